@@ -1,0 +1,1 @@
+"""Raw text and benchmarks in, a tokenizer and Parquet shards with a manifest out."""

@@ -1,0 +1,8 @@
+"""The one exception for mistakes that a user can mend."""
+
+
+class UserError(ValueError):
+    """A mistake in the user's input: what is wrong, where, which values are allowed, what to do next.
+
+    The command line prints its text as one line and exits with code 2; it never shows a traceback.
+    """

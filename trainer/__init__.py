@@ -1,0 +1,1 @@
+"""The run: configuration, data order, engines, one loop, checkpoints, fine-tuning, evaluation, command line."""
