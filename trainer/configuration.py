@@ -1,0 +1,377 @@
+"""The run file as typed sections, every mistake in it reported at once.
+
+`load` reads and checks; nothing here touches data, a device or a model.
+"""
+
+import difflib
+import math
+import os
+import types
+import typing
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+import yaml
+
+from longmix.data_prep.errors import UserError
+
+from .run_file import Settings, read_settings
+
+SHIPPED_DEEPSPEED = ("zero0", "zero1", "zero2", "zero3")
+
+
+@dataclass
+class RunSection:
+    dir: str
+    seed: int = 0
+    gradient_checkpointing: bool = False
+    compile: bool = False
+    allow_changes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class DataSource:
+    path: str
+    weight: float = 1.0
+
+
+@dataclass
+class CacheSection:
+    dir: str | None = None
+    max_bytes: int | None = None
+
+
+@dataclass
+class DataSection:
+    train: str | list[DataSource]
+    eval: str | None = None
+    test: str | None = None
+    partitions: Literal["auto"] | int = "auto"
+    cache: CacheSection = field(default_factory=CacheSection)
+
+    def sources(self) -> list[DataSource]:
+        return [DataSource(self.train)] if isinstance(self.train, str) else self.train
+
+
+@dataclass
+class ObjectiveSection:
+    name: Literal["mlm", "classification", "regression", "token_classification"] = "mlm"
+    mask_probability: float = 0.15
+    whole_word: bool = False
+
+
+@dataclass
+class BatchSection:
+    samples: int = 256
+    micro_batch: int = 16
+
+
+@dataclass
+class OptimSection:
+    name: Literal["adamw"] = "adamw"
+    lr: float = 1e-3
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    no_decay: list[str] = field(default_factory=lambda: ["bias", "norm"])
+    schedule: Literal["linear", "cosine", "constant", "inverse_sqrt"] = "linear"
+    warmup_steps: int = 100
+    max_steps: int = 1000
+    grad_clip: float | None = 1.0
+
+
+@dataclass
+class EvalSection:
+    every_steps: int = 200
+    samples: int | None = 1000
+
+
+@dataclass
+class BestSection:
+    metric: str
+    mode: Literal["min", "max"]
+
+
+@dataclass
+class CheckpointSection:
+    every_steps: int = 200
+    keep: int = 3
+    keep_every: int | None = None
+    best: BestSection | None = None
+    asynchronous: bool = False
+
+
+@dataclass
+class LogSection:
+    every_steps: int = 10
+    tensorboard: bool = True
+
+
+@dataclass
+class RunConfiguration:
+    """One run, complete. `model` stays a map: its keys are those of the model's own configuration class."""
+
+    run: RunSection
+    model: dict[str, Any]
+    data: DataSection
+    objective: ObjectiveSection = field(default_factory=ObjectiveSection)
+    batch: BatchSection = field(default_factory=BatchSection)
+    optim: OptimSection = field(default_factory=OptimSection)
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    deepspeed: str | None = "zero1"
+    eval: EvalSection = field(default_factory=EvalSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    log: LogSection = field(default_factory=LogSection)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# Written into a run folder's config.yaml for people and ignored when that file is read again.
+PROVENANCE_KEY = "provenance"
+
+
+def load(paths: list[str], overrides: list[str]) -> RunConfiguration:
+    """Read run files and `dotted.key=value` changes into a checked configuration.
+
+    Raises:
+        UserError: all mistakes at once, each with its file, its key and the nearest valid name.
+    """
+    settings = read_settings(paths, overrides)
+    settings.values.pop(PROVENANCE_KEY, None)
+    return from_settings(settings)
+
+
+def from_settings(settings: Settings) -> RunConfiguration:
+    """Build and check; see `load`."""
+    mistakes: list[str] = []
+    configuration = _build(RunConfiguration, settings.values, "", settings.origin, mistakes)
+    if configuration is not None:
+        mistakes += [_located(key, text, settings.origin) for key, text in _out_of_range(configuration)]
+    if mistakes:
+        raise UserError("; ".join(mistakes))
+    return configuration
+
+
+def from_dict(values: dict[str, Any], origin: str) -> RunConfiguration:
+    """Build a configuration from a map made by a program (fine-tuning); same checks as for a file."""
+    settings = Settings()
+    settings.merge(values, origin)
+    return from_settings(settings)
+
+
+def dump(configuration: RunConfiguration, provenance: dict[str, Any]) -> str:
+    """The resolved configuration as YAML that `load` accepts."""
+    return yaml.safe_dump(
+        {**configuration.to_dict(), PROVENANCE_KEY: provenance}, sort_keys=False, allow_unicode=True, width=120
+    )
+
+
+def nearest(name: str, allowed: typing.Iterable[str]) -> str:
+    """A hint naming the valid name nearest to `name`, else all of them."""
+    allowed = list(allowed)
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+
+
+def _located(key: str, text: str, origin: dict[str, str]) -> str:
+    parts = key.split(".")
+    for depth in range(len(parts), 0, -1):
+        if ".".join(parts[:depth]) in origin:
+            return f"{origin['.'.join(parts[:depth])]}: {key} {text}"
+    return f"run file: {key} {text}"
+
+
+def _build(cls: type, values: Any, prefix: str, origin: dict[str, str], mistakes: list[str]) -> Any:
+    """A section from a map. A bad value is noted and its default stands in, so that one pass finds every mistake."""
+    hints = typing.get_type_hints(cls)
+    if not isinstance(values, dict):
+        mistakes.append(
+            _located(prefix.rstrip("."), f"is {values!r}, but takes a map with: {', '.join(hints)}", origin)
+        )
+        values = {}
+    for key in values:
+        if key not in hints:
+            mistakes.append(
+                _located(f"{prefix}{key}", f"is not a key of a run file; {nearest(str(key), hints)}", origin)
+            )
+    arguments = {}
+    complete = True
+    for entry in fields(cls):
+        dotted = f"{prefix}{entry.name}"
+        has_default = entry.default is not MISSING or entry.default_factory is not MISSING
+        noted = len(mistakes)
+        if entry.name in values:
+            converted = _convert(hints[entry.name], values[entry.name], dotted, origin, mistakes)
+            if len(mistakes) == noted or is_dataclass(converted):
+                arguments[entry.name] = converted
+            else:
+                complete = complete and has_default
+        elif is_dataclass(hints[entry.name]) and not has_default:
+            arguments[entry.name] = _build(hints[entry.name], {}, f"{dotted}.", origin, mistakes)
+        elif not has_default:
+            mistakes.append(_located(dotted, "is missing and has no default", origin))
+            complete = False
+        if arguments.get(entry.name, ...) is None and is_dataclass(hints[entry.name]):
+            complete = False
+    return cls(**arguments) if complete else None
+
+
+def _convert(hint: Any, value: Any, key: str, origin: dict[str, str], mistakes: list[str]) -> Any:
+    options = (
+        typing.get_args(hint)
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+        else (hint,)
+    )
+    if value is None and type(None) in options:
+        return None
+    for option in options:
+        if is_dataclass(option) and (isinstance(value, dict) or len(options) <= 2):
+            return _build(option, value, f"{key}.", origin, mistakes)
+        if typing.get_origin(option) is list and isinstance(value, list):
+            (element,) = typing.get_args(option)
+            return [_convert(element, item, f"{key}[{index}]", origin, mistakes) for index, item in enumerate(value)]
+        if typing.get_origin(option) is Literal and value in typing.get_args(option):
+            return value
+        if typing.get_origin(option) is dict and isinstance(value, dict):
+            return value
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if option in (int, str, bool) and type(value) is option:
+            return value
+    hint_text = ""
+    for option in options:
+        if typing.get_origin(option) is Literal and isinstance(value, str):
+            hint_text = f"; {nearest(value, typing.get_args(option))}"
+    mistakes.append(_located(key, f"is {value!r}, but takes {_describe(options)}{hint_text}", origin))
+    return None
+
+
+def _describe(options: tuple) -> str:
+    words = []
+    for option in options:
+        if typing.get_origin(option) is Literal:
+            words.extend(str(value) for value in typing.get_args(option))
+        elif typing.get_origin(option) is list:
+            words.append("a list")
+        elif is_dataclass(option) or typing.get_origin(option) is dict:
+            words.append("a map")
+        else:
+            words.append(
+                {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(option, "null")
+            )
+    return " or ".join(words)
+
+
+def _out_of_range(configuration: RunConfiguration) -> list[tuple[str, str]]:
+    """(key, what is wrong) for every value outside its range and every contradiction between keys."""
+    found: list[tuple[str, str]] = []
+
+    def check(holds: bool, key: str, text: str) -> None:
+        if not holds:
+            found.append((key, text))
+
+    batch, optim, data, objective = (
+        configuration.batch,
+        configuration.optim,
+        configuration.data,
+        configuration.objective,
+    )
+    for key, value, lowest in (
+        ("run.seed", configuration.run.seed, 0),
+        ("batch.samples", batch.samples, 1),
+        ("batch.micro_batch", batch.micro_batch, 1),
+        ("optim.warmup_steps", optim.warmup_steps, 0),
+        ("optim.max_steps", optim.max_steps, 1),
+        ("eval.every_steps", configuration.eval.every_steps, 1),
+        ("eval.samples", configuration.eval.samples, 1),
+        ("checkpoint.every_steps", configuration.checkpoint.every_steps, 1),
+        ("checkpoint.keep", configuration.checkpoint.keep, 1),
+        ("checkpoint.keep_every", configuration.checkpoint.keep_every, 1),
+        ("log.every_steps", configuration.log.every_steps, 1),
+        ("data.cache.max_bytes", data.cache.max_bytes, 1),
+    ):
+        check(value is None or value >= lowest, key, f"is {value}, but must be at least {lowest}")
+    check(
+        batch.samples < 1 or batch.micro_batch < 1 or batch.samples % batch.micro_batch == 0,
+        "batch.samples",
+        f"is {batch.samples}, which batch.micro_batch {batch.micro_batch} does not divide; "
+        f"nearest: {max(1, round(batch.samples / max(1, batch.micro_batch))) * batch.micro_batch}",
+    )
+    check(configuration.run.seed < 2**63, "run.seed", f"is {configuration.run.seed}, but must be below 2^63")
+    check(configuration.run.dir != "", "run.dir", "is empty; name a folder")
+    check(_positive(optim.lr), "optim.lr", f"is {optim.lr}, but must be a positive number")
+    check(_positive(optim.eps), "optim.eps", f"is {optim.eps}, but must be a positive number")
+    check(
+        optim.weight_decay >= 0 and math.isfinite(optim.weight_decay),
+        "optim.weight_decay",
+        f"is {optim.weight_decay}, but must not be negative",
+    )
+    check(
+        len(optim.betas) == 2 and all(0 <= beta < 1 for beta in optim.betas),
+        "optim.betas",
+        f"is {optim.betas}, but takes two numbers in [0, 1)",
+    )
+    check(
+        optim.grad_clip is None or _positive(optim.grad_clip),
+        "optim.grad_clip",
+        f"is {optim.grad_clip}, but must be positive, or null for no clipping",
+    )
+    check(
+        optim.warmup_steps <= optim.max_steps,
+        "optim.warmup_steps",
+        f"is {optim.warmup_steps}, more than optim.max_steps {optim.max_steps}",
+    )
+    check(
+        0 < objective.mask_probability < 1,
+        "objective.mask_probability",
+        f"is {objective.mask_probability}, but must lie between 0 and 1",
+    )
+    check(
+        data.partitions == "auto" or data.partitions >= 1,
+        "data.partitions",
+        f"is {data.partitions}, but must be auto or at least 1",
+    )
+    check(len(data.sources()) > 0, "data.train", "is an empty list; name at least one data set")
+    for index, source in enumerate(data.sources()):
+        check(_positive(source.weight), f"data.train[{index}].weight", f"is {source.weight}, but must be positive")
+    check(
+        "model_type" in configuration.model or "from" in configuration.model,
+        "model",
+        "names neither model_type (a model to build) nor from (a checkpoint to start from)",
+    )
+    check(
+        configuration.checkpoint.best is None or data.eval is not None,
+        "checkpoint.best",
+        "needs data.eval: the best checkpoint is chosen on it",
+    )
+    check(
+        data.test is None or configuration.checkpoint.best is not None,
+        "data.test",
+        "is read with the best checkpoint's model: set checkpoint.best",
+    )
+    check(
+        configuration.deepspeed in (None, *SHIPPED_DEEPSPEED) or os.path.isfile(configuration.deepspeed),
+        "deepspeed",
+        f"is {configuration.deepspeed!r}: neither {', '.join(SHIPPED_DEEPSPEED)}, null, nor an existing JSON file",
+    )
+    keys = set(flatten(configuration.to_dict()))
+    for entry in configuration.run.allow_changes:
+        known = entry in keys or any(key.startswith(f"{entry}.") for key in keys) or entry.startswith("model.")
+        check(known, "run.allow_changes", f"names {entry!r}, which is no key; {nearest(entry, sorted(keys))}")
+    return found
+
+
+def _positive(value: float) -> bool:
+    return value > 0 and math.isfinite(value)
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested maps as {dotted.key: value}."""
+    flat = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

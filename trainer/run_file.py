@@ -1,0 +1,124 @@
+"""Reading run files: YAML, `extends`, merging and `dotted.key=value` changes, with the origin of every key."""
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from longmix.data_prep.errors import UserError
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that reads 1e-3 as a number (YAML 1.2) and refuses a key that stands twice in one map."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
+
+
+@dataclass
+class Settings:
+    """Merged keys of several run files, and where each key was set (for error messages)."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+
+    def merge(self, values: dict[str, Any], origin: str, prefix: str = "") -> None:
+        """Merge `values` key by key over what is here: maps merge, everything else is replaced, later wins."""
+        target = self.values
+        for part in prefix.split(".")[:-1] if prefix else []:
+            target = target[part]
+        for key, value in values.items():
+            dotted = f"{prefix}{key}"
+            self.origin[dotted] = origin
+            if isinstance(value, dict) and isinstance(target.get(key), dict):
+                self.merge(value, origin, f"{dotted}.")
+            elif isinstance(value, dict):
+                target[key] = {}
+                self.merge(value, origin, f"{dotted}.")
+            else:
+                target[key] = value
+
+
+def parse_yaml(text: str, origin: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{origin}, line {mark.line + 1}" if mark is not None else origin
+        raise UserError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+
+
+def read_settings(paths: list[str], overrides: list[str]) -> Settings:
+    """Read run files in order, then `dotted.key=value` changes; a run folder stands for its own config.yaml.
+
+    Raises:
+        UserError: a file is missing or not YAML, `extends` runs in a circle, a change has no `=`.
+    """
+    settings = Settings()
+    for path in paths:
+        _read_into(settings, path, ())
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key):
+            raise UserError(f"{override!r} is neither a file nor a change: write dotted.key=value, e.g. optim.lr=3e-4")
+        value = parse_yaml(text, f"command line, {key}")
+        nested: Any = value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        _refuse_scalar_parents(settings, key)
+        settings.merge(nested, "command line")
+    return settings
+
+
+def _refuse_scalar_parents(settings: Settings, key: str) -> None:
+    values: Any = settings.values
+    parts = key.split(".")
+    for depth, part in enumerate(parts[:-1]):
+        values = values.get(part, {})
+        if not isinstance(values, dict):
+            parent = ".".join(parts[: depth + 1])
+            raise UserError(f"command line: {key} cannot be set, because {parent} is {values!r} and not a map")
+
+
+def _read_into(settings: Settings, path: str, above: tuple[str, ...]) -> None:
+    if os.path.isdir(path):
+        path = os.path.join(path, "config.yaml")
+    if not os.path.isfile(path):
+        note = f" (extended by {above[-1]})" if above else ""
+        raise UserError(f"run file {path} does not exist{note}")
+    real = os.path.realpath(path)
+    if real in above:
+        raise UserError(f"{path}: `extends` runs in a circle: {' -> '.join([*above, real])}")
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = parse_yaml(file.read(), path)
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8 text, so not a run file") from None
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a run file is a map of sections, but this is a {type(values).__name__}")
+    extended = values.pop("extends", [])
+    extended = [extended] if isinstance(extended, str) else extended
+    if not isinstance(extended, list) or not all(isinstance(entry, str) for entry in extended):
+        raise UserError(f"{path}: extends takes a file name or a list of them, relative to this file")
+    for entry in extended:
+        _read_into(settings, os.path.join(os.path.dirname(path), entry), (*above, real))
+    settings.merge(values, path)
