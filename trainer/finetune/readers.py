@@ -1,0 +1,181 @@
+"""GLUE's files as they are: raw tab-separated text and the hub's Parquet tables.
+
+In GLUE's TSV files a double quote is a letter like any other: no CSV rule applies. A byte order mark is dropped at the start of the
+file and kept everywhere else. A carriage return is dropped at the end of a line when the file's first line ends in CR LF, and is text
+otherwise. Blank lines at the end are ignored. A row whose number of fields differs from the header's is an error that names the file
+and the line, except in tasks that are known for such rows (`Task.skip_defective_rows`): there it is skipped and counted, but never in
+a test file, where every row needs its prediction.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longmix.data_prep.errors import UserError
+
+from .tasks import Task
+
+
+@dataclass
+class Examples:
+    """Sentences, or sentence pairs, of one split, column by column. `second` is None for single sentences, `labels` for test files."""
+
+    first: list[str]
+    second: list[str] | None
+    labels: list[int] | list[float] | None
+    indices: list[str]
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def select(self, positions: Sequence[int]) -> "Examples":
+        """The examples at these positions, in their order."""
+        return Examples(
+            first=[self.first[i] for i in positions],
+            second=None if self.second is None else [self.second[i] for i in positions],
+            labels=None if self.labels is None else [self.labels[i] for i in positions],
+            indices=[self.indices[i] for i in positions],
+        )
+
+
+def read_lines(path: Path) -> list[str]:
+    """Lines of a UTF-8 file, split at line feeds alone (a text may hold U+2028 and its like).
+
+    Raises UserError when the file cannot be read or holds bytes that are not UTF-8.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}, line {line}: not UTF-8; convert the file, e.g. with iconv -f latin1 -t utf-8"
+        ) from error
+    lines = text.removeprefix("\ufeff").split("\n")
+    if lines[0].endswith("\r"):
+        lines = [line.removesuffix("\r") for line in lines]
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise UserError(f"{path}: the file is empty")
+    return lines
+
+
+def _rows(
+    path: Path, lines: list[str], columns: Sequence[str], first_line: int, skip_defective: bool
+) -> Iterator[tuple[int, list[str] | None]]:
+    """(line number, fields) of each row; fields are None for a defective row that may be skipped."""
+    for number, line in enumerate(lines, start=first_line):
+        fields = line.split("\t")
+        if len(fields) == len(columns):
+            yield number, fields
+        elif skip_defective:
+            yield number, None
+        else:
+            raise UserError(
+                f"{path}, line {number}: {len(fields)} tab-separated fields, expected {len(columns)} ({', '.join(columns)})"
+            )
+
+
+def parse_label(task: Task, text: str, where: str) -> int | float:
+    """Class index, or value for regression. Raises UserError with the place and the allowed labels."""
+    if task.regression:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not float("-inf") < value < float("inf"):
+            raise UserError(f"{where}: {task.label_column} is {text!r}, expected a number")
+        return value
+    try:
+        return task.file_labels.index(text)
+    except ValueError:
+        raise UserError(
+            f"{where}: {task.label_column} is {text!r}, expected one of: {', '.join(task.file_labels)}"
+        ) from None
+
+
+def _column(path: Path, columns: Sequence[str], name: str) -> int:
+    if name not in columns:
+        raise UserError(f"{path}: no column {name!r} in its header; it has: {', '.join(columns)}")
+    return columns.index(name)
+
+
+def read_tsv(path: Path, task: Task, *, test: bool = False) -> Examples:
+    """One TSV file of a task; a `test` file has no labels and, in GLUE, always a header.
+
+    Raises UserError (file, line, what is wrong).
+    """
+    lines = read_lines(path)
+    if task.headerless_columns and not test:
+        columns, body, first_line = list(task.headerless_columns), lines, 1
+    else:
+        columns, body, first_line = lines[0].split("\t"), lines[1:], 2
+    texts = [_column(path, columns, name) for name in task.text_columns]
+    label = None if test else _column(path, columns, task.label_column)
+    index = columns.index(task.index_column) if test and task.index_column in columns else None
+    first, second, labels, indices, skipped = [], [], [], [], 0
+    for number, fields in _rows(path, body, columns, first_line, task.skip_defective_rows and not test):
+        if fields is None:
+            skipped += 1
+            continue
+        first.append(fields[texts[0]])
+        if len(texts) == 2:
+            second.append(fields[texts[1]])
+        if label is not None:
+            labels.append(parse_label(task, fields[label], f"{path}, line {number}"))
+        indices.append(fields[index] if index is not None else str(len(indices)))
+    if not first:
+        raise UserError(f"{path}: no rows below the header")
+    return Examples(first, second if len(texts) == 2 else None, None if test else labels, indices, skipped)
+
+
+def read_label_column(path: Path, label_column: str) -> list[str]:
+    """The labels of a headed TSV file as they are written, row by row."""
+    lines = read_lines(path)
+    columns = lines[0].split("\t")
+    position = _column(path, columns, label_column)
+    return [fields[position] for _, fields in _rows(path, lines[1:], columns, 2, False) if fields is not None]
+
+
+def read_table(table, task: Task, where: str, *, test: bool = False) -> Examples:
+    """A split in the hub's layout: a pyarrow Table with the text columns, `label` (class index, or value; -1 in test) and `idx`.
+
+    Rows of a training or dev split with a missing text or with label -1 are skipped and counted. Raises UserError on a missing column
+    or on a label that the task does not have.
+    """
+    names = table.column_names
+    for name in (*task.hub_text_columns, *(() if test else ("label",))):
+        if name not in names:
+            raise UserError(f"{where}: no column {name!r}; it has: {', '.join(names)}")
+    texts = [table.column(name).to_pylist() for name in task.hub_text_columns]
+    raw_labels = None if test else table.column("label").to_pylist()
+    raw_indices = table.column("idx").to_pylist() if "idx" in names else list(range(table.num_rows))
+    kept, labels = [], []
+    for row in range(table.num_rows):
+        missing = any(column[row] is None for column in texts)
+        if test:
+            if missing:
+                raise UserError(f"{where}, row {row}: a text is missing; every test row needs a prediction")
+            kept.append(row)
+            continue
+        label = raw_labels[row]
+        if missing or label is None or (not task.regression and label == -1):
+            continue
+        if not task.regression and label not in range(task.num_labels):
+            raise UserError(f"{where}, row {row}: label is {label!r}, expected 0 to {task.num_labels - 1}")
+        kept.append(row)
+        labels.append(float(label) if task.regression else int(label))
+    if not kept:
+        raise UserError(f"{where}: no labelled rows" if not test else f"{where}: no rows")
+    return Examples(
+        first=[texts[0][row] for row in kept],
+        second=[texts[1][row] for row in kept] if len(texts) == 2 else None,
+        labels=None if test else labels,
+        indices=[str(raw_indices[row]) for row in kept],
+        skipped=table.num_rows - len(kept),
+    )

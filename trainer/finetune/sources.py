@@ -1,0 +1,164 @@
+"""Where a task's splits come from: a folder in GLUE's TSV layout, a folder in the hub's Parquet layout, or the hub itself."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longmix.data_prep.errors import UserError
+
+from .readers import Examples, read_label_column, read_table, read_tsv
+from .tasks import Task, custom_task
+
+
+class MissingTask(Exception):
+    """The data of one task are not there; its text is the reason that the results table shows."""
+
+
+@dataclass
+class TaskData:
+    """Everything there is of one task. `dev` and `test` map split names to examples."""
+
+    task: Task
+    train: Examples
+    dev: dict[str, Examples]
+    test: dict[str, Examples]
+    source: str
+    notes: list[str] = field(default_factory=list)
+
+
+def load_task(data: str, task: Task) -> TaskData:
+    """Read one GLUE task from `data`: a folder, or `hub:NAME`.
+
+    Raises MissingTask when the task's training or dev file is not there, UserError when `data` itself is not or a file is damaged.
+    """
+    if data.startswith("hub:"):
+        return _load_hub(data.removeprefix("hub:"), task)
+    root = Path(data)
+    if not root.is_dir():
+        raise UserError(
+            f"--data {data}: no such folder; for a data set on the hub write hub:NAME, e.g. hub:nyu-mll/glue"
+        )
+    tried = _candidates(root, task)
+    for folder in tried:
+        if any(folder.glob("*.parquet")):
+            return _load_parquet(folder, task)
+        if any((folder / name).is_file() for name in ("train.tsv", task.dev[0].file, task.test[0].file)):
+            return _load_tsv(folder, task)
+    raise MissingTask(f"no folder {task.folder} (TSV files) or {task.name} (Parquet files) in {data}")
+
+
+def load_custom(
+    data: str, text_columns: tuple[str, ...], label_column: str | None, *, regression: bool = False
+) -> TaskData:
+    """Read a user's own task from `data/train.tsv`, `data/dev.tsv` and, if there, `data/test.tsv`, all with a header.
+
+    The class names are those of the training file, sorted; with `regression` labels are numbers.
+
+    Raises UserError: a missing folder, file, column or label name.
+    """
+    if not text_columns or len(text_columns) > 2 or not label_column:
+        raise UserError(
+            "--task custom needs --text-columns (one or two names) and --label-column; names are those of the header"
+        )
+    root = Path(data)
+    for name in ("train.tsv", "dev.tsv"):
+        if not (root / name).is_file():
+            raise UserError(
+                f"--task custom: {root / name} is missing; --data names a folder with train.tsv and dev.tsv"
+            )
+    names: tuple[str, ...] = ()
+    if not regression:
+        names = tuple(sorted(set(read_label_column(root / "train.tsv", label_column))))
+        if len(names) < 2:
+            raise UserError(f"{root / 'train.tsv'}: column {label_column!r} holds one class only; two are needed")
+        if len(names) > 1000:
+            raise UserError(
+                f"{root / 'train.tsv'}: column {label_column!r} holds {len(names)} different labels; numbers need --regression"
+            )
+    return _load_tsv(root, custom_task(text_columns, label_column, names))
+
+
+def _candidates(root: Path, task: Task) -> list[Path]:
+    """Folders of the task below `root` or `root/glue`, named as GLUE or the hub does, in any case."""
+    wanted = {task.name, task.folder.lower()}
+    return [
+        folder
+        for parent in (root, root / "glue", root / "GLUE")
+        if parent.is_dir()
+        for folder in sorted(parent.iterdir())
+        if folder.is_dir() and folder.name.lower() in wanted
+    ]
+
+
+def _assemble(task: Task, read, where: str, names: dict[str, str]) -> TaskData:
+    """Put the splits together; `read(split name, test)` gives Examples or None for a missing one."""
+    train = read("train", False)
+    if train is None:
+        raise MissingTask(f"{names['train']} is missing in {where}")
+    dev = {split.name: examples for split in task.dev if (examples := read(split.name, False)) is not None}
+    absent = [names[split.name] for split in task.dev if split.name not in dev]
+    if not dev:
+        raise MissingTask(f"{' and '.join(absent)} missing in {where}")
+    test = {split.name: examples for split in task.test if (examples := read(split.name, True)) is not None}
+    absent += [names[split.name] for split in task.test if split.name not in test]
+    notes = [f"{', '.join(absent)} missing in {where}"] if absent else []
+    skipped = {name: part.skipped for name, part in {"train": train, **dev}.items() if part.skipped}
+    notes += [f"{count} defective rows left out of {name}" for name, count in skipped.items()]
+    return TaskData(task, train, dev, test, where, notes)
+
+
+def _load_tsv(folder: Path, task: Task) -> TaskData:
+    files = {"train": "train.tsv"} | {split.name: split.file for split in (*task.dev, *task.test)}
+
+    def read(name: str, test: bool) -> Examples | None:
+        path = folder / files[name]
+        return read_tsv(path, task, test=test) if path.is_file() else None
+
+    return _assemble(task, read, str(folder), files)
+
+
+def _hub_names(task: Task) -> dict[str, str]:
+    return {"train": "train"} | {split.name: split.hub for split in (*task.dev, *task.test)}
+
+
+def _load_parquet(folder: Path, task: Task) -> TaskData:
+    import pyarrow
+    import pyarrow.parquet
+
+    names = _hub_names(task)
+
+    def read(name: str, test: bool) -> Examples | None:
+        prefix = names[name]
+        # "test-*" must not take "test_matched-*"; a hub file is SPLIT-00000-of-00001.parquet, a hand-made one SPLIT.parquet.
+        paths = sorted([*folder.glob(f"{prefix}-*.parquet"), *folder.glob(f"{prefix}.parquet")])
+        if not paths:
+            return None
+        try:
+            table = pyarrow.concat_tables([pyarrow.parquet.ParquetFile(path).read() for path in paths])
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise UserError(f"{folder}/{prefix}-*.parquet: cannot be read as Parquet ({error})") from error
+        return read_table(table, task, f"{folder}/{prefix}", test=test)
+
+    return _assemble(task, read, str(folder), {name: f"{split}-*.parquet" for name, split in names.items()})
+
+
+def _load_hub(repository: str, task: Task) -> TaskData:
+    import datasets
+
+    where = f"hub:{repository}"
+    try:
+        available = datasets.get_dataset_config_names(repository)
+        if task.name not in available:
+            raise MissingTask(f"{where} has no configuration {task.name}; it has: {', '.join(available)}")
+        parts = datasets.load_dataset(repository, task.name)
+    except (OSError, ValueError, RuntimeError) as error:  # not found, no network, a layout that datasets does not take
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"--data {where}: cannot be loaded ({reason}); check the name and the network") from error
+    names = _hub_names(task)
+
+    def read(name: str, test: bool) -> Examples | None:
+        if names[name] not in parts:
+            return None
+        table = parts[names[name]].with_format("arrow")[:]
+        return read_table(table, task, f"{where}, {task.name}/{names[name]}", test=test)
+
+    return _assemble(task, read, f"{where}/{task.name}", {name: f"split {split}" for name, split in names.items()})
