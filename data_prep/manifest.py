@@ -1,0 +1,100 @@
+"""The manifest of a data set: what its shards hold and how they were made. It is written last."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import write_json
+
+FILE_NAME = "manifest.json"
+SCHEMA_VERSION = 1
+
+
+@dataclass(kw_only=True)
+class Manifest:
+    """The contents of `manifest.json`.
+
+    `columns` names each Parquet column, which has the name of the model's forward argument: `{"dtype": "int32",
+    "shape": [null]}` is a ragged list, `"shape": []` a scalar; shapes leave out the batch axis. `tokens` counts the
+    valid tokens of all samples, special tokens included. `tokenizer` is `{"path", "sha256"}` with the folder relative
+    to the manifest, or None. `shards` is a list of `{"file", "samples", "bytes", "sha256"}` in the order of the
+    sample index. Fields that make no sense for a data set are None.
+    """
+
+    split: str
+    split_rule: str
+    columns: dict[str, dict[str, Any]]
+    samples: int | None = None
+    tokens: int | None = None
+    vocab_size: int | None = None
+    pad_token_id: int | None = None
+    mask_token_id: int | None = None
+    special_token_ids: list[int] = field(default_factory=list)
+    tokenizer: dict[str, str] | None = None
+    sequence_length: int | None = None
+    packing: str | None = None
+    num_labels: int | None = None
+    label_names: list[str] | None = None
+    shards: list[dict[str, Any]] = field(default_factory=list)
+    report: dict[str, Any] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def save(self, folder: str | Path) -> None:
+        """Write `folder/manifest.json` atomically; call it when every shard is on the disk."""
+        write_json(Path(folder) / FILE_NAME, dataclasses.asdict(self))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Manifest":
+        """Read and check `folder/manifest.json`, and that every shard is there with its size.
+
+        Raises `UserError` if the folder or its manifest is missing, if the manifest is damaged or of another schema,
+        or if a shard is missing or was cut short.
+        """
+        folder = Path(folder)
+        path = folder / FILE_NAME
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(_missing(folder)) from None
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise UserError(f"{path} is not valid JSON ({error}): prepare the data set again") from None
+        version = values.get("schema_version") if isinstance(values, dict) else None
+        if version != SCHEMA_VERSION:
+            raise UserError(
+                f"{path}: schema_version is {version!r}, this longmix reads {SCHEMA_VERSION}: "
+                "prepare the data set again, or use the longmix that made it"
+            )
+        names = {item.name: item for item in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - set(names))
+        absent = sorted(name for name, item in names.items() if _is_required(item) and name not in values)
+        if unknown or absent:
+            raise UserError(f"{path}: unknown fields {unknown}, missing fields {absent}: prepare the data set again")
+        manifest = cls(**values)
+        for shard in manifest.shards:
+            shard_path = folder / shard["file"]
+            size = shard_path.stat().st_size if shard_path.is_file() else None
+            if size != shard["bytes"]:
+                found = "is missing" if size is None else f"has {size} bytes"
+                raise UserError(f"{shard_path} {found}, {path} says {shard['bytes']} bytes: copy or prepare it again")
+        return manifest
+
+
+def _is_required(item: dataclasses.Field) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+def _missing(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"data set folder {folder} does not exist: make it with longmix prepare, or correct the path"
+    splits = sorted(path.parent.name for path in folder.glob(f"*/{FILE_NAME}"))
+    if splits:
+        inside = ", ".join(str(folder / name) for name in splits)
+        return f"{folder} is not a data set itself, it holds: {inside}; name one of these"
+    return (
+        f"{folder} holds no {FILE_NAME}: it is no data set, or preparing it was interrupted (the same command goes on)"
+    )

@@ -1,0 +1,111 @@
+"""Manifest and shards: what is written is read back, and nothing incomplete passes for whole."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import sha256_of_file
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, ShardWriter, write_dataset
+
+COLUMNS = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
+
+
+def make_samples(count):
+    return [{"input_ids": list(range(index % 5)), "labels": index} for index in range(count)]
+
+
+def test_dataset_round_trip(tmp_path):
+    folder = tmp_path / "set" / "train"
+    written = write_dataset(folder, make_samples(600), COLUMNS, split="train", split_rule="all", num_labels=3)
+    manifest = Manifest.load(str(folder))
+    assert manifest == written
+    assert (manifest.samples, manifest.tokens, manifest.num_labels) == (600, 1200, 3)
+    (shard,) = manifest.shards
+    assert shard["sha256"] == sha256_of_file(folder / shard["file"])
+    parquet = pq.ParquetFile(folder / shard["file"])
+    assert parquet.read().to_pylist() == make_samples(600)
+    assert [parquet.metadata.row_group(index).num_rows for index in range(3)] == [256, 256, 88]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["train"]
+
+
+def test_shards_split_at_the_given_count_and_keep_order(tmp_path):
+    with ShardWriter(tmp_path, COLUMNS, samples_per_shard=10, row_group_samples=4) as writer:
+        for sample in make_samples(25):
+            writer.write(sample)
+    assert [entry["samples"] for entry in writer.entries] == [10, 10, 5]
+    rows = [row for entry in writer.entries for row in pq.read_table(tmp_path / entry["file"]).to_pylist()]
+    assert rows == make_samples(25)
+
+
+def test_fixed_and_ragged_axes(tmp_path):
+    columns = {"values": {"dtype": "float32", "shape": [None, 2]}, "labels": SCALAR_FLOAT32}
+    sample = {"values": [[1.0, 2.0], [3.0, 4.0]], "labels": 0.5}
+    write_dataset(tmp_path / "set", [sample], columns, split="train", split_rule="all")
+    assert pq.read_table(tmp_path / "set" / "shard-00000.parquet").to_pylist() == [sample]
+
+
+def test_a_failing_source_leaves_the_old_data_set(tmp_path):
+    folder = tmp_path / "set"
+    write_dataset(folder, make_samples(3), COLUMNS, split="train", split_rule="all")
+
+    def failing():
+        yield from make_samples(300)
+        raise RuntimeError("disk on fire")
+
+    with pytest.raises(RuntimeError, match="fire"):
+        write_dataset(folder, failing(), COLUMNS, split="train", split_rule="all")
+    assert Manifest.load(folder).samples == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_foreign_folder_is_not_replaced(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="no data set"):
+        write_dataset(tmp_path, make_samples(1), COLUMNS, split="train", split_rule="all")
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_missing_column_and_bad_row_group(tmp_path):
+    with pytest.raises(ValueError, match="input_ids"):
+        ShardWriter(tmp_path, COLUMNS).write({"labels": 1})
+    with pytest.raises(ValueError, match="1024"):
+        ShardWriter(tmp_path, COLUMNS, row_group_samples=2048)
+
+
+def test_incomplete_folders_are_refused(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        Manifest.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"no manifest\.json"):
+        Manifest.load(tmp_path)
+    folder = tmp_path / "train"
+    write_dataset(folder, make_samples(9), COLUMNS, split="train", split_rule="all")
+    with pytest.raises(UserError, match="name one of these"):
+        Manifest.load(tmp_path)
+    shard = folder / "shard-00000.parquet"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(UserError, match="bytes"):
+        Manifest.load(folder)
+    shard.unlink()
+    with pytest.raises(UserError, match="is missing"):
+        Manifest.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"schema_version": 99}, "99"), ({"colour": "red"}, "colour"), ({"split": None}, "split"), (None, "valid JSON")],
+)
+def test_damaged_manifests_are_refused(tmp_path, change, message):
+    folder = tmp_path / "train"
+    write_dataset(folder, make_samples(1), COLUMNS, split="train", split_rule="all")
+    path = folder / "manifest.json"
+    values = json.loads(path.read_text())
+    if change == {"split": None}:
+        del values["split"]
+    else:
+        values.update(change or {})
+    path.write_text("{" if change is None else json.dumps(values))
+    with pytest.raises(UserError, match=message):
+        Manifest.load(folder)
