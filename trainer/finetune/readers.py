@@ -1,10 +1,11 @@
 """GLUE's files as they are: raw tab-separated text and the hub's Parquet tables.
 
-In GLUE's TSV files a double quote is a letter like any other: no CSV rule applies. A byte order mark is dropped at the start of the
-file and kept everywhere else. A carriage return is dropped at the end of a line when the file's first line ends in CR LF, and is text
-otherwise. Blank lines at the end are ignored. A row whose number of fields differs from the header's is an error that names the file
-and the line, except in tasks that are known for such rows (`Task.skip_defective_rows`): there it is skipped and counted, but never in
-a test file, where every row needs its prediction.
+In GLUE's TSV files a double quote is a letter like any other: no CSV rule applies. A byte order mark is dropped at the
+start of the file and kept everywhere else. A carriage return is dropped at the end of a line when the file's first
+line ends in CR LF, and is text otherwise. Blank lines at the end are ignored. A row whose number of fields differs
+from the header's is an error that names the file and the line, except in tasks that are known for such rows
+(`Task.skip_defective_rows`): there it is skipped and counted, but never in a test file, where every row needs its
+prediction.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,9 @@ from .tasks import Task
 
 @dataclass
 class Examples:
-    """Sentences, or sentence pairs, of one split, column by column. `second` is None for single sentences, `labels` for test files."""
+    """Sentences, or sentence pairs, of one split, column by column. `second` is None for single sentences, `labels`
+    for test files.
+    """
 
     first: list[str]
     second: list[str] | None
@@ -77,7 +80,8 @@ def _rows(
             yield number, None
         else:
             raise UserError(
-                f"{path}, line {number}: {len(fields)} tab-separated fields, expected {len(columns)} ({', '.join(columns)})"
+                f"{path}, line {number}: {len(fields)} tab-separated fields, "
+                f"expected {len(columns)} ({', '.join(columns)})"
             )
 
 
@@ -143,10 +147,11 @@ def read_label_column(path: Path, label_column: str) -> list[str]:
 
 
 def read_table(table, task: Task, where: str, *, test: bool = False) -> Examples:
-    """A split in the hub's layout: a pyarrow Table with the text columns, `label` (class index, or value; -1 in test) and `idx`.
+    """A split in the hub's layout: a pyarrow Table with the text columns, `label` (class index, or value; -1 in test)
+    and `idx`.
 
-    Rows of a training or dev split with a missing text or with label -1 are skipped and counted. Raises UserError on a missing column
-    or on a label that the task does not have.
+    Rows of a training or dev split with a missing text or with label -1 are skipped and counted. Raises UserError on a
+    missing column or on a label that the task does not have.
     """
     names = table.column_names
     for name in (*task.hub_text_columns, *(() if test else ("label",))):

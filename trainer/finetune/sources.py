@@ -1,4 +1,6 @@
-"""Where a task's splits come from: a folder in GLUE's TSV layout, a folder in the hub's Parquet layout, or the hub itself."""
+"""Where a task's splits come from: a folder in GLUE's TSV layout, a folder in the hub's Parquet layout, or the hub
+itself.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +30,8 @@ class TaskData:
 def load_task(data: str, task: Task) -> TaskData:
     """Read one GLUE task from `data`: a folder, or `hub:NAME`.
 
-    Raises MissingTask when the task's training or dev file is not there, UserError when `data` itself is not or a file is damaged.
+    Raises MissingTask when the task's training or dev file is not there, UserError when `data` itself is not or a file
+    is damaged.
     """
     if data.startswith("hub:"):
         return _load_hub(data.removeprefix("hub:"), task)
@@ -72,7 +75,8 @@ def load_custom(
             raise UserError(f"{root / 'train.tsv'}: column {label_column!r} holds one class only; two are needed")
         if len(names) > 1000:
             raise UserError(
-                f"{root / 'train.tsv'}: column {label_column!r} holds {len(names)} different labels; numbers need --regression"
+                f"{root / 'train.tsv'}: column {label_column!r} holds {len(names)} different labels; "
+                "numbers need --regression"
             )
     return _load_tsv(root, custom_task(text_columns, label_column, names))
 
@@ -128,7 +132,8 @@ def _load_parquet(folder: Path, task: Task) -> TaskData:
 
     def read(name: str, test: bool) -> Examples | None:
         prefix = names[name]
-        # "test-*" must not take "test_matched-*"; a hub file is SPLIT-00000-of-00001.parquet, a hand-made one SPLIT.parquet.
+        # "test-*" must not take "test_matched-*"; a hub file is SPLIT-00000-of-00001.parquet, a hand-made one
+        # SPLIT.parquet.
         paths = sorted([*folder.glob(f"{prefix}-*.parquet"), *folder.glob(f"{prefix}.parquet")])
         if not paths:
             return None

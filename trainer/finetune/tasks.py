@@ -1,6 +1,7 @@
 """The nine GLUE tasks: where their texts and labels stand, what their classes are called, how they are scored.
 
-The order of a task's classes is GLUE's own (that of the hub's `nyu-mll/glue`), so that a checkpoint fine-tuned elsewhere agrees.
+The order of a task's classes is GLUE's own (that of the hub's `nyu-mll/glue`), so that a checkpoint fine-tuned
+elsewhere agrees.
 """
 
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ class Split:
 class Task:
     """A sentence or sentence-pair task.
 
-    `file_labels[c]` is how class c is written in the TSV files and `label_names[c]` what it means; both are empty for regression.
-    `submission_labels` are the words that GLUE's server expects.
+    `file_labels[c]` is how class c is written in the TSV files and `label_names[c]` what it means; both are empty for
+    regression. `submission_labels` are the words that GLUE's server expects.
     """
 
     name: str
@@ -67,8 +68,8 @@ _SENTENCES = ("sentence1", "sentence2")
 _ENTAILMENT = ("entailment", "not_entailment")
 _MNLI = ("entailment", "neutral", "contradiction")
 
-# Epochs follow the size of the training data: below 10,000 examples one pass is too few steps to settle, and the best checkpoint by
-# the selection split guards against the rest.
+# Epochs follow the size of the training data: below 10,000 examples one pass is too few steps to settle, and the best
+# checkpoint by the selection split guards against the rest.
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (

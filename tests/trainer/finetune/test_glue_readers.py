@@ -1,0 +1,236 @@
+"""GLUE's files: every quirk that the nine tasks have, byte for byte."""
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer.finetune.readers import read_table, read_tsv
+from longmix.trainer.finetune.sources import MissingTask, load_custom, load_task
+from longmix.trainer.finetune.tasks import TASKS
+
+HEADERS = {
+    "sst2": ("sentence\tlabel", "index\tsentence"),
+    "mrpc": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "index\t#1 ID\t#2 ID\t#1 String\t#2 String"),
+    "stsb": (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2",
+    ),
+    "qqp": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "id\tquestion1\tquestion2"),
+    "mnli": (
+        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse"
+        "\tsentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label",
+        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse"
+        "\tsentence2_parse\tsentence1\tsentence2",
+    ),
+    "qnli": ("index\tquestion\tsentence\tlabel", "index\tquestion\tsentence"),
+    "rte": ("index\tsentence1\tsentence2\tlabel", "index\tsentence1\tsentence2"),
+    "wnli": ("index\tsentence1\tsentence2\tlabel", "index\tsentence1\tsentence2"),
+}
+
+
+def row(header: str, **values: str) -> str:
+    return "\t".join(values.get(column, f"({column})") for column in header.split("\t"))
+
+
+def write(folder, name: str, *lines: str, encoding="utf-8", end="\n"):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_bytes((end.join(lines) + end).encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("name", sorted(HEADERS))
+def test_every_task_reads_its_own_columns(name, tmp_path):
+    task, (header, test_header) = TASKS[name], HEADERS[name]
+    columns = task.text_columns
+    labels = task.file_labels or ("0.000", "3.800", "5.000")
+    body = [
+        row(header, **dict(zip(columns, ("a" + c, "b" + c), strict=False)), **{task.label_column: c}) for c in labels
+    ]
+    folder = tmp_path / task.folder
+    for file in ("train.tsv", *(split.file for split in task.dev)):
+        write(folder, file, header, *body)
+    for split in task.test:
+        texts = dict(zip(columns, ("ta", "tb"), strict=False))
+        write(folder, split.file, test_header, row(test_header, **texts, **{task.index_column: "7"}))
+    data = load_task(str(tmp_path), task)
+    assert data.train.first == ["a" + c for c in labels]
+    assert data.train.second == (["b" + c for c in labels] if len(columns) == 2 else None)
+    assert data.train.labels == ([0.0, 3.8, 5.0] if task.regression else list(range(len(labels))))
+    assert list(data.dev) == [split.name for split in task.dev]
+    for examples in data.test.values():
+        assert (examples.first, examples.labels, examples.indices) == (["ta"], None, ["7"])
+    assert data.notes == []
+
+
+def test_cola_has_no_header_but_in_its_test_file(tmp_path):
+    folder = tmp_path / "CoLA"
+    write(folder, "train.tsv", "gj04\t1\t\tThey left.", "gj04\t0\t*\tThey leaves.")
+    write(folder, "dev.tsv", "gj04\t1\t\tFine.")
+    write(folder, "test.tsv", "index\tsentence", "0\tWell.")
+    data = load_task(str(tmp_path), TASKS["cola"])
+    assert (data.train.first, data.train.labels) == (["They left.", "They leaves."], [1, 0])
+    assert data.test["test"].first == ["Well."]
+
+
+def test_quotes_marks_and_odd_separators_are_text(tmp_path):
+    texts = ['"', 'she said "no', '""x""', "\ufeffkept", "a\u2028b\x85c\x0bd", "cr\rinside", "end\r", " spaces ", ""]
+    path = write(tmp_path, "train.tsv", "sentence\tlabel", *(f"{text}\t1" for text in texts))
+    assert read_tsv(path, TASKS["sst2"]).first == texts
+
+
+def test_byte_order_mark_and_carriage_returns(tmp_path):
+    path = write(
+        tmp_path, "t.tsv", "sentence\tlabel", "good\t1", "\ufeffodd\t0", "", "", encoding="utf-8-sig", end="\r\n"
+    )
+    examples = read_tsv(path, TASKS["sst2"])
+    assert (examples.first, examples.labels) == (["good", "\ufeffodd"], [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["sentence\tlabel", "a\t1", "b"], "t.tsv, line 3: 1 tab-separated fields, expected 2"),
+        (["sentence\tlabel", "a\tb\t1"], "t.tsv, line 2: 3 tab-separated fields, expected 2"),
+        (["sentence\tlabel", "a\t2"], "t.tsv, line 2: label is '2', expected one of: 0, 1"),
+        (["sentence\tlabel", "a\t1", "", "b\t0"], "t.tsv, line 3: 1 tab-separated fields"),
+        (["text\tlabel", "a\t1"], "t.tsv: no column 'sentence' in its header; it has: text, label"),
+        (["sentence\tlabel"], "t.tsv: no rows below the header"),
+        ([""], "t.tsv: the file is empty"),
+    ],
+)
+def test_damaged_files_are_named_with_their_line(lines, message, tmp_path):
+    path = write(tmp_path, "t.tsv", *lines)
+    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
+        read_tsv(path, TASKS["sst2"])
+    assert message in str(caught.value)
+
+
+def test_bytes_that_are_not_utf8(tmp_path):
+    path = write(tmp_path, "t.tsv", "sentence\tlabel", "fine\t1", "caf\xe9\t0", encoding="latin-1")
+    with pytest.raises(UserError, match="line 3: not UTF-8"):
+        read_tsv(path, TASKS["sst2"])
+
+
+@pytest.mark.parametrize("value", ["x", "nan", "inf", ""])
+def test_regression_takes_finite_numbers_only(value, tmp_path):
+    header = HEADERS["stsb"][0]
+    path = write(tmp_path, "t.tsv", header, row(header, score=value))
+    with pytest.raises(UserError, match=r"line 2: score is .* expected a number"):
+        read_tsv(path, TASKS["stsb"])
+
+
+def test_qqp_leaves_out_cut_rows_but_never_in_the_test_file(tmp_path):
+    header, test_header = HEADERS["qqp"]
+    good = row(header, question1="a", question2="b", is_duplicate="1")
+    folder = tmp_path / "QQP"
+    write(folder, "train.tsv", header, good, "cut\trow", good)
+    write(folder, "dev.tsv", header, good)
+    data = load_task(str(tmp_path), TASKS["qqp"])
+    assert len(data.train) == 2
+    assert "1 defective rows left out of train" in data.notes
+    write(folder, "test.tsv", test_header, "0\tcut")
+    with pytest.raises(UserError, match=r"test\.tsv, line 2"):
+        load_task(str(tmp_path), TASKS["qqp"])
+
+
+def test_missing_files_are_reasons_and_a_missing_folder_is_a_mistake(tmp_path):
+    with pytest.raises(MissingTask, match="no folder RTE"):
+        load_task(str(tmp_path), TASKS["rte"])
+    header = HEADERS["rte"][0]
+    write(tmp_path / "RTE", "dev.tsv", header, row(header, label="entailment"))
+    with pytest.raises(MissingTask, match=r"train\.tsv is missing"):
+        load_task(str(tmp_path), TASKS["rte"])
+    write(tmp_path / "RTE", "train.tsv", header, row(header, label="not_entailment"))
+    data = load_task(str(tmp_path), TASKS["rte"])
+    assert data.test == {}
+    assert "test.tsv missing" in data.notes[0]
+    with pytest.raises(UserError, match="hub:NAME"):
+        load_task(str(tmp_path / "nothing"), TASKS["rte"])
+
+
+def write_hub_layout(folder):
+    folder.mkdir(parents=True)
+    for split, labels in (("train", [0, 1, 2, -1]), ("validation_matched", [1]), ("test_matched", [-1, -1])):
+        table = pyarrow.table(
+            {
+                "premise": [f"{split} p{i}" for i in range(len(labels))],
+                "hypothesis": [f"{split} h{i}" for i in range(len(labels))],
+                "label": labels,
+                "idx": pyarrow.array(range(10, 10 + len(labels)), pyarrow.int32()),
+            }
+        )
+        if split == "train":
+            pyarrow.parquet.write_table(table[:2], folder / "train-00000-of-00002.parquet")
+            pyarrow.parquet.write_table(table[2:], folder / "train-00001-of-00002.parquet")
+        else:
+            pyarrow.parquet.write_table(table, folder / f"{split}-00000-of-00001.parquet")
+
+
+@pytest.mark.parametrize("nested", ["mnli", "glue/mnli"])
+def test_hub_layout_in_a_folder(nested, tmp_path):
+    write_hub_layout(tmp_path / nested)
+    data = load_task(str(tmp_path), TASKS["mnli"])
+    assert data.train.labels == [0, 1, 2]  # the row with label -1 has no gold label
+    assert data.train.second == ["train h0", "train h1", "train h2"]
+    assert data.dev["dev-matched"].labels == [1]
+    assert data.test["test-matched"].labels is None
+    assert data.test["test-matched"].indices == ["10", "11"]
+    assert "validation_mismatched-*.parquet" in data.notes[0]
+
+
+def test_hub_name_through_datasets(tmp_path, monkeypatch):
+    import datasets
+
+    write_hub_layout(tmp_path / "repository" / "mnli")
+    (tmp_path / "repository" / "README.md").write_text(
+        "---\nconfigs:\n- config_name: mnli\n  data_files:\n"
+        + "".join(
+            f"  - split: {split}\n    path: mnli/{split}-*\n"
+            for split in ("train", "validation_matched", "test_matched")
+        )
+        + "---\n"
+    )
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    data = load_task(f"hub:{tmp_path / 'repository'}", TASKS["mnli"])
+    assert data.train.labels == [0, 1, 2]
+    assert data.test["test-matched"].indices == ["10", "11"]
+    with pytest.raises(MissingTask, match="no configuration rte"):
+        load_task(f"hub:{tmp_path / 'repository'}", TASKS["rte"])
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_task(f"hub:{tmp_path / 'absent'}", TASKS["rte"])
+
+
+def test_hub_layout_names_a_wrong_label_or_column():
+    table = pyarrow.table({"sentence": ["a"], "label": [7]})
+    with pytest.raises(UserError, match="row 0: label is 7, expected 0 to 1"):
+        read_table(table, TASKS["sst2"], "x")
+    with pytest.raises(UserError, match="no column 'question'"):
+        read_table(table, TASKS["qnli"], "x")
+
+
+def test_custom_task(tmp_path):
+    write(tmp_path, "train.tsv", "id\ttitle\tbody\tkind", "1\tT1\tB1\tspam", "2\tT2\tB2\tham")
+    write(tmp_path, "dev.tsv", "id\ttitle\tbody\tkind", "3\tT3\tB3\tspam")
+    write(tmp_path, "test.tsv", "title\tbody", "T4\tB4")
+    data = load_custom(str(tmp_path), ("body", "title"), "kind")
+    assert data.task.label_names == ("ham", "spam")
+    assert (data.train.first, data.train.second, data.train.labels) == (["B1", "B2"], ["T1", "T2"], [1, 0])
+    assert data.dev["dev"].labels == [1]
+    assert (data.test["test"].first, data.test["test"].indices) == (["B4"], ["0"])
+    values = load_custom(str(tmp_path), ("body",), "id", regression=True)
+    assert values.task.num_labels == 1 and values.train.labels == [1.0, 2.0]
+
+
+def test_custom_task_mistakes(tmp_path):
+    with pytest.raises(UserError, match="needs --text-columns"):
+        load_custom(str(tmp_path), (), "kind")
+    with pytest.raises(UserError, match=r"train\.tsv is missing"):
+        load_custom(str(tmp_path), ("body",), "kind")
+    write(tmp_path, "train.tsv", "body\tkind", "a\tspam", "b\tham")
+    write(tmp_path, "dev.tsv", "body\tkind", "a\teggs")
+    with pytest.raises(UserError, match=r"dev\.tsv, line 2: kind is 'eggs', expected one of: ham, spam"):
+        load_custom(str(tmp_path), ("body",), "kind")
+    with pytest.raises(UserError, match="no column 'sort'"):
+        load_custom(str(tmp_path), ("body",), "sort")

@@ -1,0 +1,168 @@
+"""GLUE's metrics, the score of the best constant answer, and 95 % intervals.
+
+Point values come from scikit-learn and SciPy. Nothing here returns NaN: the correlation with a constant, which is
+undefined, counts as 0.0 and is noted; F1 without a positive among predictions and labels is 0.0.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+CLASSIFICATION_METRICS = ("matthews", "accuracy", "f1")
+REGRESSION_METRICS = ("pearson", "spearman")
+
+INTERVAL_SEED = 0
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Metrics of one set of predictions; `score` is their mean, as GLUE averages them. `notes` says what was not
+    ordinary.
+    """
+
+    values: dict[str, float]
+    score: float
+    notes: tuple[str, ...] = ()
+
+
+def evaluate(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> Scores:
+    """Metrics `names` of `predictions` (n,) against `labels` (n,); both are class indices, or values for correlations.
+
+    Raises ValueError for an unknown metric, for lengths that differ and for an empty set.
+    """
+    labels, predictions = np.asarray(labels), np.asarray(predictions)
+    if labels.shape != predictions.shape or labels.ndim != 1 or labels.size == 0:
+        raise ValueError(
+            f"labels {labels.shape} and predictions {predictions.shape} must be vectors of one length, at least 1"
+        )
+    notes: list[str] = []
+    values = {name: _metric(name, labels, predictions, notes) for name in names}
+    return Scores(values, float(np.mean(list(values.values()))), tuple(notes))
+
+
+def _metric(name: str, labels: np.ndarray, predictions: np.ndarray, notes: list[str]) -> float:
+    if name == "accuracy":
+        return float(sklearn_metrics.accuracy_score(labels, predictions))
+    if name == "f1":
+        return float(sklearn_metrics.f1_score(labels, predictions, pos_label=1, average="binary", zero_division=0.0))
+    if name == "matthews":
+        if np.ptp(predictions) == 0:
+            notes.append("matthews: all predictions are equal, counted as 0.0")
+        with warnings.catch_warnings():  # a single class present is what the line above tells
+            warnings.simplefilter("ignore", UserWarning)
+            return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
+    if name in REGRESSION_METRICS:
+        if not np.isfinite(predictions).all():
+            notes.append(f"{name}: {int((~np.isfinite(predictions)).sum())} predictions are not finite, counted as 0.0")
+            return 0.0
+        if labels.size < 2 or _constant(labels) or _constant(predictions):
+            notes.append(f"{name}: undefined for constant values, counted as 0.0")
+            return 0.0
+        compute = stats.pearsonr if name == "pearson" else stats.spearmanr
+        return float(compute(labels.astype(np.float64), predictions.astype(np.float64)).statistic)
+    raise ValueError(f"unknown metric {name!r}; known: {', '.join((*CLASSIFICATION_METRICS, *REGRESSION_METRICS))}")
+
+
+def _constant(values: np.ndarray) -> bool:
+    # Beyond rounding: a network that answers one value for every input differs in the last bits.
+    return bool(np.ptp(values) <= 1e-7 * max(1.0, float(np.abs(values).max())))
+
+
+def baseline(names: Sequence[str], labels: np.ndarray) -> Scores:
+    """What one constant answer reaches on `labels` (n,): their most frequent class (the smallest of equals), or 0 for
+    correlations.
+    """
+    labels = np.asarray(labels)
+    if set(names) <= set(REGRESSION_METRICS):
+        return Scores(dict.fromkeys(names, 0.0), 0.0)
+    scores = evaluate(names, labels, np.full_like(labels, np.bincount(labels).argmax()))
+    return Scores(scores.values, scores.score)
+
+
+def intervals(
+    names: Sequence[str], labels: np.ndarray, predictions: np.ndarray, draws: int = 2000
+) -> dict[str, tuple[float, float]]:
+    """95 % percentile bootstrap intervals of the mean over runs, for each metric and for "score".
+
+    `labels` is (n,), `predictions` (runs, n): one row per seed. Each draw takes n examples and as many runs as there
+    are, both with replacement, the same examples for every run: the interval covers the choice of dev examples and,
+    with several seeds, of seeds. The generator has a fixed seed, so a table can be redrawn.
+    """
+    labels, predictions = np.asarray(labels), np.atleast_2d(np.asarray(predictions))
+    generator = np.random.default_rng(INTERVAL_SEED)
+    if set(names) <= set(REGRESSION_METRICS):
+        per_run = _draw_correlations(names, labels, predictions, draws, generator)
+    else:
+        per_run = _draw_classification(names, labels, predictions, draws, generator)
+    runs = predictions.shape[0]
+    chosen = generator.multinomial(runs, np.full(runs, 1.0 / runs), size=draws) / runs  # (draws, runs)
+    samples = {name: (per_run[name] * chosen).sum(axis=1) for name in names}
+    samples["score"] = np.mean(list(samples.values()), axis=0)
+    edges = 100 * np.array([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return {name: tuple(float(edge) for edge in np.percentile(values, edges)) for name, values in samples.items()}
+
+
+def _draw_classification(names, labels, predictions, draws, generator) -> dict[str, np.ndarray]:
+    """(draws, runs) of each metric. Drawing examples is drawing counts of the distinct (label, prediction of each
+    run) patterns.
+    """
+    patterns, counts = np.unique(np.vstack([labels, predictions]), axis=1, return_counts=True)
+    drawn = generator.multinomial(labels.size, counts / labels.size, size=draws).astype(np.float64)
+    classes = int(patterns.max()) + 1
+    result = {name: np.empty((draws, len(predictions))) for name in names}
+    for run in range(len(predictions)):
+        cell = patterns[0] * classes + patterns[1 + run]
+        to_cell = np.zeros((patterns.shape[1], classes * classes))
+        to_cell[np.arange(patterns.shape[1]), cell] = 1.0
+        confusion = (drawn @ to_cell).reshape(draws, classes, classes)  # (draws, true class, predicted class)
+        for name in names:
+            result[name][:, run] = _from_confusion(name, confusion)
+    return result
+
+
+def _from_confusion(name: str, confusion: np.ndarray) -> np.ndarray:
+    """A metric of each confusion matrix (draws, true class, predicted class); equal to scikit-learn's."""
+    total = confusion.sum(axis=(1, 2))
+    correct = np.trace(confusion, axis1=1, axis2=2)
+    if name == "accuracy":
+        return correct / total
+    true, predicted = confusion.sum(axis=2), confusion.sum(axis=1)
+    if name == "f1":
+        if confusion.shape[1] < 2:
+            return np.zeros(len(confusion))
+        return _ratio(2 * confusion[:, 1, 1], true[:, 1] + predicted[:, 1])
+    if name != "matthews":
+        raise ValueError(f"{name!r} is no classification metric; known: {', '.join(CLASSIFICATION_METRICS)}")
+    covariance = correct * total - (true * predicted).sum(axis=1)
+    variance = (total**2 - (predicted**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1))
+    return _ratio(covariance, np.sqrt(variance))
+
+
+def _draw_correlations(names, labels, predictions, draws, generator) -> dict[str, np.ndarray]:
+    """(draws, runs) of each correlation."""
+    labels, predictions = labels.astype(np.float64), predictions.astype(np.float64)
+    finite = np.isfinite(predictions).all(axis=1)
+    result = {name: np.zeros((draws, len(predictions))) for name in names}
+    for start in range(0, draws, 250):  # bounds the memory: 250 draws of 1,500 examples are 3 MB
+        chosen = generator.integers(0, labels.size, size=(min(250, draws - start), labels.size))
+        rows = slice(start, start + len(chosen))
+        for run in np.flatnonzero(finite):
+            if _constant(predictions[run]):
+                continue
+            for name in names:
+                pair = labels[chosen], predictions[run][chosen]
+                if name == "spearman":
+                    pair = stats.rankdata(pair[0], axis=1), stats.rankdata(pair[1], axis=1)
+                left, right = (values - values.mean(axis=1, keepdims=True) for values in pair)
+                spread = np.sqrt((left**2).sum(axis=1) * (right**2).sum(axis=1))
+                result[name][rows, run] = _ratio((left * right).sum(axis=1), spread)
+    return result
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator, dtype=np.float64), where=denominator > 0)
