@@ -1,0 +1,201 @@
+"""SentencePiece unigram tokenizers behind transformers' own class: training, saving, loading, encoding."""
+
+import io
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import flush_to_disk, write_json
+
+PAD, UNKNOWN, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
+SMALLEST_VOCABULARY = 9  # the special tokens, the word mark, the two required characters, and one of text
+CONFIGURATION = "tokenizer_config.json"
+MODEL = "tokenizer.model"
+
+# The sums of SentencePiece's EM steps depend on the number of threads, not on the number of cores: one fixed number.
+_TRAINING_THREADS = 8
+_LINE_CHARACTERS = 1000  # SentencePiece leaves out lines of more than 4192 bytes
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    folder: str | Path,
+    vocab_size: int = 32000,
+    uncased: bool = False,
+    model_max_length: int = 512,
+) -> Any:
+    """Train a SentencePiece unigram model on `texts`, save it to `folder` and return the loaded tokenizer.
+
+    The same texts in the same order give the same files. `<pad>`, `<unk>`, `[CLS]`, `[SEP]`, `[MASK]` have the ids 0
+    to 4. Raises `UserError` if the texts cannot fill `vocab_size`, or if their characters alone need more.
+    """
+    import sentencepiece
+
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise UserError(f"--vocab-size is {vocab_size}: allowed are {SMALLEST_VOCABULARY} and more")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_lines(texts),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size,
+            normalization_rule_name="nmt_nfkc_cf" if uncased else "nmt_nfkc",
+            num_threads=_TRAINING_THREADS,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece=PAD,
+            unk_piece=UNKNOWN,
+            bos_piece=CLS,
+            eos_piece=SEP,
+            # A control symbol: never found in text, so a literal "[MASK]" stays ordinary text.
+            control_symbols=[MASK],
+            # Runs of unknown characters become one piece: without these two it could spell a special token.
+            required_chars="[<",
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _explain(str(error), vocab_size) from None
+    from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
+
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / MODEL
+        path.write_bytes(model.getvalue())
+        tokenizer = SentencePieceBackend(
+            vocab_file=str(path),
+            pad_token=PAD,
+            unk_token=UNKNOWN,
+            cls_token=CLS,
+            sep_token=SEP,
+            mask_token=MASK,
+            special_tokens_pattern="cls_sep",
+            token_type_ids_pattern="bert_style",
+            model_max_length=model_max_length,
+        )
+        save_tokenizer(tokenizer, folder)
+    return load_tokenizer(folder)
+
+
+def _lines(texts: Iterable[str]) -> Iterator[str]:
+    """Non-empty lines of at most _LINE_CHARACTERS, cut at a space where there is one."""
+    for text in texts:
+        for line in text.split("\n"):
+            rest = line.replace("\0", " ").strip()
+            while len(rest) > _LINE_CHARACTERS:
+                cut = rest.rfind(" ", 1, _LINE_CHARACTERS + 1)
+                cut = cut if cut > 0 else _LINE_CHARACTERS
+                yield rest[:cut]
+                rest = rest[cut:].lstrip()
+            if rest:
+                yield rest
+
+
+def _explain(message: str, vocab_size: int) -> Exception:
+    """SentencePiece's complaint as one line with the vocabulary size that is possible."""
+    if limit := re.search(r"Vocabulary size too high .*?value <= (\d+)", message, re.DOTALL):
+        return UserError(
+            f"the text is too small for --vocab-size {vocab_size}: it can fill at most {limit[1]}; "
+            f"give more text, or --vocab-size {limit[1]} or less"
+        )
+    if needed := re.search(r"smaller than required_chars[^0-9]*(\d+) vs (\d+)", message):
+        return UserError(
+            f"--vocab-size {vocab_size} is too small: the characters of the text alone need {needed[2]}; "
+            f"give --vocab-size {needed[2]} or more"
+        )
+    if "sentences_.empty()" in message:
+        return UserError("no text to train a tokenizer on: every document of the sources is blank")
+    return RuntimeError(f"SentencePiece could not train the tokenizer: {message}")
+
+
+def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:
+    """Save any tokenizer to `folder`; other files in it stay. Every tokenizer of ours is saved here.
+
+    transformers leaves `special_tokens_pattern` out of what it saves: after a reload [CLS] and [SEP] would silently
+    vanish. It is written here, with `token_type_ids_pattern` and `model_max_length`.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tokenizer-", dir=folder) as temporary:
+        tokenizer.save_pretrained(temporary)
+        path = Path(temporary) / CONFIGURATION
+        values = json.loads(path.read_text(encoding="utf-8"))
+        for name in ("special_tokens_pattern", "token_type_ids_pattern", "model_max_length"):
+            if getattr(tokenizer, name, None) is not None:
+                values[name] = getattr(tokenizer, name)
+        for name in ("is_local", "local_files_only"):  # how it was loaded, not what it is
+            values.pop(name, None)
+        write_json(path, values)
+        # The configuration last: a folder without it is no tokenizer.
+        for source in sorted(Path(temporary).iterdir(), key=lambda item: (item.name == CONFIGURATION, item.name)):
+            flush_to_disk(source)
+            os.replace(source, folder / source.name)
+    flush_to_disk(folder)
+
+
+def load_tokenizer(folder: str | Path) -> Any:
+    """Load the tokenizer saved in `folder`; nothing is fetched and no code of others is run.
+
+    Raises `UserError` if `folder` holds no tokenizer, or one that transformers cannot read.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"tokenizer folder {folder} does not exist: give a folder that holds {CONFIGURATION}")
+    try:
+        values = json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder} holds no tokenizer: {CONFIGURATION} is missing") from None
+    except ValueError as error:
+        raise UserError(f"{folder / CONFIGURATION} is not valid JSON: {error}") from None
+    try:
+        if values.get("tokenizer_class") != "SentencePieceBackend":
+            from transformers import AutoTokenizer
+
+            return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        # Not through AutoTokenizer: that one imports torch.
+        from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
+
+        tokenizer = SentencePieceBackend.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, TypeError, RuntimeError, ImportError) as error:
+        raise UserError(f"the tokenizer in {folder} cannot be loaded: {' '.join(str(error).split())}") from None
+    if tokenizer.special_tokens_pattern is None and tokenizer.cls_token and tokenizer.sep_token:
+        tokenizer.special_tokens_pattern = "cls_sep"  # saved by something else than save_tokenizer
+    return tokenizer
+
+
+def encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of each text, without special tokens; "[MASK]" and its like in the text are ordinary text."""
+    if not texts:
+        return []
+    if (processor := sentencepiece_processor(tokenizer)) is not None:
+        return processor.encode(list(texts), num_threads=1)
+    return tokenizer(
+        list(texts),
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )["input_ids"]
+
+
+def sentencepiece_processor(tokenizer: Any) -> Any:
+    """The SentencePiece processor whose ids are exactly the tokenizer's, or None: it encodes batches far faster."""
+    plain = type(tokenizer).__name__ == "SentencePieceBackend" and tokenizer.legacy
+    in_model = plain and len(tokenizer) == tokenizer.sp_model.get_piece_size()
+    return tokenizer.sp_model if in_model else None
+
+
+def required_ids(tokenizer: Any, folder: str | Path) -> dict[str, int]:
+    """The ids of the `pad`, `cls`, `sep` and `mask` tokens. Raises `UserError` if the tokenizer lacks one."""
+    names = ("pad", "cls", "sep", "mask")
+    missing = [f"{name}_token" for name in names if getattr(tokenizer, f"{name}_token", None) is None]
+    if missing:
+        raise UserError(f"the tokenizer in {folder} has no {', '.join(missing)}: packing and masking need all four")
+    return {name: getattr(tokenizer, f"{name}_token_id") for name in names}

@@ -1,0 +1,163 @@
+"""The tokenizer: SentencePiece's own ids for every string, and special tokens that survive save and load."""
+
+import random
+
+import pytest
+import sentencepiece
+from transformers import AutoTokenizer
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.tokenizer import encode, load_tokenizer, save_tokenizer, sentencepiece_processor, train_tokenizer
+
+WORDS = ["river", "Stone", "walks", "under", "evening", "light", "mountain", "über", "naïve", "42", "(see", "note)."]
+FRAGMENTS = [
+    "[MASK]", "[CLS]", "[SEP]", "<pad>", "<unk>", "<s>", "▁", "▁[MASK]", "\u2581\u2581a", "[", "]", "<", "MASK",
+    "\0", "\x01\x1f", "\x7f", "\x85", "  ", "\t\n\r\n", "\u00a0", "\u2028", "\u3000", "\u200b", "\ufeff", "\ufffd",
+    "\ufffe", "\U0010ffff", "\ud7ff", "e\u0301", "\u0301", "a\u0308\u0323", "\ufb01", "\u212b", "\uff2d",
+    "［ＭＡＳＫ］",
+    "😀", "👩\u200d👩\u200d👧", "🏳\ufe0f\u200d🌈", "漢字", "日本語", "العربية", "हिन्दी", "ß", "\u0130", "\u017f",
+]  # fmt: skip
+
+
+SYLLABLES = ["ba", "co", "de", "fin", "gul", "ho", "ji", "ka", "lo", "mer", "nu", "pi", "qua", "ro", "st", "vex", "wy"]
+
+
+def make_texts(count=400, seed=0):
+    generator = random.Random(seed)
+    words = WORDS + ["".join(generator.choices(SYLLABLES, k=generator.randint(1, 4))) for _ in range(200)]
+    return [" ".join(generator.choices(words, k=generator.randint(3, 12))) for _ in range(count)]
+
+
+def adversarial_strings(count=1500):
+    generator = random.Random(1)
+    strings = ["", *FRAGMENTS, *(f"a{fragment}b" for fragment in FRAGMENTS)]
+    for _ in range(count):
+        parts = generator.choices(FRAGMENTS + WORDS, k=generator.randint(1, 8))
+        strings.append(generator.choice(["", " "]).join(parts))
+    return strings
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer(make_texts(), folder, vocab_size=60, model_max_length=128)
+    return folder
+
+
+def test_ids_equal_sentencepiece_for_every_string(tokenizer_folder):
+    tokenizer = load_tokenizer(tokenizer_folder)
+    direct = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer_folder / "tokenizer.model"))
+    strings = adversarial_strings()
+    expected = [direct.encode(text) for text in strings]
+    through_transformers = tokenizer(strings, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert through_transformers == expected
+    assert sentencepiece_processor(tokenizer) is not None
+    assert encode(tokenizer, strings) == expected
+    assert not {0, 2, 3, 4} & {index for row in expected for index in row}
+
+
+def test_unknown_characters_never_spell_a_special_token(tmp_path):
+    # Without "[" and "<" in the vocabulary "[MASK]" would be one unknown piece, which transformers looks up by name.
+    generator = random.Random(2)
+    texts = ["".join(generator.choices("漢字日本語文学", k=6)) for _ in range(300)]
+    tokenizer = train_tokenizer(texts, tmp_path, vocab_size=24)
+    strings = ["[MASK]", "漢[CLS]字", "<pad>", "x[SEP]y", "<unk>"]
+    ids = tokenizer(strings, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert ids == encode(tokenizer, strings)
+    assert not {0, 2, 3, 4} & {index for row in ids for index in row}
+
+
+def test_special_tokens_survive_two_rounds_of_save_and_load(tokenizer_folder, tmp_path):
+    first = load_tokenizer(tokenizer_folder)
+    save_tokenizer(first, tmp_path / "one")
+    save_tokenizer(AutoTokenizer.from_pretrained(tmp_path / "one"), tmp_path / "two")
+    for tokenizer in (load_tokenizer(tmp_path / "two"), AutoTokenizer.from_pretrained(tmp_path / "two")):
+        assert tokenizer.convert_ids_to_tokens(tokenizer("river", "light")["input_ids"]) == (
+            ["[CLS]", *tokenizer.tokenize("river"), "[SEP]", *tokenizer.tokenize("light"), "[SEP]"]
+        )
+        assert tokenizer.model_max_length == 128
+        assert (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.mask_token_id) == (0, 1, 4)
+        assert len(tokenizer) == 60
+        # Only fill-mask input parses literals.
+        assert 4 in tokenizer("river [MASK]")["input_ids"]
+    for name in ("tokenizer.model", "tokenizer_config.json"):
+        assert (tmp_path / "two" / name).read_bytes() == (tokenizer_folder / name).read_bytes()
+
+
+def test_a_plain_save_is_repaired_when_loaded(tokenizer_folder, tmp_path):
+    load_tokenizer(tokenizer_folder).save_pretrained(tmp_path)
+    ids = load_tokenizer(tmp_path)("river")["input_ids"]
+    assert (ids[0], ids[-1]) == (2, 3)
+
+
+def test_saving_leaves_other_files(tokenizer_folder, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    save_tokenizer(load_tokenizer(tokenizer_folder), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "config.json", "tokenizer.model", "tokenizer_config.json",
+    ]  # fmt: skip
+
+
+def test_training_repeats_to_the_byte(tokenizer_folder, tmp_path):
+    train_tokenizer(make_texts(), tmp_path, vocab_size=60, model_max_length=128)
+    assert (tmp_path / "tokenizer.model").read_bytes() == (tokenizer_folder / "tokenizer.model").read_bytes()
+
+
+def test_uncased_folds_case(tmp_path, tokenizer_folder):
+    uncased = train_tokenizer(make_texts(), tmp_path, vocab_size=50, uncased=True)
+    assert encode(uncased, ["STONE Über"]) == encode(uncased, ["stone über"])
+    cased = load_tokenizer(tokenizer_folder)
+    assert encode(cased, ["STONE Über"]) != encode(cased, ["stone über"])
+
+
+def test_text_that_cannot_fill_the_vocabulary_names_a_size_that_works(tmp_path):
+    with pytest.raises(UserError, match="--vocab-size 32000") as caught:
+        train_tokenizer(make_texts(), tmp_path, vocab_size=32000)
+    assert "\n" not in str(caught.value)
+    limit = int(str(caught.value).split("--vocab-size ")[-1].split()[0])
+    assert len(train_tokenizer(make_texts(), tmp_path, vocab_size=limit)) == limit
+
+
+def test_vocabulary_smaller_than_the_alphabet_names_a_size_that_works(tmp_path):
+    with pytest.raises(UserError, match="characters of the text") as caught:
+        train_tokenizer(make_texts(), tmp_path, vocab_size=12)
+    needed = int(str(caught.value).split("--vocab-size ")[-1].split()[0])
+    assert len(train_tokenizer(make_texts(), tmp_path, vocab_size=needed)) == needed
+
+
+@pytest.mark.parametrize("texts", [[], ["", " \n\t"]])
+def test_blank_text_is_the_users_mistake(tmp_path, texts):
+    with pytest.raises(UserError, match="no text"):
+        train_tokenizer(texts, tmp_path)
+
+
+def test_folders_without_a_tokenizer(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        load_tokenizer(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"tokenizer_config\.json is missing"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UserError, match="JSON"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "SentencePieceBackend"}')
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_tokenizer(tmp_path)
+
+
+def test_another_tokenizer_keeps_literals_as_text(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {name: index for index, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "river"])}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]",
+    )  # fmt: skip
+    save_tokenizer(fast, tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    assert sentencepiece_processor(tokenizer) is None
+    ids = encode(tokenizer, ["river [MASK]"])
+    assert ids[0][0] == 5
+    assert 4 not in ids[0]
