@@ -1,0 +1,118 @@
+"""DeepSpeed's JSON file: `"auto"` values filled from the run file, contradictions with it found.
+
+The file is the user's own; the shipped ones (zero0 to zero3) stand in configs/deepspeed.
+"""
+
+import copy
+import json
+from importlib import resources
+from typing import Any
+
+from longmix.data_prep.errors import UserError
+
+from .configuration import SHIPPED_DEEPSPEED, RunConfiguration, flatten
+
+# Bounds on a bucket in elements: below the lower one launches dominate, above the upper one memory does.
+_SMALLEST_BUCKET, _LARGEST_BUCKET = 10**6, 5 * 10**8
+
+# Key of DeepSpeed's file -> key of the run file that says the same.
+_SOURCES = {
+    "train_batch_size": "batch.samples",
+    "train_micro_batch_size_per_gpu": "batch.micro_batch",
+    "gradient_accumulation_steps": "batch.samples / (batch.micro_batch x processes)",
+    "gradient_clipping": "optim.grad_clip",
+    "bf16.enabled": "precision",
+    "fp16.enabled": "precision",
+}
+# Key -> share of the bucket size.
+_SIZED = {
+    "zero_optimization.reduce_bucket_size": 1.0,
+    "zero_optimization.allgather_bucket_size": 1.0,
+    "zero_optimization.stage3_prefetch_bucket_size": 0.5,
+}
+_PERSISTENCE = "zero_optimization.stage3_param_persistence_threshold"
+
+
+def read(name: str) -> dict[str, Any]:
+    """A shipped file by its name, or the user's own by its path."""
+    if name in SHIPPED_DEEPSPEED:
+        return json.loads(resources.files("longmix.configs").joinpath(f"deepspeed/{name}.json").read_text())
+    try:
+        with open(name, encoding="utf-8") as file:
+            values = json.load(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"deepspeed: {name} is not a readable JSON file: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"deepspeed: {name} must hold a JSON object")
+    return values
+
+
+def stage_of(values: dict[str, Any]) -> int:
+    return values.get("zero_optimization", {}).get("stage", 0)
+
+
+def check(configuration: RunConfiguration, precision: str, world_size: int) -> None:
+    """Raise one UserError that lists every contradiction between the JSON file and the run file."""
+    values = flatten(read(configuration.deepspeed))
+    wanted = _from_run_file(configuration, precision, world_size)
+    name = configuration.deepspeed
+    found = [
+        f'{key} is {values[key]!r} in {name}, but {wanted[key]!r} by the run file ({source}); write "auto" there'
+        for key, source in _SOURCES.items()
+        if key in values and values[key] != "auto" and values[key] != wanted[key]
+    ]
+    found += [
+        f"{section} stands in {name}, but the run file's optim section sets it; remove it"
+        for section in ("optimizer", "scheduler")
+        if any(key.split(".")[0] == section for key in values)
+    ]
+    stage = values.get("zero_optimization.stage", 0)
+    if stage not in (0, 1, 2, 3):
+        found.append(f"zero_optimization.stage is {stage!r} in {name}; allowed: 0, 1, 2, 3")
+    if values.get("bf16.enabled") is True and values.get("fp16.enabled") is True:
+        found.append(f"bf16 and fp16 are both enabled in {name}; enable at most one")
+    known = [*_SOURCES, *_SIZED, _PERSISTENCE]
+    found += [
+        f'{key} is "auto" in {name}, which cannot be filled; "auto" is understood for {", ".join(known)}'
+        for key, value in values.items()
+        if value == "auto" and key not in known
+    ]
+    if found:
+        raise UserError("; ".join(found))
+
+
+def _from_run_file(configuration: RunConfiguration, precision: str, world_size: int) -> dict[str, Any]:
+    batch = configuration.batch
+    return {
+        "train_batch_size": batch.samples,
+        "train_micro_batch_size_per_gpu": batch.micro_batch,
+        "gradient_accumulation_steps": batch.samples // (batch.micro_batch * world_size),
+        "gradient_clipping": configuration.optim.grad_clip or 0.0,
+        "bf16.enabled": precision == "bf16",
+        "fp16.enabled": precision == "fp16",
+    }
+
+
+def fill(configuration: RunConfiguration, precision: str, world_size: int, parameters: int) -> dict[str, Any]:
+    """The JSON object for `deepspeed.initialize`; call `check` first.
+
+    Bucket sizes come from the parameter count: DeepSpeed's default allocates 2 GB for any model.
+    """
+    values = copy.deepcopy(read(configuration.deepspeed))
+    wanted = _from_run_file(configuration, precision, world_size)
+    bucket = max(_SMALLEST_BUCKET, min(_LARGEST_BUCKET, parameters // 2))
+    wanted |= {key: int(share * bucket) for key, share in _SIZED.items()}
+    # Small tensors (biases, norms) stay whole on every rank at stage 3.
+    wanted[_PERSISTENCE] = 10_000
+    for key, value in wanted.items():
+        *parents, last = key.split(".")
+        section = values
+        for parent in parents:
+            section = section.setdefault(parent, {}) if parent in ("bf16", "fp16") else section.get(parent, {})
+        if section.get(last) == "auto" or (last not in section and key in _SOURCES):
+            section[last] = value
+    if values["bf16"]["enabled"]:
+        # DeepSpeed drops a step with NaN gradients in bf16 only when asked to look.
+        values["bf16"].setdefault("check_grad_overflow", True)
+    values.setdefault("steps_per_print", 2**31)
+    return values

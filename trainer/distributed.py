@@ -1,0 +1,97 @@
+"""This process among the others: rank, device, and small exchanges over the CPU."""
+
+import datetime
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+
+TIMEOUT = datetime.timedelta(minutes=30)
+
+
+@dataclass
+class World:
+    """Rank and size of the run, this process's device, and a group for CPU tensors (gloo on every machine)."""
+
+    rank: int
+    size: int
+    device: torch.device
+    control: torch.distributed.ProcessGroup
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum of a CPU tensor over all ranks, in place; on every rank."""
+        if self.size > 1:
+            torch.distributed.all_reduce(values, group=self.control)
+        return values
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank: the same answer on every rank."""
+        return bool(self.sum(torch.tensor([int(flag)])).item() > 0)
+
+    def from_first(self, value: Any) -> Any:
+        """A small object of rank 0, on every rank."""
+        if self.size == 1:
+            return value
+        box = [value]
+        torch.distributed.broadcast_object_list(box, src=0, group=self.control)
+        return box[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """A small object of every rank, in rank order, on every rank."""
+        if self.size == 1:
+            return [value]
+        boxes: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(boxes, value, group=self.control)
+        return boxes
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            torch.distributed.barrier(group=self.control)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def join() -> World:
+    """Join the run described by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; alone without them."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("MASTER_PORT", str(free_port()))
+    rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    if torch.cuda.is_available():
+        # Slurm may show each task one device only: its local rank then exceeds what it sees.
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+    if not torch.distributed.is_initialized():
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        torch.distributed.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
+    control = torch.distributed.new_group(backend="gloo", timeout=TIMEOUT)
+    return World(rank, size, device, control)
+
+
+def leave(world: World) -> None:
+    """Leave together, so that no rank looks like a failure to another."""
+    world.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """`auto` by the device: bf16 from A100 on, fp16 before (V100), fp32 on a CPU."""
+    if precision != "auto":
+        return precision
+    if device.type != "cuda":
+        return "fp32"
+    return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
