@@ -1,0 +1,110 @@
+import json
+
+import numpy as np
+import pytest
+
+from longmix.trainer.finetune import results
+from longmix.trainer.finetune.submission import write_submission
+from longmix.trainer.finetune.tasks import TASKS
+
+GOLD = np.array([0, 1] * 50)
+
+
+def wrong(count):
+    return np.concatenate([1 - GOLD[:count], GOLD[count:]])
+
+
+@pytest.fixture
+def table():
+    rte = results.summarize(
+        TASKS["rte"], [0, 1], {"dev": GOLD}, {"dev": np.stack([wrong(10), wrong(20)])}, {"epochs": 3}, ["a note"]
+    )
+    mnli = results.summarize(
+        TASKS["mnli"],
+        [0],
+        {"dev-matched": GOLD, "dev-mismatched": GOLD},
+        {"dev-matched": wrong(50)[None], "dev-mismatched": wrong(30)[None]},
+    )
+    mrpc = results.summarize(TASKS["mrpc"], [0], {"dev": GOLD}, {"dev": np.ones((1, 100), dtype=int)})
+    return results.Results("runs/x/model", [rte, mnli, mrpc], {"qqp": "no folder QQP"})
+
+
+def test_means_spreads_and_verdicts(table):
+    figure = table.tasks[0].splits[0].figures["accuracy"]
+    assert figure.values == pytest.approx([0.9, 0.8])
+    assert (figure.mean, figure.spread, figure.baseline) == pytest.approx((0.85, np.std([0.9, 0.8], ddof=1), 0.5))
+    assert figure.interval[0] < 0.8 and figure.interval[1] > 0.9 and figure.verdict == "above"
+    matched, mismatched = (split.figures["accuracy"] for split in table.tasks[1].splits)
+    assert matched.spread is None and matched.verdict == "contains"
+    assert mismatched.verdict == "above"
+    mrpc = table.tasks[2].splits[0].figures
+    assert mrpc["f1"].mean == pytest.approx(2 / 3)
+    assert mrpc["score"].mean == pytest.approx((0.5 + 2 / 3) / 2)
+
+
+def test_worse_than_the_majority_is_said(table):
+    worse = results.summarize(TASKS["rte"], [0], {"dev": GOLD}, {"dev": wrong(80)[None]})
+    assert worse.splits[0].figures["accuracy"].verdict == "below"
+
+
+def test_average_is_over_tasks(table):
+    rte, mnli, mrpc = 0.85, (0.5 + 0.7) / 2, (0.5 + 2 / 3) / 2
+    assert table.average == pytest.approx((rte + mnli + mrpc) / 3)
+    assert results.Results("x", [], {}).average is None
+
+
+def test_table_says_what_ran_and_what_did_not(table):
+    text = results.console(table)
+    assert "GLUE average on dev over 3 of 9 tasks (rte, mnli, mrpc)" in text
+    assert "skipped qqp: no folder QQP" in text
+    assert "mnli mismatched" in text and "rte: a note" in text
+    assert "not told apart: the interval contains it" in text
+    assert max(len(line) for line in text.splitlines()[:6]) < 130
+    assert "| rte | 100 | accuracy | 85.0 | 7.1 |" in results.markdown(table)
+
+
+def test_json(table, tmp_path):
+    table.save(tmp_path)
+    loaded = json.loads((tmp_path / "results.json").read_text())
+    assert loaded["average"] == {"score": pytest.approx(table.average), "tasks": ["rte", "mnli", "mrpc"], "of": 9}
+    figure = loaded["tasks"][0]["splits"][0]["figures"]["accuracy"]
+    assert figure["values"] == [0.9, 0.8] and figure["verdict"] == "above"
+    assert (tmp_path / "results.md").read_text() == results.markdown(table)
+
+
+@pytest.mark.parametrize(
+    ("name", "predictions", "expected"),
+    [
+        ("cola", [0, 1], ["0", "1"]),
+        ("mnli", [0, 2], ["entailment", "contradiction"]),
+        ("qnli", [0, 1], ["entailment", "not_entailment"]),
+        ("rte", [1, 0], ["not_entailment", "entailment"]),
+        ("wnli", [1, 0], ["1", "0"]),
+        ("stsb", [-0.2, 5.31], ["0.000", "5.000"]),
+        ("stsb", [3.14159, float("nan")], ["3.142", "0.000"]),
+    ],
+)
+def test_submission_files(name, predictions, expected, tmp_path):
+    write_submission(TASKS[name], ["0", "7"], np.array(predictions), tmp_path / "x.tsv")
+    assert (tmp_path / "x.tsv").read_bytes() == f"index\tprediction\n0\t{expected[0]}\n7\t{expected[1]}\n".encode()
+
+
+def test_submission_names():
+    names = [split.submission for task in TASKS.values() for split in task.test]
+    assert names == [
+        "CoLA.tsv",
+        "SST-2.tsv",
+        "MRPC.tsv",
+        "STS-B.tsv",
+        "QQP.tsv",
+        "MNLI-m.tsv",
+        "MNLI-mm.tsv",
+        "QNLI.tsv",
+        "RTE.tsv",
+        "WNLI.tsv",
+    ]
+
+
+def test_submission_needs_one_prediction_for_each_row(tmp_path):
+    with pytest.raises(ValueError, match="2 indices and 1 predictions"):
+        write_submission(TASKS["cola"], ["0", "1"], np.array([1]), tmp_path / "x.tsv")

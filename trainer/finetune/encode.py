@@ -1,0 +1,242 @@
+"""A task's examples as data sets that the training loop reads: train, selection, and each dev and test split."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import sha256_of_folder, write_json
+from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
+from longmix.data_prep.tokenizer import encode, load_tokenizer, required_ids
+
+from .readers import Examples
+from .sources import TaskData
+from .tasks import Task
+
+SELECTION_SHARE = 0.1
+SELECTION_LIMIT = 2000
+SELECTION_SEED = 0
+SMALLEST_TRAIN = 10
+DEFAULT_LENGTH = 128  # as in BERT's own GLUE runs
+SHORTEST = 8
+BATCH = 1000  # texts per tokenizer call
+FORMAT = 1  # raise it when the same examples are to be encoded anew
+RECORD = "prepared.json"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A tokenizer with the length and the inputs that the model takes.
+
+    `literal` marks our SentencePiece tokenizers, which read "[MASK]" in a text as letters; any other tokenizer is
+    called as its authors meant it.
+    """
+
+    tokenizer: Any
+    max_length: int
+    token_types: bool
+    literal: bool
+    vocab_size: int
+
+    def encode(self, first: list[str], second: list[str] | None) -> Iterator[dict[str, list[int]]]:
+        """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, at most `max_length` tokens, the longer text cut first."""
+        for start in range(0, len(first), BATCH):
+            part_a = first[start : start + BATCH]
+            part_b = None if second is None else second[start : start + BATCH]
+            yield from self._own(part_a, part_b) if self.literal else self._other(part_a, part_b)
+
+    def _own(self, first: list[str], second: list[str] | None) -> Iterator[dict[str, list[int]]]:
+        cls, sep = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        encoded_a = encode(self.tokenizer, first)
+        encoded_b = [None] * len(first) if second is None else encode(self.tokenizer, second)
+        for a, b in zip(encoded_a, encoded_b, strict=True):
+            if b is None:
+                head, tail = [cls, *a[: self.max_length - 2], sep], []
+            else:
+                kept_a, kept_b = longest_first(len(a), len(b), self.max_length - 3)
+                head, tail = [cls, *a[:kept_a], sep], [*b[:kept_b], sep]
+            sample = {"input_ids": head + tail}
+            if self.token_types:
+                sample["token_type_ids"] = [0] * len(head) + [1] * len(tail)
+            yield sample
+
+    def _other(self, first: list[str], second: list[str] | None) -> Iterator[dict[str, list[int]]]:
+        encoded = self.tokenizer(
+            first,
+            second,
+            truncation="longest_first" if second is not None else True,
+            max_length=self.max_length,
+            return_token_type_ids=self.token_types,
+            return_attention_mask=False,
+        )
+        names = ("input_ids", "token_type_ids") if self.token_types else ("input_ids",)
+        for row in range(len(first)):
+            yield {name: encoded[name][row] for name in names}
+
+
+def longest_first(length_a: int, length_b: int, room: int) -> tuple[int, int]:
+    """Lengths after cutting the longer one down, then both alike, until they fit in `room`."""
+    if length_a + length_b <= room:
+        return length_a, length_b
+    half = room // 2
+    if length_a <= half:
+        return length_a, room - length_a
+    if length_b <= half:
+        return room - length_b, length_b
+    return room - half, half
+
+
+def load_encoder(checkpoint: str, max_length: int | None) -> Encoder:
+    """The tokenizer of a checkpoint (a folder or a hub name) and what its model takes; 128 tokens unless told
+    otherwise.
+
+    Raises UserError: no model configuration or no tokenizer there, one without [CLS] and [SEP], or a length that the
+    model lacks.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    import longmix.modeling  # noqa: F401  registers our model types
+
+    try:
+        config = AutoConfig.from_pretrained(checkpoint)
+        local = Path(checkpoint).is_dir()
+        tokenizer = load_tokenizer(checkpoint) if local else AutoTokenizer.from_pretrained(checkpoint)
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{checkpoint}: cannot be loaded as a checkpoint with a tokenizer: {reason}") from None
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"{checkpoint}: its tokenizer has no pad token; only encoders' tokenizers can be used")
+    literal = type(tokenizer).__name__ == "SentencePieceBackend" and tokenizer.special_tokens_pattern == "cls_sep"
+    if literal:
+        required_ids(tokenizer, checkpoint)
+    limits = [
+        tokenizer.model_max_length,
+        getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length,
+    ]
+    limit = min(limits)
+    if max_length is None:
+        max_length = min(DEFAULT_LENGTH, limit)
+    if not SHORTEST <= max_length <= limit:
+        raise UserError(f"--max-length is {max_length}, but {checkpoint} takes {SHORTEST} to {limit} tokens")
+    return Encoder(
+        tokenizer=tokenizer,
+        max_length=max_length,
+        token_types=(getattr(config, "type_vocab_size", 0) or 0) > 1,
+        literal=literal,
+        vocab_size=config.vocab_size,
+    )
+
+
+@dataclass(frozen=True)
+class EncodedTask:
+    """Folders of one task's data sets: `train`, `selection`, and one for each name in `dev` and `test`."""
+
+    task: Task
+    folder: Path
+    fingerprint: str
+    dev: tuple[str, ...]
+    test: tuple[str, ...]
+    train_samples: int
+    notes: tuple[str, ...]
+
+
+def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder: Path) -> EncodedTask:
+    """Write `folder/train`, `folder/selection`, and one data set for each dev and test split; keep what is up to date.
+
+    `tokenizer_folder` holds the encoder's tokenizer, saved before.
+
+    Raises UserError when the training data are too few for a selection split.
+    """
+    tokenizer_hash = sha256_of_folder(tokenizer_folder)
+    fingerprint = _fingerprint(data, encoder, tokenizer_hash)
+    train_rows, selection_rows = selection_split(data.train, data.task)
+    encoded = EncodedTask(
+        data.task, folder, fingerprint, tuple(data.dev), tuple(data.test), len(train_rows), tuple(data.notes)
+    )
+    record = folder / RECORD
+    if record.is_file() and json.loads(record.read_text(encoding="utf-8")).get("fingerprint") == fingerprint:
+        return encoded
+    record.unlink(missing_ok=True)
+    rule = (
+        f"{len(selection_rows)} of {len(data.train)} training examples, drawn with seed {SELECTION_SEED}"
+        f"{'' if data.task.regression else ', stratified by class'}"
+    )
+    parts = {
+        "train": (data.train.select(train_rows), f"training file without the selection split ({rule})"),
+        "selection": (data.train.select(selection_rows), rule),
+    }
+    parts |= {name: (part, "given dev file, for the reported figures only") for name, part in data.dev.items()}
+    parts |= {name: (part, "given test file") for name, part in data.test.items()}
+    special = [encoder.tokenizer.cls_token_id, encoder.tokenizer.sep_token_id, encoder.tokenizer.pad_token_id]
+    for name, (examples, split_rule) in parts.items():
+        write_dataset(
+            folder / name,
+            _samples(examples, encoder),
+            _columns(examples, encoder, data.task),
+            split=name,
+            split_rule=split_rule,
+            vocab_size=encoder.vocab_size,
+            pad_token_id=encoder.tokenizer.pad_token_id,
+            mask_token_id=encoder.tokenizer.mask_token_id,
+            special_token_ids=sorted({token for token in special if token is not None}),
+            tokenizer={"path": os.path.relpath(tokenizer_folder, folder / name), "sha256": tokenizer_hash},
+            sequence_length=encoder.max_length,
+            num_labels=data.task.num_labels,
+            label_names=list(data.task.label_names) or None,
+            report={"task": data.task.name, "source": data.source, "indices": examples.indices},
+        )
+    write_json(record, {"fingerprint": fingerprint})
+    return encoded
+
+
+def selection_split(train: Examples, task: Task) -> tuple[list[int], list[int]]:
+    """Rows to train on and rows that choose the checkpoint: a tenth, at most 2,000, with every class in its share.
+
+    Raises UserError below 10 examples.
+    """
+    if len(train) < SMALLEST_TRAIN:
+        raise UserError(f"{task.name}: {len(train)} training examples; at least {SMALLEST_TRAIN} are needed")
+    share = min(SELECTION_SHARE, SELECTION_LIMIT / len(train))
+    generator = np.random.default_rng(SELECTION_SEED)
+    labels = np.zeros(len(train), dtype=int) if task.regression else np.asarray(train.labels)
+    chosen = []
+    for value in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == value))
+        # A class with a single example stays in training.
+        chosen.extend(rows[: max(1, round(share * len(rows))) if len(rows) > 1 else 0].tolist())
+    held_out = set(chosen)
+    return [row for row in range(len(train)) if row not in held_out], sorted(held_out)
+
+
+def _columns(examples: Examples, encoder: Encoder, task: Task) -> dict[str, dict[str, Any]]:
+    columns = {"input_ids": LIST_INT32}
+    if encoder.token_types:
+        columns["token_type_ids"] = LIST_INT32
+    if examples.labels is not None:
+        columns["labels"] = SCALAR_FLOAT32 if task.regression else SCALAR_INT64
+    return columns
+
+
+def _samples(examples: Examples, encoder: Encoder) -> Iterator[dict[str, Any]]:
+    for row, sample in enumerate(encoder.encode(examples.first, examples.second)):
+        if examples.labels is not None:
+            sample["labels"] = examples.labels[row]
+        yield sample
+
+
+def _fingerprint(data: TaskData, encoder: Encoder, tokenizer_hash: str) -> str:
+    """Hash of everything that the written data sets depend on."""
+    settings = [FORMAT, data.task.name, list(data.task.label_names), tokenizer_hash]
+    settings += [encoder.max_length, encoder.token_types, encoder.vocab_size]
+    digest = hashlib.sha256(json.dumps(settings).encode())
+    for name, part in {"train": data.train, **data.dev, **data.test}.items():
+        digest.update(json.dumps([name, part.first, part.second, part.labels, part.indices]).encode())
+    return digest.hexdigest()

@@ -1,0 +1,221 @@
+"""From predictions of several seeds to the results table: console, JSON, Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmix.data_prep.files import write_json, write_text
+
+from . import metrics
+from .tasks import TASKS, Task
+
+EXPLANATION = (
+    "Figures are 100 x the metric: mean over seeds, spread (standard deviation over seeds), 95 % interval (bootstrap "
+    "over dev examples and seeds), and what always answering the most frequent class reaches."
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric of one split: a value per seed, their mean, spread (None with one seed) and interval, and the
+    majority's value.
+    """
+
+    values: list[float]
+    mean: float
+    spread: float | None
+    interval: tuple[float, float]
+    baseline: float
+
+    @property
+    def verdict(self) -> str:
+        """Where the interval lies: "above" or "below" the majority class, or "contains" it."""
+        if self.interval[0] > self.baseline:
+            return "above"
+        return "below" if self.interval[1] < self.baseline else "contains"
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """Figures of one dev split; "score" is the mean of the task's metrics."""
+
+    split: str
+    samples: int
+    figures: dict[str, Figure]
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    task: str
+    seeds: list[int]
+    splits: list[SplitResult]
+    settings: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def score(self) -> float:
+        """Mean over dev splits (MNLI has two) and metrics, as GLUE averages."""
+        return float(np.mean([split.figures["score"].mean for split in self.splits]))
+
+
+@dataclass
+class Results:
+    """Everything one command produced. `skipped` maps the tasks that did not run to the reason."""
+
+    model: str
+    tasks: list[TaskResult]
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def average(self) -> float | None:
+        """Mean score over the GLUE tasks that ran; None when none did."""
+        scores = [task.score for task in self.tasks if task.task in TASKS]
+        return float(np.mean(scores)) if scores else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON's content; figures there are not multiplied by 100."""
+        return {
+            "model": self.model,
+            "average": {
+                "score": self.average,
+                "tasks": [task.task for task in self.tasks if task.task in TASKS],
+                "of": len(TASKS),
+            },
+            "tasks": [
+                asdict(task)
+                | {"score": task.score}
+                | {
+                    "splits": [
+                        asdict(split)
+                        | {
+                            "figures": {
+                                name: asdict(figure) | {"verdict": figure.verdict}
+                                for name, figure in split.figures.items()
+                            }
+                        }
+                        for split in task.splits
+                    ]
+                }
+                for task in self.tasks
+            ],
+            "skipped": self.skipped,
+            "interval": f"bootstrap, 95 %, seed {metrics.INTERVAL_SEED}",
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write `results.json` and `results.md` into `folder`."""
+        write_json(folder / "results.json", self.as_dict())
+        write_text(folder / "results.md", markdown(self))
+
+
+def summarize(
+    task: Task,
+    seeds: Sequence[int],
+    labels: dict[str, np.ndarray],
+    predictions: dict[str, np.ndarray],
+    settings: dict[str, Any] | None = None,
+    notes: Sequence[str] = (),
+) -> TaskResult:
+    """Score a task. `labels` maps dev split -> (n,), `predictions` dev split -> (seeds, n)."""
+    splits, all_notes = [], list(notes)
+    for name, gold in labels.items():
+        runs = [metrics.evaluate(task.metrics, gold, row) for row in predictions[name]]
+        for seed, run in zip(seeds, runs, strict=True):
+            all_notes += [f"{name}, seed {seed}: {note}" for note in run.notes]
+        constant = metrics.baseline(task.metrics, gold)
+        bounds = metrics.intervals(task.metrics, gold, predictions[name])
+        columns = {metric: ([run.values[metric] for run in runs], constant.values[metric]) for metric in task.metrics}
+        columns["score"] = ([run.score for run in runs], constant.score)
+        figures = {
+            metric: Figure(
+                values=values,
+                mean=float(np.mean(values)),
+                spread=float(np.std(values, ddof=1)) if len(values) > 1 else None,
+                interval=bounds[metric],
+                baseline=majority,
+            )
+            for metric, (values, majority) in columns.items()
+        }
+        splits.append(SplitResult(name, len(gold), figures))
+    return TaskResult(task.name, list(seeds), splits, settings or {}, all_notes)
+
+
+VERDICTS = {"above": "above", "below": "BELOW", "contains": "not told apart: the interval contains it"}
+COLUMNS = ("task", "dev examples", "metric", "mean", "spread", "95 % interval", "majority", "against majority")
+
+
+def rows(results: Results) -> list[tuple[str, ...]]:
+    """Cells of the table, one row per task, dev split and metric; tasks with two metrics get a "score" row, their
+    mean.
+    """
+    cells = []
+    for task in results.tasks:
+        for split in task.splits:
+            for metric, figure in split.figures.items():
+                if metric == "score" and len(split.figures) == 2:
+                    continue
+                label = task.task if len(task.splits) == 1 else f"{task.task} {split.split.removeprefix('dev-')}"
+                cells.append(
+                    (
+                        label,
+                        str(split.samples),
+                        metric,
+                        _percent(figure.mean),
+                        "-" if figure.spread is None else _percent(figure.spread),
+                        f"{_percent(figure.interval[0])} to {_percent(figure.interval[1])}",
+                        _percent(figure.baseline),
+                        VERDICTS[figure.verdict],
+                    )
+                )
+    return cells
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def footer(results: Results) -> list[str]:
+    """Lines below the table: the average and what it is over, tasks that did not run, notes."""
+    lines = []
+    if results.average is not None:
+        names = [task.task for task in results.tasks if task.task in TASKS]
+        which = f"{len(names)} of {len(TASKS)} tasks ({', '.join(names)})"
+        lines.append(f"GLUE average on dev over {which}: {_percent(results.average)}")
+    for task in results.tasks:
+        seeds = "1 seed" if len(task.seeds) == 1 else f"{len(task.seeds)} seeds"
+        lines.append(f"{task.task}: {seeds}{_settings(task.settings)}")
+    lines += [f"{task.task}: {note}" for task in results.tasks for note in task.notes]
+    lines += [f"skipped {name}: {reason}" for name, reason in results.skipped.items()]
+    return lines
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return "".join(f", {name.replace('_', ' ')} {value}" for name, value in settings.items())
+
+
+def console(results: Results) -> str:
+    """The table for a terminal."""
+    table = [COLUMNS, *rows(results)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
+    numeric = {1, 3, 4, 5, 6}
+    lines = [
+        "  ".join(
+            cell.rjust(width) if column in numeric else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([f"Model: {results.model}", *lines, "", *footer(results), EXPLANATION])
+
+
+def markdown(results: Results) -> str:
+    """The table as Markdown."""
+    lines = [f"# Fine-tuning results of {results.model}", "", "| " + " | ".join(COLUMNS) + " |"]
+    lines.append("| " + " | ".join("---" for _ in COLUMNS) + " |")
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(results)]
+    lines += ["", *(f"- {line}" for line in footer(results)), "", EXPLANATION, ""]
+    return "\n".join(lines)

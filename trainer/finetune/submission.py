@@ -1,0 +1,29 @@
+"""Predictions of the test files as GLUE's server takes them: `index<TAB>prediction`, one file per test set."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from longmix.data_prep.files import write_text
+
+from .tasks import Task
+
+
+def format_prediction(task: Task, value: float | int) -> str:
+    """A class as the server spells it, a value with three decimals within the task's range (STS-B: 0 to 5)."""
+    if not task.regression:
+        return task.submission_labels[int(value)]
+    if task.value_range is not None:
+        low, high = task.value_range
+        # A prediction that is not a number counts as the lowest value: the server takes numbers only.
+        value = min(max(float(value), low), high) if np.isfinite(value) else low
+    return f"{float(value):.3f}"
+
+
+def write_submission(task: Task, indices: Sequence[str], predictions: np.ndarray, path: Path) -> None:
+    """Write predictions (n,), class indices or values, under the test file's own indices."""
+    if len(indices) != len(predictions):
+        raise ValueError(f"{len(indices)} indices and {len(predictions)} predictions")
+    lines = [f"{index}\t{format_prediction(task, value)}" for index, value in zip(indices, predictions, strict=True)]
+    write_text(path, "\n".join(["index\tprediction", *lines]) + "\n")
