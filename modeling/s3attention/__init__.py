@@ -1,0 +1,19 @@
+"""Smoothed skeleton sketching attention."""
+
+from .configuration_s3attention import S3AttentionConfig
+from .modeling_s3attention import (
+    S3Attention,
+    S3AttentionForMaskedLM,
+    S3AttentionForSequenceClassification,
+    S3AttentionForTokenClassification,
+    S3AttentionModel,
+)
+
+__all__ = [
+    "S3Attention",
+    "S3AttentionConfig",
+    "S3AttentionForMaskedLM",
+    "S3AttentionForSequenceClassification",
+    "S3AttentionForTokenClassification",
+    "S3AttentionModel",
+]

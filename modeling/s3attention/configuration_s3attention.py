@@ -1,0 +1,67 @@
+"""Configuration of S3Attention."""
+
+from typing import ClassVar
+
+from ..configuration import MixerConfig
+
+NORMALIZATIONS = ("layer", "batch")
+STEM_ACTIVATIONS = ("relu", "elu")
+
+
+class S3AttentionConfig(MixerConfig):
+    """Smoothed skeleton sketching attention; see MixerConfig for the shared fields.
+
+    Args:
+        segments: r, the channels are averaged in r segments before the Fourier convolution.
+        row_landmarks: s1, tokens that the row attention attends to.
+        column_landmarks: s2, channels of each head that the column attention attends to.
+        n_fft: period of the Fourier convolution, in positions; None: max_position_embeddings.
+        normalization: layer | batch (per position, as published), after the convolution stem.
+        stem_activation: relu (paper) | elu (published code).
+        attention_probs_dropout_prob: dropout of both attention weights.
+    """
+
+    model_type = "s3attention"
+    not_causal_because: ClassVar[str | None] = (
+        "the Fourier convolution wraps around and the column attention sums over the whole sequence"
+    )
+
+    segments: int = 8
+    row_landmarks: int = 8
+    column_landmarks: int = 8
+    n_fft: int | None = None
+    normalization: str = "layer"
+    stem_activation: str = "relu"
+    attention_probs_dropout_prob: float = 0.0
+
+    def fill_defaults(self) -> None:
+        """See MixerConfig."""
+        super().fill_defaults()
+        if self.n_fft is None:
+            self.n_fft = self.max_position_embeddings
+
+    def check(self) -> None:
+        """See MixerConfig."""
+        super().check()
+        head_size = self.hidden_size // self.num_attention_heads
+        self.require(
+            "segments",
+            self.segments >= 1 and self.hidden_size % self.segments == 0,
+            f"divisors of hidden_size ({self.hidden_size})",
+        )
+        self.require(
+            "row_landmarks",
+            1 <= self.row_landmarks <= self.max_position_embeddings,
+            f"1 .. max_position_embeddings ({self.max_position_embeddings})",
+        )
+        self.require(
+            "column_landmarks", 1 <= self.column_landmarks <= head_size, f"1 .. channels of a head ({head_size})"
+        )
+        self.require(
+            "n_fft",
+            self.n_fft >= self.max_position_embeddings,
+            f"at least max_position_embeddings ({self.max_position_embeddings})",
+        )
+        self.require_one_of("normalization", NORMALIZATIONS)
+        self.require_one_of("stem_activation", STEM_ACTIVATIONS)
+        self.require("attention_probs_dropout_prob", 0 <= self.attention_probs_dropout_prob < 1, "0 <= probability < 1")

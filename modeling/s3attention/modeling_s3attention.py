@@ -1,0 +1,223 @@
+"""S3Attention: a Fourier and convolution smoother, then attention to a few tokens and to a few channels.
+
+Labels such as S3-4 are those of the list of known errors in the documentation of the mixers.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import initialization as init
+
+from longmix.kernels import ops
+
+from ..block import BarePreNormBlock, Mixer, buffer_generator
+from ..heads import MixerForMaskedLM, MixerForSequenceClassification, MixerForTokenClassification
+from ..masking import keep_valid
+from ..model import MixerModel, MixerPreTrainedModel
+from .batch_norm import MaskedBatchNorm
+from .configuration_s3attention import S3AttentionConfig
+
+# Landmarks are stored as whole multiples of 2^-32: integers survive every change of floating dtype.
+FRACTION_BITS = 32
+
+
+class S3Attention(Mixer):
+    """Smoothed skeleton sketching attention (S3Attention, eqs. 1 to 4; Algorithms 1 and 2).
+
+    Deviations from the paper and its published code:
+    - padding is masked before the Fourier convolution and before the stem; landmarks are fractions of the valid length,
+      without repetition, and all tokens of a sample that has no more than s1; the scale is 1 / sqrt(n_b);
+    - the transform has one fixed length for all batches, so that no length is tied to the batch;
+    - segment means go to the channels of their own segment (eq. 4), not in turns (S3-4);
+    - ReLU as in the paper (S3-2; `stem_activation="elu"` is the code's), kernel of 3 (S3-1);
+    - layer normalisation in place of batch normalisation per position (`normalization="batch"` is the paper's);
+    - the two normalised attentions are averaged, as in Algorithm 1 and the code, not added as in eq. 1 (S3-5);
+    - the spectrum starts at a scale where the smoothed signal is as large as its input (S3-12).
+    """
+
+    paper_block = BarePreNormBlock
+
+    def __init__(self, config: S3AttentionConfig, layer_index: int):
+        super().__init__(config, layer_index)
+        self.smoother = Smoother(config)
+        self.attention = SkeletonAttention(config, layer_index)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        embeddings: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See Mixer."""
+        lengths = None if attention_mask is None else attention_mask.sum(1)
+        hidden_states = keep_valid(hidden_states, attention_mask)
+        smoothed = self.smoother(hidden_states, attention_mask, lengths)
+        return keep_valid(self.attention(smoothed, attention_mask, lengths), attention_mask)
+
+
+class Smoother(nn.Module):
+    """Fourier convolution of segment means, and a convolution stem over it and its input (Algorithm 2)."""
+
+    def __init__(self, config: S3AttentionConfig):
+        super().__init__()
+        width = config.hidden_size
+        self.config = config
+        self.spectrum = nn.Parameter(torch.empty(config.n_fft // 2 + 1, width, 2))
+        self.stem = nn.Conv1d(2 * width, width, kernel_size=3, padding=1)
+        self.norm = (
+            nn.LayerNorm(width, eps=config.layer_norm_eps)
+            if config.normalization == "layer"
+            else MaskedBatchNorm(config.max_position_embeddings, config.layer_norm_eps)
+        )
+        self.activation = nn.ReLU() if config.stem_activation == "relu" else nn.ELU()
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.reset()
+
+    def reset(self) -> None:
+        """Draw the spectrum: a full sequence comes out as large as it went in.
+
+        A mean of s = D / r independent channels has variance 1 / s, and n_fft lags of a kernel whose spectrum has
+        parts of variance v amplify it by 2 v.
+        """
+        init.normal_(self.spectrum, std=math.sqrt(self.config.hidden_size / self.config.segments / 2))
+
+    def forward(
+        self, hidden_states: torch.Tensor, mask: torch.Tensor | None, lengths: torch.Tensor | None
+    ) -> torch.Tensor:
+        """(B, N, D), zero on padding -> (B, N, D); rows of padding are finite and mean nothing."""
+        filtered = ops.spectral_filter(
+            hidden_states, self.spectrum, self.config.n_fft, segments=self.config.segments, lengths=lengths
+        )
+        channels = torch.cat([filtered.transpose(1, 2), hidden_states.transpose(1, 2)], dim=1)
+        stem = self.stem(channels).transpose(1, 2)
+        normalised = self.norm(stem) if isinstance(self.norm, nn.LayerNorm) else self.norm(stem, mask)
+        return self.dropout(self.activation(normalised))
+
+
+class SkeletonAttention(nn.Module):
+    """Row attention to s1 tokens and column attention to s2 channels, normalised and averaged (Algorithm 1)."""
+
+    def __init__(self, config: S3AttentionConfig, layer_index: int):
+        super().__init__()
+        width = config.hidden_size
+        self.config = config
+        self.layer_index = layer_index
+        self.heads = config.num_attention_heads
+        self.query = nn.Linear(width, width)
+        self.key = LandmarkLinear(width, width)
+        self.value = LandmarkLinear(width, width)
+        self.row_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.column_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.output = nn.Linear(width, width)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.register_buffer("landmark_fractions", torch.empty(config.row_landmarks, dtype=torch.int64))
+        self.register_buffer("column_channels", torch.empty(config.column_landmarks, dtype=torch.int64))
+        self.reset()
+
+    def reset(self) -> None:
+        """Draw the landmarks: one token in each of s1 equal parts of the sequence, and s2 channels of a head."""
+        generator = buffer_generator(self.config, self.layer_index)
+        count = self.config.row_landmarks
+        part = 2**FRACTION_BITS // count
+        offsets = torch.randint(part, (count,), generator=generator, device="cpu")
+        init.copy_(self.landmark_fractions, offsets + part * torch.arange(count, device="cpu"))
+        head_size = self.config.hidden_size // self.heads
+        channels = torch.randperm(head_size, generator=generator, device="cpu")[: self.config.column_landmarks]
+        init.copy_(self.column_channels, channels.sort().values)
+
+    def forward(
+        self, hidden_states: torch.Tensor, mask: torch.Tensor | None, lengths: torch.Tensor | None
+    ) -> torch.Tensor:
+        """(B, N, D), finite everywhere -> (B, N, D); rows of padding are finite and mean nothing."""
+        batch, positions, width = hidden_states.shape
+        head_size = width // self.heads
+        if lengths is None:
+            lengths = torch.full((1,), positions, device=hidden_states.device)
+        index, allowed = self.landmarks(lengths, positions)
+        landmarks = hidden_states.gather(1, index.expand(batch, -1)[:, :, None].expand(-1, -1, width))
+        columns = (
+            torch.arange(self.heads, device=self.column_channels.device)[:, None] * head_size + self.column_channels
+        ).flatten()
+        query = self._split(self.query(hidden_states))
+        key_rows, key_columns = map(self._split, self.key(landmarks, hidden_states, columns))
+        value_rows, value_columns = map(self._split, self.value(landmarks, hidden_states, columns))
+
+        row = functional.scaled_dot_product_attention(
+            query,
+            key_rows,
+            value_rows,
+            attn_mask=allowed[:, None, None, :],
+            dropout_p=self.config.attention_probs_dropout_prob if self.training else 0.0,
+        )
+        # Scaled before the sum over the tokens, which would leave the range of fp16.
+        scale = lengths.clamp(min=1).to(torch.float32).rsqrt()[:, None, None, None]
+        key_columns = key_columns * scale.to(key_columns.dtype)
+        if mask is not None:
+            key_columns = torch.where(mask[:, None, :, None], key_columns, 0)
+        scores = query.transpose(-1, -2) @ key_columns
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        weights = self.dropout(scores.softmax(-1, dtype=wide).to(scores.dtype))
+        column = value_columns @ weights.transpose(-1, -2)
+        return self.output(self.row_norm(self._join(row)) / 2 + self.column_norm(self._join(column)) / 2)
+
+    def landmarks(self, lengths: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions of the landmark tokens, (B, s1) int64, and which of them count, (B, s1) bool; the first always does."""
+        lengths = lengths[:, None]
+        order = torch.arange(self.config.row_landmarks, device=lengths.device)
+        drawn = (self.landmark_fractions * lengths) >> FRACTION_BITS
+        short = lengths <= self.config.row_landmarks
+        index = torch.where(short, order, drawn).clamp(max=positions - 1)
+        repeated = functional.pad(index[:, 1:] == index[:, :-1], (1, 0))
+        return index, torch.where(short, order < lengths.clamp(min=1), ~repeated)
+
+    def _split(self, tensor: torch.Tensor) -> torch.Tensor:
+        """(B, n, H * k) -> (B, H, n, k)."""
+        return tensor.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+    def _join(self, tensor: torch.Tensor) -> torch.Tensor:
+        """(B, H, N, d) -> (B, N, D)."""
+        return tensor.transpose(1, 2).flatten(2)
+
+
+class LandmarkLinear(nn.Linear):
+    """A linear layer evaluated where the skeleton needs it: at landmark tokens, and in landmark channels of all tokens."""
+
+    def forward(
+        self, landmarks: torch.Tensor, hidden_states: torch.Tensor, columns: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, s1, D), (B, N, D) and channel numbers (k,) -> (B, s1, D) and (B, N, k)."""
+        rows = functional.linear(landmarks, self.weight, self.bias)
+        return rows, functional.linear(hidden_states, self.weight[columns], self.bias[columns])
+
+
+class S3AttentionPreTrainedModel(MixerPreTrainedModel):
+    """What the S3Attention models share."""
+
+    config_class = S3AttentionConfig
+    mixer_class = S3Attention
+
+
+class S3AttentionModel(S3AttentionPreTrainedModel, MixerModel):
+    """See MixerModel."""
+
+
+class S3AttentionForMaskedLM(S3AttentionPreTrainedModel, MixerForMaskedLM):
+    """See MixerForMaskedLM."""
+
+    encoder_class = S3AttentionModel
+
+
+class S3AttentionForSequenceClassification(S3AttentionPreTrainedModel, MixerForSequenceClassification):
+    """See MixerForSequenceClassification."""
+
+    encoder_class = S3AttentionModel
+
+
+class S3AttentionForTokenClassification(S3AttentionPreTrainedModel, MixerForTokenClassification):
+    """See MixerForTokenClassification."""
+
+    encoder_class = S3AttentionModel
