@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import atomic_path, flush_to_disk, sha256_of_file
+from longmix.data_prep.files import flush_to_disk, sha256_of_file
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 
 MAXIMUM_ROW_GROUP = 1024  # readers fetch whole row groups: larger ones make a shuffled read expensive
+ROW_GROUP_SAMPLES = 256
 SAMPLES_PER_SHARD = 65536
 
 LIST_INT32 = {"dtype": "int32", "shape": [None]}
@@ -33,15 +34,60 @@ def _arrow_type(column: Mapping[str, Any]) -> pa.DataType:
     return arrow_type
 
 
-def open_parquet(path: str | Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """The writer that every shard is written with: no dictionary (token ids gain nothing from it), zstd."""
-    return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False, store_schema=False)
+class ShardFile:
+    """One Parquet file of samples; it appears under its name when `close` finds it complete."""
 
+    def __init__(
+        self, path: str | Path, columns: Mapping[str, Mapping[str, Any]], row_group_samples: int = ROW_GROUP_SAMPLES
+    ) -> None:
+        if not 1 <= row_group_samples <= MAXIMUM_ROW_GROUP:
+            raise ValueError(f"row_group_samples is {row_group_samples}, allowed: 1 to {MAXIMUM_ROW_GROUP}")
+        self.path = Path(path)
+        self.samples = 0
+        self.schema = arrow_schema(columns)
+        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        # No dictionary: token ids gain nothing from it.
+        self._writer = pq.ParquetWriter(
+            self._temporary, self.schema, compression="zstd", use_dictionary=False, store_schema=False
+        )
+        self._row_group_samples = row_group_samples
+        self._buffer: list[Mapping[str, Any]] = []
 
-def shard_entry(path: str | Path, samples: int) -> dict[str, Any]:
-    """The manifest's entry of one finished shard."""
-    path = Path(path)
-    return {"file": path.name, "samples": samples, "bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+    def write(self, sample: Mapping[str, Any]) -> None:
+        """Add one sample: a sequence for each list column, a number for each scalar one."""
+        self._buffer.append(sample)
+        self.samples += 1
+        if len(self._buffer) == self._row_group_samples:
+            self._flush()
+
+    def write_table(self, table: pa.Table) -> None:
+        """Add a table of at most MAXIMUM_ROW_GROUP samples with the same columns as one row group."""
+        self._flush()
+        self._writer.write_table(table)
+        self.samples += len(table)
+
+    def close(self) -> dict[str, Any]:
+        """Finish the file, flush it to the disk, rename it; returns its entry for `Manifest.shards`."""
+        self._flush()
+        self._writer.close()
+        flush_to_disk(self._temporary)
+        size, digest = self._temporary.stat().st_size, sha256_of_file(self._temporary)
+        os.replace(self._temporary, self.path)
+        flush_to_disk(self.path.parent)
+        return {"file": self.path.name, "samples": self.samples, "bytes": size, "sha256": digest}
+
+    def abandon(self) -> None:
+        """Remove the unfinished file."""
+        self._writer.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        if self._buffer:
+            arrays = [
+                pa.array([sample[column.name] for sample in self._buffer], type=column.type) for column in self.schema
+            ]
+            self._writer.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
+            self._buffer = []
 
 
 class ShardWriter:
@@ -56,7 +102,7 @@ class ShardWriter:
         folder: str | Path,
         columns: Mapping[str, Mapping[str, Any]],
         samples_per_shard: int = SAMPLES_PER_SHARD,
-        row_group_samples: int = 256,
+        row_group_samples: int = ROW_GROUP_SAMPLES,
     ) -> None:
         if not 1 <= row_group_samples <= MAXIMUM_ROW_GROUP:
             raise ValueError(f"row_group_samples is {row_group_samples}, allowed: 1 to {MAXIMUM_ROW_GROUP}")
@@ -64,34 +110,31 @@ class ShardWriter:
             raise ValueError(f"samples_per_shard is {samples_per_shard}, allowed: 1 or more")
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.schema = arrow_schema(columns)
+        self.columns = dict(columns)
         self.samples_per_shard = samples_per_shard
         self.row_group_samples = row_group_samples
         self.entries: list[dict[str, Any]] = []
-        self._buffer: list[Mapping[str, Any]] = []
-        self._samples = 0
-        self._writer: pq.ParquetWriter | None = None
-        self._path: Any = None
+        self._file: ShardFile | None = None
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Add one sample: a sequence for each list column, a number for each scalar one.
 
         Raises `ValueError` if its keys are not the columns.
         """
-        if set(sample) != set(self.schema.names):
-            raise ValueError(f"a sample has the columns {sorted(sample)}, expected {sorted(self.schema.names)}")
-        self._buffer.append(sample)
-        self._samples += 1
-        full = self._samples == self.samples_per_shard
-        if full or len(self._buffer) == self.row_group_samples:
-            self._flush()
-        if full:
-            self._finish_shard()
+        if set(sample) != set(self.columns):
+            raise ValueError(f"a sample has the columns {sorted(sample)}, expected {sorted(self.columns)}")
+        if self._file is None:
+            path = self.folder / shard_name(len(self.entries))
+            self._file = ShardFile(path, self.columns, self.row_group_samples)
+        self._file.write(sample)
+        if self._file.samples == self.samples_per_shard:
+            self.close()
 
     def close(self) -> list[dict[str, Any]]:
         """Finish the last shard and return the entries of all, for `Manifest.shards`."""
-        self._flush()
-        self._finish_shard()
+        if self._file is not None:
+            self.entries.append(self._file.close())
+            self._file = None
         return self.entries
 
     def __enter__(self) -> "ShardWriter":
@@ -100,29 +143,12 @@ class ShardWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if error is None:
             self.close()
-        elif self._writer is not None:
-            self._writer.close()
-            self._path.__exit__(kind, error, trace)
+        elif self._file is not None:
+            self._file.abandon()
 
-    def _flush(self) -> None:
-        if not self._buffer:
-            return
-        if self._writer is None:
-            self._path = atomic_path(self.folder / f"shard-{len(self.entries):05d}.parquet")
-            self._writer = open_parquet(self._path.__enter__(), self.schema)
-        arrays = [
-            pa.array([sample[column.name] for sample in self._buffer], type=column.type) for column in self.schema
-        ]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
-        self._buffer = []
 
-    def _finish_shard(self) -> None:
-        if self._writer is None:
-            return
-        self._writer.close()
-        self._path.__exit__(None, None, None)
-        self.entries.append(shard_entry(self.folder / f"shard-{len(self.entries):05d}.parquet", self._samples))
-        self._writer, self._path, self._samples = None, None, 0
+def shard_name(index: int) -> str:
+    return f"shard-{index:05d}.parquet"
 
 
 def write_dataset(

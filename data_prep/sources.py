@@ -1,0 +1,246 @@
+"""Where text comes from: text files, JSON lines, Parquet and streamed hub data sets, read a piece at a time.
+
+Every part of a source yields units: the lines of a text file, the records of the others.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longmix.data_prep.errors import UserError
+
+HUB_PREFIX = "hub:"
+HUB_FORM = "hub:NAME[:SPLIT[:COLUMN]]"
+_PARQUET_BATCH = 256
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """UTF-8 text; its units are lines without their ends. A byte order mark at the start is left out."""
+
+    path: Path
+    is_records = False
+
+    def fingerprint(self) -> list[Any]:
+        return [self.path.name, self.path.stat().st_size]
+
+    def units(self) -> Iterator[str]:
+        """Raises `UserError` with the byte offset of the first byte that is not UTF-8."""
+        for _, line in _decoded_lines(self.path):
+            yield line
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """One JSON object a line, the text under the key `column`."""
+
+    path: Path
+    column: str
+    is_records = True
+
+    def fingerprint(self) -> list[Any]:
+        return [self.path.name, self.path.stat().st_size]
+
+    def units(self) -> Iterator[str]:
+        """Raises `UserError` with file and line for a line that is no object or lacks the column."""
+        for number, line in _decoded_lines(self.path):
+            if not line.strip():
+                continue
+            place = f"{self.path}, line {number}"
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise UserError(f"{place}: not JSON ({error}); expected one JSON object a line") from None
+            if not isinstance(record, dict):
+                raise UserError(f"{place}: expected one JSON object a line, found {type(record).__name__}")
+            yield _text_of(record, self.column, place)
+
+
+@dataclass(frozen=True)
+class ParquetFile:
+    """A Parquet file, the text in the string column `column`; read in small batches."""
+
+    path: Path
+    column: str
+    is_records = True
+
+    def fingerprint(self) -> list[Any]:
+        return [self.path.name, self.path.stat().st_size]
+
+    def units(self) -> Iterator[str]:
+        """Raises `UserError` if the file is damaged or has no such column of strings."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(self.path) as file:
+                names = file.schema_arrow.names
+                if self.column not in names:
+                    raise UserError(_missing_column(str(self.path), self.column, names))
+                number = 0
+                for batch in file.iter_batches(batch_size=_PARQUET_BATCH, columns=[self.column]):
+                    for value in batch.column(0).to_pylist():
+                        number += 1
+                        yield _text_of({self.column: value}, self.column, f"{self.path}, row {number}")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{self.path}: column {self.column!r} holds bytes that are not UTF-8: {error}") from None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """A data set of the Hugging Face hub (or a folder in its layout), streamed: nothing is downloaded whole."""
+
+    name: str
+    configuration: str | None
+    split: str
+    column: str
+    is_records = True
+
+    def fingerprint(self) -> list[Any]:
+        return [self.name, self.configuration, self.split, self.column]
+
+    def units(self) -> Iterator[str]:
+        """Raises `UserError` if the data set, its configuration, split or column is not there or needs a script."""
+        import datasets
+
+        place = f"{HUB_PREFIX}{self.name}"
+        try:
+            stream = datasets.load_dataset(self.name, self.configuration, split=self.split, streaming=True)
+            names = stream.column_names
+            if names is None:
+                names = list(next(iter(stream), {}))
+            if self.column not in names:
+                raise UserError(_missing_column(f"{place}, split {self.split!r}", self.column, names))
+            for number, record in enumerate(stream.select_columns([self.column]), start=1):
+                yield _text_of(record, self.column, f"{place}, record {number}")
+        except UserError:
+            raise
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UserError(self._explain(place, " ".join(str(error).split()))) from None
+
+    def _explain(self, place: str, message: str) -> str:
+        if "script" in message:
+            return (
+                f"{place} is read by a script of its own, which longmix never runs: choose a Parquet or JSON data set"
+            )
+        if "Config name is missing" in message:
+            return f"{place} has several configurations: write hub:NAME@CONFIGURATION. {message}"
+        return f"{place}, split {self.split!r}, cannot be read: {message}"
+
+
+Part = TextFile | JsonLines | ParquetFile | HubDataset
+
+
+@dataclass(frozen=True)
+class Source:
+    """One `--source` as the user named it, and what it holds, in a fixed order."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+
+def find_sources(names: list[str], column: str = "text", output: str | Path | None = None) -> list[Source]:
+    """The sources behind the `--source` values: files, folders (all files below, sorted), hub data sets.
+
+    Raises `UserError` if one is missing or holds no file, if two overlap, or if `output` lies in one of them.
+    """
+    if not names:
+        raise UserError("no --source given: name a text file, a folder, a .jsonl or .parquet file, or " + HUB_FORM)
+    sources = [_find_source(name, column) for name in names]
+    owners: dict[Any, str] = {}
+    for source in sources:
+        for part in source.parts:
+            key = part if isinstance(part, HubDataset) else os.path.realpath(part.path)
+            if key in owners:
+                other = owners[key]
+                where = "is given twice" if other == source.name else f"and --source {other} both hold {part.path}"
+                raise UserError(f"--source {source.name} {where}: name every text once")
+            owners[key] = source.name
+        if output is not None and Path(source.name).is_dir():
+            inside = Path(os.path.realpath(output)).is_relative_to(os.path.realpath(source.name))
+            if inside and not source.name.startswith(HUB_PREFIX):
+                raise UserError(f"--output {output} lies inside --source {source.name}: choose a folder outside it")
+    return sources
+
+
+def _find_source(name: str, column: str) -> Source:
+    if name.startswith(HUB_PREFIX):
+        return Source(name, (_parse_hub(name, column),))
+    path = Path(name)
+    if path.is_file():
+        return Source(name, (_file_part(path, column),))
+    if not path.is_dir():
+        raise UserError(f"--source {name} does not exist; for a hub data set write {HUB_FORM}")
+    files = [item for item in path.rglob("*") if item.is_file() and not _is_hidden(item.relative_to(path))]
+    if not files:
+        raise UserError(f"--source {name} is a folder without files")
+    files.sort(key=lambda item: item.relative_to(path).as_posix())
+    return Source(name, tuple(_file_part(item, column) for item in files))
+
+
+def _file_part(path: Path, column: str) -> Part:
+    suffix = path.suffix.lower()
+    if suffix in (".jsonl", ".ndjson", ".json"):
+        return JsonLines(path, column)
+    if suffix == ".parquet":
+        return ParquetFile(path, column)
+    return TextFile(path)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _parse_hub(source: str, column: str) -> HubDataset:
+    fields = source.removeprefix(HUB_PREFIX).split(":")
+    if len(fields) > 3 or not all(fields):
+        raise UserError(f"--source {source} is not of the form {HUB_FORM}")
+    name, _, configuration = fields[0].partition("@")
+    split = fields[1] if len(fields) > 1 else "train"
+    return HubDataset(name, configuration or None, split, fields[2] if len(fields) > 2 else column)
+
+
+def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end) of a UTF-8 file."""
+    offset = 0
+    try:
+        with open(path, "rb") as stream:
+            for number, raw in enumerate(stream, start=1):
+                try:
+                    line = raw.decode()
+                except UnicodeDecodeError as error:
+                    place = offset + error.start
+                    raise UserError(
+                        f"{path}: byte {raw[error.start]:#04x} at offset {place} (line {number}) is not UTF-8: "
+                        "convert the file to UTF-8, or take it out of the source"
+                    ) from None
+                if number == 1:
+                    line = line.removeprefix("\ufeff")
+                offset += len(raw)
+                yield number, line.rstrip("\r\n")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _text_of(record: dict[str, Any], column: str, place: str) -> str:
+    if column not in record:
+        raise UserError(_missing_column(place, column, list(record)))
+    text = record[column]
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise UserError(f"{place}: {column!r} holds {type(text).__name__}, expected text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can spell half a surrogate pair, which no UTF-8 file can hold
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _missing_column(place: str, column: str, names: list[str]) -> str:
+    return f"{place}: there is no column {column!r}; it has {', '.join(map(repr, names))}: name one with --column"
