@@ -189,7 +189,7 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
             special_token_ids=sorted({token for token in special if token is not None}),
             tokenizer={"path": os.path.relpath(tokenizer_folder, folder / name), "sha256": tokenizer_hash},
             sequence_length=encoder.max_length,
-            num_labels=data.task.num_labels,
+            num_labels=len(data.task.label_names) or None,
             label_names=list(data.task.label_names) or None,
             report={"task": data.task.name, "source": data.source, "indices": examples.indices},
         )

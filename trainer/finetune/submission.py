@@ -26,4 +26,5 @@ def write_submission(task: Task, indices: Sequence[str], predictions: np.ndarray
     if len(indices) != len(predictions):
         raise ValueError(f"{len(indices)} indices and {len(predictions)} predictions")
     lines = [f"{index}\t{format_prediction(task, value)}" for index, value in zip(indices, predictions, strict=True)]
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "\n".join(["index\tprediction", *lines]) + "\n")

@@ -159,5 +159,5 @@ def test_regression_labels_are_float(tmp_path, tokenizer_folder):
     data = TaskData(TASKS["stsb"], train, {"dev": train}, {}, "x")
     encode_task(data, own_encoder(tokenizer_folder), tmp_path / "data", tokenizer_folder)
     manifest = Manifest.load(tmp_path / "data" / "dev")
-    assert (manifest.num_labels, manifest.label_names, manifest.columns["labels"]["dtype"]) == (1, None, "float32")
+    assert (manifest.num_labels, manifest.label_names, manifest.columns["labels"]["dtype"]) == (None, None, "float32")
     assert ShardedDataset(str(tmp_path / "data" / "dev")).read(np.arange(2))[1]["labels"] == 0.25

@@ -1,0 +1,185 @@
+"""The command around the training loop, which a quick stand-in replaces; test_finetune_training.py runs the loop."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer.finetune import command, jobs
+from longmix.trainer.finetune.tasks import TASKS
+
+
+@pytest.fixture
+def glue(tmp_path, sentences):
+    """CoLA (label: whether "cat" is in the sentence) and RTE without a training file."""
+    folder = tmp_path / "glue"
+    (folder / "CoLA").mkdir(parents=True)
+    (folder / "RTE").mkdir()
+    rows = [f"x\t{int('cat' in text.split())}\t\t{text}" for text in sentences[:60]]
+    (folder / "CoLA" / "train.tsv").write_text("\n".join(rows[:40]) + "\n", encoding="utf-8")
+    (folder / "CoLA" / "dev.tsv").write_text("\n".join(rows[40:]) + "\n", encoding="utf-8")
+    (folder / "CoLA" / "test.tsv").write_text("index\tsentence\n0\tthe cat\n1\ta dog\n", encoding="utf-8")
+    (folder / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def trained(monkeypatch, bert_folder):
+    """Replaces training: saves a classifier with the start's weights; the list of run files that it was asked for."""
+    from transformers import AutoModelForSequenceClassification
+
+    asked = []
+
+    def train(values):
+        asked.append(values)
+        folder = Path(values["run"]["dir"])
+        manifest = json.loads((Path(values["data"]["train"]) / "manifest.json").read_text())
+        model = AutoModelForSequenceClassification.from_pretrained(
+            values["model"]["from"], num_labels=manifest["num_labels"] or 1, ignore_mismatched_sizes=True
+        )
+        model.save_pretrained(folder / "model")
+        (folder / "checkpoints").mkdir()
+        return 0
+
+    monkeypatch.setattr(jobs, "train", train)
+    return asked
+
+
+def parse(*arguments):
+    parser = argparse.ArgumentParser()
+    command.add_finetune_parser(parser.add_subparsers())
+    return parser.parse_args(["finetune", *map(str, arguments)])
+
+
+def finetune(model, data, output, *more):
+    return command.run(parse("--model", model, "--data", data, "--output", output, "--jobs", 1, *more))
+
+
+def test_tables_submission_and_skipped_tasks(glue, bert_folder, trained, tmp_path, capsys):
+    output = tmp_path / "out"
+    assert finetune(bert_folder, glue, output, "--task", "all", "--seeds", 2) == 0
+    printed = capsys.readouterr().out
+    assert "cola" in printed and "over 1 of 9 tasks (cola)" in printed
+    assert "skipped rte: train.tsv is missing" in printed and "skipped mnli" in printed
+    assert (output / "submission" / "CoLA.tsv").read_text().splitlines()[0] == "index\tprediction"
+    loaded = json.loads((output / "results.json").read_text())
+    assert loaded["tasks"][0]["seeds"] == [0, 1]
+    assert set(loaded["skipped"]) == set(TASKS) - {"cola"}
+    assert [values["run"]["seed"] for values in trained] == [0, 1]
+    values = trained[0]
+    assert values["data"]["eval"].endswith("selection")
+    assert "dev" not in json.dumps(values["data"])
+    assert values["deepspeed"] is None
+    assert values["optim"]["max_steps"] == 2 * TASKS["cola"].epochs  # 36 examples in batches of 32
+    assert values["checkpoint"]["best"] == {"metric": "matthews", "mode": "max"}
+    assert not (output / "cola" / "seed-0" / "checkpoints").exists()
+
+
+def test_finished_runs_are_used_again(glue, bert_folder, trained, tmp_path, capsys):
+    output = tmp_path / "out"
+    arguments = (bert_folder, glue, output, "--task", "cola", "--seeds")
+    assert finetune(*arguments, 1) == 0
+    assert finetune(*arguments, 2) == 0
+    assert [values["run"]["seed"] for values in trained] == [0, 1]
+    (output / "cola" / "seed-1" / "result.json").unlink()
+    assert finetune(*arguments, 2) == 0
+    assert [values["run"]["seed"] for values in trained] == [0, 1, 1]
+    with pytest.raises(UserError, match=r"seed-0 holds a run with other settings \(epochs 5, now 1\)"):
+        finetune(*arguments, 1, "--epochs", 1)
+    assert len(trained) == 3
+    (glue / "CoLA" / "dev.tsv").write_text("x\t1\t\tthe cat\n", encoding="utf-8")
+    with pytest.raises(UserError, match="other data, tokenizer or --max-length"):
+        finetune(*arguments, 1)
+
+
+def test_an_interrupted_command_goes_on(glue, bert_folder, trained, tmp_path, monkeypatch):
+    output = tmp_path / "out"
+    real = jobs.train
+    monkeypatch.setattr(jobs, "train", lambda values: 75 if values["run"]["seed"] == 1 else real(values))
+    assert finetune(bert_folder, glue, output, "--task", "cola", "--seeds", 3) == 75
+    assert not (output / "results.json").exists()
+    monkeypatch.setattr(jobs, "train", real)
+    assert finetune(bert_folder, glue, output, "--task", "cola", "--seeds", 3) == 0
+    assert [values["run"]["seed"] for values in trained] == [0, 1, 2]
+
+
+def test_several_learning_rates(glue, bert_folder, trained, tmp_path, capsys):
+    output = tmp_path / "out"
+    assert finetune(bert_folder, glue, output, "--task", "cola", "--seeds", 2, "--lr", "1e-4", "3e-4") == 0
+    assert sorted({values["run"]["dir"] for values in trained}) == [
+        str(output / "cola" / f"lr-{rate}" / f"seed-{seed}") for rate in ("0.0001", "0.0003") for seed in (0, 1)
+    ]
+    assert "chosen on the selection split among 0.0001, 0.0003" in capsys.readouterr().out
+
+
+def test_small_tasks_start_from_mnli(glue, bert_folder, trained, tmp_path):
+    header = "index\tsentence1\tsentence2\tlabel\n"
+    rows = "".join(f"{i}\tthe cat\ta dog\t{'entailment' if i % 3 else 'not_entailment'}\n" for i in range(20))
+    for name in ("train.tsv", "dev.tsv"):
+        (glue / "RTE" / name).write_text(header + rows, encoding="utf-8")
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    mnli = tmp_path / "mnli"
+    AutoModelForSequenceClassification.from_pretrained(bert_folder, num_labels=3).save_pretrained(mnli)
+    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(mnli)
+    more = ("--task", "cola", "--task", "rte", "--seeds", 1, "--from-mnli", mnli)
+    assert finetune(bert_folder, glue, tmp_path / "out", *more) == 0
+    assert [values["model"]["from"] for values in trained] == [str(bert_folder), str(mnli)]
+
+
+def test_custom_task(bert_folder, trained, tmp_path, sentences, capsys):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name, part in (("train.tsv", sentences[:40]), ("dev.tsv", sentences[40:60])):
+        rows = [f"{text}\t{'long' if len(text) > 25 else 'short'}" for text in part]
+        (folder / name).write_text("\n".join(["body\tkind", *rows]) + "\n", encoding="utf-8")
+    more = ("--task", "custom", "--text-columns", "body", "--label-column", "kind", "--seeds", 1)
+    assert finetune(bert_folder, folder, tmp_path / "out", *more) == 0
+    printed = capsys.readouterr().out
+    assert "custom" in printed and "GLUE average" not in printed
+
+
+def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
+    import shutil
+
+    from transformers import AutoModel
+
+    copy = tmp_path / "copy"
+    shutil.copytree(bert_folder, copy)
+    more = ("--task", "cola", "--seeds", 1)
+    assert finetune(bert_folder, glue, tmp_path / "out", *more) == 0
+    assert finetune(copy, glue, tmp_path / "out", *more) == 0  # the same checkpoint, elsewhere
+    assert len(trained) == 1
+    model = AutoModel.from_pretrained(copy)
+    model.embeddings.word_embeddings.weight.data += 1.0
+    model.save_pretrained(copy)
+    with pytest.raises(UserError, match="another starting checkpoint"):
+        finetune(copy, glue, tmp_path / "out", *more)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--task", "cola", "--seeds", "0", "--lr", "-1"), "--seeds is 0, but must be at least 1; --lr is -1"),
+        (("--task", "cola", "--task", "custom"), "run it by itself"),
+        (("--task", "cola", "--label-column", "x"), "belong to --task custom"),
+        (("--task", "cola", "--from-mnli", "x"), "none of which is asked for"),
+        (("--task", "custom"), "needs --text-columns"),
+        (("--task", "rte", "--task", "qqp"), "none of the tasks can run: rte: train.tsv is missing"),
+    ],
+)
+def test_mistakes(more, message, glue, bert_folder, tmp_path):
+    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
+        finetune(bert_folder, glue, tmp_path / "out", *more)
+    assert message in str(caught.value)
+
+
+def test_a_folder_of_something_else_is_left_alone(glue, bert_folder, trained, tmp_path):
+    other = tmp_path / "out" / "cola" / "seed-0"
+    other.mkdir(parents=True)
+    (other / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="not a fine-tuning run"):
+        finetune(bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds", 1)
+    assert (other / "thesis.txt").read_text() == "mine"

@@ -1,0 +1,43 @@
+"""From finished runs to a task's line in the results table and its submission files."""
+
+from pathlib import Path
+
+import numpy as np
+
+from longmix.data_prep.manifest import Manifest
+
+from .jobs import Job, read_labels, read_predictions, selection_score
+from .results import TaskResult, summarize
+from .submission import write_submission
+from .tasks import Task
+
+
+def best_learning_rate(jobs: list[Job]) -> float:
+    """The learning rate whose seeds do best on the selection split, in the mean; the smallest of equals."""
+    rates = sorted({job.learning_rate for job in jobs})
+    return max(rates, key=lambda rate: np.mean([selection_score(job) for job in jobs if job.learning_rate == rate]))
+
+
+def collect(task: Task, jobs: list[Job], notes: tuple[str, ...], submission: Path) -> TaskResult:
+    """Score the finished runs of one task on its dev splits and write its submission files.
+
+    Of several learning rates, the selection split chooses one; of its seeds, the best on the selection split makes the
+    submission.
+    """
+    rate = best_learning_rate(jobs)
+    chosen = sorted((job for job in jobs if job.learning_rate == rate), key=lambda job: job.seed)
+    first = chosen[0]
+    data = Path(first.data)
+    labels = {name: read_labels(data / name) for name in first.dev}
+    predictions = {name: np.stack([read_predictions(job, name) for job in chosen]) for name in first.dev}
+    settings = {"learning_rate": rate, "epochs": first.epochs, "batch_size": first.batch_size}
+    settings["training_examples"] = first.train_samples
+    if len({job.learning_rate for job in jobs}) > 1:
+        tried = ", ".join(f"{value:g}" for value in sorted({job.learning_rate for job in jobs}))
+        notes = (*notes, f"learning rate {rate:g} chosen on the selection split among {tried}")
+    best = max(chosen, key=selection_score)
+    for split in task.test:
+        if split.name in first.test and split.submission is not None:
+            indices = Manifest.load(data / split.name).report["indices"]
+            write_submission(task, indices, read_predictions(best, split.name), submission / split.submission)
+    return summarize(task, [job.seed for job in chosen], labels, predictions, settings, notes)
