@@ -52,7 +52,7 @@ def parse_rule(text: str | None) -> Rule:
 
 
 def split_documents(units: Iterable[str], rule: Rule, is_records: bool) -> tuple[Rule, Iterator[str]]:
-    """The rule in force (the automatic one is decided on the first megabyte) and the documents, blank ones included.
+    """The rule in force (the automatic one is decided on the first megabyte), and the documents.
 
     `is_records`: the units are records, which are documents by default; else lines, cut at blank lines by default.
     The other rules see records as the lines of a text.
@@ -78,7 +78,8 @@ def _split(units: Iterator[str], rule: Rule) -> Iterator[str]:
             elif lines:
                 yield "\n".join(lines)
                 lines = []
-        yield "\n".join(lines)
+        if lines:
+            yield "\n".join(lines)
     else:
         yield from _split_at_headings(_lines(units), rule)
 
@@ -86,11 +87,13 @@ def _split(units: Iterator[str], rule: Rule) -> Iterator[str]:
 def _split_at_headings(lines: Iterator[str], rule: Rule) -> Iterator[str]:
     document: list[str] = []
     for line, is_heading in _headings(lines, rule):
-        if is_heading and document:
+        if is_heading and any(document):
             yield "\n".join(document).strip("\n")
+        if is_heading:
             document = []
         document.append(line)
-    yield "\n".join(document).strip("\n")
+    if any(document):
+        yield "\n".join(document).strip("\n")
 
 
 def _headings(lines: Iterable[str], rule: Rule) -> Iterator[tuple[str, bool]]:

@@ -1,0 +1,130 @@
+"""`longmix prepare`: its arguments, and the report as a table."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from longmix.data_prep.documents import FORMS
+from longmix.data_prep.packing import DOCUMENTS, ONE_PER_ROW
+from longmix.data_prep.state import TextSettings
+from longmix.data_prep.text import DEFAULT_VOCABULARY, Prepared, prepare_text
+
+_DESCRIPTION = """\
+Turn text into a tokenizer and two packed data sets for pre-training.
+
+DIR gets train/ and validation/ (Parquet shards and a manifest, split by document, 1 % validation) and tokenizer/
+(a SentencePiece unigram model behind a Hugging Face tokenizer, trained on the training documents).
+
+A source is a UTF-8 text file, a .jsonl or .parquet file, a folder (all files below it, sorted), or a data set of the
+Hugging Face hub, which is streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:... where
+the data set has several). Data sets that need a script of their own are refused.
+
+An interrupted run goes on after its last finished block when the same command is given again. The output is the same,
+to the byte, whatever the number of workers.
+"""
+_EXAMPLES = """\
+examples:
+  longmix prepare text --source articles.txt --output data/articles
+  longmix prepare text --source books/ --source notes.jsonl --column body --output data/mine --vocab-size 16000
+  longmix prepare text --source hub:wikimedia/wikipedia@20231101.en --output data/wikipedia --sequence-length 1024
+"""
+
+
+def add_prepare_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add the verb `prepare` to what `ArgumentParser.add_subparsers` returned; returns its parser.
+
+    `arguments.run` of the parsed arguments is the function that does the work and returns the exit code.
+    """
+    prepare = subparsers.add_parser("prepare", help="make data sets out of text", description="Make data sets.")
+    kinds = prepare.add_subparsers(title="kinds of data", dest="kind", required=True, metavar="KIND")
+    text = kinds.add_parser(
+        "text",
+        help="text into a tokenizer and packed data sets for masked language modelling",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = text.add_argument
+    add("--source", action="append", required=True, metavar="PATH|hub:NAME", help="where the text is; repeatable")
+    add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same interrupted command")
+    add("--column", default="text", help="key or column that holds the text of JSON lines and Parquet (default: text)")
+    add("--tokenizer", metavar="DIR", help="use this tokenizer (a Hugging Face folder) and train none")
+    add("--vocab-size", type=int, metavar="N", help=f"pieces of a new tokenizer (default: {DEFAULT_VOCABULARY})")
+    add("--uncased", action="store_true", help="a new tokenizer folds upper and lower case")
+    add("--sequence-length", type=int, default=512, metavar="N", help="tokens of a full sample (default: 512)")
+    add(
+        "--documents",
+        metavar="RULE",
+        help=f"what a document is: {FORMS} (each line that the expression matches begins one). Default: records of "
+        "JSON lines, Parquet and the hub; text is cut at blank lines, or at ' = Title = ' headings where it has them",
+    )
+    add(
+        "--packing",
+        choices=(DOCUMENTS, ONE_PER_ROW),
+        default=DOCUMENTS,
+        help="documents: fill each sample with as many as fit (default). one-per-row: each sample holds (a piece of) "
+        "one document, for mixers that cannot keep packed documents apart",
+    )
+    add("--workers", type=int, metavar="N", help="processes that encode and pack (default: one per processor)")
+    text.set_defaults(run=run)
+    return prepare
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the parsed arguments ask, print the report, return the exit code. Raises `UserError`."""
+    settings = TextSettings(
+        source=tuple(arguments.source),
+        column=arguments.column,
+        tokenizer=arguments.tokenizer,
+        vocab_size=arguments.vocab_size,
+        sequence_length=arguments.sequence_length,
+        uncased=arguments.uncased,
+        documents=arguments.documents,
+        packing=arguments.packing,
+    )
+    prepared = prepare_text(
+        settings,
+        arguments.output,
+        workers=arguments.workers,
+        show_progress=sys.stderr.isatty(),
+        notify=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    print(format_report(prepared, arguments.output))
+    return 0
+
+
+def format_report(prepared: Prepared, output: str | Path) -> str:
+    """The report of a prepared folder as a small table."""
+    report = prepared.train.report
+    lines = []
+    if prepared.was_there:
+        lines.append(f"{output} was prepared before with the same settings; nothing to do.")
+    lines.append("source")
+    for source in report["sources"]:
+        files = f"{source['files']} files, " if source["files"] > 1 else ""
+        blank = f", {source['blank']:,} blank left out" if source["blank"] else ""
+        lines.append(
+            f"  {source['source']}: {files}{source['documents']:,} documents, {source['bytes'] / 1e6:,.1f} MB, "
+            f"told apart by {' and '.join(source['rules'])}{blank}"
+        )
+    rows = [
+        ("documents", "documents", "{:,}"),
+        ("samples", "samples", "{:,}"),
+        ("tokens, special ones included", "tokens", "{:,}"),
+        ("tokens of the text", "document_tokens", "{:,}"),
+        ("of these kept", "tokens_kept", "{:.2%}"),
+        ("of these unknown", "unknown", "{:.2%}"),
+        ("bytes per token", "bytes_per_token", "{:.2f}"),
+        ("padding that the packing will cause", "padding", "{:.2%}"),
+    ]
+    splits = report["splits"]
+    lines.append(f"{'':<38}" + "".join(f"{name:>16}" for name in splits))
+    for label, key, form in rows:
+        lines.append(f"  {label:<36}" + "".join(f"{form.format(figures[key]):>16}" for figures in splits.values()))
+    lines.append(
+        f"vocabulary {prepared.train.vocab_size:,}, sequence length {prepared.train.sequence_length}, "
+        f"packing {prepared.train.packing}"
+    )
+    lines.append(f"written to {output}: train/, validation/, tokenizer/")
+    return "\n".join(lines)

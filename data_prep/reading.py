@@ -1,0 +1,143 @@
+"""Reading all sources as one stream of documents, and the first look at it: counts, split, tokenizer sample."""
+
+import hashlib
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from longmix.data_prep.documents import HEADING, Rule, split_documents
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.sources import HubDataset, Source
+
+SPLIT_KEY = b"longmix-split-0"
+SPLIT_RULE = (
+    "by document: BLAKE2b of 8 bytes over its UTF-8 text, keyed 'longmix-split-0', read as a big-endian number; "
+    "validation below {threshold} (1 % of the range, moved just enough that each split has a document), else train"
+)
+_RANGE = 1 << 64
+_VALIDATION_SHARE = _RANGE // 100
+
+SAMPLE_CHARACTERS = 40_000_000  # the text that a tokenizer is trained on: more of it changes the vocabulary little
+_SAMPLE_DOCUMENT_CHARACTERS = 2_000_000
+_HUB_LOOK_BYTES = 2 * SAMPLE_CHARACTERS
+
+
+class Document(NamedTuple):
+    """A document that is not blank; `digest` decides its split and whether the tokenizer is trained on it."""
+
+    text: str
+    size: int
+    digest: int
+
+
+@dataclass
+class SourceCounts:
+    """What was read from one source; `bytes` counts UTF-8."""
+
+    documents: int = 0
+    bytes: int = 0
+    blank: int = 0
+    rules: list[str] = field(default_factory=list)
+
+
+class Reader:
+    """Iterates over the documents of the sources, in order, and counts them per source in `counts`."""
+
+    def __init__(self, sources: list[Source], rule: Rule, hub_limit: int | None = None) -> None:
+        self.sources = sources
+        self.rule = rule
+        self.hub_limit = hub_limit
+        self.complete = True
+        self.counts = [SourceCounts() for _ in sources]
+
+    def __iter__(self) -> Iterator[Document]:
+        """Raises `UserError` for a source without text and for a heading that is nowhere to be found."""
+        heading_found = False
+        for source, counts in zip(self.sources, self.counts, strict=True):
+            for part in source.parts:
+                rule, texts = split_documents(part.units(), self.rule, part.is_records)
+                for text in texts:
+                    if not text or text.isspace():
+                        counts.blank += 1
+                        continue
+                    if rule.name not in counts.rules:
+                        counts.rules.append(rule.name)
+                    if rule.kind == HEADING and not heading_found:
+                        heading_found = rule.pattern.search(text.split("\n", 1)[0]) is not None
+                    encoded = text.encode()
+                    counts.documents += 1
+                    counts.bytes += len(encoded)
+                    yield Document(text, len(encoded), _digest(encoded))
+                    if self.hub_limit and isinstance(part, HubDataset) and counts.bytes >= self.hub_limit:
+                        self.complete = False
+                        break
+            if not counts.documents:
+                raise UserError(f"--source {source.name} holds no text: every document in it is blank, or it is empty")
+        if self.rule.kind == HEADING and not heading_found:
+            raise UserError(f"--documents {self.rule.name}: no line of any source matches it")
+
+
+@dataclass
+class FirstLook:
+    """What one reading of the sources (of hub data sets: their beginning) tells.
+
+    `threshold`: documents with a smaller digest are validation. `documents` and `bytes` are None if a hub data set was
+    not read to its end. `sample` holds the texts for the tokenizer, of the training split only.
+    """
+
+    threshold: int
+    documents: int | None
+    bytes: int | None
+    sample: list[str]
+
+    def figures(self) -> dict[str, Any]:
+        """What a restart needs; the sample is not kept."""
+        return {"threshold": self.threshold, "documents": self.documents, "bytes": self.bytes}
+
+
+def take_first_look(
+    sources: list[Source],
+    rule: Rule,
+    with_sample: bool,
+    advance: Callable[[int], None],
+    sample_characters: int = SAMPLE_CHARACTERS,
+) -> FirstLook:
+    """Read the sources once.
+
+    The sample is the training documents with the largest digests that fill `sample_characters`: spread evenly over
+    all sources, the same whatever their order. `advance` is told the bytes of each document.
+
+    Raises `UserError` if there are fewer than two different documents: nothing could be split.
+    """
+    reader = Reader(sources, rule, hub_limit=_HUB_LOOK_BYTES)
+    lowest, highest = _RANGE, -1
+    sample: list[tuple[int, str]] = []  # a heap, the smallest digest first
+    sampled = 0
+    for document in reader:
+        advance(document.size)
+        lowest, highest = min(lowest, document.digest), max(highest, document.digest)
+        if not with_sample or (sampled >= sample_characters and document.digest < sample[0][0]):
+            continue
+        heapq.heappush(sample, (document.digest, document.text[:_SAMPLE_DOCUMENT_CHARACTERS]))
+        sampled += min(len(document.text), _SAMPLE_DOCUMENT_CHARACTERS)
+        while sampled - len(sample[0][1]) >= sample_characters:
+            sampled -= len(heapq.heappop(sample)[1])
+    if lowest == highest:
+        total = sum(counts.documents for counts in reader.counts)
+        raise UserError(
+            f"the sources hold {total} document(s), all alike: training and validation need two different ones; "
+            "give more text, or cut it otherwise with --documents"
+        )
+    threshold = min(max(_VALIDATION_SHARE, lowest + 1), highest)
+    complete = reader.complete
+    return FirstLook(
+        threshold=threshold,
+        documents=sum(counts.documents for counts in reader.counts) if complete else None,
+        bytes=sum(counts.bytes for counts in reader.counts) if complete else None,
+        sample=[text for digest, text in sorted(sample) if digest >= threshold],
+    )
+
+
+def _digest(encoded: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(encoded, digest_size=8, key=SPLIT_KEY).digest(), "big")
