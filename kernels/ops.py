@@ -1,7 +1,8 @@
 """The operations of the mixers, and the choice of the implementation that computes them.
 
 Every operation is a folder beside this file with `reference.py` (the equations in float64, obviously right) and
-`portable.py` (fast plain PyTorch). The environment variable LONGMIX_KERNELS = auto | reference | portable overrides the choice.
+`portable.py` (fast plain PyTorch). The environment variable LONGMIX_KERNELS = auto | reference | portable overrides
+the choice.
 """
 
 import importlib

@@ -91,9 +91,7 @@ class Mixer(nn.Module):
     def __init__(self, config: MixerConfig, layer_index: int):
         super().__init__()
         if config.is_causal and not self.supports_causal:
-            raise ValueError(
-                f"is_causal is true; allowed for {config.model_type}: false, because {config.not_causal_because}"
-            )
+            config.require("is_causal", False, f"false for {config.model_type}, because {config.not_causal_because}")
         self.config = config
         self.layer_index = layer_index
 

@@ -22,13 +22,13 @@ class MixerConfig(PreTrainedConfig):
         intermediate_size: width of the feed-forward layer; None: 4 * hidden_size.
         hidden_act: activation of the feed-forward layer, a name that transformers knows.
         max_position_embeddings: longest sequence, in positions; a longer one is refused by the model.
-        position_embedding_type: none | sinusoidal | learned | gru (a recurrent network over the embeddings, added to them).
+        position_embedding_type: none | sinusoidal | learned | gru (a recurrent network over the embeddings, added).
         type_vocab_size: kinds of `token_type_ids`; 0: no such embedding.
         hidden_dropout_prob: dropout of embeddings, mixers, feed-forward layers and heads.
         classifier_dropout: dropout before a classifier; None: hidden_dropout_prob.
         classifier_pooling: mean (over the valid tokens) | first (the first valid token).
         pad_token_id: id of padding in the vocabulary; the model itself reads only attention_mask.
-        block_style: prenorm (mixer and feed-forward in pre-norm residual blocks) | paper (the block of the mixer's paper).
+        block_style: prenorm (pre-norm residual blocks with a feed-forward layer) | paper (that of the mixer's paper).
         is_causal: a position sees only itself and what is before it; refused by mixers that cannot.
         input_channels: None: tokens; else the number C of channels of real-valued inputs `values` (B, N, C).
         buffer_seed: random buffers are a pure function of it and of the layer.
@@ -115,9 +115,7 @@ class MixerConfig(PreTrainedConfig):
         if self.input_channels is not None:
             self.require("input_channels", self.input_channels >= 1, "null (tokens) or at least 1")
         if self.is_causal and self.not_causal_because:
-            raise ValueError(
-                f"is_causal is true; allowed for {self.model_type}: false, because {self.not_causal_because}"
-            )
+            self.require("is_causal", False, f"false for {self.model_type}, because {self.not_causal_because}")
 
     def check_types(self) -> None:
         """Each field of ours holds a value of its declared type (an integer passes for a float)."""

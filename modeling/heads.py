@@ -47,9 +47,7 @@ class MixerForMaskedLM(MixerPreTrainedModel):
     def __init__(self, config: MixerConfig):
         super().__init__(config)
         if config.input_channels is not None:
-            raise ValueError(
-                f"input_channels is {config.input_channels}; allowed for a masked language model: null (tokens)"
-            )
+            config.require("input_channels", False, "null (tokens) for a masked language model")
         self.encoder = self.encoder_class(config)
         self.head = MaskedLMHead(config)
         self.post_init()

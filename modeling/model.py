@@ -162,5 +162,6 @@ class MixerModel(MixerPreTrainedModel):
         return tensor.shape[:2]
 
     def _auxiliary_loss(self) -> torch.Tensor | None:
-        losses = [loss for layer in self.layers if (loss := layer.mixer.auxiliary_loss()) is not None]
+        losses = [layer.mixer.auxiliary_loss() for layer in self.layers]
+        losses = [loss for loss in losses if loss is not None]
         return torch.stack(losses).sum() if losses else None

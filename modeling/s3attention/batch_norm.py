@@ -32,7 +32,7 @@ class MaskedBatchNorm(nn.Module):
 
     def _apply(self, fn, recurse: bool = True):
         # module.bfloat16() and the like must not round the running statistics.
-        kept = {name: buffer for name, buffer in self.named_buffers()}
+        kept = dict(self.named_buffers())
         super()._apply(fn, recurse)
         for name, buffer in kept.items():
             moved = getattr(self, name)

@@ -154,18 +154,18 @@ class SkeletonAttention(nn.Module):
             dropout_p=self.config.attention_probs_dropout_prob if self.training else 0.0,
         )
         # Scaled before the sum over the tokens, which would leave the range of fp16.
-        scale = lengths.clamp(min=1).to(torch.float32).rsqrt()[:, None, None, None]
+        wide = torch.promote_types(key_columns.dtype, torch.float32)
+        scale = lengths.clamp(min=1).to(wide).rsqrt()[:, None, None, None]
         key_columns = key_columns * scale.to(key_columns.dtype)
         if mask is not None:
             key_columns = torch.where(mask[:, None, :, None], key_columns, 0)
         scores = query.transpose(-1, -2) @ key_columns
-        wide = torch.promote_types(scores.dtype, torch.float32)
         weights = self.dropout(scores.softmax(-1, dtype=wide).to(scores.dtype))
         column = value_columns @ weights.transpose(-1, -2)
         return self.output(self.row_norm(self._join(row)) / 2 + self.column_norm(self._join(column)) / 2)
 
     def landmarks(self, lengths: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Positions of the landmark tokens, (B, s1) int64, and which of them count, (B, s1) bool; the first always does."""
+        """Positions of the landmark tokens, (B, s1) int64, and which count, (B, s1) bool; the first always does."""
         lengths = lengths[:, None]
         order = torch.arange(self.config.row_landmarks, device=lengths.device)
         drawn = (self.landmark_fractions * lengths) >> FRACTION_BITS
@@ -184,7 +184,7 @@ class SkeletonAttention(nn.Module):
 
 
 class LandmarkLinear(nn.Linear):
-    """A linear layer evaluated where the skeleton needs it: at landmark tokens, and in landmark channels of all tokens."""
+    """A linear layer evaluated where it is needed: at the landmark tokens, and in some channels of all tokens."""
 
     def forward(
         self, landmarks: torch.Tensor, hidden_states: torch.Tensor, columns: torch.Tensor

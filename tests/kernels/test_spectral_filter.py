@@ -1,0 +1,125 @@
+"""The Fourier convolution: explicit matrices, fast transforms, and the choice between them."""
+
+import pytest
+import torch
+
+from longmix.kernels import ops
+
+
+def run(name, monkeypatch, *arguments, **options):
+    monkeypatch.setenv("LONGMIX_KERNELS", name)
+    return ops.spectral_filter(*arguments, **options)
+
+
+def inputs(batch, positions, features, n_fft, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, positions, features, generator=generator, dtype=dtype, requires_grad=True)
+    spectrum = torch.randn(n_fft // 2 + 1, features, 2, generator=generator, dtype=dtype, requires_grad=True)
+    return x, spectrum
+
+
+def relative_rms(value, truth):
+    return ((value.double() - truth.double()).square().mean().sqrt() / truth.double().square().mean().sqrt()).item()
+
+
+SHAPES = [
+    # batch, positions, features, n_fft, segments, lengths
+    (2, 1, 1, 1, None, None),
+    (2, 1, 4, 16, 2, [1, 0]),
+    (1, 2, 4, 2, 4, None),
+    (3, 3, 6, 7, 3, [3, 2, 1]),
+    (2, 17, 8, 17, 2, [17, 5]),
+    (2, 16, 8, 33, 8, [16, 1]),
+    (2, 16, 8, 32, 1, None),
+    (3, 13, 12, 64, 4, [13, 0, 7]),
+    (1, 64, 100, 64, 10, None),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_portable_equals_the_explicit_matrix(shape, monkeypatch):
+    batch, positions, features, n_fft, segments, lengths = shape
+    x, spectrum = inputs(batch, positions, features, n_fft)
+    lengths = None if lengths is None else torch.tensor(lengths)
+    cotangent = torch.randn(batch, positions, features)
+    results = {}
+    for name in ("reference", "portable"):
+        result = run(name, monkeypatch, x, spectrum, n_fft, segments, lengths)
+        assert result.dtype == x.dtype
+        results[name] = (result, *torch.autograd.grad(result, (x, spectrum), cotangent))
+    for value, truth, tolerance in zip(results["portable"], results["reference"], (1e-5, 1e-4, 1e-4), strict=True):
+        assert relative_rms(value, truth) < tolerance
+
+
+def test_reference_equals_the_convolution_sum(monkeypatch):
+    n_fft, positions = 6, 5
+    x, spectrum = inputs(1, positions, 4, n_fft, torch.float64)
+    kernel = torch.fft.irfft(torch.view_as_complex(spectrum.detach()), n=n_fft, dim=0)
+    expected = torch.zeros(positions, 4, dtype=torch.float64)
+    for time in range(positions):
+        for channel in range(4):
+            for source in range(positions):
+                mean = x[0, source, channel // 2 * 2 : channel // 2 * 2 + 2].mean()
+                expected[time, channel] += kernel[(time - source) % n_fft, channel] * mean.detach()
+    for name in ("reference", "portable"):
+        result = run(name, monkeypatch, x, spectrum, n_fft, 2)
+        torch.testing.assert_close(result[0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["reference", "portable"])
+@pytest.mark.parametrize("n_fft", [5, 12])
+def test_gradients(name, n_fft, monkeypatch):
+    x, spectrum = inputs(2, 5, 4, n_fft, torch.float64)
+    lengths = torch.tensor([5, 3])
+    monkeypatch.setenv("LONGMIX_KERNELS", name)
+    assert torch.autograd.gradcheck(lambda a, b: ops.spectral_filter(a, b, n_fft, 2, lengths), (x, spectrum))
+
+
+@pytest.mark.parametrize("name", ["reference", "portable"])
+def test_padding_is_neither_read_nor_written(name, monkeypatch):
+    x, spectrum = inputs(2, 9, 4, 16)
+    lengths = torch.tensor([4, 0])
+    poisoned = x.detach().clone()
+    poisoned[0, 4:] = float("nan")
+    poisoned[1] = float("inf")
+    poisoned.requires_grad_()
+    result = run(name, monkeypatch, poisoned, spectrum, 16, 2, lengths)
+    alone = run(name, monkeypatch, x[:1, :4], spectrum, 16, 2)
+    torch.testing.assert_close(result[:1, :4], alone, rtol=1e-5, atol=1e-5)
+    assert (result[0, 4:] == 0).all() and (result[1] == 0).all()
+    gradient, of_spectrum = torch.autograd.grad(result.sum(), (poisoned, spectrum))
+    assert (gradient[0, 4:] == 0).all() and (gradient[1] == 0).all() and of_spectrum.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_fp32(dtype, monkeypatch):
+    x, spectrum = (tensor.detach().to(dtype) for tensor in inputs(2, 20, 8, 32))
+    truth = run("reference", monkeypatch, x.double(), spectrum.double(), 32, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = run("portable", monkeypatch, x, spectrum, 32, 4)
+    assert result.dtype == dtype
+    assert relative_rms(result, truth) < 2**-8
+
+
+def test_the_environment_chooses(monkeypatch):
+    monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
+    assert ops.implementation("spectral_filter", "cpu") == "portable"
+    for value, name in (("auto", "portable"), ("portable", "portable"), ("reference", "reference")):
+        monkeypatch.setenv("LONGMIX_KERNELS", value)
+        assert ops.implementation("spectral_filter", torch.device("cpu")) == name
+    monkeypatch.setenv("LONGMIX_KERNELS", "fast")
+    with pytest.raises(ValueError, match="LONGMIX_KERNELS is 'fast'; allowed: auto, reference, portable"):
+        ops.spectral_filter(*inputs(1, 4, 4, 4), 4)
+    with pytest.raises(ValueError, match="spectral_filtre"):
+        ops.implementation("spectral_filtre", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("n_fft", "segments", "message"),
+    [(8, None, "at most n_fft"), (16, 3, "divisors of the 4 channels"), (20, 2, "spectrum has shape")],
+)
+def test_shapes_that_do_not_fit(n_fft, segments, message):
+    x = torch.zeros(1, 9, 4)
+    spectrum = torch.zeros(9 if n_fft != 8 else 5, 4, 2)
+    with pytest.raises(ValueError, match=message):
+        ops.spectral_filter(x, spectrum, n_fft, segments)

@@ -1,0 +1,78 @@
+"""Tiny models of every type."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+import longmix.modeling
+
+TINY = {
+    "vocab_size": 60,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 40,
+}
+EXTRA = {"s3attention": {"segments": 4, "row_landmarks": 4, "column_landmarks": 3}, "transformer": {}}
+
+
+@pytest.fixture(params=longmix.modeling.MODEL_TYPES)
+def model_type(request):
+    """Every model type in turn."""
+    return request.param
+
+
+@pytest.fixture
+def make_config():
+    """make_config(model_type, **fields) -> a tiny configuration."""
+
+    def make(model_type, **fields):
+        return AutoConfig.for_model(model_type, **{**TINY, **EXTRA[model_type], **fields})
+
+    return make
+
+
+@pytest.fixture
+def make_model(make_config):
+    """make_model(model_type, auto_class=AutoModel, seed=0, **fields) -> a tiny model in evaluation mode.
+
+    Its parameters are large enough for every part of it to show.
+    """
+
+    def make(model_type, auto_class=AutoModel, seed=0, **fields):
+        torch.manual_seed(seed)
+        model = auto_class.from_config(make_config(model_type, **{"initializer_range": 0.3, **fields}))
+        return model.eval()
+
+    return make
+
+
+@pytest.fixture
+def make_mixer(make_config):
+    """make_mixer(model_type, **fields) -> one mixer in evaluation mode with random biases and gains."""
+
+    def make(model_type, layer_index=0, **fields):
+        torch.manual_seed(0)
+        config = make_config(model_type, **fields)
+        mixer_class = AutoModel._model_mapping[type(config)].mixer_class
+        mixer = mixer_class(config, layer_index).eval()
+        with torch.no_grad():
+            for parameter in mixer.parameters():
+                if parameter.dim() == 1:
+                    parameter.add_(0.3 * torch.randn_like(parameter))
+        return mixer
+
+    return make
+
+
+@pytest.fixture
+def batch():
+    """batch(lengths, positions) -> input ids and mask, right-padded with ids of real words."""
+
+    def make(lengths, positions, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        input_ids = torch.randint(0, TINY["vocab_size"], (len(lengths), positions), generator=generator)
+        mask = torch.arange(positions) < torch.tensor(lengths)[:, None]
+        return input_ids, mask
+
+    return make

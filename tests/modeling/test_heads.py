@@ -1,0 +1,102 @@
+"""Losses and logits of the heads."""
+
+import pytest
+import torch
+from torch.nn import functional
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+
+@pytest.fixture
+def masked(make_model, batch, model_type):
+    """A masked-LM model, its inputs, and labels at a few positions."""
+    model = make_model(model_type, AutoModelForMaskedLM)
+    input_ids, mask = batch([11, 6, 3], 11)
+    labels = torch.full_like(input_ids, -100)
+    for row, column in ((0, 3), (0, 7), (1, 0), (2, 2)):
+        labels[row, column] = input_ids[row, column] + 1
+    return model, {"input_ids": input_ids, "attention_mask": mask}, labels
+
+
+def test_logits_at_labelled_positions_only(masked):
+    model, inputs, labels = masked
+    everywhere = model(**inputs).logits
+    assert everywhere.shape == (3, 11, 60)
+    some = model(**inputs, labels=labels)
+    everything = model(**inputs, labels=labels, output_all_logits=True)
+    torch.testing.assert_close(everything.logits, everywhere)
+    torch.testing.assert_close(some.logits, everywhere[labels != -100])
+    expected = functional.cross_entropy(everywhere[labels != -100], labels[labels != -100])
+    torch.testing.assert_close(some.loss, expected)
+    torch.testing.assert_close(everything.loss, expected)
+
+
+@pytest.mark.parametrize("count", [10, torch.tensor(10)])
+@pytest.mark.parametrize("output_all_logits", [False, True])
+def test_the_loss_is_divided_by_the_global_count(masked, count, output_all_logits):
+    model, inputs, labels = masked
+    mean = model(**inputs, labels=labels).loss
+    divided = model(**inputs, labels=labels, num_items_in_batch=count, output_all_logits=output_all_logits).loss
+    torch.testing.assert_close(divided, mean * 4 / 10)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_items_in_batch": 0}, {"output_all_logits": True}])
+def test_no_labelled_position(masked, arguments):
+    model, inputs, labels = masked
+    loss = model(**inputs, labels=torch.full_like(labels, -100), **arguments).loss
+    assert loss.item() == 0
+    loss.backward()
+    assert all((parameter.grad == 0).all() for parameter in model.parameters())
+
+
+def classifier(make_model, model_type, **fields):
+    model = make_model(model_type, AutoModelForSequenceClassification, **fields)
+    generator = torch.Generator().manual_seed(0)
+    return model, {"input_ids": torch.randint(0, 60, (4, 9), generator=generator)}
+
+
+def test_single_label(model_type, make_model):
+    model, inputs = classifier(make_model, model_type, num_labels=3)
+    labels = torch.tensor([0, 2, 1, 1])
+    output = model(**inputs, labels=labels)
+    torch.testing.assert_close(output.loss, functional.cross_entropy(output.logits, labels))
+    torch.testing.assert_close(model(**inputs, labels=labels, num_items_in_batch=8).loss, output.loss / 2)
+
+
+def test_regression(model_type, make_model):
+    model, inputs = classifier(make_model, model_type, num_labels=1)
+    labels = torch.tensor([0.5, 2.0, -1.0, 4.2], dtype=torch.float64)
+    output = model(**inputs, labels=labels)
+    assert output.logits.shape == (4, 1)
+    torch.testing.assert_close(output.loss, functional.mse_loss(output.logits[:, 0], labels.float()))
+    torch.testing.assert_close(model(**inputs, labels=labels, num_items_in_batch=8).loss, output.loss / 2)
+
+
+def test_multiple_labels(model_type, make_model):
+    model, inputs = classifier(make_model, model_type, num_labels=3)
+    labels = torch.tensor([[1.0, 0, 1], [0, 0, 0], [0, 1, 0], [1, 1, 1]])
+    output = model(**inputs, labels=labels)
+    torch.testing.assert_close(output.loss, functional.binary_cross_entropy_with_logits(output.logits, labels))
+    named, _ = classifier(make_model, model_type, num_labels=3, problem_type="multi_label_classification")
+    torch.testing.assert_close(named(**inputs, labels=labels.long()).loss, output.loss)
+    assert model.config.problem_type is None
+
+
+def test_token_labels(model_type, make_model, batch):
+    model = make_model(model_type, AutoModelForTokenClassification, num_labels=5)
+    input_ids, mask = batch([9, 4], 9)
+    labels = torch.where(mask, input_ids % 5, -100)
+    output = model(input_ids=input_ids, attention_mask=mask, labels=labels)
+    assert output.logits.shape == (2, 9, 5)
+    torch.testing.assert_close(output.loss, functional.cross_entropy(output.logits[mask], labels[mask]))
+    divided = model(input_ids=input_ids, attention_mask=mask, labels=labels, num_items_in_batch=26).loss
+    torch.testing.assert_close(divided, output.loss / 2)
+
+
+def test_classifier_dropout(model_type, make_model):
+    model, inputs = classifier(make_model, model_type, classifier_dropout=0.5)
+    model.train()
+    assert not torch.equal(model(**inputs).logits, model(**inputs).logits)

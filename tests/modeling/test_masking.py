@@ -1,0 +1,38 @@
+"""Compaction and masked means."""
+
+import pytest
+import torch
+
+from longmix.modeling.masking import Compaction, as_mask, keep_valid, masked_mean
+
+
+def test_compaction_and_back():
+    mask = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]).bool()
+    values = torch.arange(20).view(4, 5)
+    compaction = Compaction(mask)
+    assert compaction.mask.sum(1).tolist() == [3, 5, 0, 1]
+    assert compaction.compact(values).tolist() == [
+        [1, 2, 4, 0, 3],
+        [5, 6, 7, 8, 9],
+        [10, 11, 12, 13, 14],
+        [19, 15, 16, 17, 18],
+    ]
+    wide = torch.randn(4, 5, 3)
+    assert torch.equal(compaction.restore(compaction.compact(wide)), keep_valid(wide, mask))
+    assert compaction.compact(None) is None
+
+
+def test_masked_mean():
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0]]).bool()
+    tensor = torch.tensor([[[1.0, 2], [3, 6], [float("nan"), float("inf")]], [[float("nan")] * 2] * 3])
+    assert masked_mean(tensor, mask).tolist() == [[2, 4], [0, 0]]
+    assert masked_mean(tensor[:1, :2], None).tolist() == [[2, 4]]
+    ones = torch.ones(1, 3000, 1, dtype=torch.bfloat16)
+    assert masked_mean(ones, torch.ones(1, 3000, dtype=torch.bool)).item() == 1
+
+
+def test_masks_of_any_type():
+    for dtype in (torch.bool, torch.int64, torch.float32):
+        assert as_mask(torch.tensor([[1, 0, 1]], dtype=dtype)).tolist() == [[True, False, True]]
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(1, 1, 3\)"):
+        as_mask(torch.ones(1, 1, 3))
