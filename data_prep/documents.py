@@ -86,13 +86,15 @@ def _split(units: Iterator[str], rule: Rule) -> Iterator[str]:
 
 def _split_at_headings(lines: Iterator[str], rule: Rule) -> Iterator[str]:
     document: list[str] = []
+    has_text = False
     for line, is_heading in _headings(lines, rule):
-        if is_heading and any(document):
-            yield "\n".join(document).strip("\n")
         if is_heading:
-            document = []
+            if has_text:
+                yield "\n".join(document).strip("\n")
+            document, has_text = [], False
         document.append(line)
-    if any(document):
+        has_text = has_text or bool(line.strip())
+    if has_text:
         yield "\n".join(document).strip("\n")
 
 

@@ -158,8 +158,9 @@ def find_sources(names: list[str], column: str = "text", output: str | Path | No
             key = part if isinstance(part, HubDataset) else os.path.realpath(part.path)
             if key in owners:
                 other = owners[key]
-                where = "is given twice" if other == source.name else f"and --source {other} both hold {part.path}"
-                raise UserError(f"--source {source.name} {where}: name every text once")
+                if other == source.name or isinstance(part, HubDataset):
+                    raise UserError(f"--source {source.name} is given twice: name every text once")
+                raise UserError(f"--source {source.name} and --source {other} both hold {part.path}: name it once")
             owners[key] = source.name
         if output is not None and Path(source.name).is_dir():
             inside = Path(os.path.realpath(output)).is_relative_to(os.path.realpath(source.name))
