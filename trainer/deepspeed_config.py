@@ -23,6 +23,10 @@ _SOURCES = {
     "gradient_clipping": "optim.grad_clip",
     "bf16.enabled": "precision",
     "fp16.enabled": "precision",
+    "optimizer.params.lr": "optim.lr",
+    "optimizer.params.betas": "optim.betas",
+    "optimizer.params.eps": "optim.eps",
+    "optimizer.params.weight_decay": "optim.weight_decay",
 }
 # Key -> share of the bucket size.
 _SIZED = {
@@ -61,11 +65,10 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
         for key, source in _SOURCES.items()
         if key in values and values[key] != "auto" and values[key] != wanted[key]
     ]
-    found += [
-        f"{section} stands in {name}, but the run file's optim section sets it; remove it"
-        for section in ("optimizer", "scheduler")
-        if any(key.split(".")[0] == section for key in values)
-    ]
+    if values.get("optimizer.type", "AdamW").lower() not in ("adam", "adamw"):
+        found.append(f"optimizer.type is {values['optimizer.type']!r} in {name}; the run file's optim.name is adamw")
+    if any(key.split(".")[0] == "scheduler" for key in values):
+        found.append(f"scheduler stands in {name}, but optim.schedule in the run file sets it; remove the section")
     stage = values.get("zero_optimization.stage", 0)
     if stage not in (0, 1, 2, 3):
         found.append(f"zero_optimization.stage is {stage!r} in {name}; allowed: 0, 1, 2, 3")
@@ -82,14 +85,18 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
 
 
 def _from_run_file(configuration: RunConfiguration, precision: str, world_size: int) -> dict[str, Any]:
-    batch = configuration.batch
+    batch, optim = configuration.batch, configuration.optim
     return {
         "train_batch_size": batch.samples,
         "train_micro_batch_size_per_gpu": batch.micro_batch,
         "gradient_accumulation_steps": batch.samples // (batch.micro_batch * world_size),
-        "gradient_clipping": configuration.optim.grad_clip or 0.0,
+        "gradient_clipping": optim.grad_clip or 0.0,
         "bf16.enabled": precision == "bf16",
         "fp16.enabled": precision == "fp16",
+        "optimizer.params.lr": optim.lr,
+        "optimizer.params.betas": optim.betas,
+        "optimizer.params.eps": optim.eps,
+        "optimizer.params.weight_decay": optim.weight_decay,
     }
 
 
@@ -104,13 +111,18 @@ def fill(configuration: RunConfiguration, precision: str, world_size: int, param
     wanted |= {key: int(share * bucket) for key, share in _SIZED.items()}
     # Small tensors (biases, norms) stay whole on every rank at stage 3.
     wanted[_PERSISTENCE] = 10_000
+    # The optimizer is made by the engine; only an offloaded one is DeepSpeed's own (its CPU Adam).
+    values.pop("optimizer", None)
+    if "offload_optimizer" in values.get("zero_optimization", {}):
+        values["optimizer"] = {"type": "AdamW", "params": {}}
     for key, value in wanted.items():
         *parents, last = key.split(".")
-        section = values
-        for parent in parents:
-            section = section.setdefault(parent, {}) if parent in ("bf16", "fp16") else section.get(parent, {})
-        if section.get(last) == "auto" or (last not in section and key in _SOURCES):
-            section[last] = value
+        if parents[:1] != ["optimizer"] or "optimizer" in values:
+            section = values
+            for parent in parents:
+                section = section.setdefault(parent, {})
+            if section.get(last, "auto") == "auto" and (key in _SOURCES or last in section):
+                section[last] = value
     if values["bf16"]["enabled"]:
         # DeepSpeed drops a step with NaN gradients in bf16 only when asked to look.
         values["bf16"].setdefault("check_grad_overflow", True)

@@ -2,12 +2,13 @@
 
 import datetime
 import os
-import socket
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed
+
+from .launch import free_port
 
 TIMEOUT = datetime.timedelta(minutes=30)
 
@@ -54,12 +55,6 @@ class World:
     def barrier(self) -> None:
         if self.size > 1:
             torch.distributed.barrier(group=self.control)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def join() -> World:

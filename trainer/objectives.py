@@ -77,7 +77,7 @@ class LabelledSamples:
     """Objectives with one label for each sample: classification and regression."""
 
     auto_class = transformers.AutoModelForSequenceClassification
-    masker = None
+    accuracy_name = "accuracy"
 
     def __init__(self, pad_token_id: int | None, is_regression: bool):
         self.pad_token_id, self.is_regression = pad_token_id, is_regression
@@ -155,7 +155,8 @@ def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, loa
         )
     if "labels" not in manifest.columns:
         raise UserError(
-            f"objective {section.name} needs a data set with a column labels; this one has {', '.join(manifest.columns)}"
+            f"objective {section.name} needs a data set with a column labels; "
+            f"this one has {', '.join(manifest.columns)}"
         )
     if section.name == "token_classification":
         return LabelledPositions(

@@ -1,0 +1,83 @@
+"""`longmix train --check`: what a run would be, without running it."""
+
+import torch
+
+from .configuration import RunConfiguration
+from .deepspeed_config import read, stage_of
+from .model import count_parameters
+from .setup_run import layout_notes, prepare
+
+GIGABYTE = 2**30
+
+
+def report(configuration: RunConfiguration, processes: int) -> str:
+    """Validate a run and describe it: parameters, memory of each process, steps, tokens.
+
+    Raises:
+        UserError: whatever training would refuse.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    prepared = prepare(configuration, processes, device)
+    with torch.device("meta"):
+        model = prepared.objective.auto_class.from_config(prepared.model_configuration)
+    parameters, outside = count_parameters(model)
+    batch, optim, data = configuration.batch, configuration.optim, prepared.data
+    samples = sum(len(dataset) for dataset in data.train)
+    tokens = optim.max_steps * batch.samples * data.tokens_per_sample
+    stage = None if configuration.deepspeed is None else stage_of(read(configuration.deepspeed))
+    engine = "Accelerate" if stage is None else f"DeepSpeed, ZeRO stage {stage}"
+    states = state_bytes(parameters, prepared.precision, stage, processes)
+    activations = activation_bytes(
+        prepared.model_configuration, batch.micro_batch, data.tokens_per_sample, configuration
+    )
+    lines = [
+        (
+            "model",
+            f"{prepared.model_configuration.model_type}, {parameters:,} parameters ({outside:,} outside embeddings)",
+        ),
+        ("data", f"{samples:,} samples, {data.tokens_per_sample:,.0f} tokens each on average"),
+        (
+            "batch",
+            f"{batch.samples} samples = {processes} processes x {batch.samples // batch.micro_batch // processes} "
+            f"micro-batches of {batch.micro_batch}",
+        ),
+        ("engine", f"{engine}, {prepared.precision}, on {device.type}"),
+        (
+            "memory",
+            f"{states / GIGABYTE:.2f} GiB of parameters, gradients and optimizer in each process, "
+            f"and roughly {activations / GIGABYTE:.2f} GiB of activations",
+        ),
+        (
+            "steps",
+            f"{optim.max_steps:,} = {optim.max_steps * batch.samples / samples:.2f} epochs, {tokens:,.0f} tokens",
+        ),
+        ("run folder", configuration.run.dir),
+    ]
+    text = "\n".join(f"{name:<11}{value}" for name, value in lines)
+    return "\n".join([text, *layout_notes(model, data.manifest.packing, processes), "this run file is valid"])
+
+
+def state_bytes(parameters: int, precision: str, stage: int | None, processes: int) -> float:
+    """Bytes of parameters, gradients and AdamW's state in one process (Rajbhandari et al. 2020, section 3.1).
+
+    fp32: 4 parameter + 4 gradient + 8 moments; 16 bit: 2 + 2 + 12 (fp32 master and moments). Stage 1 shares out the
+    optimizer's part, stage 2 also the gradients, stage 3 also the parameters.
+    """
+    parts = (4, 4, 8) if stage is None or precision == "fp32" else (2, 2, 12)
+    shared_from = (3, 2, 1)
+    return sum(
+        size * parameters / (processes if stage is not None and stage >= first else 1)
+        for size, first in zip(parts, shared_from, strict=True)
+    )
+
+
+def activation_bytes(config, micro_batch: int, tokens: float, configuration: RunConfiguration) -> float:
+    """A rough bound on activations: per token and layer 16 hidden and 3 intermediate vectors (one with gradient
+    checkpointing), and the logits and their gradient at the labelled positions."""
+    width = getattr(config, "hidden_size", 0)
+    inner = getattr(config, "intermediate_size", 4 * width)
+    layers = getattr(config, "num_hidden_layers", 0)
+    vectors = width if configuration.run.gradient_checkpointing else 16 * width + 3 * inner
+    labelled = configuration.objective.mask_probability if configuration.objective.name == "mlm" else 0
+    logits = 2 * labelled * getattr(config, "vocab_size", 0)
+    return 4 * micro_batch * tokens * (layers * vectors + logits)

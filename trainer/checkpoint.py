@@ -1,0 +1,127 @@
+"""Checkpoints: written under a temporary name, hashed, renamed; the newest whole one wins.
+
+`RUN/checkpoints/step-00000200/` holds `engine*` and `random-*` (to go on), `model/` (a Hugging Face folder),
+`state.json` (step, samples, counters) and, written last, `manifest.json` (size and SHA-256 of every file).
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
+
+from .configuration import CheckpointSection
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+STATE = "state.json"
+
+
+@dataclass
+class RunState:
+    """Where a run stands: everything that is not inside the engine.
+
+    Attributes:
+        step: optimizer steps done, dropped ones included.
+        samples: samples consumed by them.
+        skipped: steps dropped because loss or gradients were not finite.
+        consecutive_skipped: dropped steps in a row up to now.
+        interval: sums of loss, hits, items and tokens since the last record in metrics.jsonl.
+        best_step, best_value: the best checkpoint by `checkpoint.best`.
+    """
+
+    step: int = 0
+    samples: int = 0
+    skipped: int = 0
+    consecutive_skipped: int = 0
+    interval: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    tokens: int = 0
+    best_step: int | None = None
+    best_value: float | None = None
+
+
+def path_of(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:08d}"
+
+
+def begin(run: Path, step: int) -> Path:
+    """An empty folder to write a checkpoint into; it counts for nothing before `finish`."""
+    folder = path_of(run, step).with_name(f".step-{step:08d}.tmp")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def finish(folder: Path, run: Path, state: RunState) -> Path:
+    """Flush every file, write state and manifest, rename: from here on the checkpoint exists."""
+    write_json(folder / STATE, asdict(state))
+    entries = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        flush_to_disk(path)
+        name = path.relative_to(folder).as_posix()
+        entries.append({"file": name, "bytes": path.stat().st_size, "sha256": sha256_of_file(path)})
+    for path in [entry for entry in folder.rglob("*") if entry.is_dir()]:
+        flush_to_disk(path)
+    write_json(folder / MANIFEST, {"step": state.step, "files": entries})
+    final = path_of(run, state.step)
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(folder, final)
+    flush_to_disk(final.parent)
+    return final
+
+
+def defect(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, naming the file; None for a whole one."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        entries = [(folder / entry["file"], entry["bytes"], entry["sha256"]) for entry in manifest["files"]]
+    except FileNotFoundError:
+        return f"{folder / MANIFEST} is missing"
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        return f"{folder / MANIFEST} is damaged ({error})"
+    for path, size, digest in entries:
+        if not path.is_file():
+            return f"{path} is missing"
+        if path.stat().st_size != size:
+            return f"{path} has {path.stat().st_size} bytes instead of {size}"
+        if sha256_of_file(path) != digest:
+            return f"{path} does not have the contents that were written (SHA-256 differs)"
+    return None
+
+
+def steps(run: Path) -> list[int]:
+    """Steps of the checkpoints of a run, oldest first, whole or not."""
+    names = [path.name for path in (run / "checkpoints").glob("step-*") if path.is_dir()]
+    return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d{8,}", name))
+
+
+def newest(run: Path) -> Path | None:
+    """The newest whole checkpoint; incomplete or damaged ones are named in a warning and passed over."""
+    for step in reversed(steps(run)):
+        folder = path_of(run, step)
+        reason = defect(folder)
+        if reason is None:
+            return folder
+        logger.warning("checkpoint passed over: %s", reason)
+    return None
+
+
+def read_state(folder: Path) -> RunState:
+    return RunState(**json.loads((folder / STATE).read_text()))
+
+
+def prune(run: Path, section: CheckpointSection, state: RunState) -> None:
+    """Delete what `keep`, `keep_every` and `best` do not hold; call it after a newer checkpoint is whole."""
+    present = steps(run)
+    kept = set(present[-section.keep :])
+    if section.keep_every is not None:
+        kept |= {step for step in present if step % section.keep_every == 0}
+    if state.best_step is not None:
+        kept.add(state.best_step)
+    for step in set(present) - kept:
+        shutil.rmtree(path_of(run, step))

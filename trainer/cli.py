@@ -1,0 +1,216 @@
+"""The command `longmix`: verbs, their help, and exit codes.
+
+0: finished. 2: the user's mistake, one line. 75: interrupted, the same command goes on. 1: ours.
+"""
+
+import argparse
+import os
+import sys
+import traceback
+
+from longmix.data_prep import command as prepare_command
+from longmix.data_prep.errors import UserError
+
+from . import launch
+
+EXIT_CODES = (
+    "Exit codes: 0 finished, 2 a mistake of yours (one line says which), 75 interrupted (run it again), 1 ours."
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; `argv` without the program's name. Returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except UserError as error:
+        # Every worker of a run finds the same mistake; one tells it.
+        if os.environ.get("RANK", "0") == "0":
+            print(f"longmix: error: {error}", file=sys.stderr)
+        return launch.USER_MISTAKE
+    except KeyboardInterrupt:
+        print("longmix: interrupted", file=sys.stderr)
+        return launch.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing left to say, and nowhere to say it.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return launch.OURS
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse's own errors in the same one line."""
+
+    def error(self, message: str):
+        print(f"longmix: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(launch.USER_MISTAKE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="longmix",
+        description="Pre-train and fine-tune sub-quadratic encoders: text -> shards -> DeepSpeed -> from_pretrained.",
+        epilog=EXIT_CODES,
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
+    prepare_command.add_prepare_parser(verbs)
+    _add_train(verbs)
+    from .finetune.command import add_finetune_parser
+
+    add_finetune_parser(verbs)
+    _add_evaluate(verbs)
+    _add_export(verbs)
+    doctor = verbs.add_parser("doctor", help="what a bug report needs, and what is wrong here")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _add_train(verbs) -> None:
+    parser = verbs.add_parser(
+        "train",
+        help="train a model as a run file says; go on where its run folder stands",
+        description="Train as one or several run files say. With a run folder that holds a checkpoint, go on from it.",
+        epilog="Example: longmix train configs/pretrain_s3attention.yaml data.train=DATA/train "
+        "data.eval=DATA/validation run.dir=runs/first optim.max_steps=2000. " + EXIT_CODES,
+    )
+    parser.add_argument(
+        "settings",
+        nargs="+",
+        metavar="CONFIG | KEY=VALUE",
+        help="run files (YAML; a run folder means its config.yaml), merged in order, and changes such as optim.lr=3e-4",
+    )
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="worker processes on this machine (default: one per GPU, 1 without)"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="validate, count parameters, estimate memory and steps, and leave without training",
+    )
+    parser.set_defaults(run=_train)
+
+
+def _train(arguments: argparse.Namespace) -> int:
+    from . import configuration as configurations
+
+    overrides = [text for text in arguments.settings if "=" in text and not os.path.exists(text)]
+    paths = [text for text in arguments.settings if text not in overrides]
+    if not paths:
+        raise UserError("name at least one run file before the changes; configs/ holds examples")
+    if arguments.processes is not None and arguments.processes < 1:
+        raise UserError(f"--processes is {arguments.processes}, but must be at least 1")
+    configuration = configurations.load(paths, overrides)
+    if launch.is_worker():
+        return _work(configuration)
+    processes = arguments.processes or _devices()
+    if arguments.check:
+        from .check import report
+
+        print(report(configuration, processes))
+        return 0
+    from .run_data import check_processes, open_data
+
+    check_processes(configuration, processes)
+    if processes == 1:
+        return _work(configuration)
+    open_data(configuration)
+    return launch.launch(["train", *arguments.settings], processes)
+
+
+def _devices() -> int:
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def _work(configuration) -> int:
+    """Train as one rank. Ranks leave together; one that fails leaves at once, with its reason."""
+    launch.leave_with_launcher()
+    from . import distributed, loop
+
+    world = distributed.join()
+    try:
+        code = loop.train(configuration, world).code
+    except UserError:
+        distributed.leave(world)
+        raise
+    except loop.NotFiniteError as error:
+        print(f"longmix: error: {error}", file=sys.stderr)
+        code = launch.OURS
+    except Exception as error:
+        print(f"longmix: rank {world.rank} failed: {type(error).__name__}: {error}", file=sys.stderr)
+        traceback.print_exc()
+        sys.stderr.flush()
+        if world.size > 1:
+            # The other ranks wait in an exchange: no orderly way out.
+            os._exit(launch.OURS)
+        return launch.OURS
+    distributed.leave(world)
+    if world.size > 1:
+        # Threads of the exchange may outlive its end and abort an ordinary exit.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _add_evaluate(verbs) -> None:
+    parser = verbs.add_parser(
+        "evaluate",
+        help="loss and accuracy of a checkpoint on a data set, or completions of a text with [MASK]",
+        description="Figures of a checkpoint (ours, or any of transformers) on a prepared data set, with fixed masks; "
+        "or the most probable completions of a text.",
+    )
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a model folder, or a hub name")
+    parser.add_argument("--data", metavar="DIR", help="a prepared data set, e.g. DATA/validation")
+    parser.add_argument(
+        "--samples", type=int, metavar="N", help="at most so many samples, spread evenly (default: all)"
+    )
+    parser.add_argument("--micro-batch", type=int, default=16, metavar="N", help="samples at a time (default: 16)")
+    parser.add_argument("--fill", metavar="TEXT", help='a text with one or more [MASK], e.g. "Paris is the [MASK]."')
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="completions for each [MASK] (default: 5)")
+    parser.set_defaults(run=_evaluate)
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    if (arguments.data is None) == (arguments.fill is None):
+        raise UserError("longmix evaluate takes --data DIR or --fill TEXT, one of the two")
+    for name in ("samples", "micro_batch", "top"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
+    from . import evaluate_checkpoint
+
+    if arguments.fill is not None:
+        print(evaluate_checkpoint.fill(arguments.checkpoint, arguments.fill, arguments.top))
+    else:
+        print(
+            evaluate_checkpoint.figures(arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch)
+        )
+    return 0
+
+
+def _add_export(verbs) -> None:
+    parser = verbs.add_parser(
+        "export",
+        help="a plain Hugging Face folder from a run's checkpoint",
+        description="Copy the model of a checkpoint of RUN: config.json, model.safetensors, tokenizer.",
+    )
+    parser.add_argument("run_folder", metavar="RUN", help="the run folder (run.dir)")
+    parser.add_argument("--step", type=int, metavar="N", help="the checkpoint of step N (default: the newest)")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
+    parser.set_defaults(run=_export)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from .export import export_run
+
+    print(f"wrote {export_run(arguments.run_folder, arguments.step, arguments.output)}")
+    return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from .doctor import report
+
+    text, is_sound = report()
+    print(text)
+    return 0 if is_sound else launch.OURS

@@ -1,0 +1,299 @@
+"""Two small engines with the same five methods: forward_backward, step, save, load, gather.
+
+DeepSpeedEngine drives ZeRO 0-3; AccelerateEngine one device or DDP. The loop cannot tell them apart.
+"""
+
+import contextlib
+import math
+import os
+import random
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from longmix.data_prep.errors import UserError
+
+from . import deepspeed_config
+from .configuration import RunConfiguration
+from .distributed import World
+from .optimizer import GuardedAdamW, make_adamw, parameter_groups
+
+# forward(model, micro-batch on the device) -> (loss over the global batch's items, sums of statistics)
+Forward = Callable[[torch.nn.Module, dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass
+class StepResult:
+    """One optimizer step: whether it was taken, and the global gradient norm before clipping."""
+
+    applied: bool
+    gradient_norm: float
+    loss_scale: float = 1.0
+
+
+def make_engine(
+    model: torch.nn.Module, configuration: RunConfiguration, precision: str, world: World
+) -> "DeepSpeedEngine | AccelerateEngine":
+    if configuration.deepspeed is None:
+        return AccelerateEngine(model, configuration, precision, world)
+    return DeepSpeedEngine(model, configuration, precision, world)
+
+
+def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+
+
+def _spread_non_finite(loss: torch.Tensor) -> torch.Tensor:
+    """The loss, or NaN gradients everywhere if it is not finite: so gradients alone decide about the step, on the
+    device and without waiting for it."""
+    return loss * torch.where(torch.isfinite(loss.detach()), 1.0, math.nan)
+
+
+class DeepSpeedEngine:
+    """ZeRO stages 0 to 3 over DeepSpeed's own engine."""
+
+    def __init__(self, model: torch.nn.Module, configuration: RunConfiguration, precision: str, world: World):
+        deepspeed = _import_deepspeed(world)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        values = deepspeed_config.fill(configuration, precision, world.size, parameters)
+        self.stage = deepspeed_config.stage_of(values)
+        self.world, self.precision = world, precision
+        groups = parameter_groups(model, configuration.optim)
+        optimizer = None
+        if "optimizer" not in values:
+            if self.stage == 0 and precision == "fp32":
+                values["gradient_clipping"] = 0.0
+                optimizer = make_adamw(
+                    groups, configuration.optim, GuardedAdamW, grad_clip=configuration.optim.grad_clip
+                )
+            else:
+                optimizer = make_adamw(groups, configuration.optim)
+        self.module, *_ = deepspeed.initialize(
+            model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
+        )
+
+    def forward_backward(self, micro_batches: list[dict[str, torch.Tensor]], forward: Forward) -> torch.Tensor:
+        """Accumulate gradients over the micro-batches; the summed statistics."""
+        total = None
+        for index, batch in enumerate(micro_batches):
+            loss, sums = forward(self.module, to_device(batch, self.world.device))
+            # DeepSpeed averages over the ranks; the loss is already a share of the global mean.
+            self.module.backward(_spread_non_finite(loss) * self.world.size, scale_wrt_gas=False)
+            total = sums if total is None else total + sums
+            if index < len(micro_batches) - 1:
+                self.module.step()
+        return total
+
+    def step(self, learning_rate: float) -> StepResult:
+        """Take the optimizer step, or drop it on every rank if the gradients are not finite."""
+        for group in self.module.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.module.step()
+        norm = self.module.get_global_grad_norm()
+        scale = getattr(self.module.optimizer, "cur_scale", None) or getattr(self.module.optimizer, "loss_scale", 1.0)
+        applied = bool(self.module.was_step_applied())
+        return StepResult(applied, float(norm) if applied else math.inf, float(scale))
+
+    def save(self, folder: Path) -> None:
+        """Write parameters, optimizer and counters of every rank below `folder`."""
+        # Conversion to another number of ranks (ds_to_universal) asks for this entry at stages 1 and 2.
+        state = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}}
+        self.module.save_checkpoint(str(folder), tag="engine", client_state=state, save_latest=False)
+        _save_random_state(folder, self.world)
+
+    def load(self, folder: Path) -> None:
+        _refuse_other_ranks(folder, self.world, free=self.stage == 0)
+        path, _ = self.module.load_checkpoint(str(folder), tag="engine")
+        if path is None:
+            raise UserError(f"{folder}: DeepSpeed finds no state that it can load there")
+        _load_random_state(folder, self.world)
+
+    def gather(self) -> dict[str, torch.Tensor]:
+        """The whole model in fp32 on the CPU of rank 0; an empty map elsewhere. Every rank must call it."""
+        bare = self.module.module
+        state = {}
+        for name, parameter in bare.named_parameters():
+            full = self._full(parameter)
+            if self.world.is_first:
+                state[name] = full.detach().float().cpu()
+        if not self.world.is_first:
+            return {}
+        # Tied parameters have several names and one tensor.
+        first_names = {id(parameter): name for name, parameter in bare.named_parameters()}
+        for name, parameter in bare.named_parameters(remove_duplicate=False):
+            state[name] = state[first_names[id(parameter)]]
+        for name, buffer in bare.named_buffers(remove_duplicate=False):
+            state[name] = buffer.detach().cpu()
+        return state
+
+    def _full(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """The fp32 master of a parameter, whole."""
+        if self.stage == 0:
+            return self._masters.get(id(parameter), parameter)
+        if not parameter.requires_grad:
+            return self._gathered(parameter)
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        return safe_get_full_fp32_param(parameter)
+
+    def _gathered(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        if self.stage < 3:
+            return parameter
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.detach().clone()
+
+    @property
+    def _masters(self) -> dict[int, torch.Tensor]:
+        """id of a 16-bit parameter -> its fp32 master, at stage 0."""
+        optimizer = self.module.optimizer
+        if not hasattr(optimizer, "fp16_groups"):
+            return {}
+        return {
+            id(low): high
+            for lows, highs in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
+            for low, high in zip(lows, highs, strict=True)
+        }
+
+
+class AccelerateEngine:
+    """One device, or DDP, over Accelerate."""
+
+    def __init__(self, model: torch.nn.Module, configuration: RunConfiguration, precision: str, world: World):
+        import accelerate
+
+        self.world, self.precision = world, precision
+        mixed = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
+        self._accelerator = accelerate.Accelerator(mixed_precision=mixed, cpu=world.device.type == "cpu")
+        optimizer = make_adamw(
+            parameter_groups(model, configuration.optim),
+            configuration.optim,
+            GuardedAdamW,
+            grad_clip=configuration.optim.grad_clip,
+        )
+        self.module = self._accelerator.prepare_model(model)
+        self._optimizer = optimizer
+        self._scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
+
+    def forward_backward(self, micro_batches: list[dict[str, torch.Tensor]], forward: Forward) -> torch.Tensor:
+        """Accumulate gradients over the micro-batches; the summed statistics."""
+        total = None
+        for index, batch in enumerate(micro_batches):
+            is_last = index == len(micro_batches) - 1
+            with self._accelerator.no_sync(self.module) if not is_last else contextlib.nullcontext():
+                loss, sums = forward(self.module, to_device(batch, self.world.device))
+                # DDP averages over the ranks; the loss is already a share of the global mean.
+                loss = _spread_non_finite(loss) * self.world.size
+                (self._scaler.scale(loss) if self._scaler else loss).backward()
+            total = sums if total is None else total + sums
+        return total
+
+    def step(self, learning_rate: float) -> StepResult:
+        """Take the optimizer step, or drop it on every rank if the gradients are not finite."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        if self._scaler:
+            self._scaler.unscale_(self._optimizer)
+        self._optimizer.step()
+        if self._scaler:
+            self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+        applied = not self._optimizer.overflow
+        scale = self._scaler.get_scale() if self._scaler else 1.0
+        return StepResult(applied, self._optimizer._global_grad_norm if applied else math.inf, scale)
+
+    def save(self, folder: Path) -> None:
+        """Write parameters, optimizer and loss scale (rank 0), and every rank's random state, below `folder`."""
+        if self.world.is_first:
+            state = {
+                "model": self._bare().state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "scaler": self._scaler.state_dict() if self._scaler else {},
+            }
+            torch.save(state, folder / "engine.pt")
+        _save_random_state(folder, self.world)
+
+    def load(self, folder: Path) -> None:
+        state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
+        self._bare().load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self._scaler:
+            self._scaler.load_state_dict(state["scaler"])
+        _load_random_state(folder, self.world)
+
+    def gather(self) -> dict[str, torch.Tensor]:
+        """The whole model on the CPU of rank 0; an empty map elsewhere."""
+        if not self.world.is_first:
+            return {}
+        return {name: value.detach().cpu() for name, value in self._bare().state_dict().items()}
+
+    def _bare(self) -> torch.nn.Module:
+        return self._accelerator.unwrap_model(self.module)
+
+
+def _import_deepspeed(world: World):
+    # DeepSpeed loads its files with weights_only=False; this makes torch refuse everything but the names below.
+    os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    os.environ.setdefault("DS_ACCELERATOR", world.device.type)
+    # DeepSpeed calls names that torch is about to rename; nothing for a user to act on.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+    import deepspeed
+    from deepspeed.ops import __compatible_ops__
+    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils import logger
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    torch.serialization.add_safe_globals([LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address])
+    # Would compile a kernel for more than a minute that only inference uses.
+    __compatible_ops__["deepspeed_shm_comm"] = False
+    logger.setLevel("WARNING" if world.is_first else "ERROR")
+    deepspeed.init_distributed(dist_backend="nccl" if world.device.type == "cuda" else "gloo", verbose=False)
+    return deepspeed
+
+
+def _random_state_path(folder: Path, rank: int) -> Path:
+    return folder / f"random-{rank:05d}.pt"
+
+
+def _save_random_state(folder: Path, world: World) -> None:
+    """Every generator that a model may draw from: torch's (CPU and device), NumPy's and Python's."""
+    name, keys, *rest = np.random.get_state()
+    version, words, gauss = random.getstate()
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "device": torch.cuda.get_rng_state(world.device) if world.device.type == "cuda" else None,
+        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), *rest],
+        "python": [version, list(words), gauss],
+    }
+    torch.save(state, _random_state_path(folder, world.rank))
+
+
+def _load_random_state(folder: Path, world: World) -> None:
+    path = _random_state_path(folder, world.rank)
+    if not path.exists():
+        # More ranks than before: the new ones keep the state that they were seeded with.
+        return
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    torch.set_rng_state(state["torch"])
+    if state["device"] is not None and world.device.type == "cuda":
+        torch.cuda.set_rng_state(state["device"], world.device)
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+
+
+def _refuse_other_ranks(folder: Path, world: World, free: bool) -> None:
+    saved = len(list(folder.glob("random-*.pt")))
+    if saved != world.size and not free:
+        raise UserError(
+            f"{folder} was written by {saved} processes and this run has {world.size}; at ZeRO stages 1 to 3 resume "
+            f"with {saved} processes, or start anew from its weights: model.from={folder}/model and another run.dir"
+        )

@@ -1,0 +1,67 @@
+"""Figures of a model on a data set, the same for any number of ranks (to rounding)."""
+
+import math
+
+import numpy as np
+import torch
+
+from .dataset import ShardedDataset
+from .distributed import World
+from .engine import to_device
+from .objectives import Objective
+
+
+def chosen_samples(available: int, wanted: int | None) -> np.ndarray:
+    """Indices of the samples to evaluate: all, or `wanted` of them spread evenly over the data set."""
+    count = available if wanted is None else min(wanted, available)
+    return np.arange(count, dtype=np.int64) * available // count
+
+
+@torch.no_grad()
+def evaluate(
+    model: torch.nn.Module,
+    dataset: ShardedDataset,
+    objective: Objective,
+    world: World,
+    samples: int | None,
+    micro_batch: int,
+) -> dict[str, float]:
+    """The objective's figures (see `figures`) over `samples` samples, on every rank; masks are fixed.
+
+    Every rank makes the same number of forward passes, as ZeRO-3 needs; spare ones repeat a sample and do not count.
+    """
+    sums, outputs = run(model, dataset, objective, world, chosen_samples(len(dataset), samples), micro_batch)
+    return objective.figures(sums, outputs)
+
+
+def run(
+    model: torch.nn.Module,
+    dataset: ShardedDataset,
+    objective: Objective,
+    world: World,
+    indices: np.ndarray,
+    micro_batch: int,
+) -> tuple[torch.Tensor, list[np.ndarray]]:
+    """Sums over all ranks, and for objectives with sample labels the outputs of `indices` in their order."""
+    mine = np.array_split(indices, world.size)[world.rank]
+    rounds = math.ceil(math.ceil(len(indices) / world.size) / micro_batch)
+    sums = torch.zeros(3, dtype=torch.float64)
+    outputs = []
+    was_training = model.training
+    model.eval()
+    try:
+        for number in range(rounds):
+            part = mine[number * micro_batch : (number + 1) * micro_batch]
+            counts = len(part) > 0
+            part = part if counts else indices[:1]
+            batch = objective.evaluation_batch(dataset.read(part), part)
+            part_sums, part_outputs = objective.evaluation(model, to_device(batch, world.device))
+            if counts:
+                sums += part_sums.cpu()
+                if part_outputs is not None:
+                    outputs.append(part_outputs)
+    finally:
+        model.train(was_training)
+    world.sum(sums)
+    gathered = [part for parts in world.gather(outputs) for part in parts]
+    return sums, gathered

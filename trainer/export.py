@@ -1,0 +1,127 @@
+"""Plain Hugging Face folders: config.json, model.safetensors, tokenizer, and a model card."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import flush_to_disk, write_text
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.shards import replace_folder
+from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
+
+from . import checkpoint
+from .configuration import RunConfiguration
+
+CARD = "README.md"
+
+
+def tokenizer_folder(data: str, manifest: Manifest) -> Path | None:
+    """Where a data set's tokenizer lies; None without one."""
+    return None if manifest.tokenizer is None else Path(data) / manifest.tokenizer["path"]
+
+
+def save_model(
+    model: transformers.PreTrainedModel, state: dict[str, torch.Tensor], folder: Path, tokenizer: Path | None
+) -> None:
+    """Write a Hugging Face folder from gathered weights; tied weights are stored once."""
+    model.save_pretrained(folder, state_dict=state)
+    if tokenizer is not None:
+        save_tokenizer(load_tokenizer(tokenizer), folder)
+
+
+def publish(source: Path, target: Path) -> None:
+    """Copy a finished model folder to `target`, which appears whole or not at all, replacing an older one."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(source, temporary)
+    for path in temporary.rglob("*"):
+        flush_to_disk(path)
+    replace_folder(temporary, target)
+
+
+def export_run(run: str, step: int | None, output: str) -> Path:
+    """Copy the model of a checkpoint of a run (the newest whole one, or that of `step`) to `output`.
+
+    Raises:
+        UserError: no such checkpoint, a damaged one, or an output folder that already holds something else.
+    """
+    folder = Path(run)
+    available = checkpoint.steps(folder)
+    if not available:
+        raise UserError(f"{run} holds no checkpoint: name the run folder (run.dir) of a run that has written one")
+    if step is None:
+        chosen = checkpoint.newest(folder)
+        if chosen is None:
+            raise UserError(f"{run}: every checkpoint is damaged; see the warnings above")
+    else:
+        if step not in available:
+            raise UserError(f"{run} has no checkpoint of step {step}; it has: {', '.join(map(str, available))}")
+        chosen = checkpoint.path_of(folder, step)
+        reason = checkpoint.defect(chosen)
+        if reason is not None:
+            raise UserError(f"the checkpoint of step {step} is damaged: {reason}; choose another step")
+    target = Path(output)
+    if target.exists() and not (target / "config.json").is_file() and any(target.iterdir()):
+        raise UserError(f"{output} already holds something that is no model: choose another folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    publish(chosen / "model", target)
+    return target
+
+
+def write_card(
+    folder: Path,
+    configuration: RunConfiguration,
+    manifests: list[Manifest],
+    parameters: int,
+    state: checkpoint.RunState,
+    figures: dict[str, Any],
+    notes: list[str],
+) -> None:
+    """The model card, README.md of a model folder: data, packing, steps, recipe, scores."""
+    optim, batch = configuration.optim, configuration.batch
+    data = "\n".join(
+        f"| {Path(source.path).name} | {source.weight:g} | {manifest.samples:,} | "
+        f"{manifest.tokens or 0:,} | {manifest.sequence_length or '-'} | {manifest.packing or '-'} |"
+        for source, manifest in zip(configuration.data.sources(), manifests, strict=True)
+    )
+    scores = "\n".join(
+        f"| {name} | {value:.4f} |" if isinstance(value, float) else f"| {name} | {value} |"
+        for name, value in figures.items()
+    )
+    model_type = configuration.model.get("model_type", "")
+    write_text(
+        folder / CARD,
+        f"""---
+library_name: transformers
+tags: [longmix{", " + model_type if model_type else ""}]
+---
+
+# {Path(configuration.run.dir).name}
+
+Trained with longmix, objective `{configuration.objective.name}`;
+{parameters:,} parameters. Load it after `import longmix.modeling`.
+
+## Data
+
+| data set | weight | samples | tokens | sequence length | packing |
+|---|---|---|---|---|---|
+{data}
+
+{"".join(f"{note}{chr(10)}{chr(10)}" for note in notes)}## Recipe
+
+{state.step:,} steps of {batch.samples} samples ({state.samples:,} samples in all; {state.skipped} steps dropped as
+not finite). AdamW, lr {optim.lr:g} ({optim.schedule}, {optim.warmup_steps} warm-up steps), betas {optim.betas}, weight
+decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
+configuration is the run's `config.yaml`.
+
+## Scores
+
+| figure | value |
+|---|---|
+{scores}
+""",
+    )

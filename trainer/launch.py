@@ -1,0 +1,102 @@
+"""Starting the worker processes of one machine, forwarding signals to them, and adding up how they ended."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from .stopping import STOP_SIGNALS
+
+USER_MISTAKE, INTERRUPTED, OURS = 2, 75, 1
+# What the other workers get to end by themselves once one has failed: they wait in an exchange that never comes.
+GRACE_SECONDS = 3.0
+PARENT = "LONGMIX_LAUNCHER"
+
+
+def is_worker() -> bool:
+    """Whether a launcher (ours, torchrun, or our Slurm scripts) has started this process as one of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def launch(arguments: list[str], processes: int) -> int:
+    """Run `python -m longmix.trainer ARGUMENTS` as `processes` workers on this machine; the exit code of the run."""
+    environment = {
+        **os.environ,
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        PARENT: str(os.getpid()),
+    }
+    # Workers that each take every core slow one another down.
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    workers: list[subprocess.Popen] = []
+
+    def forward(number: int, frame: object) -> None:
+        for worker in workers:
+            if worker.poll() is None:
+                worker.send_signal(number)
+
+    previous = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
+    try:
+        for rank in range(processes):
+            workers.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "longmix.trainer", *arguments],
+                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    # A terminal's Ctrl-C reaches this process alone, which passes it on once.
+                    start_new_session=True,
+                )
+            )
+        return _wait(workers)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _wait(workers: list[subprocess.Popen]) -> int:
+    """Wait for all; once one has failed the others are ended after a grace."""
+    deadline, first_failure = None, None
+    while any(worker.poll() is None for worker in workers):
+        if first_failure is None:
+            first_failure = _failure(workers)
+            deadline = None if first_failure is None else time.monotonic() + GRACE_SECONDS
+        elif time.monotonic() > deadline:
+            for worker in workers:
+                if worker.poll() is None:
+                    worker.kill()
+        time.sleep(0.05)
+    codes = [worker.returncode for worker in workers]
+    if USER_MISTAKE in codes:
+        return USER_MISTAKE
+    rank, code = first_failure or _failure(workers) or (0, 0)
+    if code < 0:
+        print(f"longmix: rank {rank} was killed by {signal.Signals(-code).name}", file=sys.stderr)
+    if code != 0:
+        return OURS
+    return INTERRUPTED if INTERRUPTED in codes else 0
+
+
+def _failure(workers: list[subprocess.Popen]) -> tuple[int, int] | None:
+    """(rank, exit code) of the first worker that has ended otherwise than finished or interrupted."""
+    ended = ((rank, worker.returncode) for rank, worker in enumerate(workers))
+    return next(((rank, code) for rank, code in ended if code not in (None, 0, INTERRUPTED)), None)
+
+
+def leave_with_launcher() -> None:
+    """In a worker of `launch`: die when the launcher dies, however it does (Linux)."""
+    if PARENT not in os.environ or not sys.platform.startswith("linux"):
+        return
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != int(os.environ[PARENT]):
+        os._exit(OURS)

@@ -1,0 +1,310 @@
+"""The loop that trains everything: steps, evaluation, records, checkpoints, stop requests."""
+
+import contextlib
+import math
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longmix.data_prep.errors import UserError
+
+from . import checkpoint, counter_random, export
+from .checkpoint import RunState
+from .configuration import RunConfiguration
+from .distributed import World
+from .engine import StepResult, make_engine
+from .evaluation import evaluate
+from .metrics import RunLog, model_flops_utilisation, peak_flops
+from .model import count_parameters
+from .run_folder import refuse_changes, write_configuration
+from .schedule import learning_rate
+from .setup_run import Prepared, layout_notes, prepare
+from .stopping import StopRequests
+from .stream import BatchStream, StepBatch
+
+FINISHED, INTERRUPTED = 0, 75
+LONGEST_ROW_OF_SKIPS = 10
+
+
+class NotFiniteError(RuntimeError):
+    """Ten steps in a row had a loss or gradients that are not finite."""
+
+
+@dataclass
+class Outcome:
+    """How a run ended: exit code, state, and its last evaluation (and test) figures."""
+
+    code: int
+    state: RunState
+    figures: dict[str, Any]
+
+
+def train(configuration: RunConfiguration, world: World) -> Outcome:
+    """Train from where the run folder stands to `optim.max_steps`, or until a stop request.
+
+    Raises:
+        UserError: before any step, on every rank alike.
+        NotFiniteError: ten dropped steps in a row.
+    """
+    prepared = agree(world, lambda: _prepare(configuration, world))
+    return _Run(prepared, world).train()
+
+
+def agree(world: World, work):
+    """The result of `work` on this rank; if it is a user's mistake on any rank, UserError on all of them."""
+    result, mistake = None, None
+    try:
+        result = work()
+    except UserError as error:
+        mistake = str(error)
+    mistakes = [text for text in world.gather(mistake) if text is not None]
+    if mistakes:
+        raise UserError(mistakes[0])
+    return result
+
+
+def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
+    refuse_changes(Path(configuration.run.dir), configuration)
+    return prepare(configuration, world.size, world.device)
+
+
+@dataclass
+class _Interval:
+    """The stretch of training since the last record; time spent elsewhere (evaluation, checkpoints) is taken out."""
+
+    started: float = field(default_factory=time.perf_counter)
+    waited: float = 0.0
+    tokens: int = 0
+
+    @contextlib.contextmanager
+    def paused(self):
+        began = time.perf_counter()
+        yield
+        self.started += time.perf_counter() - began
+
+
+class _Run:
+    """One run on this rank."""
+
+    def __init__(self, prepared: Prepared, world: World):
+        self.configuration, self.data, self.objective = prepared.configuration, prepared.data, prepared.objective
+        self.prepared, self.world = prepared, world
+        self.folder = Path(self.configuration.run.dir)
+        self.last_step = self.configuration.optim.max_steps
+        self.model = agree(world, prepared.build)
+        self.parameters, self.matrix_parameters = count_parameters(self.model)
+        self.notes = layout_notes(self.model, self.data.manifest.packing, world.size)
+        self.figures: dict[str, Any] = {}
+        self.evaluated_at: int | None = None
+
+    def train(self) -> Outcome:
+        seed = int(counter_random.key(self.configuration.run.seed, self.world.rank)) % 2**63
+        # From here on the ranks differ: dropout must not repeat itself. The model is equal on all.
+        torch.manual_seed(seed)
+        self.engine = make_engine(self.model, self.configuration, self.prepared.precision, self.world)
+        self.state = self._resume()
+        self.log = RunLog(
+            self.folder,
+            self.world.is_first,
+            self.state.step,
+            self.last_step,
+            self.configuration.log.tensorboard,
+        )
+        with contextlib.closing(self.log), StopRequests() as requests:
+            for note in self.notes:
+                self.log.say(note)
+            code = self._train(requests)
+            if code == FINISHED:
+                self._finish()
+        return Outcome(code, self.state, self.figures)
+
+    def _resume(self) -> RunState:
+        found = self.world.from_first(str(checkpoint.newest(self.folder) or "") if self.world.is_first else None)
+        if self.world.is_first:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_configuration(self.folder, self.configuration)
+        if not found:
+            return RunState()
+        agree(self.world, lambda: self.engine.load(Path(found)))
+        return checkpoint.read_state(Path(found))
+
+    def _train(self, requests: StopRequests) -> int:
+        configuration, state = self.configuration, self.state
+        stream = BatchStream(
+            self.data.train,
+            self.data.order,
+            self.objective,
+            configuration.batch.samples,
+            configuration.batch.micro_batch,
+            self.world.rank,
+            self.world.size,
+            first_step=state.step,
+            last_step=self.last_step,
+        )
+        with stream:
+            if state.step == 0:
+                self._evaluate()
+            elif state.step < self.last_step:
+                self.log.say(f"going on from step {state.step}")
+            self.interval = _Interval(waited=stream.waited, tokens=state.tokens)
+            for batch in stream:
+                stop = self._step(batch, requests)
+                last = state.step == self.last_step
+                if last or state.step % configuration.log.every_steps == 0:
+                    self._record(stream)
+                with self.interval.paused():
+                    if last or state.step % configuration.eval.every_steps == 0:
+                        self._evaluate()
+                        # A request that came meanwhile is acted on now, not a step later.
+                        stop = self.world.any(requests.requested is not None)
+                    if last or stop or state.step % configuration.checkpoint.every_steps == 0:
+                        self._save()
+                if stop and not last:
+                    self.log.say(f"stopped at step {state.step} by request; the same command goes on from there")
+                    return INTERRUPTED
+        return FINISHED
+
+    def _step(self, batch: StepBatch, requests: StopRequests) -> bool:
+        """One optimizer step; whether any rank was asked to stop."""
+        state = self.state
+        counts = self.world.sum(torch.tensor([batch.items, batch.tokens], dtype=torch.float64)).tolist()
+        items = max(1.0, counts[0])
+        self.model.train()
+        sums = self.engine.forward_backward(
+            batch.micro_batches, lambda model, micro_batch: self.objective.forward(model, micro_batch, items)
+        )
+        self.learning_rate = learning_rate(self.configuration.optim, state.step + 1)
+        self.result = self.engine.step(self.learning_rate)
+        stop = torch.tensor([float(requests.requested is not None)], dtype=torch.float64)
+        totals = self.world.sum(torch.cat([sums.double().cpu(), stop])).tolist()
+        state.step += 1
+        state.samples += self.configuration.batch.samples
+        state.tokens += int(counts[1])
+        if self.result.applied:
+            state.consecutive_skipped = 0
+            state.interval = [before + now for before, now in zip(state.interval, totals[:-1], strict=True)]
+        else:
+            self._count_skip(self.result, totals[0])
+        return totals[-1] > 0
+
+    def _count_skip(self, result: StepResult, loss_sum: float) -> None:
+        state = self.state
+        state.skipped += 1
+        # In fp16 an overflow with a finite loss only means that the loss scale was too high: it is being lowered.
+        if self.prepared.precision == "fp16" and math.isfinite(loss_sum) and result.loss_scale > 1:
+            self.log.say(f"step {state.step}: overflow in fp16, step dropped, loss scale now {result.loss_scale:g}")
+            return
+        state.consecutive_skipped += 1
+        self.log.say(f"step {state.step}: loss or gradients not finite, step dropped ({state.skipped} so far)")
+        if state.consecutive_skipped >= LONGEST_ROW_OF_SKIPS:
+            raise NotFiniteError(
+                f"{LONGEST_ROW_OF_SKIPS} steps in a row had a loss or gradients that are not finite (last: step "
+                f"{state.step}). Lower optim.lr, lengthen optim.warmup_steps, or set precision to fp32 or bf16; "
+                "the same command then goes on from the newest checkpoint"
+            )
+
+    def _record(self, stream: BatchStream) -> None:
+        state, interval = self.state, self.interval
+        now = time.perf_counter()
+        seconds = now - interval.started
+        tokens_per_second = (state.tokens - interval.tokens) / seconds
+        waited = self.world.sum(torch.tensor([stream.waited - interval.waited], dtype=torch.float64)).item()
+        loss_sum, hits, items = state.interval
+        peak = peak_flops(self.world.device, self.prepared.precision)
+        self.log.record(
+            "train",
+            state.step,
+            {
+                "loss": loss_sum / items if items else math.nan,
+                self.objective.accuracy_name: hits / items if items else math.nan,
+                "lr": self.learning_rate,
+                "grad_norm": self.result.gradient_norm,
+                "tokens_per_second": tokens_per_second,
+                "samples_seen": state.samples,
+                "tokens_seen": state.tokens,
+                "skipped_steps": state.skipped,
+                "data_wait_fraction": waited / self.world.size / seconds,
+                "mfu": model_flops_utilisation(
+                    tokens_per_second, self.matrix_parameters, peak and peak * self.world.size
+                ),
+            },
+        )
+        state.interval = [0.0, 0.0, 0.0]
+        self.interval = _Interval(now, stream.waited, state.tokens)
+
+    def _evaluate(self) -> None:
+        if self.data.evaluation is None or self.evaluated_at == self.state.step:
+            return
+        self.figures = evaluate(
+            self.engine.module,
+            self.data.evaluation,
+            self.objective,
+            self.world,
+            self.configuration.eval.samples,
+            self.configuration.batch.micro_batch,
+        )
+        self.evaluated_at = self.state.step
+        self.log.record("eval", self.state.step, self.figures)
+        best = self.configuration.checkpoint.best
+        if best is not None and best.metric not in self.figures:
+            raise UserError(
+                f"checkpoint.best.metric is {best.metric}, which the evaluation does not give; "
+                f"it gives {', '.join(self.figures)}"
+            )
+
+    def _save(self) -> None:
+        best = self.configuration.checkpoint.best
+        if best is not None:
+            self._evaluate()
+            value = self.figures[best.metric]
+            sign = 1 if best.mode == "max" else -1
+            if self.state.best_value is None or sign * value > sign * self.state.best_value:
+                self.state.best_step, self.state.best_value = self.state.step, value
+        if self.world.is_first:
+            folder = checkpoint.begin(self.folder, self.state.step)
+        folder = Path(self.world.from_first(str(folder) if self.world.is_first else None))
+        self.engine.save(folder)
+        weights = self.engine.gather()
+        self.world.barrier()
+        if self.world.is_first:
+            export.save_model(self.model, weights, folder / "model", self.prepared.tokenizer)
+            self.log.flush()
+            checkpoint.finish(folder, self.folder, self.state)
+            checkpoint.prune(self.folder, self.configuration.checkpoint, self.state)
+        self.world.barrier()
+
+    def _finish(self) -> None:
+        """Make RUN/model from the best or the last checkpoint; read the test set once with it."""
+        step = self.state.best_step if self.configuration.checkpoint.best is not None else self.state.step
+        source = checkpoint.path_of(self.folder, step)
+        if self.data.test is not None:
+            self._test(source / "model")
+        if self.world.is_first:
+            staged = self.folder / ".model"
+            shutil.rmtree(staged, ignore_errors=True)
+            shutil.copytree(source / "model", staged)
+            export.write_card(
+                staged,
+                self.configuration,
+                [dataset.manifest for dataset in self.data.train],
+                self.parameters,
+                self.state,
+                self.figures,
+                self.notes,
+            )
+            export.publish(staged, self.folder / "model")
+            shutil.rmtree(staged)
+            self.log.say(f"finished: {self.folder / 'model'} holds the model of step {step}")
+        self.world.barrier()
+
+    def _test(self, checkpoint_model: Path) -> None:
+        model = self.objective.auto_class.from_pretrained(checkpoint_model).to(self.world.device)
+        figures = evaluate(
+            model, self.data.test, self.objective, self.world, None, self.configuration.batch.micro_batch
+        )
+        self.log.record("test", self.state.step, figures)
+        self.figures = {**self.figures, **{f"test_{name}": value for name, value in figures.items()}}

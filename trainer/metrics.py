@@ -1,0 +1,175 @@
+"""What a run tells: metrics.jsonl, TensorBoard, and a progress line."""
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longmix.data_prep.files import write_text
+
+# Peak dense matrix throughput of a device, flop/s, from the vendor's data sheets.
+_PEAK = {
+    ("V100", "fp16"): 125e12,
+    ("V100", "fp32"): 15.7e12,
+    ("A100", "bf16"): 312e12,
+    ("A100", "fp16"): 312e12,
+    ("A100", "fp32"): 19.5e12,
+    ("H100", "bf16"): 989e12,
+    ("H100", "fp16"): 989e12,
+    ("H100", "fp32"): 67e12,
+    ("H200", "bf16"): 989e12,
+    ("H200", "fp16"): 989e12,
+    ("H200", "fp32"): 67e12,
+}
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Peak flop/s of one device; None where no data sheet says (CPUs, other devices)."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for (model, kind), peak in _PEAK.items() if model in name and kind == precision), None)
+
+
+def model_flops_utilisation(tokens_per_second: float, matrix_parameters: int, peak: float | None) -> float | None:
+    """mfu = 6 x parameters outside embeddings x tokens per second / peak of all devices.
+
+    6 flop per parameter and token: 2 forward, 4 backward (Kaplan et al. 2020, section 2.1). What a mixer does beside
+    its matrices, and the output projection when it is tied to the embedding, is not counted.
+    """
+    return None if peak is None else 6 * matrix_parameters * tokens_per_second / peak
+
+
+class RunLog:
+    """Writes on rank 0 only; every method does nothing elsewhere.
+
+    Args:
+        run: the run folder.
+        is_first: whether this is rank 0.
+        first_step: what was recorded after this step by an interrupted run is dropped.
+    """
+
+    def __init__(self, run: Path, is_first: bool, first_step: int, last_step: int, tensorboard: bool):
+        self._active = is_first
+        self._writer = None
+        if not is_first:
+            return
+        self._progress = _Progress(first_step, last_step)
+        path = run / "metrics.jsonl"
+        _drop_after(path, first_step)
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=first_step + 1)
+
+    def record(self, kind: str, step: int, figures: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl, and the numbers to TensorBoard; not-finite numbers become null."""
+        if not self._active:
+            return
+        values = {name: None if _is_bad(value) else value for name, value in figures.items()}
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._writer.add_scalar(f"{kind}/{name}", value, step)
+        self._progress.show(kind, step, values)
+
+    def flush(self) -> None:
+        """Onto the disk: called before a checkpoint is renamed, so that it never knows more than metrics.jsonl."""
+        if self._active:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            if self._writer is not None:
+                self._writer.flush()
+
+    def say(self, text: str) -> None:
+        if self._active:
+            self._progress.say(text)
+
+    def close(self) -> None:
+        if self._active:
+            self._file.close()
+            self._progress.finish()
+            if self._writer is not None:
+                self._writer.close()
+
+
+def _is_bad(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _drop_after(path: Path, step: int) -> None:
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError):
+            # A line cut short by a kill; the resumed run writes it again.
+            continue
+    write_text(path, "".join(kept))
+
+
+class _Progress:
+    """One live line on a terminal; one line per record elsewhere (a Slurm log)."""
+
+    def __init__(self, first_step: int, last_step: int):
+        self._first, self._last = first_step, last_step
+        self._started = time.monotonic()
+        self._live = sys.stderr.isatty()
+        self._width = 0
+
+    def show(self, kind: str, step: int, figures: dict[str, Any]) -> None:
+        shown = {name: value for name, value in figures.items() if name in _SHOWN and value is not None}
+        words = [f"{_SHOWN[name][0]} {_SHOWN[name][1](value)}" for name, value in shown.items()]
+        line = f"{kind} {step}/{self._last}  " + "  ".join(words)
+        if kind != "train":
+            self.say(line)
+            return
+        done = step - self._first
+        if done > 0:
+            seconds = (time.monotonic() - self._started) / done * (self._last - step)
+            line += f"  left {int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
+        if not self._live:
+            print(line, file=sys.stderr, flush=True)
+            return
+        print("\r" + line.ljust(self._width), end="", file=sys.stderr, flush=True)
+        self._width = len(line)
+
+    def say(self, text: str) -> None:
+        start = "\r" if self._live and self._width else ""
+        print(start + text.ljust(self._width), file=sys.stderr, flush=True)
+        self._width = 0
+
+    def finish(self) -> None:
+        if self._live and self._width:
+            print(file=sys.stderr, flush=True)
+            self._width = 0
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+_SHOWN = {
+    "loss": ("loss", "{:.4f}".format),
+    "perplexity": ("perplexity", "{:.1f}".format),
+    "masked_accuracy": ("masked accuracy", _percent),
+    "accuracy": ("accuracy", _percent),
+    "matthews": ("Matthews", "{:.3f}".format),
+    "pearson": ("Pearson", "{:.3f}".format),
+    "lr": ("lr", "{:.2e}".format),
+    "grad_norm": ("grad norm", "{:.2f}".format),
+    "tokens_per_second": ("tokens/s", "{:,.0f}".format),
+    "data_wait_fraction": ("data wait", _percent),
+    "mfu": ("mfu", _percent),
+}

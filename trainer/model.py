@@ -1,0 +1,161 @@
+"""The model of a run file: its configuration checked, filled from the data, built or loaded."""
+
+import dataclasses
+import difflib
+from typing import Any
+
+import torch
+import transformers
+
+import longmix.modeling
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
+
+from .configuration import RunConfiguration, nearest
+
+FROM = "from"
+
+
+def model_configuration(
+    configuration: RunConfiguration, manifest: Manifest, auto_class: type
+) -> transformers.PreTrainedConfig:
+    """The complete model configuration; vocabulary, pad id, positions and labels come from the data when absent.
+
+    Raises:
+        UserError: unknown model type or field, a value that the model refuses, a vocabulary smaller than the data's,
+            a model type without the head that the objective needs.
+    """
+    fields = {key: value for key, value in configuration.model.items() if key not in (FROM, "model_type")}
+    if FROM in configuration.model:
+        config = _load_config(configuration.model[FROM])
+        wanted = configuration.model.get("model_type", config.model_type)
+        if wanted != config.model_type:
+            raise UserError(
+                f"model.model_type is {wanted}, but the checkpoint model.from is a {config.model_type}; leave it out"
+            )
+        _refuse_unknown(fields, type(config))
+        fields = {**_from_data(type(config), manifest, labels_only=True), **fields}
+        values = {**config.to_dict(), **fields}
+        values.pop("model_type", None)
+        config = _construct(lambda: type(config)(**values))
+    else:
+        cls = _config_class(configuration.model["model_type"])
+        _refuse_unknown(fields, cls)
+        fields = {**_from_data(cls, manifest, labels_only=False), **fields}
+        if _has(cls, "buffer_seed"):
+            fields.setdefault("buffer_seed", configuration.run.seed)
+        config = _construct(lambda: cls(**fields))
+    if manifest.vocab_size is not None and getattr(config, "vocab_size", manifest.vocab_size) < manifest.vocab_size:
+        raise UserError(
+            f"model.vocab_size is {config.vocab_size}, smaller than the data's vocabulary of {manifest.vocab_size}"
+        )
+    if type(config) not in auto_class._model_mapping:
+        raise UserError(
+            f"model.model_type {config.model_type} has no {auto_class.__name__}, which the objective needs; "
+            f"ours have: {', '.join(sorted(longmix.modeling.MODEL_TYPES))}"
+        )
+    return config
+
+
+def build_model(
+    configuration: RunConfiguration, config: transformers.PreTrainedConfig, auto_class: type
+) -> transformers.PreTrainedModel:
+    """Build with the run's seed, or load `model.from`; equal on every rank. fp32 parameters."""
+    torch.manual_seed(configuration.run.seed)
+    if FROM in configuration.model:
+        source = configuration.model[FROM]
+        try:
+            model = auto_class.from_pretrained(source, config=config, dtype=torch.float32)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UserError(
+                f"model.from: {source} cannot be loaded with these settings: {_first_line(error)}"
+            ) from None
+    else:
+        model = auto_class.from_config(config, dtype=torch.float32)
+    if configuration.run.gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise UserError(f"run.gradient_checkpointing: {config.model_type} does not support it; set it to false")
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if configuration.run.compile:
+        model.compile()
+    return model
+
+
+def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
+    """(all parameters, those outside embeddings of tokens and positions)."""
+    embeddings = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, torch.nn.Embedding)
+        for parameter in module.parameters()
+    }
+    counted = {id(parameter): parameter.numel() for parameter in model.parameters()}
+    return sum(counted.values()), sum(size for key, size in counted.items() if key not in embeddings)
+
+
+def _config_class(model_type: Any) -> type[transformers.PreTrainedConfig]:
+    try:
+        return transformers.CONFIG_MAPPING[model_type]
+    except KeyError:
+        close = difflib.get_close_matches(str(model_type), transformers.CONFIG_MAPPING.keys(), n=1, cutoff=0.7)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise UserError(
+            f"model.model_type {model_type!r} is unknown; {hint}ours: "
+            f"{', '.join(sorted(longmix.modeling.MODEL_TYPES))}; any type of transformers works too, e.g. bert"
+        ) from None
+
+
+def _load_config(source: str) -> transformers.PreTrainedConfig:
+    try:
+        return transformers.AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"model.from: {source} is no loadable checkpoint: {_first_line(error)}") from None
+
+
+def _construct(make) -> transformers.PreTrainedConfig:
+    try:
+        return make()
+    except (ValueError, TypeError) as error:
+        raise UserError(f"model: {_first_line(error)}") from None
+
+
+def _refuse_unknown(fields: dict[str, Any], cls: type) -> None:
+    names = _field_names(cls)
+    unknown = [
+        f"model.{key} is no field of {cls.__name__}; {nearest(key, names)}" for key in fields if key not in names
+    ]
+    if unknown:
+        raise UserError("; ".join(unknown))
+
+
+def _field_names(cls: type) -> list[str]:
+    return sorted({entry.name for entry in dataclasses.fields(cls)} | set(cls.attribute_map))
+
+
+def _has(cls: type, name: str) -> bool:
+    return name in _field_names(cls)
+
+
+def _from_data(cls: type, manifest: Manifest, labels_only: bool) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if manifest.num_labels is not None:
+        names = manifest.label_names or [f"LABEL_{index}" for index in range(manifest.num_labels)]
+        values["id2label"] = dict(enumerate(names))
+        values["label2id"] = {name: index for index, name in enumerate(names)}
+    elif manifest.columns.get("labels", {}).get("dtype", "").startswith("float"):
+        values |= {"num_labels": 1, "problem_type": "regression"}
+    if labels_only:
+        return values
+    for name, value in (
+        ("vocab_size", manifest.vocab_size),
+        ("pad_token_id", manifest.pad_token_id),
+        ("max_position_embeddings", manifest.sequence_length),
+    ):
+        if value is not None and _has(cls, name):
+            values[name] = value
+    return values
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines) if lines else type(error).__name__

@@ -1,0 +1,84 @@
+"""The data sets of a run, checked against each other before anything is built."""
+
+from dataclasses import dataclass
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
+
+from .configuration import RunConfiguration
+from .dataset import ShardedDataset
+from .order import RunOrder, partitions_of
+
+# What data sets of one run must have in common.
+_COMMON = ("vocab_size", "pad_token_id", "mask_token_id", "num_labels", "label_names")
+
+
+@dataclass
+class RunData:
+    """Training sources with their order, and the evaluation and test sets."""
+
+    train: list[ShardedDataset]
+    order: RunOrder
+    evaluation: ShardedDataset | None
+    test: ShardedDataset | None
+
+    @property
+    def manifest(self) -> Manifest:
+        """The first source's: it speaks for all in what `_COMMON` names."""
+        return self.train[0].manifest
+
+    @property
+    def tokens_per_sample(self) -> float:
+        tokens = sum(data.manifest.tokens or 0 for data in self.train)
+        return tokens / sum(len(data) for data in self.train)
+
+
+def open_data(configuration: RunConfiguration) -> RunData:
+    """Open every data set of a run.
+
+    Raises:
+        UserError: a data set is missing or incomplete, or two differ in vocabulary, tokenizer or labels.
+    """
+    section = configuration.data
+    sources = section.sources()
+    opened = {}
+    for path in [*(source.path for source in sources), section.eval, section.test]:
+        if path is not None and path not in opened:
+            opened[path] = ShardedDataset(path)
+    first_path = sources[0].path
+    first = opened[first_path].manifest
+    for path, dataset in opened.items():
+        for name in _COMMON:
+            ours, theirs = getattr(first, name), getattr(dataset.manifest, name)
+            if ours != theirs:
+                raise UserError(f"{path} has {name} {theirs}, but {first_path} has {ours}: prepare them together")
+        if (first.tokenizer or {}).get("sha256") != (dataset.manifest.tokenizer or {}).get("sha256"):
+            raise UserError(
+                f"{path} was made with another tokenizer than {first_path}: "
+                "prepare it with that tokenizer (longmix prepare text --tokenizer)"
+            )
+    train = [opened[source.path] for source in sources]
+    order = RunOrder(
+        [len(dataset) for dataset in train],
+        [source.weight for source in sources],
+        partitions_of(section, configuration.batch.samples),
+        configuration.run.seed,
+    )
+    return RunData(train, order, opened.get(section.eval), opened.get(section.test))
+
+
+def check_processes(configuration: RunConfiguration, world_size: int) -> None:
+    """Raise UserError unless the global batch divides evenly over `world_size` processes and their micro-batches."""
+    batch = configuration.batch
+    if batch.samples % (batch.micro_batch * world_size):
+        share = batch.samples / world_size
+        fitting = [size for size in range(1, int(share) + 1) if share % size == 0] if share == int(share) else []
+        advice = (
+            f"batch.micro_batch can be {', '.join(map(str, fitting[-6:]))}"
+            if fitting
+            else f"choose batch.samples as a multiple of {world_size}"
+        )
+        raise UserError(
+            f"batch.samples {batch.samples} does not divide into {world_size} processes of micro-batches of "
+            f"{batch.micro_batch}; {advice}"
+        )
