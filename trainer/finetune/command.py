@@ -1,21 +1,7 @@
 """`longmix finetune`: tasks, seeds and learning rates into one results table."""
 
 import argparse
-import hashlib
-import sys
-from dataclasses import dataclass
-from pathlib import Path
 
-from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import sha256_of_file
-from longmix.data_prep.tokenizer import save_tokenizer
-
-from . import pool
-from .collect import collect
-from .encode import EncodedTask, Encoder, encode_task, load_encoder
-from .jobs import Job, is_finished, make_job, run_job
-from .results import Results, console
-from .sources import MissingTask, load_custom, load_task
 from .tasks import FROM_MNLI_TASKS, TASKS
 
 DEFAULT_LEARNING_RATE = 5e-5
@@ -88,171 +74,13 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="runs side by side (one for each GPU; 1 without); each sees one GPU"
     )
+    parser.set_defaults(run=run)
     return parser
 
 
-@dataclass(frozen=True)
-class Start:
-    """A checkpoint to start from: its tokenizer, saved below the output, and a hash of its contents."""
-
-    checkpoint: str
-    encoder: Encoder
-    tokenizer_folder: Path
-    identity: str
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """The command. Returns 0, or 75 when a signal asked to stop.
+    """The command. Returns 0, or 75 when a signal asked to stop. Raises UserError for the user's mistakes."""
+    # Not at the top: `longmix --help` needs no torch.
+    from .session import run as run_session
 
-    Raises UserError for the user's mistakes.
-    """
-    names = _task_names(arguments)
-    _check(arguments, names)
-    output = Path(arguments.output)
-    encoded, starts, skipped = _prepare(arguments, names, output)
-    if not encoded:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise UserError(f"none of the tasks can run: {reasons}")
-    jobs = {name: _jobs(arguments, encoded[name], starts[name], output) for name in encoded}
-    waiting = [job for group in jobs.values() for job in group if not is_finished(job)]
-    for name, reason in skipped.items():
-        _say(f"skipping {name}: {reason}")
-    reused = sum(map(len, jobs.values())) - len(waiting)
-    if reused:
-        _say(f"{reused} finished runs are used again")
-    results = Results(arguments.model, [], skipped)
-    remaining = {name: {job.folder for job in group if job in waiting} for name, group in jobs.items()}
-
-    def close_tasks() -> None:
-        done = {task.task for task in results.tasks}
-        for name in jobs:
-            if name not in done and not remaining[name]:
-                entry = encoded[name]
-                results.tasks.append(collect(entry.task, jobs[name], entry.notes, output / "submission"))
-                results.tasks.sort(key=lambda result: list(jobs).index(result.task))
-                results.save(output)
-
-    def finished(job: Job) -> None:
-        remaining[job.task].discard(job.folder)
-        _say(f"finished {job.name}")
-        close_tasks()
-
-    close_tasks()
-    code = _run_all(arguments, waiting, finished)
-    if code != 0:
-        _say("interrupted; the same command goes on from here")
-        return code
-    print(console(results))
-    print(
-        f"Written to {output}: results.json, results.md" + (", submission/" if (output / "submission").is_dir() else "")
-    )
-    return 0
-
-
-def _run_all(arguments: argparse.Namespace, jobs: list[Job], finished) -> int:
-    gpus = pool.devices()
-    workers = min(arguments.jobs or max(1, len(gpus)), max(1, len(jobs)))
-    if workers > 1:
-        where = f"GPUs {', '.join(gpus)}" if gpus else "the CPU"
-        _say(f"{len(jobs)} runs, {workers} side by side on {where}")
-        return pool.run_side_by_side(jobs, workers, gpus, finished)
-    for job in jobs:
-        _say(f"running {job.name}")
-        code = run_job(job)
-        if code != 0:
-            return code
-        finished(job)
-    return 0
-
-
-def _say(text: str) -> None:
-    print(f"longmix finetune: {text}", file=sys.stderr, flush=True)
-
-
-def _task_names(arguments: argparse.Namespace) -> list[str]:
-    wanted = list(dict.fromkeys(arguments.task))
-    if "custom" in wanted and len(wanted) > 1:
-        raise UserError("--task custom reads another kind of folder than GLUE's tasks; run it by itself")
-    return list(TASKS) if "all" in wanted else wanted
-
-
-def _check(arguments: argparse.Namespace, names: list[str]) -> None:
-    """Values out of range, and options that would do nothing; all at once."""
-    problems = []
-    for option in ("seeds", "epochs", "batch_size", "jobs"):
-        value = getattr(arguments, option)
-        if value is not None and value < 1:
-            problems.append(f"--{option.replace('_', '-')} is {value}, but must be at least 1")
-    problems += [f"--lr is {rate:g}, but must lie in (0, 1]" for rate in arguments.lr if not 0 < rate <= 1]
-    if "custom" not in names:
-        given = [arguments.text_columns, arguments.label_column, arguments.regression or None]
-        if any(value is not None for value in given):
-            problems.append("--text-columns, --label-column and --regression belong to --task custom")
-    if arguments.from_mnli and not set(names) & set(FROM_MNLI_TASKS):
-        problems.append(f"--from-mnli is for {', '.join(FROM_MNLI_TASKS)}, none of which is asked for")
-    if problems:
-        raise UserError("; ".join(problems))
-
-
-def _prepare(
-    arguments: argparse.Namespace, names: list[str], output: Path
-) -> tuple[dict[str, EncodedTask], dict[str, Start], dict[str, str]]:
-    """Read and encode every task before anything is trained. Missing ones are in the last map, with the reason."""
-    starts: dict[str, Start] = {}
-    encoded, task_starts, skipped = {}, {}, {}
-    for name in names:
-        try:
-            if name == "custom":
-                columns = tuple(arguments.text_columns or ())
-                data = load_custom(arguments.data, columns, arguments.label_column, regression=arguments.regression)
-            else:
-                data = load_task(arguments.data, TASKS[name])
-        except MissingTask as reason:
-            skipped[name] = str(reason)
-            continue
-        checkpoint = arguments.from_mnli if arguments.from_mnli and name in FROM_MNLI_TASKS else arguments.model
-        if checkpoint not in starts:
-            starts[checkpoint] = _start(checkpoint, arguments.max_length, output)
-        start = task_starts[name] = starts[checkpoint]
-        _say(f"{name}: {len(data.train)} training examples")
-        encoded[name] = encode_task(data, start.encoder, output / name / "data", start.tokenizer_folder)
-    return encoded, task_starts, skipped
-
-
-def _start(checkpoint: str, max_length: int | None, output: Path) -> Start:
-    encoder = load_encoder(checkpoint, max_length)
-    identity = _identity(checkpoint)
-    folder = output / "tokenizers" / hashlib.sha256(identity.encode()).hexdigest()[:12]
-    save_tokenizer(encoder.tokenizer, folder)
-    return Start(checkpoint, encoder, folder, identity)
-
-
-def _identity(checkpoint: str) -> str:
-    """Hash of a local checkpoint's configuration and weights; the name itself for one on the hub."""
-    folder = Path(checkpoint)
-    if not folder.is_dir():
-        return checkpoint
-    digest = hashlib.sha256()
-    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
-        digest.update(f"{path.name}\0{sha256_of_file(path)}\n".encode())
-    return digest.hexdigest()
-
-
-def _jobs(arguments: argparse.Namespace, encoded: EncodedTask, start: Start, output: Path) -> list[Job]:
-    rates = list(dict.fromkeys(arguments.lr))
-    return [
-        make_job(
-            encoded,
-            output,
-            seed=seed,
-            learning_rate=rate,
-            competing=len(rates) > 1,
-            epochs=arguments.epochs,
-            batch_size=arguments.batch_size,
-            precision=arguments.precision,
-            checkpoint=start.checkpoint,
-            start=start.identity,
-        )
-        for seed in range(arguments.seeds)
-        for rate in rates
-    ]
+    return run_session(arguments)

@@ -7,6 +7,7 @@ settings, `result.json` is written last and makes the run a finished one.
 
 import json
 import math
+import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,8 +24,9 @@ from .encode import EncodedTask
 from .predict import predict
 
 WARMUP_SHARE = 0.06
-EVALUATIONS_PER_EPOCH = 2
-MOST_EVALUATIONS = 20
+FEWEST_EVALUATIONS = 6
+# What places a process in a run of several: a fine-tuning run is alone, whatever launched the command.
+LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 JOB, RESULT = "job.json", "result.json"
 
 
@@ -107,7 +109,7 @@ def run_values(job: Job) -> dict[str, Any]:
     split.
     """
     steps = math.ceil(job.train_samples / job.batch_size) * job.epochs
-    every = max(1, math.ceil(steps / min(MOST_EVALUATIONS, EVALUATIONS_PER_EPOCH * job.epochs)))
+    every = math.ceil(steps / max(FEWEST_EVALUATIONS, job.epochs))
     data = Path(job.data)
     return {
         "run": {"dir": job.folder, "seed": job.seed},
@@ -186,10 +188,22 @@ def run_job(job: Job) -> int:
 
 
 def train(values: dict[str, Any]) -> int:
-    """Train one run in this process; 0, or 75 when it was asked to stop."""
-    from .. import configuration, loop
+    """Train one run in this process, alone; 0, or 75 when it was asked to stop. Raises UserError when it diverges."""
+    from .. import configuration, distributed, loop
 
-    return loop.run(configuration.from_dict(values, "longmix finetune"))
+    checked = configuration.from_dict(values, "longmix finetune")
+    before = {name: os.environ.pop(name, None) for name in LAUNCH_VARIABLES}
+    world = distributed.join()
+    try:
+        return loop.train(checked, world).code
+    except loop.NotFiniteError as error:
+        raise UserError(f"{checked.run.dir}: training diverged, lower --lr ({error})") from error
+    finally:
+        distributed.leave(world)
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def read_labels(folder: Path) -> np.ndarray:

@@ -85,9 +85,7 @@ def log_path(job: Job) -> Path:
 
 def _start(job: Job, gpu: str, workers: int) -> subprocess.Popen:
     log_path(job).parent.mkdir(parents=True, exist_ok=True)
-    # A worker is alone in its run, whatever launched the parent.
-    hidden = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
-    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment = dict(os.environ)
     environment["CUDA_VISIBLE_DEVICES"] = gpu
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
     with open(log_path(job), "ab") as log:
