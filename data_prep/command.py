@@ -13,8 +13,8 @@ from longmix.data_prep.text import DEFAULT_VOCABULARY, Prepared, prepare_text
 _DESCRIPTION = """\
 Turn text into a tokenizer and two packed data sets for pre-training.
 
-DIR gets train/ and validation/ (Parquet shards and a manifest, split by document, 1 % validation) and tokenizer/
-(a SentencePiece unigram model behind a Hugging Face tokenizer, trained on the training documents).
+DIR gets train/ and validation/ (Parquet shards and a manifest; split by document, 1 % validation, more of a small
+corpus) and tokenizer/ (a SentencePiece unigram model behind a Hugging Face tokenizer, trained on train/'s documents).
 
 A source is a UTF-8 text file, a .jsonl or .parquet file, a folder (all files below it, sorted), or a data set of the
 Hugging Face hub, which is streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:... where

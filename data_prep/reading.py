@@ -13,10 +13,13 @@ from longmix.data_prep.sources import HubDataset, Source
 SPLIT_KEY = b"longmix-split-0"
 SPLIT_RULE = (
     "by document: BLAKE2b of 8 bytes over its UTF-8 text, keyed 'longmix-split-0', read as a big-endian number; "
-    "validation below {threshold} (1 % of the range, moved just enough that each split has a document), else train"
+    "validation below {threshold}, else train. That number is 1 % of the range; for a small corpus more, until "
+    "validation has 5 % of the text or 256 kB"
 )
 _RANGE = 1 << 64
 _VALIDATION_SHARE = _RANGE // 100
+_VALIDATION_BYTES = 256_000
+_SMALLEST_VALIDATION_SHARE = 0.05
 
 SAMPLE_CHARACTERS = 40_000_000  # the text that a tokenizer is trained on: more of it changes the vocabulary little
 _SAMPLE_DOCUMENT_CHARACTERS = 2_000_000
@@ -111,25 +114,33 @@ def take_first_look(
     Raises `UserError` if there are fewer than two different documents: nothing could be split.
     """
     reader = Reader(sources, rule, hub_limit=_HUB_LOOK_BYTES)
-    lowest, highest = _RANGE, -1
+    highest, total = -1, 0
+    lowest: list[tuple[int, int]] = []  # a heap, the largest digest first: (-digest, bytes) of the smallest ones
+    in_lowest = 0
     sample: list[tuple[int, str]] = []  # a heap, the smallest digest first
     sampled = 0
     for document in reader:
         advance(document.size)
-        lowest, highest = min(lowest, document.digest), max(highest, document.digest)
+        highest, total = max(highest, document.digest), total + document.size
+        if in_lowest < _VALIDATION_BYTES or -document.digest > lowest[0][0]:
+            heapq.heappush(lowest, (-document.digest, document.size))
+            in_lowest += document.size
+            while in_lowest - lowest[0][1] >= _VALIDATION_BYTES:
+                in_lowest -= heapq.heappop(lowest)[1]
         if not with_sample or (sampled >= sample_characters and document.digest < sample[0][0]):
             continue
         heapq.heappush(sample, (document.digest, document.text[:_SAMPLE_DOCUMENT_CHARACTERS]))
         sampled += min(len(document.text), _SAMPLE_DOCUMENT_CHARACTERS)
         while sampled - len(sample[0][1]) >= sample_characters:
             sampled -= len(heapq.heappop(sample)[1])
-    if lowest == highest:
-        total = sum(counts.documents for counts in reader.counts)
+    lowest.sort(reverse=True)
+    if -lowest[0][0] == highest:
+        number = sum(counts.documents for counts in reader.counts)
         raise UserError(
-            f"the sources hold {total} document(s), all alike: training and validation need two different ones; "
-            "give more text, or cut it otherwise with --documents"
+            f"the sources hold {'one document' if number == 1 else f'{number} documents, all alike'}: training and "
+            "validation need two different ones; give more text, or cut it otherwise with --documents"
         )
-    threshold = min(max(_VALIDATION_SHARE, lowest + 1), highest)
+    threshold = min(max(_VALIDATION_SHARE, _threshold(lowest, total)), highest)
     complete = reader.complete
     return FirstLook(
         threshold=threshold,
@@ -137,6 +148,18 @@ def take_first_look(
         bytes=sum(counts.bytes for counts in reader.counts) if complete else None,
         sample=[text for digest, text in sorted(sample) if digest >= threshold],
     )
+
+
+def _threshold(lowest: list[tuple[int, int]], total: int) -> int:
+    """The smallest threshold that gives a small corpus a validation split worth evaluating on."""
+    wanted = min(_VALIDATION_BYTES, _SMALLEST_VALIDATION_SHARE * total)
+    taken = threshold = 0
+    for negative, size in lowest:
+        if taken >= wanted:
+            break
+        taken += size
+        threshold = 1 - negative
+    return threshold
 
 
 def _digest(encoded: bytes) -> int:
