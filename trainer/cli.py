@@ -125,8 +125,12 @@ def _devices() -> int:
 def _work(configuration) -> int:
     """Train as one rank. Ranks leave together; one that fails leaves at once, with its reason."""
     launch.leave_with_launcher()
+    from transformers.utils import logging as transformers_logging
+
     from . import distributed, loop
 
+    # A bar for each checkpoint that is written would cut through the progress line.
+    transformers_logging.disable_progress_bar()
     world = distributed.join()
     try:
         code = loop.train(configuration, world).code

@@ -1,5 +1,6 @@
 """Plain Hugging Face folders: config.json, model.safetensors, tokenizer, and a model card."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,17 @@ def save_model(
 ) -> None:
     """Write a Hugging Face folder from gathered weights; tied weights are stored once."""
     model.save_pretrained(folder, state_dict=state)
+    for path in folder.iterdir():
+        # safetensors writes for the owner alone; a checkpoint is shared like any other file.
+        path.chmod(0o666 & ~_umask())
     if tokenizer is not None:
         save_tokenizer(load_tokenizer(tokenizer), folder)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
 
 
 def publish(source: Path, target: Path) -> None:

@@ -63,13 +63,7 @@ def build_model(
     """Build with the run's seed, or load `model.from`; equal on every rank. fp32 parameters."""
     torch.manual_seed(configuration.run.seed)
     if FROM in configuration.model:
-        source = configuration.model[FROM]
-        try:
-            model = auto_class.from_pretrained(source, config=config, dtype=torch.float32)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(
-                f"model.from: {source} cannot be loaded with these settings: {_first_line(error)}"
-            ) from None
+        model = _load_model(configuration.model[FROM], config, auto_class)
     else:
         model = auto_class.from_config(config, dtype=torch.float32)
     if configuration.run.gradient_checkpointing:
@@ -78,6 +72,42 @@ def build_model(
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if configuration.run.compile:
         model.compile()
+    return model
+
+
+def _load_model(source: str, config: transformers.PreTrainedConfig, auto_class: type) -> transformers.PreTrainedModel:
+    """Load a checkpoint; a head for another number of labels (another task's) starts anew.
+
+    Raises:
+        UserError: not loadable, shapes of other weights differ, or most of the model's weights are not there.
+    """
+    saved_labels = _load_config(source).num_labels
+    verbosity = transformers.logging.get_verbosity()
+    # The report of missing and unexpected weights is judged below: a head that starts anew is no news.
+    transformers.logging.set_verbosity_error()
+    try:
+        model, report = auto_class.from_pretrained(
+            source,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=saved_labels != config.num_labels,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"model.from: {source} cannot be loaded with these settings: {_first_line(error)}") from None
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+    differing = [
+        f"{name} {tuple(saved)} for {tuple(wanted)}"
+        for name, saved, wanted in sorted(report["mismatched_keys"])
+        if (saved[0], wanted[0]) != (saved_labels, config.num_labels)
+    ]
+    if differing:
+        raise UserError(f"model.from: {source} has other shapes: {'; '.join(differing)}")
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    missing = sum(sizes.get(name, 0) for name in report["missing_keys"])
+    if 2 * missing > sum(sizes.values()):
+        raise UserError(f"model.from: {source} lacks most of the weights of a {type(model).__name__}")
     return model
 
 
