@@ -110,12 +110,15 @@ class HubDataset:
 
         place = f"{HUB_PREFIX}{self.name}"
         try:
-            stream = datasets.load_dataset(self.name, self.configuration, split=self.split, streaming=True)
+            options = {"path": self.name, "name": self.configuration, "split": self.split, "streaming": True}
+            stream = datasets.load_dataset(**options)
             names = stream.column_names
             if names is None:
                 names = list(next(iter(stream), {}))
             if self.column not in names:
                 raise UserError(_missing_column(f"{place}, split {self.split!r}", self.column, names))
+            if stream.info.builder_name == "parquet":  # then the other columns are not even fetched
+                stream = datasets.load_dataset(**options, columns=[self.column])
             for number, record in enumerate(stream.select_columns([self.column]), start=1):
                 yield _text_of(record, self.column, f"{place}, record {number}")
         except UserError:
