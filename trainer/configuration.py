@@ -144,12 +144,15 @@ def load(paths: list[str], overrides: list[str]) -> RunConfiguration:
 
 def from_settings(settings: Settings) -> RunConfiguration:
     """Build and check; see `load`."""
-    mistakes: list[str] = []
-    configuration = _build(RunConfiguration, settings.values, "", settings.origin, mistakes)
-    if configuration is not None:
-        mistakes += [_located(key, text, settings.origin) for key, text in _out_of_range(configuration)]
+    from .model import field_mistakes  # imports transformers, which a command's help can do without
+
+    mistakes: list[Mistake] = []
+    configuration = _build(RunConfiguration, settings.values, "", mistakes)
+    noted = {key for key, _ in mistakes}
+    mistakes += [(key, text) for key, text in _out_of_range(configuration) if key not in noted]
+    mistakes += field_mistakes(configuration.model)
     if mistakes:
-        raise UserError("; ".join(mistakes))
+        raise UserError("; ".join(_located(key, text, settings.origin) for key, text in mistakes))
     return configuration
 
 
@@ -182,42 +185,38 @@ def _located(key: str, text: str, origin: dict[str, str]) -> str:
     return f"run file: {key} {text}"
 
 
-def _build(cls: type, values: Any, prefix: str, origin: dict[str, str], mistakes: list[str]) -> Any:
-    """A section from a map. A bad value is noted and its default stands in, so that one pass finds every mistake."""
+# (dotted key, what is wrong with it)
+Mistake = tuple[str, str]
+
+
+def _build(cls: type, values: Any, prefix: str, mistakes: list[Mistake]) -> Any:
+    """A section from a map. A bad value is noted and a stand-in taken, so that one pass finds every mistake."""
     hints = typing.get_type_hints(cls)
     if not isinstance(values, dict):
-        mistakes.append(
-            _located(prefix.rstrip("."), f"is {values!r}, but takes a map with: {', '.join(hints)}", origin)
-        )
+        mistakes.append((prefix.rstrip("."), f"is {values!r}, but takes a map with: {', '.join(hints)}"))
         values = {}
     for key in values:
         if key not in hints:
-            mistakes.append(
-                _located(f"{prefix}{key}", f"is not a key of a run file; {nearest(str(key), hints)}", origin)
-            )
+            mistakes.append((f"{prefix}{key}", f"is not a key of a run file; {nearest(str(key), hints)}"))
     arguments = {}
-    complete = True
     for entry in fields(cls):
-        dotted = f"{prefix}{entry.name}"
+        hint, dotted = hints[entry.name], f"{prefix}{entry.name}"
         has_default = entry.default is not MISSING or entry.default_factory is not MISSING
         noted = len(mistakes)
         if entry.name in values:
-            converted = _convert(hints[entry.name], values[entry.name], dotted, origin, mistakes)
+            converted = _convert(hint, values[entry.name], dotted, mistakes)
             if len(mistakes) == noted or is_dataclass(converted):
                 arguments[entry.name] = converted
-            else:
-                complete = complete and has_default
-        elif is_dataclass(hints[entry.name]) and not has_default:
-            arguments[entry.name] = _build(hints[entry.name], {}, f"{dotted}.", origin, mistakes)
+        elif is_dataclass(hint) and not has_default:
+            arguments[entry.name] = _build(hint, {}, f"{dotted}.", mistakes)
         elif not has_default:
-            mistakes.append(_located(dotted, "is missing and has no default", origin))
-            complete = False
-        if arguments.get(entry.name, ...) is None and is_dataclass(hints[entry.name]):
-            complete = False
-    return cls(**arguments) if complete else None
+            mistakes.append((dotted, "is missing and has no default"))
+        if entry.name not in arguments and not has_default:
+            arguments[entry.name] = {} if typing.get_origin(hint) is dict else "-"
+    return cls(**arguments)
 
 
-def _convert(hint: Any, value: Any, key: str, origin: dict[str, str], mistakes: list[str]) -> Any:
+def _convert(hint: Any, value: Any, key: str, mistakes: list[Mistake]) -> Any:
     options = (
         typing.get_args(hint)
         if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
@@ -227,10 +226,10 @@ def _convert(hint: Any, value: Any, key: str, origin: dict[str, str], mistakes: 
         return None
     for option in options:
         if is_dataclass(option) and (isinstance(value, dict) or len(options) <= 2):
-            return _build(option, value, f"{key}.", origin, mistakes)
+            return _build(option, value, f"{key}.", mistakes)
         if typing.get_origin(option) is list and isinstance(value, list):
             (element,) = typing.get_args(option)
-            return [_convert(element, item, f"{key}[{index}]", origin, mistakes) for index, item in enumerate(value)]
+            return [_convert(element, item, f"{key}[{index}]", mistakes) for index, item in enumerate(value)]
         if typing.get_origin(option) is Literal and value in typing.get_args(option):
             return value
         if typing.get_origin(option) is dict and isinstance(value, dict):
@@ -243,7 +242,7 @@ def _convert(hint: Any, value: Any, key: str, origin: dict[str, str], mistakes: 
     for option in options:
         if typing.get_origin(option) is Literal and isinstance(value, str):
             hint_text = f"; {nearest(value, typing.get_args(option))}"
-    mistakes.append(_located(key, f"is {value!r}, but takes {_describe(options)}{hint_text}", origin))
+    mistakes.append((key, f"is {value!r}, but takes {_describe(options)}{hint_text}"))
     return None
 
 
@@ -263,9 +262,9 @@ def _describe(options: tuple) -> str:
     return " or ".join(words)
 
 
-def _out_of_range(configuration: RunConfiguration) -> list[tuple[str, str]]:
+def _out_of_range(configuration: RunConfiguration) -> list[Mistake]:
     """(key, what is wrong) for every value outside its range and every contradiction between keys."""
-    found: list[tuple[str, str]] = []
+    found: list[Mistake] = []
 
     def check(holds: bool, key: str, text: str) -> None:
         if not holds:

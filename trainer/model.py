@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -55,6 +56,20 @@ def model_configuration(
             f"ours have: {', '.join(sorted(longmix.modeling.MODEL_TYPES))}"
         )
     return config
+
+
+def field_mistakes(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """(key, what is wrong) for an unknown model type and for every key that its configuration does not have.
+
+    What depends on the data, or on a checkpoint that is still to be read, is left to `model_configuration`.
+    """
+    if "model_type" not in model:
+        return []
+    try:
+        cls = _config_class(model["model_type"])
+    except UserError as error:
+        return [("model.model_type", str(error).removeprefix("model.model_type "))]
+    return _unknown(model, cls)
 
 
 def build_model(
@@ -126,7 +141,7 @@ def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
 def _config_class(model_type: Any) -> type[transformers.PreTrainedConfig]:
     try:
         return transformers.CONFIG_MAPPING[model_type]
-    except KeyError:
+    except (KeyError, TypeError):
         close = difflib.get_close_matches(str(model_type), transformers.CONFIG_MAPPING.keys(), n=1, cutoff=0.7)
         hint = f"did you mean {close[0]}? " if close else ""
         raise UserError(
@@ -149,13 +164,19 @@ def _construct(make) -> transformers.PreTrainedConfig:
         raise UserError(f"model: {_first_line(error)}") from None
 
 
-def _refuse_unknown(fields: dict[str, Any], cls: type) -> None:
-    names = _field_names(cls)
-    unknown = [
-        f"model.{key} is no field of {cls.__name__}; {nearest(key, names)}" for key in fields if key not in names
-    ]
+def _refuse_unknown(fields: Iterable[str], cls: type) -> None:
+    unknown = _unknown(fields, cls)
     if unknown:
-        raise UserError("; ".join(unknown))
+        raise UserError("; ".join(f"{key} {text}" for key, text in unknown))
+
+
+def _unknown(fields: Iterable[str], cls: type) -> list[tuple[str, str]]:
+    names = _field_names(cls)
+    return [
+        (f"model.{key}", f"is no field of {cls.__name__}; {nearest(str(key), names)}")
+        for key in fields
+        if key not in names and key not in (FROM, "model_type")
+    ]
 
 
 def _field_names(cls: type) -> list[str]:
