@@ -1,0 +1,216 @@
+"""A small synthetic data set, run files over it, and the command as a user starts it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+VOCABULARY = 96
+SPECIAL = {"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "<pad>": 3, "<unk>": 4}
+LONGEST = 24
+
+
+def ragged_samples(count, seed):
+    """Packed rows of 4 to 24 tokens: [CLS] document [SEP] document [SEP]; each token tells something of the next."""
+    generator = np.random.default_rng(seed)
+    for _ in range(count):
+        length = int(generator.integers(4, LONGEST + 1))
+        tokens = [SPECIAL["[CLS]"]]
+        starts = [0]
+        token = int(generator.integers(5, VOCABULARY))
+        for position in range(1, length - 1):
+            if position > 3 and position < length - 3 and generator.random() < 0.1:
+                tokens.append(SPECIAL["[SEP]"])
+                starts.append(position + 1)
+            else:
+                token = 5 + (token + int(generator.integers(1, 3))) % (VOCABULARY - 5)
+                tokens.append(token)
+        yield {"input_ids": [*tokens, SPECIAL["[SEP]"]], "document_starts": starts}
+
+
+def write_ragged(folder, count, seed, **fields):
+    from longmix.data_prep.shards import LIST_INT32, write_dataset
+
+    columns = {"input_ids": LIST_INT32, "document_starts": LIST_INT32}
+    values = {
+        "split": "train",
+        "split_rule": "synthetic",
+        "vocab_size": VOCABULARY,
+        "pad_token_id": SPECIAL["<pad>"],
+        "mask_token_id": SPECIAL["[MASK]"],
+        "special_token_ids": sorted(SPECIAL.values()),
+        "sequence_length": LONGEST,
+        "packing": "documents",
+        **fields,
+    }
+    return write_dataset(folder, ragged_samples(count, seed), columns, **values)
+
+
+@pytest.fixture(scope="session")
+def write_data():
+    """write_data(folder, samples, seed, **manifest fields) -> Manifest: a ragged synthetic data set."""
+    return write_ragged
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """A folder with `train` (150 samples) and `validation` (40)."""
+    folder = tmp_path_factory.mktemp("data")
+    write_ragged(folder / "train", 150, 1)
+    write_ragged(folder / "validation", 40, 2, split="validation")
+    return folder
+
+
+TINY = {
+    "s3attention": {"segments": 4, "row_landmarks": 4, "column_landmarks": 3},
+    "transformer": {},
+    "bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    "fnet": {"hidden_dropout_prob": 0.0},
+}
+
+
+@pytest.fixture(scope="session")
+def run_values(data):
+    """run_values(folder, "model_type", **{"dotted.key": value}) -> the map of a complete tiny run file."""
+
+    def make(folder, model_type="transformer", **changes):
+        model = {"model_type": model_type, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
+        if model_type != "fnet":
+            model["num_attention_heads"] = 2
+        values = {
+            "run": {"dir": str(folder)},
+            "model": {**model, **TINY[model_type]},
+            "data": {"train": str(data / "train"), "eval": str(data / "validation")},
+            "batch": {"samples": 16, "micro_batch": 4},
+            "optim": {"lr": 5e-3, "max_steps": 6, "warmup_steps": 2},
+            "eval": {"every_steps": 4, "samples": 12},
+            "checkpoint": {"every_steps": 2},
+            "log": {"every_steps": 1, "tensorboard": False},
+            "precision": "fp32",
+            "deepspeed": None,
+        }
+        for key, value in changes.items():
+            *parents, last = key.split(".")
+            section = values
+            for parent in parents:
+                section = section.setdefault(parent, {})
+            section[last] = value
+        return values
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def write_run_file():
+    """write_run_file(path, values) -> path as text."""
+
+    def write(path, values):
+        Path(path).write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def read_metrics():
+    """read_metrics(run folder, kind) -> records of metrics.jsonl of that kind (None: all)."""
+
+    def read(folder, kind=None):
+        lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+        return [line for line in lines if kind is None or line["kind"] == kind]
+
+    return read
+
+
+class Command:
+    """A started `longmix`, or any Python, in a process group of its own, that cannot outlive the test."""
+
+    def __init__(self, arguments, cwd, environment):
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=cwd,
+            env={**clean_environment(), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def wait(self, seconds=120):
+        """(exit code, stdout and stderr together)."""
+        try:
+            output, _ = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            output, _ = self.process.communicate()
+            pytest.fail(f"did not end within {seconds} s:\n{output}")
+        return self.process.returncode, output
+
+    def wait_until(self, condition, seconds=90):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                if self.process.poll() is None:
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                pytest.fail(f"ended, or waited {seconds} s in vain:\n{self.process.communicate()[0]}")
+            time.sleep(0.02)
+
+
+def clean_environment():
+    """Ours without what an earlier in-process run has set for a lone rank."""
+    mine = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LONGMIX_LAUNCHER")
+    kept = {name: value for name, value in os.environ.items() if name not in mine}
+    return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """start("-m", "longmix.trainer", ..., environment={}) -> Command; what still runs at the end is killed."""
+    started = []
+
+    def run(*arguments, cwd=tmp_path, **environment):
+        started.append(Command([str(argument) for argument in arguments], cwd, environment))
+        return started[-1]
+
+    yield run
+    for command in started:
+        if command.process.poll() is None:
+            os.killpg(command.process.pid, signal.SIGKILL)
+            command.process.communicate()
+
+
+@pytest.fixture
+def longmix(start):
+    """longmix("train", ...) -> Command: the command line in a process of its own."""
+    return lambda *arguments, **environment: start("-m", "longmix.trainer", *arguments, **environment)
+
+
+@pytest.fixture(scope="session")
+def world():
+    """This process as the only rank of a run, for all tests that train in-process."""
+    from longmix.trainer import distributed
+
+    before = dict(os.environ)
+    joined = distributed.join()
+    yield joined
+    distributed.leave(joined)
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+
+
+@pytest.fixture
+def train(world, run_values):
+    """train(folder, model type, **changes) -> Outcome of a tiny in-process run."""
+    from longmix.trainer import configuration, loop
+
+    def run(folder, model_type="transformer", **changes):
+        return loop.train(configuration.from_dict(run_values(folder, model_type, **changes), "test"), world)
+
+    return run

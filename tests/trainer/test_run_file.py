@@ -1,0 +1,242 @@
+"""Run files: merging, `extends`, changes, and every mistake reported at once with its file, key and nearest name."""
+
+import textwrap
+
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer import configuration as configurations
+from longmix.trainer.run_folder import refuse_changes, write_configuration
+
+SMALL = {"run": {"dir": "runs/a"}, "model": {"model_type": "transformer"}, "data": {"train": "d/train"}}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(name, YAML text) -> path."""
+
+    def make(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def small(write):
+    return write("small.yaml", "run: {dir: runs/a}\nmodel: {model_type: transformer}\ndata: {train: d/train}\n")
+
+
+def mistakes_of(paths, *overrides):
+    with pytest.raises(UserError) as caught:
+        configurations.load(paths if isinstance(paths, list) else [paths], list(overrides))
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_defaults_are_those_of_the_documented_run_file(small):
+    values = configurations.load([small], []).to_dict()
+    assert values["batch"] == {"samples": 256, "micro_batch": 16}
+    assert values["optim"] == {
+        "name": "adamw",
+        "lr": 1e-3,
+        "betas": [0.9, 0.98],
+        "eps": 1e-6,
+        "weight_decay": 0.01,
+        "no_decay": ["bias", "norm"],
+        "schedule": "linear",
+        "warmup_steps": 100,
+        "max_steps": 1000,
+        "grad_clip": 1.0,
+    }
+    assert values["run"] == {
+        "dir": "runs/a",
+        "seed": 0,
+        "gradient_checkpointing": False,
+        "compile": False,
+        "allow_changes": [],
+    }
+    assert values["objective"] == {"name": "mlm", "mask_probability": 0.15, "whole_word": False}
+    assert values["checkpoint"] == {
+        "every_steps": 200,
+        "keep": 3,
+        "keep_every": None,
+        "best": None,
+        "asynchronous": False,
+    }
+    assert (values["precision"], values["deepspeed"]) == ("auto", "zero1")
+    assert values["eval"] == {"every_steps": 200, "samples": 1000}
+    assert values["log"] == {"every_steps": 10, "tensorboard": True}
+
+
+def test_all_mistakes_at_once_with_file_key_and_nearest_name(write, small):
+    wrong = write(
+        "wrong.yaml",
+        """\
+        optimizer: {lr: 1}
+        optim: {lrr: 1e-3, max_steps: 10, warmup_steps: 20, betas: [0.9, 1.0], schedule: cosin}
+        batch: {samples: 10, micro_batch: 4}
+        objective: {mask_probability: 1.5}
+        precision: fp8
+        log: {tensorboard: 1}
+        """,
+    )
+    text = mistakes_of([small, wrong], "eval.every_steps=0")
+    for expected in (
+        f"{wrong}: optimizer is not a key of a run file; did you mean optim?",
+        f"{wrong}: optim.lrr is not a key of a run file; did you mean lr?",
+        f"{wrong}: optim.warmup_steps is 20, more than optim.max_steps 10",
+        f"{wrong}: optim.betas is [0.9, 1.0], but takes two numbers in [0, 1)",
+        f"{wrong}: optim.schedule is 'cosin', but takes linear or cosine or constant or inverse_sqrt; "
+        "did you mean cosine?",
+        f"{wrong}: batch.samples is 10, which batch.micro_batch 4 does not divide; nearest: 8",
+        f"{wrong}: objective.mask_probability is 1.5, but must lie between 0 and 1",
+        f"{wrong}: precision is 'fp8', but takes auto or fp32 or bf16 or fp16",
+        f"{wrong}: log.tensorboard is 1, but takes true or false",
+        "command line: eval.every_steps is 0, but must be at least 1",
+    ):
+        assert expected in text
+
+
+def test_a_missing_key_does_not_hide_other_mistakes(write):
+    path = write("a.yaml", "optim: {lr: -1, lrr: 2}\nmodel: {model_type: transformer}\n")
+    text = mistakes_of(path)
+    assert "run.dir is missing" in text and "data.train is missing" in text
+    assert "optim.lr is -1" in text and "optim.lrr is not a key" in text
+
+
+def test_mistyped_model_fields_are_told_with_the_other_mistakes(write, small):
+    path = write("b.yaml", "model: {hiden_size: 16}\noptim: {lrr: 1}\n")
+    text = mistakes_of([small, path])
+    assert f"{path}: model.hiden_size is no field of TransformerConfig; did you mean hidden_size?" in text
+    assert "optim.lrr is not a key" in text
+
+
+def test_an_unknown_model_type_names_the_nearest(small):
+    text = mistakes_of(small, "model.model_type=s3atention", "optim.lr=0")
+    assert "model.model_type 's3atention' is unknown; did you mean s3attention?" in text
+    assert "optim.lr is 0.0, but must be a positive number" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("run.seed=-1", "run.seed is -1, but must be at least 0"),
+        ("run.seed=1.5", "run.seed is 1.5, but takes a whole number"),
+        ("run.seed=true", "run.seed is True, but takes a whole number"),
+        ("run.dir=", "run.dir is None, but takes a text"),
+        ("optim=", "optim is None, but takes a map with: name, lr"),
+        ("optim.lr=fast", "optim.lr is 'fast', but takes a number"),
+        ("optim.lr=.nan", "optim.lr is nan, but must be a positive number"),
+        ("optim.grad_clip=0", "optim.grad_clip is 0.0, but must be positive, or null"),
+        ("data.partitions=0", "data.partitions is 0, but must be auto or at least 1"),
+        ("data.train=[]", "data.train is an empty list"),
+        ("data.train=[{path: a, weight: 0}]", "data.train[0].weight is 0.0, but must be positive"),
+        ("data.train=[{pth: a}]", "data.train[0].pth is not a key of a run file; did you mean path?"),
+        ("checkpoint.best={metric: loss, mode: min}", "checkpoint.best needs data.eval"),
+        ("checkpoint.best={metric: loss, mode: lowest}", "checkpoint.best.mode is 'lowest', but takes min or max"),
+        ("data.test=d/test", "data.test is read with the best checkpoint's model: set checkpoint.best"),
+        ("deepspeed=zero4", "deepspeed is 'zero4': neither zero0, zero1, zero2, zero3, null, nor an existing JSON"),
+        (
+            "run.allow_changes=[optim.lrr]",
+            "run.allow_changes names 'optim.lrr', which is no key; did you mean optim.lr?",
+        ),
+        ("optim.lr.x=1", "optim.lr"),
+    ],
+)
+def test_values_out_of_range(small, override, expected):
+    assert expected in mistakes_of(small, override)
+
+
+def test_numbers_in_scientific_notation_are_numbers(write, small):
+    path = write("b.yaml", "optim: {lr: 1e-3, eps: 1E-8, weight_decay: 5e0}\n")
+    optim = configurations.load([small, path], ["optim.grad_clip=2e-1"]).optim
+    assert (optim.lr, optim.eps, optim.weight_decay, optim.grad_clip) == (1e-3, 1e-8, 5.0, 0.2)
+
+
+def test_a_key_that_stands_twice_is_refused_with_its_line(write):
+    path = write("a.yaml", "run: {dir: a}\noptim:\n  lr: 1e-3\n  lr: 2e-3\n")
+    assert mistakes_of(path) == f"{path}, line 4: not valid YAML: the key 'lr' stands twice"
+
+
+def test_merging_replaces_lists_merges_maps_and_later_wins(write, small):
+    first = write("first.yaml", "optim: {lr: 0.1, betas: [0.5, 0.6]}\ndata: {train: [{path: a}, {path: b}]}\n")
+    second = write("second.yaml", "optim: {lr: 0.2}\ndata: {train: [{path: c}]}\n")
+    merged = configurations.load([small, first, second], ["optim.eps=0.5"])
+    assert (merged.optim.lr, merged.optim.betas, merged.optim.eps) == (0.2, [0.5, 0.6], 0.5)
+    assert [source.path for source in merged.data.sources()] == ["c"]
+    assert configurations.load([small, second, first], []).optim.lr == 0.1
+
+
+def test_extends_is_relative_to_the_file_and_the_file_wins(write, tmp_path, monkeypatch):
+    write("base/one.yaml", "optim: {lr: 0.1, eps: 0.1, weight_decay: 0.1}\nmodel: {model_type: transformer}\n")
+    write("base/two.yaml", "extends: one.yaml\noptim: {eps: 0.2, weight_decay: 0.2}\n")
+    write("other.yaml", "data: {train: d}\noptim: {grad_clip: 0.3}\n")
+    path = write(
+        "sub/top.yaml", "extends: [../base/two.yaml, ../other.yaml]\nrun: {dir: r}\noptim: {weight_decay: 0.4}\n"
+    )
+    monkeypatch.chdir("/")
+    optim = configurations.load([path], []).optim
+    assert (optim.lr, optim.eps, optim.weight_decay, optim.grad_clip) == (0.1, 0.2, 0.4, 0.3)
+
+
+def test_extends_in_a_circle_or_to_nowhere(write):
+    first = write("a.yaml", "extends: b.yaml\n")
+    write("b.yaml", "extends: a.yaml\n")
+    assert "`extends` runs in a circle" in mistakes_of(first)
+    missing = write("c.yaml", "extends: nowhere.yaml\n")
+    text = mistakes_of(missing)
+    assert "nowhere.yaml does not exist" in text and f"extended by {missing}" in text
+
+
+def test_mistakes_name_the_extended_file_that_holds_them(write, small):
+    base = write("base.yaml", "optim: {lrr: 1}\n")
+    top = write("top.yaml", "extends: base.yaml\nlog: {every_step: 5}\n")
+    text = mistakes_of([small, top])
+    assert f"{top}: log.every_step is not a key of a run file; did you mean every_steps?" in text
+    assert f"base.yaml: optim.lrr" in text and base.split("/")[-1] in text
+
+
+@pytest.mark.parametrize("override", ["optim..lr=1", "=1", "nothing"])
+def test_what_is_neither_a_file_nor_a_change(small, override):
+    assert "is neither a file nor a change: write dotted.key=value" in mistakes_of(small, override)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n"])
+def test_a_run_file_that_is_no_map(write, text):
+    assert "a run file is a map of sections" in mistakes_of(write("a.yaml", text))
+
+
+def test_the_resolved_configuration_loads_back_equal_and_a_run_folder_stands_for_it(small, tmp_path):
+    configuration = configurations.load(
+        [small],
+        ["optim.lr=3e-4", "data.train=[{path: a, weight: 2}, {path: ü}]", "deepspeed=null", "model.hidden_size=32"],
+    )
+    write_configuration(tmp_path, configuration)
+    assert configurations.load([str(tmp_path / "config.yaml")], []) == configuration
+    assert configurations.load([str(tmp_path)], []) == configuration
+    assert configurations.load([str(tmp_path)], ["optim.lr=1"]).optim.lr == 1.0
+    text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    assert "provenance" in text and "torch:" in text and "git_commit" in text
+
+
+def test_a_run_folder_refuses_another_configuration_unless_it_is_allowed(small, tmp_path):
+    write_configuration(tmp_path, configurations.load([small], []))
+
+    def refused(*overrides):
+        with pytest.raises(UserError) as caught:
+            refuse_changes(tmp_path, configurations.load([small], list(overrides)))
+        return str(caught.value)
+
+    text = refused("optim.lr=0.5", "batch.samples=512", "model.hidden_size=64")
+    assert "optim.lr was 0.001 and is now 0.5" in text and "batch.samples was 256 and is now 512" in text
+    assert "model.hidden_size was None and is now 64" in text
+    assert "run.allow_changes=[batch.samples, model.hidden_size, optim.lr]" in text
+    free = ["run.dir=elsewhere", "batch.micro_batch=8", "eval.samples=3", "checkpoint.keep=1", "log.every_steps=1"]
+    refuse_changes(tmp_path, configurations.load([small], free))
+    refuse_changes(tmp_path, configurations.load([small], ["optim.lr=0.5", "run.allow_changes=[optim.lr]"]))
+    refuse_changes(tmp_path, configurations.load([small], ["optim.lr=0.5", "run.allow_changes=[optim]"]))
+    assert "optim.eps" in refused("optim.lr=0.5", "optim.eps=0.5", "run.allow_changes=[optim.lr]")
