@@ -64,7 +64,7 @@ class ShardedDataset:
         try:
             file = pq.ParquetFile(path)
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read as Parquet ({error}): prepare or copy it again") from None
+            raise _damaged(path, error) from None
         rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
         self._open[shard] = file, np.cumsum(rows)
         if len(self._open) > OPEN_SHARDS:
@@ -76,7 +76,10 @@ class ShardedDataset:
         if key in self._groups:
             self._groups.move_to_end(key)
             return self._groups[key]
-        table = self._file(shard)[0].read_row_group(group, use_threads=False).combine_chunks()
+        try:
+            table = self._file(shard)[0].read_row_group(group, use_threads=False).combine_chunks()
+        except (OSError, ValueError) as error:
+            raise _damaged(self.folder / self.manifest.shards[shard]["file"], error) from None
         columns = {}
         for name in self.manifest.columns:
             array = table.column(name).chunk(0)
@@ -94,3 +97,8 @@ class ShardedDataset:
     def _rows_of(self, shard: int, group: int, columns: dict[str, Any]) -> int:
         values, offsets = next(iter(columns.values()))
         return len(values) if offsets is None else len(offsets) - 1
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())
+    return UserError(f"{path} cannot be read as Parquet ({reason}): prepare or copy it again")
