@@ -193,11 +193,11 @@ def test_extends_in_a_circle_or_to_nowhere(write):
 
 
 def test_mistakes_name_the_extended_file_that_holds_them(write, small):
-    base = write("base.yaml", "optim: {lrr: 1}\n")
+    write("base.yaml", "optim: {lrr: 1}\n")
     top = write("top.yaml", "extends: base.yaml\nlog: {every_step: 5}\n")
     text = mistakes_of([small, top])
     assert f"{top}: log.every_step is not a key of a run file; did you mean every_steps?" in text
-    assert f"base.yaml: optim.lrr" in text and base.split("/")[-1] in text
+    assert "base.yaml: optim.lrr" in text
 
 
 @pytest.mark.parametrize("override", ["optim..lr=1", "=1", "nothing"])
