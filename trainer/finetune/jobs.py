@@ -160,6 +160,13 @@ def _difference(name: str, found: Any, wanted: Any) -> str:
     return f"{name.replace('_', ' ')} {found}, now {wanted}"
 
 
+def quiet() -> None:
+    """No progress bar for each of the many small models that are loaded and saved."""
+    import transformers
+
+    transformers.logging.disable_progress_bar()
+
+
 def run_job(job: Job) -> int:
     """Train, predict, write the result. Returns 0, or 75 when a signal asked to stop: the same call goes on later.
 

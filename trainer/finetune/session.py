@@ -13,7 +13,7 @@ from longmix.data_prep.tokenizer import save_tokenizer
 from . import pool
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder
-from .jobs import Job, is_finished, make_job, run_job
+from .jobs import Job, is_finished, make_job, quiet, run_job
 from .results import Results, console
 from .sources import MissingTask, load_custom, load_task
 from .tasks import FROM_MNLI_TASKS, TASKS
@@ -37,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = _task_names(arguments)
     _check(arguments, names)
     output = Path(arguments.output)
+    quiet()
     encoded, starts, skipped = _prepare(arguments, names, output)
     if not encoded:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())

@@ -10,12 +10,13 @@ import threading
 
 from longmix.data_prep.errors import UserError
 
-from .jobs import Job, run_job
+from .jobs import Job, quiet, run_job
 
 
 def main() -> int:
     job = Job.from_settings(json.loads(sys.stdin.readline()))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    quiet()
     try:
         return run_job(job)
     except UserError as error:
