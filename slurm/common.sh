@@ -1,0 +1,80 @@
+# shellcheck shell=bash
+# What the job scripts share. They source it with LONGMIX_HOME set to the repository.
+
+say() { echo "longmix slurm: $1"; }
+
+# A mistake of the user.
+fail() {
+    echo "longmix: error: $1" >&2
+    exit 2
+}
+
+[[ -n ${SLURM_JOB_ID:-} ]] || fail "this is a Slurm job script: start it with sbatch (without Slurm: longmix train)"
+
+# shellcheck source=slurm/env.sh
+source "$LONGMIX_HOME/slurm/env.sh"
+command -v longmix >/dev/null ||
+    fail "no longmix command on PATH: install it into $LONGMIX_HOME/.venv, or load your environment in slurm/env.sh"
+
+# prepare_job WORKERS_PER_NODE: where the ranks meet, and how many threads each worker gets.
+prepare_job() {
+    [[ $1 =~ ^[1-9][0-9]*$ ]] || fail "LONGMIX_TASKS_PER_NODE is '$1', but must be a number from 1 on"
+    MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    # Below the range that systems give out by themselves, and another one for each job that shares the node.
+    MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+    # 64(x3),48 means three nodes with 64 and one with 48: the smallest counts.
+    cpus_per_node=$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | cut -d '(' -f 1 | sort -n | head -n 1)
+    if ((cpus_per_node < $1)); then
+        say "slow: $1 workers share $cpus_per_node CPUs of each node (sbatch --exclusive gives the job all of them)"
+    fi
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(share_of_cpus "$1")}
+    PYTHONUNBUFFERED=1
+    export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS PYTHONUNBUFFERED
+}
+
+# share_of_cpus WORKERS_PER_NODE: CPUs for each, at least one.
+share_of_cpus() { echo $((cpus_per_node < $1 ? 1 : cpus_per_node / $1)); }
+
+# Into the log: the job and the machine. Never the environment itself, which may hold secrets.
+record_environment() {
+    say "job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), $(date --iso-8601=seconds)"
+    scontrol show job "$SLURM_JOB_ID"
+    longmix doctor || say "longmix doctor found something wrong (above); going on"
+}
+
+# run_step TASKS_PER_NODE VERB ARGUMENTS...: `longmix VERB ARGUMENTS` in every task; ends the job script with the run's
+# exit code. srun's own code is the highest of all tasks, also of those that it ended because of another one; so task.sh
+# leaves how each ended in a folder beside the log, and tells srun of failures only: an interrupted run is none.
+run_step() {
+    local tasks_per_node=$1 overcommit=() code
+    shift
+    ((tasks_per_node <= cpus_per_node)) || overcommit=(--overcommit)
+    LONGMIX_ENDINGS=$(mktemp --directory --tmpdir="$PWD" ".longmix-$SLURM_JOB_ID-XXXX") ||
+        fail "cannot write to $PWD: submit from a folder that all nodes can write to"
+    export LONGMIX_ENDINGS
+    trap 'rm -rf "$LONGMIX_ENDINGS"' EXIT
+    # On scancel this shell must outlive the ranks, which save first.
+    trap : TERM
+    srun --export=ALL --kill-on-bad-exit=1 "${overcommit[@]}" --nodes="$SLURM_JOB_NUM_NODES" \
+        --ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))" --ntasks-per-node="$tasks_per_node" \
+        --cpus-per-task="$(share_of_cpus "$tasks_per_node")" bash "$LONGMIX_HOME/slurm/task.sh" "$@" </dev/null
+    code=$(ending "$?")
+    case $code in
+        75) say "interrupted; submit the same command again to go on (exit code 75)" ;;
+        1) say "failed; the reason is above (exit code 1)" ;;
+    esac
+    # Automatic requeueing would belong here: on 75, scontrol requeue "$SLURM_JOB_ID".
+    exit "$code"
+}
+
+# ending SRUN_CODE: the exit code of the run, which the first failure decides.
+ending() {
+    local code
+    for code in 2 1 75; do
+        if [[ -e $LONGMIX_ENDINGS/$code ]]; then
+            echo "$code"
+            return
+        fi
+    done
+    echo "$(($1 != 0))"
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Pre-train (or go on with) one run on any number of nodes, one task for each device:
+#
+#   sbatch [sbatch options] slurm/pretrain.sh CONFIG.yaml [key=value ...]
+#   sbatch --nodes=2 --gpus-per-node=8 --exclusive --time=24:00:00 slurm/pretrain.sh configs/pretrain_s3attention.yaml
+#
+# GPU nodes get one task per GPU. CPU nodes get LONGMIX_TASKS_PER_NODE tasks (default 1).
+# Submit from the repository, or set LONGMIX_HOME to it. Paths are relative to the folder you submit from.
+# The state of the job is its exit code: 0 finished; 75 interrupted, checkpoint saved: submit the same command again and
+# it goes on; 2 a mistake of yours, in one line of the log; 1 a failure of ours, with its reason in the log.
+
+#SBATCH --job-name=longmix-pretrain
+#SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append
+# Two minutes before the time limit every rank is asked to save and leave. Without "B:" the signal goes to the steps,
+# where the ranks are, and not to this script. A run whose checkpoint takes longer needs more: sbatch --signal=USR1@600.
+#SBATCH --signal=USR1@120
+
+export LONGMIX_HOME=${LONGMIX_HOME:-${SLURM_SUBMIT_DIR:-$PWD}}
+if [[ ! -f $LONGMIX_HOME/slurm/common.sh ]]; then
+    echo "longmix: error: no slurm/common.sh in $LONGMIX_HOME: submit from the repository, or export LONGMIX_HOME" >&2
+    exit 2
+fi
+# shellcheck source=slurm/common.sh
+source "$LONGMIX_HOME/slurm/common.sh"
+
+[[ $# -ge 1 ]] || fail "name a run file: sbatch slurm/pretrain.sh CONFIG.yaml [key=value ...]"
+tasks_per_node=${LONGMIX_TASKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-${SLURM_NTASKS_PER_NODE:-1}}}
+prepare_job "$tasks_per_node"
+record_environment
+# Mistakes are found here once, before any rank starts.
+longmix train --check --processes "$((SLURM_JOB_NUM_NODES * tasks_per_node))" "$@" || exit
+run_step "$tasks_per_node" train "$@"

@@ -1,0 +1,232 @@
+"""A real Slurm cluster of two nodes on this one machine, for the tests of the job scripts."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+NODES = ("longmix-n1", "longmix-n2")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
+SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+HOSTS = Path("/etc/hosts")
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
+
+# Two daemons for one machine, no cgroups, no accounting; everything below one folder, every port its own.
+CONFIGURATION = """\
+ClusterName=longmix
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+ReturnToService=2
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
+GresTypes=gpu
+NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 Gres=gpu:2
+NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 Gres=gpu:2
+PartitionName=all Nodes=ALL Default=YES MaxTime=30 State=UP
+"""
+
+
+@dataclass
+class Job:
+    """A submitted job; its log is `log`."""
+
+    number: int
+    log: Path
+    environment: dict[str, str]
+
+    def fields(self) -> dict[str, str]:
+        """What `scontrol show job` says of it."""
+        return dict(re.findall(r"(\w+)=(\S*)", self._scontrol("show", "job", str(self.number))))
+
+    def wait(self, seconds: float = 120) -> tuple[str, int]:
+        """(state, exit code) once it has ended."""
+        deadline = time.monotonic() + seconds
+        while (now := self.fields())["JobState"] not in ENDED:
+            assert time.monotonic() < deadline, f"{now['JobState']} after {seconds} s:\n{self.text()}"
+            time.sleep(0.2)
+        return now["JobState"], int(now["ExitCode"].split(":")[0])
+
+    def wait_for(self, text: str, path: Path | None = None, seconds: float = 60) -> None:
+        """Until `path` (by default the log) holds a text."""
+        path = path or self.log
+        deadline = time.monotonic() + seconds
+        while not (path.exists() and text in path.read_text()):
+            assert self.fields()["JobState"] not in ENDED, f"ended without {text!r}:\n{self.text()}"
+            assert time.monotonic() < deadline, f"no {text!r} in {path} after {seconds} s:\n{self.text()}"
+            time.sleep(0.1)
+
+    def signal(self, name: str | None = None) -> None:
+        """`scancel`, with `--signal=NAME` if there is a name."""
+        options = [] if name is None else [f"--signal={name}"]
+        subprocess.run(["scancel", *options, str(self.number)], env=self.environment, check=True)
+
+    def text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def _scontrol(self, *arguments: str) -> str:
+        return subprocess.run(
+            ["scontrol", *arguments], env=self.environment, check=True, capture_output=True, text=True
+        ).stdout
+
+
+@dataclass
+class Cluster:
+    """The daemons, and the environment in which Slurm's commands talk to them."""
+
+    folder: Path
+    environment: dict[str, str]
+    daemons: list[subprocess.Popen] = field(default_factory=list)
+
+    def start(self, *command: str) -> None:
+        with open(self.folder / f"{Path(command[0]).name}.console", "ab") as console:
+            self.daemons.append(
+                subprocess.Popen(
+                    command, env=self.environment, stdout=console, stderr=console, stdin=subprocess.DEVNULL
+                )
+            )
+
+    def submit(self, folder: Path, script: str, *arguments, options: tuple = (), **environment: str) -> Job:
+        """`sbatch OPTIONS slurm/SCRIPT ARGUMENTS` from `folder`; `environment` is added to the job's."""
+        home = Path(environment.setdefault("LONGMIX_HOME", str(REPOSITORY)))
+        environment = {**self.environment, **environment}
+        command = ["sbatch", "--parsable", "--output=%j.log", *options, home / "slurm" / script, *arguments]
+        done = subprocess.run(
+            list(map(str, command)), cwd=folder, env=environment, check=True, capture_output=True, text=True
+        )
+        number = int(done.stdout)
+        return Job(number, folder / f"{number}.log", self.environment)
+
+    def stop(self) -> None:
+        # Jobs first: a slurmd waits for its steps.
+        subprocess.run(["scancel", "--user=root", "--full", "--signal=KILL"], env=self.environment, timeout=20)
+        for daemon in reversed(self.daemons):
+            daemon.send_signal(signal.SIGTERM)
+        for daemon in self.daemons:
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+    def reports(self) -> str:
+        """The ends of the daemons' logs."""
+        logs = [*self.folder.glob("*.log"), *self.folder.glob("*.console")]
+        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory, require_or_skip):
+    """A running `Cluster`. Daemons that someone left over do not matter: these have ports and a socket of their own."""
+    missing = [name for name in PROGRAMS if shutil.which(name, path=SEARCH) is None]
+    if missing:
+        require_or_skip("slurm", f"{', '.join(missing)} missing (Debian: apt install slurm-wlm munge)")
+    if os.geteuid() != 0:
+        require_or_skip("slurm", "starting its daemons needs root")
+    folder = tmp_path_factory.mktemp("slurm")
+    cluster = Cluster(folder, _environment(folder))
+    hosts = _name_nodes()
+    try:
+        _start(cluster)
+        yield cluster
+    finally:
+        cluster.stop()
+        if hosts is not None:
+            HOSTS.write_text(hosts)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """This environment without what an outer Slurm job or launcher would add, and the tests' own longmix on PATH."""
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SLURM", "SBATCH", "LONGMIX_")) and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
+    path = os.pathsep.join([str(Path(sys.executable).parent), SEARCH])
+    return {**ours, "PATH": path, "SLURM_CONF": str(folder / "slurm.conf"), "OMP_NUM_THREADS": "1"}
+
+
+def _name_nodes() -> str | None:
+    """Make the nodes' names known to this machine; the former /etc/hosts, None if they were known."""
+    try:
+        for name in NODES:
+            socket.gethostbyname(name)
+        return None
+    except OSError:
+        before = HOSTS.read_text()
+        HOSTS.write_text(f"{before.rstrip()}\n127.0.0.1 {' '.join(NODES)}\n")
+        return before
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def _start(cluster: Cluster) -> None:
+    folder = cluster.folder
+    key = folder / "munge.key"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o600)
+    settings = {"host": socket.gethostname().split(".")[0], "ports": _free_ports(3), "nodes": NODES}
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, **settings))
+    # Slurm looks no further than whether a GPU's device file exists.
+    for number in range(2):
+        (folder / f"gpu{number}").touch()
+    (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-1]\n")
+    (folder / "state").mkdir()
+    places = [f"--{name}={folder}/munge.{name.split('-')[0]}" for name in ("pid-file", "log-file", "seed-file")]
+    program = {name: shutil.which(name, path=SEARCH) for name in PROGRAMS}
+    # By force: it does not like a socket that other users cannot reach.
+    cluster.start(
+        program["munged"], "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket", *places
+    )
+    _until(cluster, (folder / "munge.socket").exists)
+    cluster.start(program["slurmctld"], "-D")
+    for name in NODES:
+        cluster.start(program["slurmd"], "-D", "-N", name)
+    _until(cluster, lambda: _idle_nodes(cluster) == len(NODES))
+
+
+def _idle_nodes(cluster: Cluster) -> int:
+    done = subprocess.run(
+        ["sinfo", "--noheader", "--Node", "--format=%T"], env=cluster.environment, capture_output=True, text=True
+    )
+    return done.stdout.split().count("idle")
+
+
+def _until(cluster: Cluster, condition, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        ended = any(daemon.poll() is not None for daemon in cluster.daemons)
+        assert not ended and time.monotonic() < deadline, f"Slurm does not start:\n{cluster.reports()}"
+        time.sleep(0.1)

@@ -1,0 +1,133 @@
+"""The job scripts: sound shell, and what they do with ranks, signals and exit codes (a stub stands for longmix)."""
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPTS = sorted((REPOSITORY / "slurm").glob("*.sh"))
+
+
+def test_scripts_are_sound_shell(require_or_skip):
+    assert len(SCRIPTS) == 5
+    for script in SCRIPTS:
+        subprocess.run(["bash", "-n", script], check=True)
+    if shutil.which("shellcheck") is None:
+        require_or_skip("slurm", "shellcheck is missing (Debian: apt install shellcheck)")
+    done = subprocess.run(
+        ["shellcheck", "--external-sources", *SCRIPTS], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("script", ["pretrain.sh", "finetune_glue.sh"])
+def test_outside_slurm_and_outside_the_repository(script, tmp_path):
+    environment = {"PATH": "/usr/bin:/bin"}
+
+    def run(folder):
+        done = subprocess.run(
+            ["bash", REPOSITORY / "slurm" / script, "x"], cwd=folder, env=environment, capture_output=True, text=True
+        )
+        return done.returncode, done.stderr
+
+    code, error = run(tmp_path)
+    assert code == 2
+    assert error.startswith("longmix: error: ")
+    assert str(tmp_path) in error and "LONGMIX_HOME" in error
+    assert error.count("\n") == 1
+    code, error = run(REPOSITORY)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "sbatch" in error
+
+
+@pytest.fixture
+def stub(tmp_path, slurm):
+    """stub(body, *arguments, script=, options=, **environment) -> Job that runs `body` where longmix VERB is called."""
+    home = tmp_path / "home"
+    shutil.copytree(REPOSITORY / "slurm", home / "slurm")
+    program = home / ".venv" / "bin" / "longmix"
+    program.parent.mkdir(parents=True)
+
+    def submit(body, *arguments, script="pretrain.sh", options=(), **environment):
+        program.write_text(
+            "#!/usr/bin/env bash\n"
+            'if [[ $1 == doctor || $2 == --check ]]; then echo "stub $*"; exit "${CHECK:-0}"; fi\n' + body
+        )
+        program.chmod(0o755)
+        environment["LONGMIX_HOME"] = str(home)
+        return slurm.submit(tmp_path, script, *arguments, options=options, **environment)
+
+    return submit
+
+
+RANKS = 'echo "rank $RANK of $WORLD_SIZE, $LOCAL_RANK on $SLURMD_NODENAME, $MASTER_ADDR:$MASTER_PORT, $*"\n'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "environment", "per_node"),
+    [((), {}, 1), (("--gpus-per-node=2",), {}, 2), (("--exclusive",), {"LONGMIX_TASKS_PER_NODE": "3"}, 3)],
+    ids=["one task on each CPU node", "one task for each GPU", "as many as asked for"],
+)
+def test_ranks(stub, options, environment, per_node):
+    job = stub(RANKS, "my run.yaml", "a=1", options=("--nodes=2", *options), **environment)
+    assert job.wait() == ("COMPLETED", 0), job.text()
+    lines = sorted(line for line in job.text().splitlines() if line.startswith("rank "))
+    port = 10000 + job.number % 20000
+    assert lines == [
+        f"rank {rank} of {2 * per_node}, {rank % per_node} on longmix-n{rank // per_node + 1}, longmix-n1:{port}, "
+        "train my run.yaml a=1"
+        for rank in range(2 * per_node)
+    ]
+    assert f"stub train --check --processes {2 * per_node} my run.yaml a=1" in job.text()
+    assert "stub doctor" in job.text() and f"JobId={job.number}" in job.text()
+    assert not list(job.log.parent.glob(".longmix-*"))
+
+
+@pytest.mark.slow
+def test_exit_codes(stub):
+    """What the run ends with is what the job ends with; only a failure looks like one."""
+    everyone = ("--nodes=2",)
+    interrupted = stub('sleep "$RANK"; exit 75\n', "x", options=everyone)
+    assert interrupted.wait() == ("FAILED", 75), interrupted.text()
+    assert "srun: error" not in interrupted.text()
+    assert "submit the same command again" in interrupted.text()
+
+    mistake = stub("exit 0\n", "x", options=everyone, CHECK="2")
+    assert mistake.wait() == ("FAILED", 2), mistake.text()
+
+    # The others would wait for ever.
+    failed = stub('[[ $RANK == 1 ]] && { echo "rank 1: broken"; exit 1; }; sleep 600\n', "x", options=everyone)
+    assert failed.wait(60) == ("FAILED", 1), failed.text()
+    assert failed.text().index("rank 1: broken") < failed.text().index("srun: error")
+
+    late_mistake = stub("[[ $RANK == 1 ]] && exit 2; sleep 600\n", "x", options=everyone)
+    assert late_mistake.wait(60) == ("FAILED", 2), late_mistake.text()
+
+    killed = stub("[[ $RANK == 1 ]] && kill -KILL $$; sleep 600\n", "x", options=everyone)
+    assert killed.wait(60) == ("FAILED", 1), killed.text()
+
+
+SAVES = "trap 'sleep 1; echo saved; exit 75' USR1 TERM; echo ready; while true; do sleep 0.1; done\n"
+
+
+@pytest.mark.slow
+def test_signals_reach_the_ranks_and_wait_for_their_save(stub):
+    signalled = stub(SAVES, "x", options=("--nodes=2",))
+    signalled.wait_for("ready\nready")
+    signalled.signal("USR1")
+    assert signalled.wait() == ("FAILED", 75), signalled.text()
+    assert signalled.text().count("saved") == 2
+
+    cancelled = stub(SAVES, "x", options=("--nodes=2",))
+    cancelled.wait_for("ready\nready")
+    cancelled.signal()
+    assert cancelled.wait()[0] == "CANCELLED"
+    # The state is set at once, while the ranks still save.
+    deadline = time.monotonic() + 10
+    while cancelled.text().count("saved") < 2:
+        assert time.monotonic() < deadline, cancelled.text()
+        time.sleep(0.1)
