@@ -12,6 +12,7 @@ from longmix.data_prep import command as prepare_command
 from longmix.data_prep.errors import UserError
 
 from . import launch
+from .stopping import StopRequests
 
 EXIT_CODES = (
     "Exit codes: 0 finished, 2 a mistake of yours (one line says which), 75 interrupted (run it again), 1 ours."
@@ -26,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         # Every worker of a run finds the same mistake; one tells it.
         if os.environ.get("RANK", "0") == "0":
-            print(f"longmix: error: {error}", file=sys.stderr)
+            _tell(error)
         return launch.USER_MISTAKE
     except KeyboardInterrupt:
         print("longmix: interrupted", file=sys.stderr)
@@ -125,6 +126,12 @@ def _devices() -> int:
 def _work(configuration) -> int:
     """Train as one rank. Ranks leave together; one that fails leaves at once, with its reason."""
     launch.leave_with_launcher()
+    # Noted from here on: what is imported and built next takes long, and the signal must not end it half-way.
+    with StopRequests() as requests:
+        return _train_as_rank(configuration, requests)
+
+
+def _train_as_rank(configuration, requests: StopRequests) -> int:
     from transformers.utils import logging as transformers_logging
 
     from . import distributed, loop
@@ -133,21 +140,29 @@ def _work(configuration) -> int:
     transformers_logging.disable_progress_bar()
     world = distributed.join()
     try:
-        code = loop.train(configuration, world).code
-    except UserError:
-        distributed.leave(world)
-        raise
+        code = loop.train(configuration, world, requests).code
+    except loop.SharedMistake as mistake:
+        # Told before any rank leaves: what watches over them may end the others when the first has left.
+        if world.is_first:
+            _tell(mistake)
+        code = launch.USER_MISTAKE
     except loop.NotFiniteError as error:
-        print(f"longmix: error: {error}", file=sys.stderr)
+        if world.is_first:
+            _tell(error)
         code = launch.OURS
     except Exception as error:
-        print(f"longmix: rank {world.rank} failed: {type(error).__name__}: {error}", file=sys.stderr)
-        traceback.print_exc()
+        if isinstance(error, UserError):
+            _tell(error)
+            code = launch.USER_MISTAKE
+        else:
+            print(f"longmix: rank {world.rank} failed: {type(error).__name__}: {error}", file=sys.stderr)
+            traceback.print_exc()
+            code = launch.OURS
         sys.stderr.flush()
         if world.size > 1:
             # The other ranks wait in an exchange: no orderly way out.
-            os._exit(launch.OURS)
-        return launch.OURS
+            os._exit(code)
+        return code
     distributed.leave(world)
     if world.size > 1:
         # Threads of the exchange may outlive its end and abort an ordinary exit.
@@ -155,6 +170,10 @@ def _work(configuration) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _tell(mistake: Exception) -> None:
+    print(f"longmix: error: {mistake}", file=sys.stderr, flush=True)
 
 
 def _add_evaluate(verbs) -> None:

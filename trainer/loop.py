@@ -34,6 +34,10 @@ class NotFiniteError(RuntimeError):
     """Ten steps in a row had a loss or gradients that are not finite."""
 
 
+class SharedMistake(UserError):
+    """A user's mistake that every rank knows of, so that all leave together; other ones, a rank meets alone."""
+
+
 @dataclass
 class Outcome:
     """How a run ended: exit code, state, and its last evaluation (and test) figures."""
@@ -43,19 +47,24 @@ class Outcome:
     figures: dict[str, Any]
 
 
-def train(configuration: RunConfiguration, world: World) -> Outcome:
+def train(configuration: RunConfiguration, world: World, requests: StopRequests | None = None) -> Outcome:
     """Train from where the run folder stands to `optim.max_steps`, or until a stop request.
 
+    `requests`: those of a caller that listens already; by default signals are noted from the first step on.
+
     Raises:
-        UserError: before any step, on every rank alike.
+        SharedMistake: before any step, on every rank alike.
+        UserError: on one rank alone, e.g. a shard that cannot be read.
         NotFiniteError: ten dropped steps in a row.
     """
     prepared = agree(world, lambda: _prepare(configuration, world))
-    return _Run(prepared, world).train()
+    run = _Run(prepared, world)
+    with contextlib.nullcontext(requests) if requests is not None else StopRequests() as listening:
+        return run.train(listening)
 
 
 def agree(world: World, work):
-    """The result of `work` on this rank; if it is a user's mistake on any rank, UserError on all of them."""
+    """The result of `work` on this rank; if it is a user's mistake on any rank, SharedMistake on all of them."""
     result, mistake = None, None
     try:
         result = work()
@@ -63,7 +72,7 @@ def agree(world: World, work):
         mistake = str(error)
     mistakes = [text for text in world.gather(mistake) if text is not None]
     if mistakes:
-        raise UserError(mistakes[0])
+        raise SharedMistake(mistakes[0])
     return result
 
 
@@ -101,7 +110,7 @@ class _Run:
         self.figures: dict[str, Any] = {}
         self.evaluated_at: int | None = None
 
-    def train(self) -> Outcome:
+    def train(self, requests: StopRequests) -> Outcome:
         seed = int(counter_random.key(self.configuration.run.seed, self.world.rank)) % 2**63
         # From here on the ranks differ: dropout must not repeat itself. The model is equal on all.
         torch.manual_seed(seed)
@@ -114,7 +123,7 @@ class _Run:
             self.last_step,
             self.configuration.log.tensorboard,
         )
-        with contextlib.closing(self.log), StopRequests() as requests:
+        with contextlib.closing(self.log):
             for note in self.notes:
                 self.log.say(note)
             code = self._train(requests)
@@ -251,7 +260,7 @@ class _Run:
         self.log.record("eval", self.state.step, self.figures)
         best = self.configuration.checkpoint.best
         if best is not None and best.metric not in self.figures:
-            raise UserError(
+            raise SharedMistake(
                 f"checkpoint.best.metric is {best.metric}, which the evaluation does not give; "
                 f"it gives {', '.join(self.figures)}"
             )
