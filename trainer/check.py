@@ -1,10 +1,13 @@
 """`longmix train --check`: what a run would be, without running it."""
 
+from pathlib import Path
+
 import torch
 
 from .configuration import RunConfiguration
 from .deepspeed_config import read, stage_of
 from .model import count_parameters
+from .run_folder import refuse_changes
 from .setup_run import layout_notes, prepare
 
 GIGABYTE = 2**30
@@ -17,6 +20,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
         UserError: whatever training would refuse.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    refuse_changes(Path(configuration.run.dir), configuration)
     prepared = prepare(configuration, processes, device)
     with torch.device("meta"):
         model = prepared.objective.auto_class.from_config(prepared.model_configuration)
