@@ -340,6 +340,16 @@ def _out_of_range(configuration: RunConfiguration) -> list[Mistake]:
         "names neither model_type (a model to build) nor from (a checkpoint to start from)",
     )
     check(
+        data.cache == CacheSection(),
+        "data.cache",
+        "is for data sets on remote storage, which this version cannot read; leave dir and max_bytes null",
+    )
+    check(
+        not configuration.checkpoint.asynchronous,
+        "checkpoint.asynchronous",
+        "is true, but this version writes checkpoints synchronously only; leave it false",
+    )
+    check(
         configuration.checkpoint.best is None or data.eval is not None,
         "checkpoint.best",
         "needs data.eval: the best checkpoint is chosen on it",

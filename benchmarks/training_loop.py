@@ -1,0 +1,126 @@
+"""Overhead of the training loop: `longmix train` against a bare PyTorch loop over the same micro-batches in memory.
+
+    python benchmarks/training_loop.py [--steps 20] [--rounds 5] [--engine zero1 --engine null]
+
+Each round runs the bare loop, then the trainer, in the same process and with the same model, batch and optimizer; the
+ratio is taken round by round, so that a machine whose speed drifts does not blur it. Reading, masking and padding are
+part of the trainer's time and not of the bare loop's. Appends to benchmarks/results.csv.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from record import append
+
+from longmix.data_prep.shards import LIST_INT32, write_dataset
+from longmix.trainer import configuration, distributed, loop
+from longmix.trainer.optimizer import make_adamw, parameter_groups
+from longmix.trainer.setup_run import prepare
+from longmix.trainer.stream import BatchStream
+
+VOCABULARY, LENGTH, SAMPLES = 8000, 128, 2048
+
+
+def write_samples(folder: Path) -> None:
+    generator = np.random.default_rng(0)
+    samples = ({"input_ids": generator.integers(5, VOCABULARY, LENGTH), "document_starts": [0]} for _ in range(SAMPLES))
+    write_dataset(
+        folder,
+        samples,
+        {"input_ids": LIST_INT32, "document_starts": LIST_INT32},
+        split="train",
+        split_rule="random tokens",
+        vocab_size=VOCABULARY,
+        pad_token_id=0,
+        mask_token_id=4,
+        special_token_ids=[0, 1, 2, 3, 4],
+        sequence_length=LENGTH,
+        packing="documents",
+    )
+
+
+def run_values(folder: Path, run: Path, engine: str, steps: int) -> dict:
+    return {
+        "run": {"dir": str(run)},
+        "model": {
+            "model_type": "s3attention",
+            "hidden_size": 256,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+        },
+        "data": {"train": str(folder)},
+        "batch": {"samples": 32, "micro_batch": 16},
+        "optim": {"max_steps": steps, "warmup_steps": 1},
+        "deepspeed": None if engine == "null" else engine,
+        "checkpoint": {"every_steps": steps},
+        "log": {"every_steps": steps, "tensorboard": True},
+    }
+
+
+def bare_seconds(checked: configuration.RunConfiguration, world: distributed.World, steps: int) -> float:
+    """Seconds for `steps` steps of a plain loop: zero_grad, forward, backward, clip, step."""
+    prepared = prepare(checked, 1, world.device)
+    model = prepared.build().to(world.device).train()
+    optimizer = make_adamw(parameter_groups(model, checked.optim), checked.optim)
+    data = prepared.data
+    with BatchStream(data.train, data.order, prepared.objective, 32, 16, 0, 1, 0, 1) as stream:
+        (batch,) = list(stream)
+    micro_batches = [{name: value.to(world.device) for name, value in part.items()} for part in batch.micro_batches]
+    started = time.perf_counter()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for part in micro_batches:
+            model(**part, num_items_in_batch=batch.items).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    if world.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def trainer_seconds(
+    checked: configuration.RunConfiguration, world: distributed.World, steps: int
+) -> tuple[float, float]:
+    """(seconds for `steps` steps, data wait fraction), from the trainer's own record."""
+    loop.train(checked, world)
+    (record,) = [
+        line
+        for line in map(json.loads, (Path(checked.run.dir) / "metrics.jsonl").read_text().splitlines())
+        if line["kind"] == "train"
+    ]
+    return record["tokens_seen"] / record["tokens_per_second"], record["data_wait_fraction"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engine", action="append", choices=["zero0", "zero1", "zero2", "zero3", "null"])
+    arguments = parser.parse_args()
+    world = distributed.join()
+    for engine in arguments.engine or ["zero1", "null"]:
+        ratios, waits = [], []
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            write_samples(folder / "train")
+            # The first round warms up both sides and is not counted.
+            for number in range(arguments.rounds + 1):
+                values = run_values(folder / "train", folder / f"run-{number}", engine, arguments.steps)
+                checked = configuration.from_dict(values, "benchmark")
+                bare = bare_seconds(checked, world, arguments.steps)
+                seconds, waited = trainer_seconds(checked, world, arguments.steps)
+                if number > 0:
+                    ratios.append(seconds / bare)
+                    waits.append(waited)
+        append("training_loop", engine, "time against bare loop", ratios, "ratio")
+        append("training_loop", engine, "data_wait_fraction", waits, "fraction")
+    distributed.leave(world)
+
+
+if __name__ == "__main__":
+    main()

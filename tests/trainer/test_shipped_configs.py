@@ -1,0 +1,73 @@
+"""Every shipped run file, fragment and DeepSpeed file trains two tiny steps."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from longmix.trainer import configuration, loop, run_file
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+COMPLETE = sorted(CONFIGS.glob("*.yaml"))
+FRAGMENTS = sorted(CONFIGS.glob("*/*.yaml"))
+DEEPSPEED = sorted(CONFIGS.glob("deepspeed/*.json"))
+
+# What is cut down so that a model of any size takes two steps in seconds.
+SHORT = {
+    "model.num_hidden_layers": 1,
+    "batch.samples": 4,
+    "batch.micro_batch": 2,
+    "optim.max_steps": 2,
+    "optim.warmup_steps": 1,
+    "eval.samples": 4,
+    "log.every_steps": 1,
+    "log.tensorboard": False,
+}
+
+
+def name_of(path):
+    return path.relative_to(CONFIGS).as_posix()
+
+
+def train_two_steps(paths, folder, world, read_metrics, **changes):
+    overrides = [f"{key}={yaml.safe_dump(value).splitlines()[0]}" for key, value in {**SHORT, **changes}.items()]
+    checked = configuration.load([str(path) for path in paths], [f"run.dir={folder}", *overrides])
+    assert loop.train(checked, world).code == 0
+    assert [record["step"] for record in read_metrics(folder, "train")] == [1, 2]
+    assert (folder / "model" / "model.safetensors").is_file()
+    return checked
+
+
+def test_every_file_is_of_a_known_kind():
+    assert {*COMPLETE, *FRAGMENTS, *DEEPSPEED} == {
+        path for path in CONFIGS.rglob("*") if path.suffix in (".yaml", ".json")
+    }
+    assert COMPLETE and FRAGMENTS
+    assert [path.stem for path in DEEPSPEED] == list(configuration.SHIPPED_DEEPSPEED)
+
+
+@pytest.mark.parametrize("path", COMPLETE, ids=name_of)
+def test_a_complete_run_file_trains(path, tmp_path, data, world, read_metrics):
+    train_two_steps(
+        [path],
+        tmp_path / "run",
+        world,
+        read_metrics,
+        **{"data.train": str(data / "train"), "data.eval": str(data / "validation"), "deepspeed": None},
+    )
+
+
+@pytest.mark.parametrize("path", FRAGMENTS, ids=name_of)
+def test_a_fragment_on_a_small_task_trains(path, tmp_path, data, world, read_metrics, run_values, write_run_file):
+    small = write_run_file(tmp_path / "small.yaml", run_values(tmp_path / "run"))
+    checked = train_two_steps([small, path], tmp_path / "run", world, read_metrics, deepspeed=None)
+    fragment = configuration.flatten(run_file.parse_yaml(path.read_text(), str(path)))
+    taken = configuration.flatten(checked.to_dict())
+    kept = {key: value for key, value in fragment.items() if key not in SHORT and key != "deepspeed"}
+    assert {key: taken[key] for key in kept} == kept
+
+
+@pytest.mark.parametrize("path", DEEPSPEED, ids=name_of)
+def test_a_deepspeed_file_trains(path, tmp_path, world, read_metrics, run_values, write_run_file):
+    small = write_run_file(tmp_path / "small.yaml", run_values(tmp_path / "run"))
+    train_two_steps([small], tmp_path / "run", world, read_metrics, deepspeed=path.stem)
