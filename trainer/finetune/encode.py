@@ -103,9 +103,13 @@ def load_encoder(checkpoint: str, max_length: int | None) -> Encoder:
 
     import longmix.modeling  # noqa: F401  registers our model types
 
+    folder, local = Path(checkpoint), Path(checkpoint).is_dir()
+    if not local and (folder.is_absolute() or checkpoint.startswith(".")):
+        raise UserError(f"{checkpoint}: no such folder; give a model folder, or a name on the hub")
+    if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
+        raise UserError(f"{checkpoint} is a run folder; its checkpoint is {folder / 'model'}")
     try:
         config = AutoConfig.from_pretrained(checkpoint)
-        local = Path(checkpoint).is_dir()
         tokenizer = load_tokenizer(checkpoint) if local else AutoTokenizer.from_pretrained(checkpoint)
     except UserError:
         raise

@@ -91,6 +91,12 @@ def test_other_encoders_use_their_own_tokenizer(bert_folder):
 def test_checkpoints_that_cannot_be_used(tmp_path, bert_folder):
     with pytest.raises(UserError, match=r"cannot be loaded as a checkpoint with a tokenizer"):
         load_encoder(str(tmp_path), None)
+    with pytest.raises(UserError, match="no such folder"):
+        load_encoder(str(tmp_path / "absent"), None)
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "model" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is a run folder; its checkpoint is .*model"):
+        load_encoder(str(tmp_path / "run"), None)
     with pytest.raises(UserError, match=r"--max-length is 64, but .* takes 8 to 32"):
         load_encoder(str(bert_folder), 64)
 
