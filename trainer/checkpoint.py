@@ -11,6 +11,7 @@ import re
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
 
@@ -31,8 +32,10 @@ class RunState:
         samples: samples consumed by them.
         skipped: steps dropped because loss or gradients were not finite.
         consecutive_skipped: dropped steps in a row up to now.
-        interval: sums of loss, hits, items and tokens since the last record in metrics.jsonl.
+        interval: sums of loss, hits and items since the last record in metrics.jsonl.
+        tokens: valid tokens consumed.
         best_step, best_value: the best checkpoint by `checkpoint.best`.
+        figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
     """
 
     step: int = 0
@@ -43,6 +46,7 @@ class RunState:
     tokens: int = 0
     best_step: int | None = None
     best_value: float | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
 def path_of(run: Path, step: int) -> Path:
@@ -116,11 +120,16 @@ def read_state(folder: Path) -> RunState:
 
 
 def prune(run: Path, section: CheckpointSection, state: RunState) -> None:
-    """Delete what `keep`, `keep_every` and `best` do not hold; call it after a newer checkpoint is whole."""
+    """Delete what `keep`, `keep_every` and `best` do not hold; call it when the checkpoint of `state` is whole.
+
+    What lies beyond `state` was damaged when the run went on from an older checkpoint: it holds nothing, and counts
+    for nothing.
+    """
     present = steps(run)
-    kept = set(present[-section.keep :])
+    reached = [step for step in present if step <= state.step]
+    kept = set(reached[-section.keep :])
     if section.keep_every is not None:
-        kept |= {step for step in present if step % section.keep_every == 0}
+        kept |= {step for step in reached if step % section.keep_every == 0}
     if state.best_step is not None:
         kept.add(state.best_step)
     for step in set(present) - kept:

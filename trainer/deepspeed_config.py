@@ -113,7 +113,8 @@ def fill(configuration: RunConfiguration, precision: str, world_size: int, param
     wanted[_PERSISTENCE] = 10_000
     # The optimizer is made by the engine; only an offloaded one is DeepSpeed's own (its CPU Adam).
     values.pop("optimizer", None)
-    if "offload_optimizer" in values.get("zero_optimization", {}):
+    offload = values.get("zero_optimization", {}).get("offload_optimizer", {})
+    if offload.get("device", "none") != "none":
         values["optimizer"] = {"type": "AdamW", "params": {}}
     for key, value in wanted.items():
         *parents, last = key.split(".")

@@ -51,7 +51,7 @@ class RunLog:
     Args:
         run: the run folder.
         is_first: whether this is rank 0.
-        first_step: what was recorded after this step by an interrupted run is dropped.
+        first_step: the step that the run goes on from; what the coming steps will record again is dropped.
     """
 
     def __init__(self, run: Path, is_first: bool, first_step: int, last_step: int, tensorboard: bool):
@@ -61,7 +61,7 @@ class RunLog:
             return
         self._progress = _Progress(first_step, last_step)
         path = run / "metrics.jsonl"
-        _drop_after(path, first_step)
+        _drop_from(path, first_step)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -105,13 +105,16 @@ def _is_bad(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _drop_after(path: Path, step: int) -> None:
+def _drop_from(path: Path, first_step: int) -> None:
+    """Drop the records that a run going on from `first_step` makes: of later steps, of the end, at 0 all of them."""
     if not path.exists():
         return
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            record = json.loads(line)
+            is_before = record["step"] < first_step
+            if is_before or (record["step"] == first_step > 0 and record["kind"] != "test"):
                 kept.append(line + "\n")
         except (ValueError, KeyError):
             # A line cut short by a kill; the resumed run writes it again.
