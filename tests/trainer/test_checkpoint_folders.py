@@ -1,0 +1,137 @@
+"""Checkpoints as folders: what is incomplete or damaged is passed over, what is not needed is deleted."""
+
+import json
+import logging
+
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer import checkpoint
+from longmix.trainer.checkpoint import RunState
+from longmix.trainer.configuration import CheckpointSection
+from longmix.trainer.export import export_run
+
+
+def write(run, step, **state):
+    folder = checkpoint.begin(run, step)
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    (folder / "engine.pt").write_bytes(bytes(range(200)))
+    return checkpoint.finish(folder, run, RunState(step=step, **state))
+
+
+def test_a_checkpoint_exists_only_when_it_is_finished(tmp_path):
+    folder = checkpoint.begin(tmp_path, 3)
+    (folder / "engine.pt").write_bytes(b"x")
+    assert checkpoint.steps(tmp_path) == [] and checkpoint.newest(tmp_path) is None
+    final = checkpoint.finish(folder, tmp_path, RunState(step=3, samples=12))
+    assert final.name == "step-00000003" and checkpoint.newest(tmp_path) == final
+    assert checkpoint.read_state(final) == RunState(step=3, samples=12)
+    files = {entry["file"]: entry for entry in json.loads((final / "manifest.json").read_text())["files"]}
+    assert set(files) == {"engine.pt", "state.json"}
+    assert files["engine.pt"]["bytes"] == 1 and len(files["engine.pt"]["sha256"]) == 64
+
+
+def test_what_a_killed_save_left_behind_is_replaced(tmp_path):
+    left = checkpoint.begin(tmp_path, 3)
+    (left / "old").write_text("half")
+    final = write(tmp_path, 3)
+    assert not (final / "old").exists() and [path.name for path in (tmp_path / "checkpoints").iterdir()] == [final.name]
+
+
+def damage_truncate(folder):
+    (folder / "engine.pt").write_bytes(b"short")
+    return "engine.pt has 5 bytes instead of 200"
+
+
+def damage_flip(folder):
+    contents = bytearray((folder / "engine.pt").read_bytes())
+    contents[100] ^= 1
+    (folder / "engine.pt").write_bytes(contents)
+    return "engine.pt does not have the contents that were written"
+
+
+def damage_remove(folder):
+    (folder / "model" / "config.json").unlink()
+    return "config.json is missing"
+
+
+def damage_manifest(folder):
+    (folder / "manifest.json").write_text("[")
+    return "manifest.json is damaged"
+
+
+def damage_no_manifest(folder):
+    (folder / "manifest.json").unlink()
+    return "manifest.json is missing"
+
+
+def damage_state(folder):
+    (folder / "state.json").write_text((folder / "state.json").read_text().replace('"step": 9', '"step": 8'))
+    return "state.json does not have the contents"
+
+
+DAMAGES = [damage_truncate, damage_flip, damage_remove, damage_manifest, damage_no_manifest, damage_state]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_newest_checkpoint_is_named_and_passed_over(tmp_path, caplog, damage):
+    good = write(tmp_path, 5)
+    bad = write(tmp_path, 9)
+    expected = damage(bad)
+    with caplog.at_level(logging.WARNING):
+        assert checkpoint.newest(tmp_path) == good
+    assert len(caplog.records) == 1
+    assert expected in caplog.text and str(bad) in caplog.text
+
+
+def test_no_whole_checkpoint_at_all(tmp_path):
+    damage_flip(write(tmp_path, 5))
+    assert checkpoint.newest(tmp_path) is None
+
+
+def kept(tmp_path, upto, state=None, **section):
+    for step in range(1, upto + 1):
+        write(tmp_path, step)
+        checkpoint.prune(tmp_path, CheckpointSection(**section), state or RunState(step=step))
+    return checkpoint.steps(tmp_path)
+
+
+def test_the_newest_are_kept_and_every_so_many_and_the_best(tmp_path):
+    assert kept(tmp_path / "a", 6, keep=2) == [5, 6]
+    assert kept(tmp_path / "b", 9, keep=1, keep_every=4) == [4, 8, 9]
+    assert kept(tmp_path / "c", 6, state=RunState(step=6, best_step=2), keep=1) == [2, 6]
+
+
+def test_a_damaged_newer_checkpoint_does_not_cost_the_whole_ones(tmp_path):
+    write(tmp_path, 4)
+    damage_flip(write(tmp_path, 8))
+    # The run has gone on from step 4 and saves at step 6.
+    good = write(tmp_path, 6)
+    checkpoint.prune(tmp_path, CheckpointSection(keep=1), RunState(step=6))
+    assert checkpoint.newest(tmp_path) == good
+    assert checkpoint.steps(tmp_path) == [6]
+
+
+def test_export_takes_the_newest_whole_checkpoint_or_the_step_asked_for(tmp_path):
+    run = tmp_path / "run"
+    for step in (2, 4, 6):
+        (write(run, step) / "model" / "note").write_text(str(step))
+    for step in (2, 4, 6):
+        folder = checkpoint.path_of(run, step)
+        files = json.loads((folder / "manifest.json").read_text())
+        assert all(entry["file"] != "model/note" for entry in files["files"])
+    damage_truncate(checkpoint.path_of(run, 6))
+    assert (export_run(str(run), None, str(tmp_path / "out")) / "note").read_text() == "4"
+    assert (export_run(str(run), 2, str(tmp_path / "out")) / "note").read_text() == "2"
+    with pytest.raises(UserError, match="no checkpoint of step 3; it has: 2, 4, 6"):
+        export_run(str(run), 3, str(tmp_path / "other"))
+    with pytest.raises(UserError, match=r"checkpoint of step 6 is damaged: .*engine.pt"):
+        export_run(str(run), 6, str(tmp_path / "other"))
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        export_run(str(tmp_path / "nowhere"), None, str(tmp_path / "other"))
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.txt").write_text("do not lose me")
+    with pytest.raises(UserError, match="already holds something that is no model"):
+        export_run(str(run), 2, str(tmp_path / "taken"))
+    assert (tmp_path / "taken" / "thesis.txt").exists() and not (tmp_path / "other").exists()
