@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,7 @@ class _Job:
             blocks.start_worker(self.block_settings)
             yield _Inline()
             return
+        others = set(active_children())
         # Spawned, not forked: the parent may have threads.
         pool = ProcessPoolExecutor(self.workers, get_context("spawn"), blocks.start_worker, (self.block_settings,))
         try:
@@ -203,6 +204,10 @@ class _Job:
                 "a worker process was killed, perhaps for want of memory: the same command goes on from here; "
                 "give fewer --workers"
             ) from None
+        except BaseException:
+            for process in set(active_children()) - others:
+                process.terminate()  # a block takes seconds: Ctrl-C does not wait for it, the next run repeats it
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
