@@ -1,0 +1,119 @@
+"""What one quickstart does, decided at its first call and read again at every later one."""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import write_json
+
+FILE_NAME = "quickstart.json"
+_FORMAT = 1
+PRETRAINING_SHARE = 0.75
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Sizes that suit a device. `samples` is the batch over all devices, `micro_batch` that of one."""
+
+    vocab_size: int
+    sequence_length: int
+    model: dict[str, Any]
+    samples: int
+    micro_batch: int
+    mask_probability: float
+    lr: float
+    finetune_lr: float
+
+    @classmethod
+    def of(cls, devices: int) -> "Recipe":
+        """For so many GPUs; 0: the CPU."""
+        if devices == 0:
+            return cls(
+                vocab_size=4000,
+                sequence_length=128,
+                model={"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512},
+                samples=16,
+                micro_batch=16,
+                mask_probability=0.2,
+                lr=3e-3,
+                finetune_lr=5e-4,
+            )
+        return cls(
+            vocab_size=16000,
+            sequence_length=256,
+            model={"hidden_size": 512, "num_hidden_layers": 6, "intermediate_size": 2048},
+            samples=64 * devices,
+            micro_batch=64,
+            mask_probability=0.2,
+            lr=5e-4,
+            finetune_lr=1e-4,
+        )
+
+
+@dataclass
+class Plan:
+    """Settings of the user and what followed from them; `speed` is None until it has been measured."""
+
+    output: Path
+    settings: dict[str, Any]
+    recipe: Recipe
+    speed: float | None = None
+
+    @classmethod
+    def open(cls, output: str, settings: dict[str, Any], devices: int) -> "Plan":
+        """The plan in `output`, or a new one.
+
+        Raises:
+            UserError: the folder holds a quickstart with other settings, or something else.
+        """
+        folder = Path(output)
+        settings = {**settings, "started in": os.getcwd()}
+        path = folder / FILE_NAME
+        if not path.is_file():
+            if folder.is_dir() and any(folder.iterdir()):
+                raise UserError(f"--output {folder} already holds other files: choose another folder, or empty it")
+            folder.mkdir(parents=True, exist_ok=True)
+            plan = cls(folder, settings, Recipe.of(devices))
+            plan.save()
+            return plan
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            plan = cls(folder, values["settings"], Recipe(**values["recipe"]), values["speed"])
+        except (ValueError, KeyError, TypeError):
+            raise UserError(
+                f"{path} is damaged, or of another version: delete {folder}, or choose another --output"
+            ) from None
+        changed = [
+            f"--{name} was {plan.settings.get(name)}, now {value}"
+            for name, value in settings.items()
+            if plan.settings.get(name) != value
+        ]
+        if changed:
+            raise UserError(
+                f"{folder} holds a quickstart with other settings ({'; '.join(changed)}): choose another --output, "
+                "or delete it"
+            )
+        return plan
+
+    def save(self) -> None:
+        write_json(
+            self.output / FILE_NAME,
+            {
+                "format": _FORMAT,
+                "settings": self.settings,
+                "recipe": dataclasses.asdict(self.recipe),
+                "speed": self.speed,
+            },
+        )
+
+    @property
+    def pretraining_seconds(self) -> float:
+        return 60 * self.settings["minutes"] * PRETRAINING_SHARE
+
+    @property
+    def finetuning_seconds(self) -> float:
+        return 60 * self.settings["minutes"] * (1 - PRETRAINING_SHARE)

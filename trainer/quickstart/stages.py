@@ -1,0 +1,204 @@
+"""The stages of a quickstart. Each does nothing again that an earlier call has finished."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from longmix.data_prep.embedded import TASK_NAME, write_embedded
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import write_text
+from longmix.data_prep.manifest import Manifest
+
+from .commands import longmix, longmix_quietly
+from .plan import Plan
+from .text import MEGABYTE, take_text, vocabulary
+
+_MEASURED_STEPS = 30
+_EVALUATIONS = 5
+_EXAMPLE_TOKENS = 40  # to judge how long a pass over a task takes; its padding counts
+_MOST_EPOCHS = 10
+_SENTENCE = re.compile(r"(?<=[.!?] )[A-Z][^.!?]{40,160}[.!?](?= )")
+
+
+def prepare_text(plan: Plan) -> str:
+    """Tokenizer and shards; returns how the corpus is called in the closing table."""
+    if plan.settings["text"] is None:
+        embedded = write_embedded(plan.output / "embedded")
+        sources, size, name = [embedded.text], embedded.bytes, "the documentation that Python carries"
+    else:
+        text = take_text(plan.settings["text"], int(plan.settings["megabytes"] * MEGABYTE), plan.output / "text")
+        sources, size, name = text.sources, text.bytes, plan.settings["text"]
+        if text.note:
+            print(f"taking {text.note}")
+            name = f"{name}, {text.note}"
+    longmix(
+        *("prepare", "text"),
+        *(word for source in sources for word in ("--source", source)),
+        *("--output", plan.output / "data"),
+        *("--vocab-size", str(vocabulary(size, plan.recipe.vocab_size))),
+        *("--sequence-length", str(plan.recipe.sequence_length)),
+        *("--packing", "one-per-row"),
+    )
+    return name
+
+
+def pretrain(plan: Plan) -> None:
+    """Measure the speed, write the run file, train."""
+    run_file, run = plan.output / "pretrain.yaml", plan.output / "pretrain"
+    if plan.speed is None:
+        print(f"measuring the speed of this machine ({_MEASURED_STEPS} steps)", flush=True)
+        plan.speed = _measure(plan)
+        plan.save()
+    if not run_file.is_file():
+        values = run_values(plan)
+        seconds = f"{plan.pretraining_seconds:,.0f} seconds"
+        write_text(
+            run_file,
+            f"# Written by ./quickstart: max_steps is what {seconds} hold at the {plan.speed:,.0f} tokens/s that were "
+            f"measured.\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}",
+        )
+    max_steps = yaml.safe_load(run_file.read_text(encoding="utf-8"))["optim"]["max_steps"]
+    if (run / "model" / "config.json").is_file() and last_step(run) == max_steps:
+        print(f"{run} is finished; nothing to do")
+        return
+    longmix("train", run_file)
+
+
+def run_values(plan: Plan) -> dict[str, Any]:
+    """The run file of the pre-training: as many steps as the time holds at the measured speed."""
+    train = Manifest.load(plan.output / "data" / "train")
+    recipe = plan.recipe
+    tokens_per_step = recipe.samples * train.tokens / train.samples
+    steps = max(1, round(plan.pretraining_seconds * (plan.speed or 0) / tokens_per_step))
+    return {
+        **_common_values(plan, plan.output / "pretrain"),
+        "optim": {"lr": recipe.lr, "schedule": "linear", "warmup_steps": steps // 12, "max_steps": steps},
+        "eval": {"every_steps": -(-steps // _EVALUATIONS), "samples": 500},
+        "checkpoint": {"every_steps": -(-steps // _EVALUATIONS), "keep": 1},
+        "log": {"every_steps": max(1, steps // 50)},
+    }
+
+
+def _common_values(plan: Plan, run: Path) -> dict[str, Any]:
+    data, recipe = plan.output / "data", plan.recipe
+    return {
+        "run": {"dir": str(run)},
+        "model": {"model_type": "s3attention", **recipe.model},
+        "data": {"train": str(data / "train"), "eval": str(data / "validation")},
+        "objective": {"name": "mlm", "mask_probability": recipe.mask_probability},
+        "batch": {"samples": recipe.samples, "micro_batch": recipe.micro_batch},
+        "deepspeed": "zero1",
+    }
+
+
+def _measure(plan: Plan) -> float:
+    """Tokens per second over all devices, from a few steps of the same model on the same data."""
+    run = plan.output / "speed"
+    shutil.rmtree(run, ignore_errors=True)
+    values = {
+        **_common_values(plan, run),
+        "data": {"train": _common_values(plan, run)["data"]["train"]},
+        "optim": {"lr": plan.recipe.lr, "warmup_steps": _MEASURED_STEPS, "max_steps": _MEASURED_STEPS},
+        "log": {"every_steps": _MEASURED_STEPS // 3, "tensorboard": False},
+    }
+    run.mkdir()
+    write_text(run / "speed.yaml", yaml.safe_dump(values))
+    longmix_quietly("train", run / "speed.yaml")
+    # The first third warms up.
+    speeds = [record["tokens_per_second"] for record in records(run, "train")][1:]
+    shutil.rmtree(run)
+    return sum(speeds) / len(speeds)
+
+
+def records(run: Path, kind: str) -> list[dict[str, Any]]:
+    """The records of one kind in a run's metrics.jsonl."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def last_step(run: Path) -> int:
+    """The step of a run's last evaluation; -1 without one."""
+    return max((record["step"] for record in records(run, "eval")), default=-1)
+
+
+def fill_in(plan: Plan) -> None:
+    """Load the checkpoint back and have it complete a sentence of a document that it has never seen."""
+    written, masked = masked_sentence(plan.output / "data" / "validation")
+    print(f"as written: {written}")
+    longmix("evaluate", plan.output / "pretrain" / "model", "--fill", masked)
+
+
+def masked_sentence(folder: Path) -> tuple[str, str]:
+    """A sentence of the data set in `folder`, as written and with one word masked: the first that has a plain
+    lower-case word which is one piece of the vocabulary; else the first words of the first sample.
+    """
+    from longmix.trainer.dataset import ShardedDataset
+
+    dataset = ShardedDataset(str(folder))
+    tokenizer = _tokenizer(folder)
+    fallback = None
+    for text in _texts(dataset, tokenizer):
+        fallback = fallback or " ".join(text.split()[:20])
+        for sentence in _SENTENCE.findall(text):
+            words = sentence.split(" ")
+            # From the middle on: there is context on both sides.
+            for index in range(len(words) // 2, len(words) - 1):
+                word = words[index]
+                if len(word) >= 4 and word.isalpha() and word.islower() and len(tokenizer.tokenize(word)) == 1:
+                    return sentence, " ".join([*words[:index], tokenizer.mask_token, *words[index + 1 :]])
+    words = (fallback or "a").split(" ")
+    return " ".join(words), " ".join([*words[: len(words) // 2], tokenizer.mask_token, *words[len(words) // 2 + 1 :]])
+
+
+def _tokenizer(folder: Path) -> Any:
+    from longmix.data_prep.tokenizer import load_tokenizer
+
+    return load_tokenizer(folder / Manifest.load(folder).tokenizer["path"])
+
+
+def _texts(dataset: Any, tokenizer: Any) -> Iterator[str]:
+    import numpy as np
+
+    for index in range(min(len(dataset), 500)):
+        sample = dataset.read(np.array([index]))[0]
+        yield tokenizer.decode(sample["input_ids"].tolist(), skip_special_tokens=True)
+
+
+def finetune(plan: Plan) -> str:
+    """Fine-tune on one task; returns how the task is called in the closing table."""
+    if plan.settings["glue"] is None:
+        data, name = str(write_embedded(plan.output / "embedded").glue), TASK_NAME
+    else:
+        data, name = plan.settings["glue"], ""
+    task, examples = find_task(data)
+    epoch_seconds = examples * _EXAMPLE_TOKENS / (plan.speed or 1)
+    epochs = min(_MOST_EPOCHS, max(1, int(plan.finetuning_seconds / epoch_seconds)))
+    if epoch_seconds > 2 * plan.finetuning_seconds:
+        print(f"{task} is large: one pass over it takes about {epoch_seconds / 60:,.0f} minutes here")
+    longmix(
+        *("finetune", "--model", plan.output / "pretrain" / "model"),
+        *("--task", task, "--data", data, "--output", plan.output / "finetune"),
+        *("--seeds", "1", "--epochs", str(epochs), "--lr", f"{plan.recipe.finetune_lr:g}"),
+    )
+    return name or f"GLUE's {task}"
+
+
+def find_task(data: str) -> tuple[str, int]:
+    """CoLA, else the first of GLUE's tasks that `data` holds, and the number of its training examples.
+
+    Raises UserError if it holds none.
+    """
+    from longmix.trainer.finetune.sources import MissingTask, load_task
+    from longmix.trainer.finetune.tasks import TASKS
+
+    for name, task in TASKS.items():
+        try:
+            return name, len(load_task(data, task).train)
+        except MissingTask:
+            continue
+    raise UserError(f"--glue {data} holds none of GLUE's tasks ({', '.join(task.folder for task in TASKS.values())})")

@@ -1,0 +1,74 @@
+"""The text of a quickstart: the embedded one, or the first megabytes of the user's own."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import write_json
+from longmix.data_prep.sources import HubDataset, Source, find_sources
+
+MEGABYTE = 10**6
+# A unigram vocabulary needs text to choose from: so many bytes for each piece.
+_BYTES_PER_PIECE = 100
+_SMALLEST_VOCABULARY = 300
+
+
+@dataclass(frozen=True)
+class Text:
+    """What `longmix prepare text --source` is given, and its size; `note` tells what was left out, or is empty."""
+
+    sources: list[Path | str]
+    bytes: int
+    note: str = ""
+
+
+def take_text(name: str, limit: int, folder: Path) -> Text:
+    """The text at `name` (a path, or `hub:NAME...`) if it has at most `limit` bytes; else its first `limit` bytes,
+    whole lines or records, written to `folder`, where a later call finds them.
+
+    Raises UserError for a text that is missing, empty or cannot be read.
+    """
+    done = folder / "part.json"
+    if done.is_file():
+        values = json.loads(done.read_text(encoding="utf-8"))
+        return Text([folder / file for file in values["files"]], values["bytes"], values["note"])
+    source = find_sources([name])[0]
+    is_remote = any(isinstance(part, HubDataset) for part in source.parts)
+    size = 0 if is_remote else sum(part.path.stat().st_size for part in source.parts)
+    if not is_remote and size <= limit:
+        return Text([name], size)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    files, taken = _copy(source, limit, folder)
+    if taken == 0:
+        raise UserError(f"--text {name} holds no text")
+    whole = f"{size / MEGABYTE:,.0f} MB" if size else "it"
+    note = f"the first {taken / MEGABYTE:,.1f} MB of {whole} (--megabytes)"
+    write_json(done, {"source": name, "files": files, "bytes": taken, "note": note})
+    return Text([folder / file for file in files], taken, note)
+
+
+def vocabulary(size: int, largest: int) -> int:
+    """Pieces of a tokenizer for `size` bytes of text: `largest`, less for a small text."""
+    return min(largest, max(_SMALLEST_VOCABULARY, size // _BYTES_PER_PIECE))
+
+
+def _copy(source: Source, limit: int, folder: Path) -> tuple[list[str], int]:
+    """Lines of text files into one file, records of all others into another; (names, bytes of text)."""
+    taken = 0
+    files: list[str] = []
+    for part in source.parts:
+        name = "part.jsonl" if part.is_records else "part.txt"
+        if name not in files:
+            files.append(name)
+        with open(folder / name, "a", encoding="utf-8") as stream:
+            for unit in part.units():
+                stream.write((json.dumps({"text": unit}, ensure_ascii=False) if part.is_records else unit) + "\n")
+                taken += len(unit.encode()) + 1
+                if taken >= limit:
+                    return files, taken
+            if not part.is_records:
+                stream.write("\n")
+    return files, taken
