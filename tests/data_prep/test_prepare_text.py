@@ -398,7 +398,8 @@ def test_a_worker_that_is_killed_is_reported(tmp_path, corpus, monkeypatch):
 def test_preparing_text_does_not_import_torch(corpus, tmp_path):
     # Workers are started anew for every run: a second of imports each would be most of a small job.
     code = (
-        "import sys; from longmix.data_prep.state import TextSettings; from longmix.data_prep.text import prepare_text\n"
+        "import sys\nfrom longmix.data_prep.state import TextSettings\n"
+        "from longmix.data_prep.text import prepare_text\n"
         f"prepare_text(TextSettings(source=({str(corpus)!r},), vocab_size=100), {str(tmp_path / 'out')!r}, workers=1)\n"
         "print('torch' in sys.modules)"
     )
