@@ -43,8 +43,8 @@ def test_sample_is_bounded_spread_out_and_free_of_the_order(tmp_path):
 def test_threshold_is_one_percent_of_a_large_corpus_and_more_of_a_small_one(tmp_path):
     large = look_at(make_sources(tmp_path, [f"{index} " + "x" * 1000 for index in range(30_000)]))
     assert large.threshold == (1 << 64) // 100
-    small = look_at(make_sources(tmp_path, [f"{index} " + "x" * 1000 for index in range(200)]))
-    documents = Reader(make_sources(tmp_path, [f"{index} " + "x" * 1000 for index in range(200)]), parse_rule(None))
+    small = look_at(make_sources(tmp_path, [f"{index:03} " + "x" * 1000 for index in range(200)]))
+    documents = Reader(make_sources(tmp_path, [f"{index:03} " + "x" * 1000 for index in range(200)]), parse_rule(None))
     assert sum(document.digest < small.threshold for document in documents) == 10
 
 
