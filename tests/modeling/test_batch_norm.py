@@ -115,4 +115,8 @@ def test_two_ranks_share_their_statistics(tmp_path):
     processes = [
         subprocess.Popen([sys.executable, "-c", TWO_RANKS, str(rank), str(tmp_path / "store")]) for rank in range(2)
     ]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    try:
+        assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
