@@ -201,8 +201,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
+    from transformers.utils import logging as transformers_logging
+
     from . import evaluate_checkpoint
 
+    transformers_logging.disable_progress_bar()
     if arguments.fill is not None:
         print(evaluate_checkpoint.fill(arguments.checkpoint, arguments.fill, arguments.top))
     else:

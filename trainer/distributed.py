@@ -70,6 +70,8 @@ def join() -> World:
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
+    # Else DeepSpeed, which Accelerate and transformers import behind our back, guesses it and warns about its guess.
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
     if not torch.distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         torch.distributed.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)

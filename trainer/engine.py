@@ -240,7 +240,6 @@ class AccelerateEngine:
 def _import_deepspeed(world: World):
     # DeepSpeed loads its files with weights_only=False; this makes torch refuse everything but the names below.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
-    os.environ.setdefault("DS_ACCELERATOR", world.device.type)
     # DeepSpeed calls names that torch is about to rename; nothing for a user to act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
     import deepspeed
