@@ -1,8 +1,12 @@
-"""What every test may ask for."""
+"""What every test may ask for, and what holds for all of them."""
 
 import os
 
 import pytest
+
+# Before torch is imported anywhere. One thread: several processes of a test share few cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 @pytest.fixture(scope="session")
