@@ -67,7 +67,9 @@ def _tokenizer_loader(folder: Path | None) -> Callable[[], transformers.PreTrain
 def layout_notes(model: torch.nn.Module, packing: str | None, world_size: int) -> list[str]:
     """One line each for what a reader of the results should know about exactness and packing."""
     notes = []
-    if packing == "documents" and not getattr(model, "isolates_documents", False):
+    # Models of transformers have no mixer class: they take no document ids, so packed documents see each other.
+    isolates = getattr(model, "mixer_class", None) is not None and model.mixer_class.isolates_documents
+    if packing == "documents" and not isolates:
         notes.append(
             f"note: documents that share a row see each other in {model.config.model_type} "
             "(--packing one-per-row keeps them apart)"
