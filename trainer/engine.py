@@ -170,14 +170,19 @@ class AccelerateEngine:
 
         self.world, self.precision = world, precision
         mixed = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
-        self._accelerator = accelerate.Accelerator(mixed_precision=mixed, cpu=world.device.type == "cpu")
+        # Many encoders of transformers have a pooler that masked language modelling does not use.
+        spare = accelerate.DistributedDataParallelKwargs(find_unused_parameters=_has_spare_parameters(model))
+        self._accelerator = accelerate.Accelerator(
+            mixed_precision=mixed, cpu=world.device.type == "cpu", kwargs_handlers=[spare]
+        )
         optimizer = make_adamw(
             parameter_groups(model, configuration.optim),
             configuration.optim,
             GuardedAdamW,
             grad_clip=configuration.optim.grad_clip,
         )
-        self.module = self._accelerator.prepare_model(model)
+        # Alone there is nothing to reduce: no DDP.
+        self.module = self._accelerator.prepare_model(model, evaluation_mode=world.size == 1)
         self._optimizer = optimizer
         self._scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
 
@@ -235,6 +240,11 @@ class AccelerateEngine:
 
     def _bare(self) -> torch.nn.Module:
         return self._accelerator.unwrap_model(self.module)
+
+
+def _has_spare_parameters(model: torch.nn.Module) -> bool:
+    """Whether some parameters may get no gradient: only our own models are known to use all of theirs."""
+    return not type(model).__module__.startswith("longmix.")
 
 
 def _import_deepspeed(world: World):

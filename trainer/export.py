@@ -3,7 +3,6 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -88,7 +87,6 @@ def write_card(
     manifests: list[Manifest],
     parameters: int,
     state: checkpoint.RunState,
-    figures: dict[str, Any],
     notes: list[str],
 ) -> None:
     """The model card, README.md of a model folder: data, packing, steps, recipe, scores."""
@@ -100,7 +98,7 @@ def write_card(
     )
     scores = "\n".join(
         f"| {name} | {value:.4f} |" if isinstance(value, float) else f"| {name} | {value} |"
-        for name, value in figures.items()
+        for name, value in state.figures.items()
     )
     model_type = configuration.model.get("model_type", "")
     write_text(

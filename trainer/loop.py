@@ -40,11 +40,10 @@ class SharedMistake(UserError):
 
 @dataclass
 class Outcome:
-    """How a run ended: exit code, state, and its last evaluation (and test) figures."""
+    """How a run ended: exit code, and its state with the figures of its evaluation (and test)."""
 
     code: int
     state: RunState
-    figures: dict[str, Any]
 
 
 def train(configuration: RunConfiguration, world: World, requests: StopRequests | None = None) -> Outcome:
@@ -107,7 +106,7 @@ class _Run:
         self.model = agree(world, prepared.build)
         self.parameters, self.matrix_parameters = count_parameters(self.model)
         self.notes = layout_notes(self.model, self.data.manifest.packing, world.size)
-        self.figures: dict[str, Any] = {}
+        self.latest: dict[str, Any] = {}
         self.evaluated_at: int | None = None
 
     def train(self, requests: StopRequests) -> Outcome:
@@ -129,7 +128,7 @@ class _Run:
             code = self._train(requests)
             if code == FINISHED:
                 self._finish()
-        return Outcome(code, self.state, self.figures)
+        return Outcome(code, self.state)
 
     def _resume(self) -> RunState:
         found = self.world.from_first(str(checkpoint.newest(self.folder) or "") if self.world.is_first else None)
@@ -170,7 +169,10 @@ class _Run:
                         self._evaluate()
                         # A request that came meanwhile is acted on now, not a step later.
                         stop = self.world.any(requests.requested is not None)
-                    if last or stop or state.step % configuration.checkpoint.every_steps == 0:
+                    due = last or state.step % configuration.checkpoint.every_steps == 0
+                    if due and configuration.checkpoint.best is not None:
+                        self._compare_with_best()
+                    if due or stop:
                         self._save()
                 if stop and not last:
                     self.log.say(f"stopped at step {state.step} by request; the same command goes on from there")
@@ -248,7 +250,7 @@ class _Run:
     def _evaluate(self) -> None:
         if self.data.evaluation is None or self.evaluated_at == self.state.step:
             return
-        self.figures = evaluate(
+        self.latest = evaluate(
             self.engine.module,
             self.data.evaluation,
             self.objective,
@@ -257,22 +259,27 @@ class _Run:
             self.configuration.batch.micro_batch,
         )
         self.evaluated_at = self.state.step
-        self.log.record("eval", self.state.step, self.figures)
+        self.log.record("eval", self.state.step, self.latest)
         best = self.configuration.checkpoint.best
-        if best is not None and best.metric not in self.figures:
+        if best is None:
+            self.state.figures = self.latest
+        elif best.metric not in self.latest:
             raise SharedMistake(
                 f"checkpoint.best.metric is {best.metric}, which the evaluation does not give; "
-                f"it gives {', '.join(self.figures)}"
+                f"it gives {', '.join(self.latest)}"
             )
 
+    def _compare_with_best(self) -> None:
+        """Only where a checkpoint is due: one that a stop request asks for must not change which is the best."""
+        self._evaluate()
+        best, state = self.configuration.checkpoint.best, self.state
+        value = self.latest[best.metric]
+        sign = 1 if best.mode == "max" else -1
+        known = state.best_value
+        if known is None or math.isnan(known) or sign * value > sign * known:
+            state.best_step, state.best_value, state.figures = state.step, value, self.latest
+
     def _save(self) -> None:
-        best = self.configuration.checkpoint.best
-        if best is not None:
-            self._evaluate()
-            value = self.figures[best.metric]
-            sign = 1 if best.mode == "max" else -1
-            if self.state.best_value is None or sign * value > sign * self.state.best_value:
-                self.state.best_step, self.state.best_value = self.state.step, value
         if self.world.is_first:
             folder = checkpoint.begin(self.folder, self.state.step)
         folder = Path(self.world.from_first(str(folder) if self.world.is_first else None))
@@ -288,8 +295,10 @@ class _Run:
 
     def _finish(self) -> None:
         """Make RUN/model from the best or the last checkpoint; read the test set once with it."""
-        step = self.state.best_step if self.configuration.checkpoint.best is not None else self.state.step
+        wants_best = self.configuration.checkpoint.best is not None and self.state.best_step is not None
+        step = self.state.best_step if wants_best else self.state.step
         source = checkpoint.path_of(self.folder, step)
+        agree(self.world, lambda: self._refuse_damaged(source))
         if self.data.test is not None:
             self._test(source / "model")
         if self.world.is_first:
@@ -302,7 +311,6 @@ class _Run:
                 [dataset.manifest for dataset in self.data.train],
                 self.parameters,
                 self.state,
-                self.figures,
                 self.notes,
             )
             export.publish(staged, self.folder / "model")
@@ -310,10 +318,18 @@ class _Run:
             self.log.say(f"finished: {self.folder / 'model'} holds the model of step {step}")
         self.world.barrier()
 
+    def _refuse_damaged(self, source: Path) -> None:
+        reason = checkpoint.defect(source) if self.world.is_first else None
+        if reason is not None:
+            raise UserError(f"the checkpoint to make the model from is damaged: {reason}; longmix export has --step")
+
     def _test(self, checkpoint_model: Path) -> None:
         model = self.objective.auto_class.from_pretrained(checkpoint_model).to(self.world.device)
         figures = evaluate(
             model, self.data.test, self.objective, self.world, None, self.configuration.batch.micro_batch
         )
         self.log.record("test", self.state.step, figures)
-        self.figures = {**self.figures, **{f"test_{name}": value for name, value in figures.items()}}
+        self.state.figures = {
+            **self.state.figures,
+            **{f"test_{name}": value for name, value in figures.items()},
+        }
