@@ -1,5 +1,6 @@
 """A real Slurm cluster of two nodes on this one machine, for the tests of the job scripts."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 NODES = ("longmix-n1", "longmix-n2")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+MARK = "LONGMIX_TEST_CLUSTER"
 HOSTS = Path("/etc/hosts")
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
 
@@ -122,16 +124,23 @@ class Cluster:
         return Job(number, folder / f"{number}.log", self.environment)
 
     def stop(self) -> None:
-        # Jobs first: a slurmd waits for its steps.
-        subprocess.run(["scancel", "--user=root", "--full", "--signal=KILL"], env=self.environment, timeout=20)
-        for daemon in reversed(self.daemons):
-            daemon.send_signal(signal.SIGTERM)
+        """End the daemons, and whatever a failed test left running: every process that carries this cluster's mark."""
+        while processes := self._processes():
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
         for daemon in self.daemons:
-            try:
-                daemon.wait(10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+            daemon.wait()
+
+    def _processes(self) -> list[int]:
+        mark = f"{MARK}={self.folder}\0".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
 
     def reports(self) -> str:
         """The ends of the daemons' logs."""
@@ -167,7 +176,7 @@ def _environment(folder: Path) -> dict[str, str]:
         if not name.startswith(("SLURM", "SBATCH", "LONGMIX_")) and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), SEARCH])
-    return {**ours, "PATH": path, "SLURM_CONF": str(folder / "slurm.conf"), "OMP_NUM_THREADS": "1"}
+    return {**ours, "PATH": path, "SLURM_CONF": f"{folder}/slurm.conf", MARK: str(folder), "OMP_NUM_THREADS": "1"}
 
 
 def _name_nodes() -> str | None:
