@@ -18,20 +18,19 @@ LONGEST = 24
 
 
 def ragged_samples(count, seed):
-    """Packed rows of 4 to 24 tokens: [CLS] document [SEP] document [SEP]; each token tells something of the next."""
+    """Packed rows of 4 to 24 tokens: [CLS] document [SEP] document [SEP]; few tokens are frequent, so that it is soon
+    learnt which."""
     generator = np.random.default_rng(seed)
     for _ in range(count):
         length = int(generator.integers(4, LONGEST + 1))
         tokens = [SPECIAL["[CLS]"]]
         starts = [0]
-        token = int(generator.integers(5, VOCABULARY))
         for position in range(1, length - 1):
             if position > 3 and position < length - 3 and generator.random() < 0.1:
                 tokens.append(SPECIAL["[SEP]"])
                 starts.append(position + 1)
             else:
-                token = 5 + (token + int(generator.integers(1, 3))) % (VOCABULARY - 5)
-                tokens.append(token)
+                tokens.append(min(4 + int(generator.geometric(0.3)), VOCABULARY - 1))
         yield {"input_ids": [*tokens, SPECIAL["[SEP]"]], "document_starts": starts}
 
 
@@ -170,13 +169,12 @@ def clean_environment():
     return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-@pytest.fixture
-def start(tmp_path):
-    """start("-m", "longmix.trainer", ..., environment={}) -> Command; what still runs at the end is killed."""
+def starter(folder):
+    """Yields start(*arguments of python, **environment) -> Command; what still runs at the end is killed."""
     started = []
 
-    def run(*arguments, cwd=tmp_path, **environment):
-        started.append(Command([str(argument) for argument in arguments], cwd, environment))
+    def run(*arguments, **environment):
+        started.append(Command([str(argument) for argument in arguments], folder, environment))
         return started[-1]
 
     yield run
@@ -187,14 +185,26 @@ def start(tmp_path):
 
 
 @pytest.fixture
+def start(tmp_path):
+    """start("-m", "longmix.trainer", ..., NAME=value) -> Command, run in tmp_path."""
+    yield from starter(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def start_for_module(tmp_path_factory):
+    """`start` for what the tests of a module share."""
+    yield from starter(tmp_path_factory.mktemp("started"))
+
+
+@pytest.fixture
 def longmix(start):
     """longmix("train", ...) -> Command: the command line in a process of its own."""
     return lambda *arguments, **environment: start("-m", "longmix.trainer", *arguments, **environment)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def world():
-    """This process as the only rank of a run, for all tests that train in-process."""
+    """This process as the only rank of a run, for the tests of a module that train in-process."""
     from longmix.trainer import distributed
 
     before = dict(os.environ)
@@ -205,12 +215,27 @@ def world():
         del os.environ[name]
 
 
+class StopAfter:
+    """Stop requests that come at a given step, counted from the start of this process's part of the run."""
+
+    def __init__(self, steps):
+        self.remaining = steps
+
+    @property
+    def requested(self):
+        # Asked once in every step.
+        self.remaining -= 1
+        return None if self.remaining >= 0 else "SIGTERM"
+
+
 @pytest.fixture
 def train(world, run_values):
-    """train(folder, model type, **changes) -> Outcome of a tiny in-process run."""
+    """train(folder, model type, stop_after=None, **changes) -> Outcome of a tiny in-process run."""
     from longmix.trainer import configuration, loop
 
-    def run(folder, model_type="transformer", **changes):
-        return loop.train(configuration.from_dict(run_values(folder, model_type, **changes), "test"), world)
+    def run(folder, model_type="transformer", stop_after=None, **changes):
+        requests = StopAfter(10**9 if stop_after is None else stop_after)
+        checked = configuration.from_dict(run_values(folder, model_type, **changes), "test")
+        return loop.train(checked, world, requests)
 
     return run
