@@ -46,7 +46,7 @@ def _stage(number: int, title: str, work: Callable[[], Any]) -> Any:
     started = time.monotonic()
     result = work()
     seconds = round(time.monotonic() - started)
-    print(f"    {seconds // 60}:{seconds % 60:02d} minutes", flush=True)
+    print(f"({seconds // 60}:{seconds % 60:02d} minutes)", flush=True)
     return result
 
 

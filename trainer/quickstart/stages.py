@@ -21,7 +21,7 @@ from .text import MEGABYTE, take_text, vocabulary
 _MEASURED_STEPS = 30
 _EVALUATIONS = 5
 _EXAMPLE_TOKENS = 40  # to judge how long a pass over a task takes; its padding counts
-_MOST_EPOCHS = 10
+_MOST_EPOCHS = 6
 _SENTENCE = re.compile(r"(?<=[.!?] )[A-Z][^.!?]{40,160}[.!?](?= )")
 
 
@@ -80,7 +80,7 @@ def run_values(plan: Plan) -> dict[str, Any]:
         "optim": {"lr": recipe.lr, "schedule": "linear", "warmup_steps": steps // 12, "max_steps": steps},
         "eval": {"every_steps": -(-steps // _EVALUATIONS), "samples": 500},
         "checkpoint": {"every_steps": -(-steps // _EVALUATIONS), "keep": 1},
-        "log": {"every_steps": max(1, steps // 50)},
+        "log": {"every_steps": max(1, steps // 25)},
     }
 
 
@@ -173,12 +173,13 @@ def finetune(plan: Plan) -> str:
     """Fine-tune on one task; returns how the task is called in the closing table."""
     if plan.settings["glue"] is None:
         data, name = str(write_embedded(plan.output / "embedded").glue), TASK_NAME
+        print(f"the task is {name}: not CoLA, but read as `--task cola`")
     else:
         data, name = plan.settings["glue"], ""
     task, examples = find_task(data)
     epoch_seconds = examples * _EXAMPLE_TOKENS / (plan.speed or 1)
     epochs = min(_MOST_EPOCHS, max(1, int(plan.finetuning_seconds / epoch_seconds)))
-    if epoch_seconds > 2 * plan.finetuning_seconds:
+    if epoch_seconds > max(60, 2 * plan.finetuning_seconds):
         print(f"{task} is large: one pass over it takes about {epoch_seconds / 60:,.0f} minutes here")
     longmix(
         *("finetune", "--model", plan.output / "pretrain" / "model"),
