@@ -73,9 +73,17 @@ class DeepSpeedEngine:
                 )
             else:
                 optimizer = make_adamw(groups, configuration.optim)
+        takes_a_step = self.stage == 0 and precision != "fp32" and optimizer is not None
+        if takes_a_step:
+            for group in optimizer.param_groups:
+                group["lr"] = 0.0
         self.module, *_ = deepspeed.initialize(
             model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
         )
+        if takes_a_step:
+            # To allocate its moments, DeepSpeed has taken a step with zero gradients: it must not count in Adam's
+            # correction of their bias. The rate of 0 kept it from decaying weights; every step sets its own.
+            optimizer.state.clear()
 
     def forward_backward(self, micro_batches: list[dict[str, torch.Tensor]], forward: Forward) -> torch.Tensor:
         """Accumulate gradients over the micro-batches; the summed statistics."""

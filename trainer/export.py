@@ -1,5 +1,6 @@
 """Plain Hugging Face folders: config.json, model.safetensors, tokenizer, and a model card."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import flush_to_disk, write_text
+from longmix.data_prep.files import flush_to_disk, write_json, write_text
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import replace_folder
 from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
@@ -27,8 +28,11 @@ def tokenizer_folder(data: str, manifest: Manifest) -> Path | None:
 def save_model(
     model: transformers.PreTrainedModel, state: dict[str, torch.Tensor], folder: Path, tokenizer: Path | None
 ) -> None:
-    """Write a Hugging Face folder from gathered weights; tied weights are stored once."""
+    """Write a Hugging Face folder from gathered fp32 weights; tied weights are stored once."""
     model.save_pretrained(folder, state_dict=state)
+    # The type of the model in memory (bf16 under ZeRO) stands there, and from_pretrained would round to it.
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    write_json(folder / "config.json", {**config, "dtype": "float32"})
     for path in folder.iterdir():
         # safetensors writes for the owner alone; a checkpoint is shared like any other file.
         path.chmod(0o666 & ~_umask())
