@@ -364,6 +364,8 @@ def _out_of_range(configuration: RunConfiguration) -> list[Mistake]:
         "deepspeed",
         f"is {configuration.deepspeed!r}: neither {', '.join(SHIPPED_DEEPSPEED)}, null, nor an existing JSON file",
     )
+    check(not configuration.checkpoint.asynchronous, "checkpoint.asynchronous", "is true, but is not there yet")
+    check(data.cache.dir is None, "data.cache.dir", f"is {data.cache.dir!r}, but the cache is not there yet")
     keys = set(flatten(configuration.to_dict()))
     for entry in configuration.run.allow_changes:
         known = entry in keys or any(key.startswith(f"{entry}.") for key in keys) or entry.startswith("model.")
