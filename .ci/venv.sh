@@ -23,23 +23,28 @@ find_python() {
 apt install python3 python3-venv, or set PYTHON"
 }
 
-# make_venv EXTRA: .venv with longmix[EXTRA] (EXTRA may be empty), installed again only when what it depends on changed.
+# make_venv EXTRA: in the repository, .venv with longmix[EXTRA] (EXTRA may be empty), installed again only when what it
+# depends on has changed.
 make_venv() {
-    local extra=$1 stamp wanted
+    local extra=$1 stamp wanted quiet=()
     stamp=.venv/longmix-installed${extra:+-$extra}
     # The folder is part of it: a moved repository takes its .venv along, and the paths in that no longer hold.
     wanted=$(cat pyproject.toml constraints.txt <(echo "$PWD") | sha256sum)
     if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && .venv/bin/python -c '' 2>/dev/null; then
         return
     fi
-    find_python
-    echo "making .venv with $("$python" --version) (the first time fetches some hundred megabytes, with a GPU gigabytes)"
-    # A .venv of another folder or of a Python that is gone is made anew; one that works is kept and brought up to date.
-    if ! [[ -d .venv && $(cat .venv/longmix-folder 2>/dev/null) == "$PWD" ]] || ! .venv/bin/python -c '' 2>/dev/null; then
+    # One that was moved here, or whose Python is gone, is made anew; any other is brought up to date.
+    if [[ $(cat .venv/longmix-folder 2>/dev/null || echo "$PWD") != "$PWD" ]] || ! .venv/bin/python -c '' 2>/dev/null; then
+        find_python
+        echo "making .venv with $("$python" --version)"
         "$python" -m venv --clear .venv || die "$python -m venv .venv failed (see above)"
         echo "$PWD" >.venv/longmix-folder
     fi
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".${extra:+[$extra]}" ||
-        die "pip could not install longmix into .venv (see above); run the same command again once that is mended"
+    echo "installing longmix and what it needs (the first time fetches torch: up to some gigabytes)"
+    # Somebody who watches sees the downloads; a log needs no such lines.
+    [[ -t 1 ]] || quiet=(--quiet)
+    .venv/bin/python -m pip install "${quiet[@]}" --disable-pip-version-check -c constraints.txt \
+        -e ".${extra:+[$extra]}" ||
+        die "pip could not install longmix into .venv (see above); give the same command again once that is mended"
     echo "$wanted" >"$stamp"
 }

@@ -11,7 +11,6 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 
 FILE_NAME = "quickstart.json"
-_FORMAT = 1
 PRETRAINING_SHARE = 0.75
 
 
@@ -59,6 +58,7 @@ class Plan:
     """Settings of the user and what followed from them; `speed` is None until it has been measured."""
 
     output: Path
+    begun_in: str  # paths, in the run file too, are relative to it
     settings: dict[str, Any]
     recipe: Recipe
     speed: float | None = None
@@ -71,22 +71,26 @@ class Plan:
             UserError: the folder holds a quickstart with other settings, or something else.
         """
         folder = Path(output)
-        settings = {**settings, "started in": os.getcwd()}
         path = folder / FILE_NAME
         if not path.is_file():
             if folder.is_dir() and any(folder.iterdir()):
                 raise UserError(f"--output {folder} already holds other files: choose another folder, or empty it")
             folder.mkdir(parents=True, exist_ok=True)
-            plan = cls(folder, settings, Recipe.of(devices))
+            plan = cls(folder, os.getcwd(), settings, Recipe.of(devices))
             plan.save()
             return plan
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            plan = cls(folder, values["settings"], Recipe(**values["recipe"]), values["speed"])
+            plan = cls(folder, values["begun_in"], values["settings"], Recipe(**values["recipe"]), values["speed"])
         except (ValueError, KeyError, TypeError):
             raise UserError(
                 f"{path} is damaged, or of another version: delete {folder}, or choose another --output"
             ) from None
+        if plan.begun_in != os.getcwd():
+            raise UserError(
+                f"the quickstart in {folder} was begun in {plan.begun_in}: give the command there, or choose another "
+                "--output"
+            )
         changed = [
             f"--{name} was {plan.settings.get(name)}, now {value}"
             for name, value in settings.items()
@@ -100,15 +104,9 @@ class Plan:
         return plan
 
     def save(self) -> None:
-        write_json(
-            self.output / FILE_NAME,
-            {
-                "format": _FORMAT,
-                "settings": self.settings,
-                "recipe": dataclasses.asdict(self.recipe),
-                "speed": self.speed,
-            },
-        )
+        values = dataclasses.asdict(self)
+        values.pop("output")
+        write_json(self.output / FILE_NAME, values)
 
     @property
     def pretraining_seconds(self) -> float:

@@ -18,7 +18,7 @@ from .commands import longmix, longmix_quietly
 from .plan import Plan
 from .text import MEGABYTE, take_text, vocabulary
 
-_MEASURED_STEPS = 30
+MEASURED_STEPS = 30
 _EVALUATIONS = 5
 _EXAMPLE_TOKENS = 40  # to judge how long a pass over a task takes; its padding counts
 _MOST_EPOCHS = 6
@@ -51,7 +51,7 @@ def pretrain(plan: Plan) -> None:
     """Measure the speed, write the run file, train."""
     run_file, run = plan.output / "pretrain.yaml", plan.output / "pretrain"
     if plan.speed is None:
-        print(f"measuring the speed of this machine ({_MEASURED_STEPS} steps)", flush=True)
+        print(f"measuring the speed of this machine ({MEASURED_STEPS} steps)", flush=True)
         plan.speed = _measure(plan)
         plan.save()
     if not run_file.is_file():
@@ -103,8 +103,8 @@ def _measure(plan: Plan) -> float:
     values = {
         **_common_values(plan, run),
         "data": {"train": _common_values(plan, run)["data"]["train"]},
-        "optim": {"lr": plan.recipe.lr, "warmup_steps": _MEASURED_STEPS, "max_steps": _MEASURED_STEPS},
-        "log": {"every_steps": _MEASURED_STEPS // 3, "tensorboard": False},
+        "optim": {"lr": plan.recipe.lr, "warmup_steps": MEASURED_STEPS, "max_steps": MEASURED_STEPS},
+        "log": {"every_steps": MEASURED_STEPS // 3, "tensorboard": False},
     }
     run.mkdir()
     write_text(run / "speed.yaml", yaml.safe_dump(values))

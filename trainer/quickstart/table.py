@@ -35,7 +35,7 @@ def closing_table(plan: Plan, corpus: str, task: str) -> str:
             "masked accuracy",
             f"{100 * before['masked_accuracy']:.1f} % before, {100 * after['masked_accuracy']:.1f} % after",
         ),
-        *_task_rows(task, json.loads((plan.output / "finetune" / "results.json").read_text(encoding="utf-8"))),
+        *task_rows(task, json.loads((plan.output / "finetune" / "results.json").read_text(encoding="utf-8"))),
     ]
     places = [
         ("data, tokenizer", data),
@@ -59,7 +59,8 @@ def _speed(run: Path) -> float:
     return sum(tokens) / sum(count / record["tokens_per_second"] for count, record in zip(tokens, found, strict=True))
 
 
-def _task_rows(name: str, results: dict[str, Any]) -> list[tuple[str, str]]:
+def task_rows(name: str, results: dict[str, Any]) -> list[tuple[str, str]]:
+    """What fine-tuning's results.json says about its one task, each score with its interval and the baseline."""
     rows = [("task", name)]
     for split in results["tasks"][0]["splits"]:
         figures = split["figures"]
