@@ -6,6 +6,7 @@
 import argparse
 import os
 import sys
+import time
 import traceback
 
 from longmix.data_prep import command as prepare_command
@@ -21,7 +22,7 @@ EXIT_CODES = (
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; `argv` without the program's name. Returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parse(argv)
     try:
         return arguments.run(arguments)
     except UserError as error:
@@ -36,6 +37,17 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of our output has gone (`| head`): nothing left to say, and nowhere to say it.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return launch.OURS
+
+
+def _parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and hasattr(arguments, "settings") and not any(text.startswith("-") for text in rest):
+        # argparse takes a list of positional arguments in one piece: changes may stand behind options, too.
+        arguments.settings += rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return arguments
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,7 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     add_finetune_parser(verbs)
     _add_evaluate(verbs)
     _add_export(verbs)
-    doctor = verbs.add_parser("doctor", help="what a bug report needs, and what is wrong here")
+    doctor = verbs.add_parser(
+        "doctor",
+        help="what a bug report needs, and what is wrong here",
+        description="Print versions, devices and whether this torch supports them, precisions, compilers and which "
+        "kernels will run; then what is wrong, with its remedy. Exit code 1 if something is.",
+    )
     doctor.set_defaults(run=_doctor)
     return parser
 
@@ -99,22 +116,34 @@ def _train(arguments: argparse.Namespace) -> int:
         raise UserError("name at least one run file before the changes; configs/ holds examples")
     if arguments.processes is not None and arguments.processes < 1:
         raise UserError(f"--processes is {arguments.processes}, but must be at least 1")
-    configuration = configurations.load(paths, overrides)
-    if launch.is_worker():
-        return _work(configuration)
-    processes = arguments.processes or _devices()
     if arguments.check:
-        from .check import report
+        return _check(configurations.load(paths, overrides), arguments.processes)
+    launch.leave_with_launcher()
+    # Noted from here on: what is imported and built next takes long, and the signal must not end it half-way.
+    with StopRequests() as requests:
+        configuration = configurations.load(paths, overrides)
+        processes = 1 if launch.is_worker() else arguments.processes or _devices()
+        if processes == 1:
+            return _train_as_rank(configuration, requests)
+        from .run_data import check_processes, open_data
 
-        print(report(configuration, processes))
-        return 0
-    from .run_data import check_processes, open_data
+        check_processes(configuration, processes)
+        open_data(configuration)
+        if requests.requested is not None:
+            return launch.INTERRUPTED
+        return launch.launch(["train", *arguments.settings], processes)
 
-    check_processes(configuration, processes)
-    if processes == 1:
-        return _work(configuration)
-    open_data(configuration)
-    return launch.launch(["train", *arguments.settings], processes)
+
+def _check(configuration, processes: int | None) -> int:
+    """Describe the run for `processes`; of several workers (torchrun, srun) the first does it for all."""
+    from .check import report
+
+    if launch.is_worker():
+        if os.environ["RANK"] != "0":
+            return 0
+        processes = int(os.environ["WORLD_SIZE"])
+    print(report(configuration, processes or _devices()))
+    return 0
 
 
 def _devices() -> int:
@@ -123,15 +152,8 @@ def _devices() -> int:
     return max(1, torch.cuda.device_count())
 
 
-def _work(configuration) -> int:
-    """Train as one rank. Ranks leave together; one that fails leaves at once, with its reason."""
-    launch.leave_with_launcher()
-    # Noted from here on: what is imported and built next takes long, and the signal must not end it half-way.
-    with StopRequests() as requests:
-        return _train_as_rank(configuration, requests)
-
-
 def _train_as_rank(configuration, requests: StopRequests) -> int:
+    """Train as one rank. Ranks leave together; one that fails leaves at once, with its reason."""
     from transformers.utils import logging as transformers_logging
 
     from . import distributed, loop
@@ -154,6 +176,11 @@ def _train_as_rank(configuration, requests: StopRequests) -> int:
         if isinstance(error, UserError):
             _tell(error)
             code = launch.USER_MISTAKE
+        elif distributed.is_lost_rank(error):
+            # The lost rank, or whoever started it, tells the reason first.
+            time.sleep(1.0)
+            print(f"longmix: rank {world.rank} ends, because another rank has gone", file=sys.stderr)
+            code = launch.OURS
         else:
             print(f"longmix: rank {world.rank} failed: {type(error).__name__}: {error}", file=sys.stderr)
             traceback.print_exc()

@@ -79,6 +79,12 @@ def join() -> World:
     return World(rank, size, device, control)
 
 
+def is_lost_rank(error: Exception) -> bool:
+    """Whether an exchange failed because another rank has gone: that one's reason matters, not this error."""
+    signs = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "remote process exited")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+
+
 def leave(world: World) -> None:
     """Leave together, so that no rank looks like a failure to another."""
     world.barrier()

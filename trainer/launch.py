@@ -40,8 +40,10 @@ def launch(arguments: list[str], processes: int) -> int:
     # Workers that each take every core slow one another down.
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     workers: list[subprocess.Popen] = []
+    forwarded: set[int] = set()
 
     def forward(number: int, frame: object) -> None:
+        forwarded.add(number)
         for worker in workers:
             if worker.poll() is None:
                 worker.send_signal(number)
@@ -57,19 +59,28 @@ def launch(arguments: list[str], processes: int) -> int:
                     start_new_session=True,
                 )
             )
-        return _wait(workers)
+            for number in forwarded:
+                # It came while this worker was being started.
+                workers[-1].send_signal(number)
+        return _wait(workers, forwarded)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _wait(workers: list[subprocess.Popen]) -> int:
-    """Wait for all; once one has failed the others are ended after a grace."""
+def _wait(workers: list[subprocess.Popen], forwarded: set[int]) -> int:
+    """Wait for all; once one has failed the others are ended after a grace.
+
+    A worker that a forwarded signal ended had not begun to listen: it was interrupted, and has lost nothing.
+    """
     deadline, first_failure = None, None
-    while any(worker.poll() is None for worker in workers):
+    # Every one is asked every time: the first rank lives on while another has died.
+    while None in [worker.poll() for worker in workers]:
         if first_failure is None:
             first_failure = _failure(workers)
-            deadline = None if first_failure is None else time.monotonic() + GRACE_SECONDS
+            if first_failure is not None:
+                deadline = time.monotonic() + GRACE_SECONDS
+                _report_kill(*first_failure, forwarded)
         elif time.monotonic() > deadline:
             for worker in workers:
                 if worker.poll() is None:
@@ -78,18 +89,31 @@ def _wait(workers: list[subprocess.Popen]) -> int:
     codes = [worker.returncode for worker in workers]
     if USER_MISTAKE in codes:
         return USER_MISTAKE
-    rank, code = first_failure or _failure(workers) or (0, 0)
-    if code < 0:
-        print(f"longmix: rank {rank} was killed by {signal.Signals(-code).name}", file=sys.stderr)
-    if code != 0:
+    if any(-code in forwarded for code in codes):
+        return INTERRUPTED
+    if first_failure is None:
+        first_failure = _failure(workers)
+        if first_failure is not None:
+            _report_kill(*first_failure, forwarded)
+    if first_failure is not None:
         return OURS
     return INTERRUPTED if INTERRUPTED in codes else 0
 
 
+def _report_kill(rank: int, code: int, forwarded: set[int]) -> None:
+    """What a killed worker cannot tell itself."""
+    if code < 0 and -code not in forwarded:
+        print(f"longmix: rank {rank} was killed by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
+
+
 def _failure(workers: list[subprocess.Popen]) -> tuple[int, int] | None:
-    """(rank, exit code) of the first worker that has ended otherwise than finished or interrupted."""
-    ended = ((rank, worker.returncode) for rank, worker in enumerate(workers))
-    return next(((rank, code) for rank, code in ended if code not in (None, 0, INTERRUPTED)), None)
+    """(rank, exit code) of a worker that has ended otherwise than finished or interrupted; a killed one before others.
+
+    A killed worker makes the others fail, never the other way round.
+    """
+    ended = ((worker.returncode, rank) for rank, worker in enumerate(workers))
+    failed = sorted((code, rank) for code, rank in ended if code not in (None, 0, INTERRUPTED))
+    return (failed[0][1], failed[0][0]) if failed else None
 
 
 def leave_with_launcher() -> None:

@@ -41,18 +41,44 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
         UserError: whatever a user can mend.
     """
     precision = resolve_precision(configuration.precision, device)
-    check_processes(configuration, world_size)
+    mistakes = Mistakes()
     if precision == "fp16" and device.type == "cpu":
-        raise UserError("precision fp16 needs a GPU; on a CPU use fp32 or bf16")
+        mistakes.texts.append("precision fp16 needs a GPU; on a CPU use fp32 or bf16")
+    with mistakes:
+        check_processes(configuration, world_size)
     if configuration.deepspeed is not None:
-        deepspeed_config.check(configuration, precision, world_size)
-    data = open_data(configuration)
-    tokenizer = tokenizer_folder(configuration.data.sources()[0].path, data.manifest)
-    objective = make_objective(
-        configuration.objective, configuration.run.seed, data.manifest, _tokenizer_loader(tokenizer)
-    )
-    config = model_configuration(configuration, data.manifest, objective.auto_class)
-    return Prepared(configuration, precision, data, objective, tokenizer, config)
+        with mistakes:
+            deepspeed_config.check(configuration, precision, world_size)
+    prepared = None
+    with mistakes:
+        data = open_data(configuration)
+        tokenizer = tokenizer_folder(configuration.data.sources()[0].path, data.manifest)
+        objective = make_objective(
+            configuration.objective, configuration.run.seed, data.manifest, _tokenizer_loader(tokenizer)
+        )
+        config = model_configuration(configuration, data.manifest, objective.auto_class)
+        prepared = Prepared(configuration, precision, data, objective, tokenizer, config)
+    mistakes.tell()
+    return prepared
+
+
+class Mistakes:
+    """A context that notes a user's mistake and lets the checks after it go on; `tell` raises them as one."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, UserError):
+            self.texts.append(str(error))
+        return isinstance(error, UserError)
+
+    def tell(self) -> None:
+        if self.texts:
+            raise UserError("; ".join(self.texts))
 
 
 def _tokenizer_loader(folder: Path | None) -> Callable[[], transformers.PreTrainedTokenizerBase]:
