@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 ENGINES = ["zero0", "zero1", "zero2", "zero3", None]
+RESUMED = [("zero0", "bf16"), ("zero1", "fp32"), ("zero2", "bf16"), ("zero3", "bf16"), (None, "bf16")]
 QUIET = {"eval.every_steps": 1000, "checkpoint.every_steps": 1000}
 
 
@@ -56,9 +57,10 @@ def poison_cases(ranks):
 @pytest.fixture(scope="module")
 def runs(start_for_module, run_values, tmp_path_factory):
     """{(ranks, *case): (run folder, report)}, each rank count in one start."""
-    done = {}
-    for ranks in (1, 2):
-        root = tmp_path_factory.mktemp(f"ranks{ranks}")
+    done, shared = {}, tmp_path_factory.mktemp("engines")
+    for ranks in (2, 1):
+        root = shared / str(ranks)
+        root.mkdir()
         jobs, keys = [], []
 
         def add(key, values, root=root, ranks=ranks, jobs=jobs, keys=keys, **job):
@@ -73,6 +75,19 @@ def runs(start_for_module, run_values, tmp_path_factory):
             changes = {"deepspeed": engine, "precision": precision, "data.eval": None, **QUIET}
             poison = {"steps": [2, 3], "rank": ranks - 1, "kind": kind}
             add(("poison", *case), run_values("", **changes), poison=poison, digest=True)
+        if ranks == 2:
+            for engine, precision in RESUMED:
+                changes = {"deepspeed": engine, "precision": precision, "model.hidden_dropout_prob": 0.1}
+                changes["checkpoint.every_steps"] = 4
+                for part, stop_after in (("whole", 10**9), ("first", 2), ("rest", 10**9)):
+                    name = "whole" if part == "whole" else "parts"
+                    add((part, engine, precision), run_values("", "s3attention", **changes), stop_after=stop_after)
+                    jobs[-1]["values"]["run"]["dir"] = str(root / f"{name}-{engine}-{precision}")
+        for engine in ("zero0", "zero1", None):
+            # Begun by two ranks, gone on with by one.
+            changes = {"deepspeed": engine, "optim.max_steps": 8, **QUIET}
+            add(("moved", engine), run_values("", **changes), stop_after=3 if ranks == 2 else 10**9)
+            jobs[-1]["values"]["run"]["dir"] = str(shared / f"moved-{engine}")
         for name, last in (("nine", 12), ("ten", 13)) if ranks == 2 else ():
             changes = {"deepspeed": "zero1", "optim.max_steps": 15, "data.eval": None}
             add(name, run_values("", **changes), poison={"steps": list(range(3, last)), "rank": 1, "kind": "loss"})
@@ -235,3 +250,35 @@ def test_ten_in_a_row_stop_the_run(runs):
     assert (nine["code"], nine["skipped"]) == (0, 9)
     assert "10 steps in a row had a loss or gradients that are not finite (last: step 13)" in ten["error"]
     assert "Lower optim.lr" in ten["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "precision"), RESUMED)
+def test_a_stopped_run_goes_on_bit_for_bit(runs, read_metrics, engine, precision):
+    whole, report = runs[2, "whole", engine, precision]
+    assert report["code"] == 0 and runs[2, "first", engine, precision][1]["code"] == 75
+    parts, report = runs[2, "rest", engine, precision]
+    assert report["code"] == 0 and parts != whole
+    timed = ("tokens_per_second", "data_wait_fraction")
+    records = [
+        [{name: value for name, value in record.items() if name not in timed} for record in read_metrics(folder)]
+        for folder in (whole, parts)
+    ]
+    assert records[0] == records[1]
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, parts)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_another_number_of_ranks_goes_on_where_it_can(runs, read_metrics):
+    curves = []
+    for engine in ("zero0", None):
+        assert runs[2, "moved", engine][1]["code"] == 75
+        folder, report = runs[1, "moved", engine]
+        assert report["code"] == 0
+        curves.append([record["loss"] for record in read_metrics(folder, "train")])
+        assert [record["step"] for record in read_metrics(folder, "train")] == list(range(1, 9))
+    np.testing.assert_allclose(curves[0], curves[1], rtol=0, atol=1e-5)
+    refused = runs[1, "moved", "zero1"][1]["error"]
+    assert "was written by 2 processes and this run has 1" in refused and "resume with 2 processes" in refused
+    assert "model.from=" in refused
