@@ -29,6 +29,7 @@ def closing_table(plan: Plan, corpus: str, task: str) -> str:
         ("corpus", corpus),
         ("", f"{documents:,} documents, {size / 1e6:,.1f} MB"),
         ("tokens", f"{train.tokens:,} to train on, {validation.tokens:,} held out; vocabulary {train.vocab_size:,}"),
+        ("model", _model(settings)),
         ("pre-training", f"{steps:,} steps, {last['tokens_seen']:,} tokens, {_speed(run):,.0f} tokens/s"),
         ("held-out loss", f"{before['loss']:.3f} before, {after['loss']:.3f} after"),
         (
@@ -49,6 +50,11 @@ def closing_table(plan: Plan, corpus: str, task: str) -> str:
 
 def _lines(rows: list[tuple[str, Any]]) -> str:
     return "\n".join(f"  {name:<17}{value}" for name, value in rows)
+
+
+def _model(settings: dict[str, Any]) -> str:
+    model = settings["model"]
+    return f"{model['model_type']}, {model['num_hidden_layers']} layers of width {model['hidden_size']}"
 
 
 def _speed(run: Path) -> float:
