@@ -121,8 +121,8 @@ def _train(arguments: argparse.Namespace) -> int:
     launch.leave_with_launcher()
     # Noted from here on: what is imported and built next takes long, and the signal must not end it half-way.
     with StopRequests() as requests:
-        configuration = configurations.load(paths, overrides)
         processes = 1 if launch.is_worker() else arguments.processes or _devices()
+        configuration = configurations.load(paths, overrides, model_later=processes > 1)
         if processes == 1:
             return _train_as_rank(configuration, requests)
         from .run_data import check_processes, open_data

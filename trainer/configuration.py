@@ -131,26 +131,31 @@ class RunConfiguration:
 PROVENANCE_KEY = "provenance"
 
 
-def load(paths: list[str], overrides: list[str]) -> RunConfiguration:
+def load(paths: list[str], overrides: list[str], model_later: bool = False) -> RunConfiguration:
     """Read run files and `dotted.key=value` changes into a checked configuration.
+
+    Args:
+        model_later: leave the keys of `model` unchecked if nothing else is wrong: a launcher, whose workers check them
+            anyway, starts in a fraction of the time without transformers.
 
     Raises:
         UserError: all mistakes at once, each with its file, its key and the nearest valid name.
     """
     settings = read_settings(paths, overrides)
     settings.values.pop(PROVENANCE_KEY, None)
-    return from_settings(settings)
+    return from_settings(settings, model_later)
 
 
-def from_settings(settings: Settings) -> RunConfiguration:
+def from_settings(settings: Settings, model_later: bool = False) -> RunConfiguration:
     """Build and check; see `load`."""
-    from .model import field_mistakes  # imports transformers, which a command's help can do without
-
     mistakes: list[Mistake] = []
     configuration = _build(RunConfiguration, settings.values, "", mistakes)
     noted = {key for key, _ in mistakes}
     mistakes += [(key, text) for key, text in _out_of_range(configuration) if key not in noted]
-    mistakes += field_mistakes(configuration.model)
+    if mistakes or not model_later:
+        from .model import field_mistakes
+
+        mistakes += field_mistakes(configuration.model)
     if mistakes:
         raise UserError("; ".join(_located(key, text, settings.origin) for key, text in mistakes))
     return configuration

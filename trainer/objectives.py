@@ -18,7 +18,6 @@ from longmix.data_prep.manifest import Manifest
 
 from .collate import collate
 from .configuration import ObjectiveSection
-from .finetune import metrics
 from .masking import IGNORED, TokenMasker, word_starts
 from .order import Draw
 
@@ -115,6 +114,8 @@ class LabelledSamples:
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
         """Loss and the metrics of the task: correlations, or accuracy, Matthews and (two classes) F1."""
+        from .finetune import metrics  # imports scikit-learn, which pre-training can do without
+
         loss_sum, _, items = sums.tolist()
         stacked = np.concatenate(outputs)
         logits, labels = stacked[:, :-1], stacked[:, -1]

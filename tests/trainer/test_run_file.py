@@ -115,6 +115,14 @@ def test_mistyped_model_fields_are_told_with_the_other_mistakes(write, small):
     assert "optim.lrr is not a key" in text
 
 
+def test_a_launcher_leaves_the_model_to_its_workers_unless_something_is_wrong(write, small):
+    path = write("b.yaml", "model: {hiden_size: 16}\n")
+    assert configurations.load([small, path], [], model_later=True).model["hiden_size"] == 16
+    with pytest.raises(UserError, match=r"model\.hiden_size is no field.*|optim\.lrr.*") as caught:
+        configurations.load([small, path], ["optim.lrr=1"], model_later=True)
+    assert "model.hiden_size" in str(caught.value) and "optim.lrr" in str(caught.value)
+
+
 def test_an_unknown_model_type_names_the_nearest(small):
     text = mistakes_of(small, "model.model_type=s3atention", "optim.lr=0")
     assert "model.model_type 's3atention' is unknown; did you mean s3attention?" in text
