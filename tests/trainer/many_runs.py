@@ -7,6 +7,7 @@ hash of the parameters after every step.
 """
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -91,6 +92,8 @@ def main():
     world = distributed.join()
     with open(sys.argv[1]) as file:
         jobs = json.load(file)
+    # Stage 3 collects garbage again and again: not what the imports have made.
+    gc.freeze()
     for job in jobs:
         digests = [] if job.get("digest") else None
         report = {}

@@ -35,7 +35,7 @@ def curve_cases(ranks):
     for engine in ENGINES:
         cases["s3attention", engine] = "s3attention", {"optim.max_steps": 50, "deepspeed": engine}
         cases["transformer", engine] = "transformer", {"optim.max_steps": 12, "deepspeed": engine}
-        cases["bf16", engine] = "s3attention", {"optim.max_steps": 20, "deepspeed": engine, "precision": "bf16"}
+        cases["bf16", engine] = "s3attention", {"optim.max_steps": 12, "deepspeed": engine, "precision": "bf16"}
     if ranks == 1:
         whole = {"optim.max_steps": 50, "deepspeed": "zero1", "batch.micro_batch": 16}
         cases["whole batch"] = "s3attention", whole
@@ -69,7 +69,8 @@ def runs(start_for_module, run_values, tmp_path_factory):
             keys.append((ranks, *(key if isinstance(key, tuple) else (key,))))
 
         for key, (model_type, changes) in curve_cases(ranks).items():
-            add(key, run_values("", model_type, **{"optim.warmup_steps": 5, **QUIET, **changes}))
+            cut = {"batch.micro_batch": 8 if ranks == 1 else 4}
+            add(key, run_values("", model_type, **{"optim.warmup_steps": 5, **cut, **QUIET, **changes}))
         for case in poison_cases(ranks):
             engine, precision, kind = case
             changes = {"deepspeed": engine, "precision": precision, "data.eval": None, **QUIET}

@@ -3,6 +3,8 @@
 import json
 import logging
 import math
+import os
+import signal
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from longmix.data_prep.errors import UserError
 from longmix.trainer import checkpoint, evaluate_checkpoint
 from longmix.trainer.cli import main
+from longmix.trainer.stopping import STOP_SIGNALS, StopRequests
 
 TIMED = ("tokens_per_second", "data_wait_fraction")
 
@@ -328,3 +331,25 @@ def test_model_cards_and_configurations_do_not_name_a_tokenizer_that_is_not_ther
     assert not list((folder / "model").glob("tokenizer*"))
     config = json.loads((folder / "model" / "config.json").read_text())
     assert config["vocab_size"] == 96 and config["buffer_seed"] == 0
+
+
+def test_signals_are_noted_and_a_second_interrupt_is_obeyed_at_once():
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        with StopRequests() as requests:
+            assert requests.requested is None
+            os.kill(os.getpid(), number)
+            assert requests.requested == number.name
+            os.kill(os.getpid(), signal.SIGTERM)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    assert {number: signal.getsignal(number) for number in STOP_SIGNALS} == before
+
+
+def test_micro_batches_do_not_change_the_losses(train, read_metrics, tmp_path):
+    """Means over micro-batches of ragged samples would: they hold unequal numbers of hidden tokens."""
+    curves = []
+    for size in (1, 4, 16):
+        train(tmp_path / str(size), **{"batch.micro_batch": size, "optim.max_steps": 4})
+        curves.append([record["loss"] for record in read_metrics(tmp_path / str(size), "train")])
+    assert curves[0] == pytest.approx(curves[2], abs=1e-5) and curves[1] == pytest.approx(curves[2], abs=1e-5)
