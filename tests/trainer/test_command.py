@@ -75,6 +75,17 @@ def test_check_describes_the_run_and_touches_nothing(run_file, capsys, tmp_path)
     assert "num_attention_heads is 3" in error_of(capsys, "train", path, "--check", "model.num_attention_heads=3")
 
 
+def test_check_under_torchrun_describes_all_its_workers_once(run_file, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    path = run_file()
+    for rank, expected in (("0", "16 samples = 2 processes x 2 micro-batches of 4"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["train", path, "--check"]) == 0
+        text = capsys.readouterr().out
+        assert expected in text and bool(text) == bool(expected)
+    assert not (tmp_path / "run").exists()
+
+
 def test_check_counts_parameters_exactly(run_file, run_values, capsys, tmp_path):
     from longmix.trainer import configuration
     from longmix.trainer.dataset import ShardedDataset

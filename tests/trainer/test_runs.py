@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import pickle
 import signal
 
 import pytest
@@ -353,3 +354,50 @@ def test_micro_batches_do_not_change_the_losses(train, read_metrics, tmp_path):
         train(tmp_path / str(size), **{"batch.micro_batch": size, "optim.max_steps": 4})
         curves.append([record["loss"] for record in read_metrics(tmp_path / str(size), "train")])
     assert curves[0] == pytest.approx(curves[2], abs=1e-5) and curves[1] == pytest.approx(curves[2], abs=1e-5)
+
+
+class Bomb:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_a_checkpoint_of_someone_elses_runs_no_code(train, tmp_path):
+    changes = {"optim.max_steps": 4, "data.eval": None}
+    train(tmp_path / "run", stop_after=1, **changes)
+    folder = checkpoint.newest(tmp_path / "run")
+    torch.save({"model": Bomb(tmp_path / "exploded")}, folder / "engine.pt")
+    (folder / "manifest.json").unlink()
+    # Whole by its own manifest, as a stranger's would be.
+    unfinished = folder.rename(folder.with_name("unfinished"))
+    checkpoint.finish(unfinished, tmp_path / "run", checkpoint.read_state(unfinished))
+    with pytest.raises(pickle.UnpicklingError):
+        train(tmp_path / "run", **changes)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.slow
+def test_nor_does_one_that_deepspeed_reads(start, tmp_path):
+    torch.save({"module": Bomb(tmp_path / "exploded")}, tmp_path / "states.pt")
+    code = (
+        "import pickle, sys, torch\nfrom longmix.trainer import distributed, engine\n"
+        "engine._import_deepspeed(distributed.join())\n"
+        "from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine\n"
+        "try:\n    TorchCheckpointEngine().load(sys.argv[1], map_location='cpu')\n"
+        "except pickle.UnpicklingError:\n    print('refused')\n"
+    )
+    code, output = start("-c", code, tmp_path / "states.pt").wait(60)
+    assert code == 0 and "refused" in output and not (tmp_path / "exploded").exists(), output
+
+
+def test_a_shard_that_turns_out_damaged_ends_the_run_with_the_users_mistake(train, write_data, tmp_path):
+    write_data(tmp_path / "set", 150, 1)
+    shard = tmp_path / "set" / "shard-00000.parquet"
+    contents = shard.read_bytes()
+    shard.write_bytes(contents[:4] + bytes(200) + contents[204:])
+    with pytest.raises(UserError, match=r"shard-00000\.parquet cannot be read as Parquet"):
+        train(tmp_path / "run", **{"data.train": str(tmp_path / "set"), "data.eval": None})
