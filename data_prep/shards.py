@@ -48,7 +48,13 @@ class ShardFile:
         self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         # No dictionary: token ids gain nothing from it.
         self._writer = pq.ParquetWriter(
-            self._temporary, self.schema, compression="zstd", use_dictionary=False, store_schema=False
+            self._temporary,
+            self.schema,
+            compression="zstd",
+            use_dictionary=False,
+            store_schema=False,
+            # A reader then notices a flipped bit without reading, and hashing, the whole shard.
+            write_page_checksum=True,
         )
         self._row_group_samples = row_group_samples
         self._buffer: list[Mapping[str, Any]] = []

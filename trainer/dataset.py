@@ -62,7 +62,7 @@ class ShardedDataset:
             return self._open[shard]
         path = self.folder / self.manifest.shards[shard]["file"]
         try:
-            file = pq.ParquetFile(path)
+            file = pq.ParquetFile(path, page_checksum_verification=True)
         except (OSError, ValueError) as error:
             raise _damaged(path, error) from None
         rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]

@@ -120,6 +120,26 @@ def test_missing_short_and_damaged_shards_are_the_users_to_mend(sharded):
         ShardedDataset(str(folder)).read(np.arange(70, 140))
 
 
+def test_a_flipped_bit_is_noticed(sharded):
+    folder, _ = sharded
+    shard = folder / "shard-00001.parquet"
+    whole = shard.read_bytes()
+    indices = np.arange(70, 140)
+    expected = ShardedDataset(str(folder)).read(indices)
+    noticed = 0
+    for place in range(4, len(whole), 97):
+        shard.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            found = ShardedDataset(str(folder)).read(indices)
+        except UserError:
+            noticed += 1
+            continue
+        # What Parquet does not need for reading (statistics, names) may differ unnoticed; samples never.
+        for before, now in zip(expected, found, strict=True):
+            assert all(np.array_equal(before[name], now[name]) for name in before)
+    assert noticed > 10
+
+
 def test_an_empty_data_set_is_refused(tmp_path, write_data):
     write_data(tmp_path / "set", 0, 0)
     with pytest.raises(UserError, match="holds no sample"):
