@@ -276,7 +276,9 @@ class _Run:
         value = self.latest[best.metric]
         sign = 1 if best.mode == "max" else -1
         known = state.best_value
-        if known is None or math.isnan(known) or sign * value > sign * known:
+        improves = known is None or math.isnan(known) or sign * value > sign * known
+        # Every constant answer has Matthews 0, say: between equals the loss decides.
+        if improves or (value == known and self.latest["loss"] < state.figures["loss"]):
             state.best_step, state.best_value, state.figures = state.step, value, self.latest
 
     def _save(self) -> None:

@@ -143,6 +143,17 @@ def test_a_stop_request_does_not_change_which_checkpoint_is_best(train, read_met
     assert (parts.state.best_step, parts.state.best_value) == (whole.state.best_step, whole.state.best_value)
 
 
+def test_between_equal_checkpoints_the_loss_decides(train, read_metrics, tmp_path):
+    # `items` is the same at every evaluation, so the metric itself prefers none.
+    outcome = train(
+        tmp_path / "run",
+        **{"checkpoint.best": {"metric": "items", "mode": "max"}, "eval.every_steps": 2, "checkpoint.every_steps": 2},
+    )
+    losses = {record["step"]: record["loss"] for record in read_metrics(tmp_path / "run", "eval") if record["step"] > 0}
+    assert len(losses) == 3
+    assert outcome.state.best_step == min(losses, key=losses.get) != min(losses)
+
+
 def test_the_best_checkpoint_is_kept_and_makes_the_model_and_the_test_is_read_once(
     train, read_metrics, tmp_path, data, write_data
 ):
