@@ -68,6 +68,8 @@ def spectral_filter(
     if segments is not None and (segments < 1 or features % segments):
         raise ValueError(f"segments is {segments}; allowed: divisors of the {features} channels")
     run = _load("spectral_filter", implementation("spectral_filter", x.device))
+    if x.numel() == 0:
+        return x.clone()  # Fourier transforms refuse empty tensors
     return run(x, spectrum, n_fft, features if segments is None else segments, lengths)
 
 

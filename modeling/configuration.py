@@ -1,5 +1,6 @@
 """The configuration fields that every mixer shares."""
 
+import math
 from dataclasses import fields
 from typing import ClassVar, get_args
 
@@ -9,6 +10,7 @@ from transformers.activations import ACT2FN
 POSITION_EMBEDDING_TYPES = ("none", "sinusoidal", "learned", "gru")
 BLOCK_STYLES = ("prenorm", "paper")
 POOLINGS = ("mean", "first")
+PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 
 class MixerConfig(PreTrainedConfig):
@@ -89,15 +91,17 @@ class MixerConfig(PreTrainedConfig):
             "max_position_embeddings",
         ):
             self.require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("type_vocab_size", "buffer_seed", "initializer_range"):
+        for name in ("type_vocab_size", "buffer_seed"):
             self.require(name, getattr(self, name) >= 0, "at least 0")
+        self.require("initializer_range", 0 <= self.initializer_range < math.inf, "at least 0, and finite")
         for name in ("hidden_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
             self.require(name, value is None or 0 <= value < 1, "0 <= probability < 1")
-        self.require("layer_norm_eps", self.layer_norm_eps > 0, "above 0")
+        self.require("layer_norm_eps", 0 < self.layer_norm_eps < math.inf, "above 0, and finite")
         self.require_one_of("position_embedding_type", POSITION_EMBEDDING_TYPES)
         self.require_one_of("block_style", BLOCK_STYLES)
         self.require_one_of("classifier_pooling", POOLINGS)
+        self.require_one_of("problem_type", PROBLEM_TYPES)
         self.require("hidden_act", self.hidden_act in ACT2FN, f"one of {', '.join(sorted(ACT2FN))}")
         self.require(
             "num_attention_heads",
@@ -138,6 +142,6 @@ class MixerConfig(PreTrainedConfig):
         if not condition:
             raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
 
-    def require_one_of(self, name: str, allowed: tuple[str, ...]) -> None:
-        """Raise ValueError unless field `name` has one of the `allowed` values."""
-        self.require(name, getattr(self, name) in allowed, ", ".join(allowed))
+    def require_one_of(self, name: str, allowed: tuple[str | None, ...]) -> None:
+        """Raise ValueError unless field `name` has one of the `allowed` values; None is spelt null, as in run files."""
+        self.require(name, getattr(self, name) in allowed, ", ".join(value or "null" for value in allowed))

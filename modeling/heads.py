@@ -122,20 +122,14 @@ class MaskedLMHead(nn.Module):
         return self.decoder(self.norm(self.activation(self.dense(hidden_states))))
 
 
-class MixerForSequenceClassification(MixerPreTrainedModel):
-    """The encoder and a classifier, or a regression, of the whole sequence.
-
-    config.problem_type: regression | single_label_classification | multi_label_classification; None: regression for one
-    label, single-label for integer labels of shape (B,), else multi-label.
-    """
+class MixerClassifier(MixerPreTrainedModel):
+    """What classifiers of sequences and of tokens share; each adds its `_logits` and `_loss`."""
 
     encoder_class: ClassVar[type[MixerModel]]
 
     def __init__(self, config: MixerConfig):
         super().__init__(config)
         self.encoder = self.encoder_class(config)
-        self.head = SequenceHead(config)
-        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -151,11 +145,11 @@ class MixerForSequenceClassification(MixerPreTrainedModel):
         num_items_in_batch: int | torch.Tensor | None = None,
         output_hidden_states: bool | None = None,
     ) -> MixerHeadOutput:
-        """Encode a batch and classify its sequences.
+        """Encode a batch and classify it.
 
         Args:
-            labels: (B,) int64 classes; or (B,) or (B, labels) float targets.
-            num_items_in_batch: the loss is the sum over the samples divided by it; None: by their number.
+            labels: as the class says.
+            num_items_in_batch: the loss is the sum over what has a label, divided by it; None: by the number of labels.
 
         The other arguments are MixerModel's.
         """
@@ -170,9 +164,34 @@ class MixerForSequenceClassification(MixerPreTrainedModel):
             output_hidden_states=output_hidden_states,
             return_dict=True,
         )
-        logits = self.head(outputs.last_hidden_state, None if attention_mask is None else as_mask(attention_mask))
+        logits = self._logits(outputs.last_hidden_state, attention_mask)
         loss = None if labels is None else self._loss(logits, labels, num_items_in_batch)
         return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss)
+
+    def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None
+    ) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class MixerForSequenceClassification(MixerClassifier):
+    """The encoder and a classifier, or a regression, of the whole sequence.
+
+    Labels are (B,) int64 classes, or (B,) or (B, labels) float targets.
+    config.problem_type: regression | single_label_classification | multi_label_classification; None: regression for one
+    label, single-label for integer labels of shape (B,), else multi-label.
+    """
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        self.head = SequenceHead(config)
+        self.post_init()
+
+    def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        return self.head(hidden_states, None if attention_mask is None else as_mask(attention_mask))
 
     def _loss(
         self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None
@@ -217,55 +236,23 @@ class SequenceHead(nn.Module):
         return self.classifier(self.dropout(torch.tanh(self.dense(self.dropout(pooled)))))
 
 
-class MixerForTokenClassification(MixerPreTrainedModel):
-    """The encoder and a classifier of each token."""
-
-    encoder_class: ClassVar[type[MixerModel]]
+class MixerForTokenClassification(MixerClassifier):
+    """The encoder and a classifier of each token. Labels are (B, N) int64 classes, -100 where there is none."""
 
     def __init__(self, config: MixerConfig):
         super().__init__(config)
-        self.encoder = self.encoder_class(config)
         probability = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
         self.dropout = nn.Dropout(probability)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        values: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: int | torch.Tensor | None = None,
-        output_hidden_states: bool | None = None,
-    ) -> MixerHeadOutput:
-        """Encode a batch and classify its tokens.
+    def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        return self.classifier(self.dropout(hidden_states))
 
-        Args:
-            labels: (B, N) int64 classes, -100 where there is none.
-            num_items_in_batch: the loss is the sum over the labelled tokens divided by it; None: by their number.
-
-        The other arguments are MixerModel's.
-        """
-        outputs = self.encoder(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-            values=values,
-            document_ids=document_ids,
-            coordinates=coordinates,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-        )
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = None if labels is None else classification_loss(logits, labels, num_items_in_batch)
-        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss)
+    def _loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None
+    ) -> torch.Tensor:
+        return classification_loss(logits, labels, num_items_in_batch)
 
 
 def classification_loss(

@@ -1,6 +1,6 @@
 """S3Attention: a Fourier and convolution smoother, then attention to a few tokens and to a few channels.
 
-Labels such as S3-4 are those of the list of known errors in the documentation of the mixers.
+Labels such as S3-4 are those of docs/mixers.md, which says how and why this differs from the paper and its code.
 """
 
 import math
@@ -53,6 +53,8 @@ class S3Attention(Mixer):
         coordinates: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See Mixer."""
+        if hidden_states.shape[1] == 0:
+            return hidden_states  # no token, and the stem's kernel would be longer than the padded sequence
         lengths = None if attention_mask is None else attention_mask.sum(1)
         hidden_states = keep_valid(hidden_states, attention_mask)
         smoothed = self.smoother(hidden_states, attention_mask, lengths)

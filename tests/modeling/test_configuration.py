@@ -49,6 +49,9 @@ def test_every_field_is_saved(model_type, make_config, tmp_path):
         ("input_channels", 0, "null"),
         ("buffer_seed", 0.5, "int"),
         ("layer_norm_eps", 0, "above 0"),
+        ("layer_norm_eps", float("inf"), "finite"),
+        ("initializer_range", float("inf"), "finite"),
+        ("problem_type", "classes", "null, regression, single_label_classification, multi_label_classification"),
     ],
 )
 def test_mistakes(field, value, allowed, make_config):

@@ -136,6 +136,17 @@ def test_hidden_states(model_type, make_model, batch):
     assert isinstance(as_tuple, tuple) and torch.equal(as_tuple[0], output.last_hidden_state)
 
 
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
+@pytest.mark.parametrize("fields", [{}, {"normalization": "batch"}])
+def test_empty_batches_and_sequences_give_empty_results(model_type, shape, fields, make_model):
+    model = make_model(model_type, AutoModelForMaskedLM, **(fields if model_type == "s3attention" else {})).train()
+    input_ids = torch.zeros(shape, dtype=torch.int64)
+    for mask in (None, torch.ones(shape)):
+        logits = model(input_ids=input_ids, attention_mask=mask).logits
+        assert logits.shape == (*shape, model.config.vocab_size)
+        logits.sum().backward()
+
+
 def test_embeddings_given_in_place_of_ids(model_type, make_model, batch):
     model = make_model(model_type, AutoModelForMaskedLM)
     input_ids, mask = batch([9, 5], 9)
