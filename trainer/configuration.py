@@ -3,12 +3,10 @@
 `load` reads and checks; nothing here touches data, a device or a model.
 """
 
-import difflib
 import math
 import os
-import types
-import typing
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+import re
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import yaml
@@ -16,7 +14,22 @@ import yaml
 from longmix.data_prep.errors import UserError
 
 from .run_file import Settings, read_settings
+from .sections import Mistake, build, nearest
 
+# The figures of an evaluation by objective: what checkpoint.best.metric can name.
+FIGURES = {
+    "mlm": ("loss", "perplexity", "masked_accuracy"),
+    "classification": ("loss", "matthews", "accuracy", "f1"),
+    "regression": ("loss", "pearson", "spearman"),
+    "token_classification": ("loss", "accuracy"),
+}
+# Fields that every configuration of transformers has, but that something else decides.
+_DECIDED_ELSEWHERE = {
+    "architectures": "objective.name decides it",
+    "dtype": "precision decides it",
+    "return_dict": "longmix reads outputs by their names",
+    "transformers_version": "it is noted when a model is saved",
+}
 SHIPPED_DEEPSPEED = ("zero0", "zero1", "zero2", "zero3")
 
 
@@ -149,21 +162,20 @@ def load(paths: list[str], overrides: list[str], model_later: bool = False) -> R
 def from_settings(settings: Settings, model_later: bool = False) -> RunConfiguration:
     """Build and check; see `load`."""
     mistakes: list[Mistake] = []
-    configuration = _build(RunConfiguration, settings.values, "", mistakes)
-    noted = {key for key, _ in mistakes}
-    mistakes += [(key, text) for key, text in _out_of_range(configuration) if key not in noted]
+    configuration = build(RunConfiguration, settings.values, "", mistakes)
+    mistakes += _out_of_range(configuration, {key for key, _ in mistakes})
     if mistakes or not model_later:
         from .model import field_mistakes
 
         mistakes += field_mistakes(configuration.model)
     if mistakes:
-        raise UserError("; ".join(_located(key, text, settings.origin) for key, text in mistakes))
+        raise UserError("; ".join(_located(key, text, settings) for key, text in mistakes))
     return configuration
 
 
 def from_dict(values: dict[str, Any], origin: str) -> RunConfiguration:
     """Build a configuration from a map made by a program (fine-tuning); same checks as for a file."""
-    settings = Settings()
+    settings = Settings(last=origin)
     settings.merge(values, origin)
     return from_settings(settings)
 
@@ -175,104 +187,22 @@ def dump(configuration: RunConfiguration, provenance: dict[str, Any]) -> str:
     )
 
 
-def nearest(name: str, allowed: typing.Iterable[str]) -> str:
-    """A hint naming the valid name nearest to `name`, else all of them."""
-    allowed = list(allowed)
-    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+def _located(key: str, text: str, settings: Settings) -> str:
+    parts = re.sub(r"\[\d+\]", "", key).split(".")
+    names = (".".join(parts[:depth]) for depth in range(len(parts), 0, -1))
+    where = next((settings.origin[name] for name in names if name in settings.origin), settings.last)
+    return f"{where}: {key} {text}"
 
 
-def _located(key: str, text: str, origin: dict[str, str]) -> str:
-    parts = key.split(".")
-    for depth in range(len(parts), 0, -1):
-        if ".".join(parts[:depth]) in origin:
-            return f"{origin['.'.join(parts[:depth])]}: {key} {text}"
-    return f"run file: {key} {text}"
+def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mistake]:
+    """(key, what is wrong) for every value outside its range and every contradiction between keys.
 
-
-# (dotted key, what is wrong with it)
-Mistake = tuple[str, str]
-
-
-def _build(cls: type, values: Any, prefix: str, mistakes: list[Mistake]) -> Any:
-    """A section from a map. A bad value is noted and a stand-in taken, so that one pass finds every mistake."""
-    hints = typing.get_type_hints(cls)
-    if not isinstance(values, dict):
-        mistakes.append((prefix.rstrip("."), f"is {values!r}, but takes a map with: {', '.join(hints)}"))
-        values = {}
-    for key in values:
-        if key not in hints:
-            mistakes.append((f"{prefix}{key}", f"is not a key of a run file; {nearest(str(key), hints)}"))
-    arguments = {}
-    for entry in fields(cls):
-        hint, dotted = hints[entry.name], f"{prefix}{entry.name}"
-        has_default = entry.default is not MISSING or entry.default_factory is not MISSING
-        noted = len(mistakes)
-        if entry.name in values:
-            converted = _convert(hint, values[entry.name], dotted, mistakes)
-            if len(mistakes) == noted or is_dataclass(converted):
-                arguments[entry.name] = converted
-        elif is_dataclass(hint) and not has_default:
-            arguments[entry.name] = _build(hint, {}, f"{dotted}.", mistakes)
-        elif not has_default:
-            mistakes.append((dotted, "is missing and has no default"))
-        if entry.name not in arguments and not has_default:
-            arguments[entry.name] = {} if typing.get_origin(hint) is dict else "-"
-    return cls(**arguments)
-
-
-def _convert(hint: Any, value: Any, key: str, mistakes: list[Mistake]) -> Any:
-    options = (
-        typing.get_args(hint)
-        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-        else (hint,)
-    )
-    if value is None and type(None) in options:
-        return None
-    for option in options:
-        if is_dataclass(option) and (isinstance(value, dict) or len(options) <= 2):
-            return _build(option, value, f"{key}.", mistakes)
-        if typing.get_origin(option) is list and isinstance(value, list):
-            (element,) = typing.get_args(option)
-            return [_convert(element, item, f"{key}[{index}]", mistakes) for index, item in enumerate(value)]
-        if typing.get_origin(option) is Literal and value in typing.get_args(option):
-            return value
-        if typing.get_origin(option) is dict and isinstance(value, dict):
-            return value
-        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        if option in (int, str, bool) and type(value) is option:
-            return value
-    hint_text = ""
-    for option in options:
-        if typing.get_origin(option) is Literal and isinstance(value, str):
-            hint_text = f"; {nearest(value, typing.get_args(option))}"
-    mistakes.append((key, f"is {value!r}, but takes {_describe(options)}{hint_text}"))
-    return None
-
-
-def _describe(options: tuple) -> str:
-    words = []
-    for option in options:
-        if typing.get_origin(option) is Literal:
-            words.extend(str(value) for value in typing.get_args(option))
-        elif typing.get_origin(option) is list:
-            words.append("a list")
-        elif is_dataclass(option) or typing.get_origin(option) is dict:
-            words.append("a map")
-        else:
-            words.append(
-                {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(option, "null")
-            )
-    return " or ".join(words)
-
-
-def _out_of_range(configuration: RunConfiguration) -> list[Mistake]:
-    """(key, what is wrong) for every value outside its range and every contradiction between keys."""
+    Keys that are `noted` as mistaken hold a stand-in: nothing is said about them.
+    """
     found: list[Mistake] = []
 
-    def check(holds: bool, key: str, text: str) -> None:
-        if not holds:
+    def check(holds: bool, key: str, text: str, *others: str) -> None:
+        if not holds and noted.isdisjoint((key, *others)):
             found.append((key, text))
 
     batch, optim, data, objective = (
@@ -293,16 +223,16 @@ def _out_of_range(configuration: RunConfiguration) -> list[Mistake]:
         ("checkpoint.keep", configuration.checkpoint.keep, 1),
         ("checkpoint.keep_every", configuration.checkpoint.keep_every, 1),
         ("log.every_steps", configuration.log.every_steps, 1),
-        ("data.cache.max_bytes", data.cache.max_bytes, 1),
     ):
         check(value is None or value >= lowest, key, f"is {value}, but must be at least {lowest}")
+        check(value is None or value < 2**63, key, f"is {value}, but must be below 2^63")
     check(
         batch.samples < 1 or batch.micro_batch < 1 or batch.samples % batch.micro_batch == 0,
         "batch.samples",
         f"is {batch.samples}, which batch.micro_batch {batch.micro_batch} does not divide; "
         f"nearest: {max(1, round(batch.samples / max(1, batch.micro_batch))) * batch.micro_batch}",
+        "batch.micro_batch",
     )
-    check(configuration.run.seed < 2**63, "run.seed", f"is {configuration.run.seed}, but must be below 2^63")
     check(configuration.run.dir != "", "run.dir", "is empty; name a folder")
     check(_positive(optim.lr), "optim.lr", f"is {optim.lr}, but must be a positive number")
     check(_positive(optim.eps), "optim.eps", f"is {optim.eps}, but must be a positive number")
@@ -325,6 +255,7 @@ def _out_of_range(configuration: RunConfiguration) -> list[Mistake]:
         optim.warmup_steps <= optim.max_steps,
         "optim.warmup_steps",
         f"is {optim.warmup_steps}, more than optim.max_steps {optim.max_steps}",
+        "optim.max_steps",
     )
     check(
         0 < objective.mask_probability < 1,
@@ -344,6 +275,12 @@ def _out_of_range(configuration: RunConfiguration) -> list[Mistake]:
         "model",
         "names neither model_type (a model to build) nor from (a checkpoint to start from)",
     )
+    if "from" in configuration.model:
+        source = configuration.model["from"]
+        text = f"is {source!r}, but takes a text: a model folder, or a name on the hub"
+        check(isinstance(source, str) and source != "", "model.from", text)
+    for key, reason in _DECIDED_ELSEWHERE.items():
+        check(key not in configuration.model, f"model.{key}", f"has no place in a run file ({reason}); remove it")
     check(
         data.cache == CacheSection(),
         "data.cache",
@@ -359,6 +296,15 @@ def _out_of_range(configuration: RunConfiguration) -> list[Mistake]:
         "checkpoint.best",
         "needs data.eval: the best checkpoint is chosen on it",
     )
+    best, figures = configuration.checkpoint.best, FIGURES[objective.name]
+    if best is not None:
+        check(
+            best.metric in figures,
+            "checkpoint.best.metric",
+            f"is {best.metric!r}, but an evaluation of objective {objective.name} gives: {', '.join(figures)}",
+            "checkpoint.best",
+            "objective.name",
+        )
     check(
         data.test is None or configuration.checkpoint.best is not None,
         "data.test",
@@ -369,8 +315,6 @@ def _out_of_range(configuration: RunConfiguration) -> list[Mistake]:
         "deepspeed",
         f"is {configuration.deepspeed!r}: neither {', '.join(SHIPPED_DEEPSPEED)}, null, nor an existing JSON file",
     )
-    check(not configuration.checkpoint.asynchronous, "checkpoint.asynchronous", "is true, but is not there yet")
-    check(data.cache.dir is None, "data.cache.dir", f"is {data.cache.dir!r}, but the cache is not there yet")
     keys = set(flatten(configuration.to_dict()))
     for entry in configuration.run.allow_changes:
         known = entry in keys or any(key.startswith(f"{entry}.") for key in keys) or entry.startswith("model.")

@@ -11,18 +11,25 @@ from longmix.data_prep.errors import UserError
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads 1e-3 as a number (YAML 1.2) and refuses a key that stands twice in one map."""
+    """Safe YAML that reads 1e-3 as a number and a date as text (YAML 1.2), and refuses a key that stands twice in one
+    map, a key that is no single word, and a map that holds itself."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        # Before merge keys (<<) are resolved: what they bring in may well stand there again.
+        node = super().compose_mapping_node(anchor)
         seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.composer.ComposerError(None, None, "a list or a map cannot be a key", key.start_mark)
+            if (key.tag, key.value) in seen:
+                raise yaml.composer.ComposerError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+            seen.add((key.tag, key.value))
+        return node
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        # Whole at once: only then does a map that holds itself raise.
+        self.deep_construct = True
+        return super().construct_document(node)
 
 
 _Loader.add_implicit_resolver(
@@ -30,39 +37,54 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
     list("-+0123456789."),
 )
+_Loader.yaml_implicit_resolvers = {
+    first: [entry for entry in resolvers if entry[0] != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
 
 
 @dataclass
 class Settings:
-    """Merged keys of several run files, and where each key was set (for error messages)."""
+    """Merged keys of several run files, and where each key was set (for error messages).
+
+    Attributes:
+        last: the file read last; where a key stands that nothing sets.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
+    last: str = "run file"
 
-    def merge(self, values: dict[str, Any], origin: str, prefix: str = "") -> None:
+    def merge(self, values: dict[str, Any], origin: str) -> None:
         """Merge `values` key by key over what is here: maps merge, everything else is replaced, later wins."""
-        target = self.values
-        for part in prefix.split(".")[:-1] if prefix else []:
-            target = target[part]
+        self._merge(self.values, values, origin, "")
+
+    def _merge(self, target: dict[str, Any], values: dict[str, Any], origin: str, prefix: str) -> None:
         for key, value in values.items():
             dotted = f"{prefix}{key}"
             self.origin[dotted] = origin
-            if isinstance(value, dict) and isinstance(target.get(key), dict):
-                self.merge(value, origin, f"{dotted}.")
-            elif isinstance(value, dict):
-                target[key] = {}
-                self.merge(value, origin, f"{dotted}.")
+            if isinstance(value, dict):
+                if not isinstance(target.get(key), dict):
+                    target[key] = {}
+                self._merge(target[key], value, origin, f"{dotted}.")
             else:
                 target[key] = value
 
 
 def parse_yaml(text: str, origin: str) -> Any:
+    """YAML as maps, lists, texts, numbers, truth values and null. Raises UserError if it cannot be read."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{origin}, line {mark.line + 1}" if mark is not None else origin
-        raise UserError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UserError(f"{where}: not valid YAML: {problem}") from None
+    except ValueError as error:
+        # A tag that does not fit its value, or a number of thousands of digits.
+        raise UserError(f"{origin}: a value cannot be read: {error}") from None
+    except RecursionError:
+        raise UserError(f"{origin}: lists or maps are nested too deeply") from None
 
 
 def read_settings(paths: list[str], overrides: list[str]) -> Settings:
@@ -122,3 +144,4 @@ def _read_into(settings: Settings, path: str, above: tuple[str, ...]) -> None:
     for entry in extended:
         _read_into(settings, os.path.join(os.path.dirname(path), entry), (*above, real))
     settings.merge(values, path)
+    settings.last = path

@@ -2,10 +2,15 @@
 
 import textwrap
 
+import numpy as np
 import pytest
+import torch
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
 from longmix.trainer import configuration as configurations
+from longmix.trainer.configuration import ObjectiveSection
+from longmix.trainer.objectives import make_objective
 from longmix.trainer.run_folder import refuse_changes, write_configuration
 
 SMALL = {"run": {"dir": "runs/a"}, "model": {"model_type": "transformer"}, "data": {"train": "d/train"}}
@@ -153,10 +158,45 @@ def test_an_unknown_model_type_names_the_nearest(small):
             "run.allow_changes names 'optim.lrr', which is no key; did you mean optim.lr?",
         ),
         ("optim.lr.x=1", "optim.lr"),
+        ("optim.lr=" + "9" * 400, "but takes a number"),
+        ("optim.max_steps=" + "9" * 30, "but must be below 2^63"),
+        ("run.seed=" + "9" * 5000, "command line, run.seed: a value cannot be read"),
+        ("model.from=", "model.from is None, but takes a text: a model folder"),
+        ("model.from=3", "model.from is 3, but takes a text: a model folder"),
+        ("model.dtype=float16", "model.dtype has no place in a run file (precision decides it); remove it"),
     ],
 )
 def test_values_out_of_range(small, override, expected):
     assert expected in mistakes_of(small, override)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mistake"),
+    [
+        (["data.cache={dir: /tmp, max_bytes: 0}"], "data.cache is for data sets on remote storage"),
+        (["checkpoint.asynchronous=true"], "checkpoint.asynchronous is true, but this version"),
+        (["objective.name=mml", "data.eval=d", "checkpoint.best={metric: accuracy, mode: max}"], "objective.name is"),
+        (["optim.max_steps=many", "optim.warmup_steps=2000"], "optim.max_steps is 'many'"),
+    ],
+)
+def test_one_mistake_is_told_once(small, overrides, mistake):
+    text = mistakes_of(small, *overrides)
+    assert mistake in text and text.count("command line: ") == 1
+
+
+def test_the_metric_of_the_best_checkpoint_must_be_one_that_the_objective_has(small):
+    best = ["data.eval=d/validation", "checkpoint.best={metric: acuracy, mode: max}"]
+    text = mistakes_of(small, "objective.name=classification", *best)
+    assert "checkpoint.best.metric is 'acuracy', but an evaluation of objective classification gives: loss" in text
+
+
+def test_the_figures_that_can_be_named_are_those_of_the_objectives():
+    for name, figures in configurations.FIGURES.items():
+        manifest = Manifest(split="a", split_rule="b", columns={"labels": {}}, mask_token_id=1, vocab_size=9)
+        objective = make_objective(ObjectiveSection(name=name), 0, manifest, None)
+        outputs = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+        given = objective.figures(torch.ones(3), [outputs[:, 1:] if name == "regression" else outputs])
+        assert set(given) == {*figures, "items"}
 
 
 def test_numbers_in_scientific_notation_are_numbers(write, small):
@@ -168,6 +208,41 @@ def test_numbers_in_scientific_notation_are_numbers(write, small):
 def test_a_key_that_stands_twice_is_refused_with_its_line(write):
     path = write("a.yaml", "run: {dir: a}\noptim:\n  lr: 1e-3\n  lr: 2e-3\n")
     assert mistakes_of(path) == f"{path}, line 4: not valid YAML: the key 'lr' stands twice"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"a.b": {c: 1}\n', "a.b is not a key of a run file"),
+        ('run: {"x.y": {c: 1}}\n', "run.x.y is not a key of a run file"),
+        ("1: {a: 2}\n", "1 is not a key of a run file"),
+        ("on: {a: 2}\n", "True is not a key of a run file"),
+        ("null: {a: 2}\n", "None is not a key of a run file"),
+        ("model: {1: {a: 2}}\n", "model.1 is no field of TransformerConfig"),
+        ("? [a, b]\n: 3\n", "line 1: not valid YAML: a list or a map cannot be a key"),
+        ("{a: b}: 3\n", "line 1: not valid YAML: a list or a map cannot be a key"),
+        ("run: {seed: 2024-13-45}\n", "run.seed is '2024-13-45', but takes a whole number"),
+        ("run: {seed: !!int x}\n", "a value cannot be read"),
+        ("model: &x {hidden_size: 16, y: *x}\n", "line 1: not valid YAML: found unconstructable recursive node"),
+        ("[" * 3000 + "]" * 3000, "nested too deeply"),
+        ("\0", "not valid YAML: unacceptable character"),
+    ],
+)
+def test_odd_yaml_is_a_mistake_and_no_traceback(write, small, text, expected):
+    path = write("odd.yaml", text)
+    told = mistakes_of([small, path])
+    assert path in told and expected in told
+
+
+def test_a_date_is_text_and_merge_keys_bring_in_what_does_not_stand_there(write, small):
+    path = write("b.yaml", "run: {dir: 2024-12-25}\noptim: {<<: &x {lr: 0.5, eps: 0.1}, lr: 0.2}\nmodel: {}\n")
+    merged = configurations.load([small, path], [])
+    assert (merged.run.dir, merged.optim.lr, merged.optim.eps) == ("2024-12-25", 0.2, 0.1)
+
+
+def test_what_an_empty_run_file_lacks_names_it(write):
+    path = write("empty.yaml", "")
+    assert f"{path}: run.dir is missing" in mistakes_of(path)
 
 
 def test_merging_replaces_lists_merges_maps_and_later_wins(write, small):

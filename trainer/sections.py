@@ -1,0 +1,96 @@
+"""Typed sections from the maps of a run file: every mistake in them is noted, none raised."""
+
+import difflib
+import sys
+import types
+import typing
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal
+
+# (dotted key, what is wrong with it)
+Mistake = tuple[str, str]
+
+
+def nearest(name: str, allowed: typing.Iterable[str]) -> str:
+    """A hint naming the valid name nearest to `name`, else all of them."""
+    allowed = list(allowed)
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+
+
+def build(cls: type, values: Any, prefix: str, mistakes: list[Mistake]) -> Any:
+    """A section from a map. A bad value is noted and a stand-in taken, so that one pass finds every mistake."""
+    hints = typing.get_type_hints(cls)
+    if not isinstance(values, dict):
+        mistakes.append((prefix.rstrip("."), f"is {values!r}, but takes a map with: {', '.join(hints)}"))
+        values = {}
+    for key in values:
+        if key not in hints:
+            mistakes.append((f"{prefix}{key}", f"is not a key of a run file; {nearest(str(key), hints)}"))
+    arguments = {}
+    for entry in fields(cls):
+        hint, dotted = hints[entry.name], f"{prefix}{entry.name}"
+        has_default = entry.default is not MISSING or entry.default_factory is not MISSING
+        noted = len(mistakes)
+        if entry.name in values:
+            converted = _convert(hint, values[entry.name], dotted, mistakes)
+            if len(mistakes) == noted or is_dataclass(converted):
+                arguments[entry.name] = converted
+        elif is_dataclass(hint) and not has_default:
+            arguments[entry.name] = build(hint, {}, f"{dotted}.", mistakes)
+        elif not has_default:
+            mistakes.append((dotted, "is missing and has no default"))
+        if entry.name not in arguments and not has_default:
+            arguments[entry.name] = {} if typing.get_origin(hint) is dict else "-"
+    return cls(**arguments)
+
+
+def _convert(hint: Any, value: Any, key: str, mistakes: list[Mistake]) -> Any:
+    options = (
+        typing.get_args(hint)
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+        else (hint,)
+    )
+    if value is None and type(None) in options:
+        return None
+    for option in options:
+        if is_dataclass(option) and (isinstance(value, dict) or len(options) <= 2):
+            return build(option, value, f"{key}.", mistakes)
+        if typing.get_origin(option) is list and isinstance(value, list):
+            (element,) = typing.get_args(option)
+            return [_convert(element, item, f"{key}[{index}]", mistakes) for index, item in enumerate(value)]
+        if typing.get_origin(option) is Literal and value in typing.get_args(option):
+            return value
+        if typing.get_origin(option) is dict and isinstance(value, dict):
+            return value
+        if option is float and _is_number(value):
+            return float(value)
+        if option in (int, str, bool) and type(value) is option:
+            return value
+    hint_text = ""
+    for option in options:
+        if typing.get_origin(option) is Literal and isinstance(value, str):
+            hint_text = f"; {nearest(value, typing.get_args(option))}"
+    mistakes.append((key, f"is {value!r}, but takes {_describe(options)}{hint_text}"))
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    """Also a whole number, if it is not beyond every float."""
+    return isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)
+
+
+def _describe(options: tuple) -> str:
+    words = []
+    for option in options:
+        if typing.get_origin(option) is Literal:
+            words.extend(str(value) for value in typing.get_args(option))
+        elif typing.get_origin(option) is list:
+            words.append("a list")
+        elif is_dataclass(option) or typing.get_origin(option) is dict:
+            words.append("a map")
+        else:
+            words.append(
+                {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(option, "null")
+            )
+    return " or ".join(words)
