@@ -6,8 +6,8 @@ import torch
 
 from .configuration import RunConfiguration
 from .deepspeed_config import read, stage_of
-from .model import count_parameters
-from .run_folder import refuse_changes
+from .model import build_on_meta, count_parameters
+from .run_folder import refuse_changes, refuse_unusable
 from .setup_run import layout_notes, prepare
 
 GIGABYTE = 2**30
@@ -21,9 +21,9 @@ def report(configuration: RunConfiguration, processes: int) -> str:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     refuse_changes(Path(configuration.run.dir), configuration)
+    refuse_unusable(Path(configuration.run.dir))
     prepared = prepare(configuration, processes, device)
-    with torch.device("meta"):
-        model = prepared.objective.auto_class.from_config(prepared.model_configuration)
+    model = build_on_meta(prepared.model_configuration, prepared.objective.auto_class)
     parameters, outside = count_parameters(model)
     batch, optim, data = configuration.batch, configuration.optim, prepared.data
     samples = sum(len(dataset) for dataset in data.train)

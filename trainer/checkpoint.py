@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
+# Bytes; a disk with less than this is called full.
+SMALLEST_FREE_SPACE = 2**20
 
 
 @dataclass
@@ -31,9 +33,10 @@ class RunState:
         step: optimizer steps done, dropped ones included.
         samples: samples consumed by them.
         skipped: steps dropped because loss or gradients were not finite.
-        consecutive_skipped: dropped steps in a row up to now.
+        row_of_skips: dropped steps in a row up to now.
         interval: sums of loss, hits and items since the last record in metrics.jsonl.
         tokens: valid tokens consumed.
+        best_by: metric, mode and evaluated samples that the best checkpoint is chosen by.
         best_step, best_value: the best checkpoint by `checkpoint.best`.
         figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
     """
@@ -41,9 +44,10 @@ class RunState:
     step: int = 0
     samples: int = 0
     skipped: int = 0
-    consecutive_skipped: int = 0
+    row_of_skips: int = 0
     interval: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     tokens: int = 0
+    best_by: list[Any] | None = None
     best_step: int | None = None
     best_value: float | None = None
     figures: dict[str, Any] = field(default_factory=dict)
@@ -54,9 +58,13 @@ def path_of(run: Path, step: int) -> Path:
 
 
 def begin(run: Path, step: int) -> Path:
-    """An empty folder to write a checkpoint into; it counts for nothing before `finish`."""
+    """An empty folder to write a checkpoint into; it counts for nothing before `finish`.
+
+    What earlier ones left behind that were never finished is deleted.
+    """
     folder = path_of(run, step).with_name(f".step-{step:08d}.tmp")
-    shutil.rmtree(folder, ignore_errors=True)
+    for unfinished in folder.parent.glob(".step-*.tmp"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
 
@@ -88,6 +96,8 @@ def defect(folder: Path) -> str | None:
         return f"{folder / MANIFEST} is missing"
     except (ValueError, KeyError, TypeError, OSError) as error:
         return f"{folder / MANIFEST} is damaged ({error})"
+    if folder / STATE not in [path for path, _, _ in entries]:
+        return f"{folder / MANIFEST} is damaged (it does not list {STATE})"
     for path, size, digest in entries:
         if not path.is_file():
             return f"{path} is missing"
@@ -96,6 +106,17 @@ def defect(folder: Path) -> str | None:
         if sha256_of_file(path) != digest:
             return f"{path} does not have the contents that were written (SHA-256 differs)"
     return None
+
+
+def reason_of_failed_write(folder: Path, error: Exception) -> str | None:
+    """Why the disk refused a checkpoint; None if the error is of another kind. torch hides it in a RuntimeError."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as gone:
+        return gone.strerror
+    if free < SMALLEST_FREE_SPACE:
+        return "the disk is full"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else None
 
 
 def steps(run: Path) -> list[int]:

@@ -129,6 +129,8 @@ def _train(arguments: argparse.Namespace) -> int:
 
         check_processes(configuration, processes)
         open_data(configuration)
+        # From here on the workers are asked, and this process waits for them.
+        requests.has_begun = True
         if requests.requested is not None:
             return launch.INTERRUPTED
         return launch.launch(["train", *arguments.settings], processes)

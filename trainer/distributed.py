@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed
 
+from longmix.data_prep.errors import UserError
+
 from .launch import free_port
 
 TIMEOUT = datetime.timedelta(minutes=30)
@@ -57,13 +59,29 @@ class World:
             torch.distributed.barrier(group=self.control)
 
 
+def _numbers(*names: str) -> list[int]:
+    values = []
+    for name in names:
+        text = os.environ[name]
+        if not text.isdigit():
+            raise UserError(f"the environment variable {name} is {text!r}, but a launcher sets it to a whole number")
+        values.append(int(text))
+    return values
+
+
 def join() -> World:
-    """Join the run described by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; alone without them."""
+    """Join the run described by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; alone without them.
+
+    Raises:
+        UserError: these variables do not describe a run.
+    """
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     for name, value in alone.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("MASTER_PORT", str(free_port()))
-    rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    rank, size, local_rank = _numbers("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    if rank >= size:
+        raise UserError(f"the environment says RANK={rank} of WORLD_SIZE={size}: a rank lies in 0 .. WORLD_SIZE - 1")
     if torch.cuda.is_available():
         # Slurm may show each task one device only: its local rank then exceeds what it sees.
         device = torch.device("cuda", local_rank % torch.cuda.device_count())

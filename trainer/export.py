@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -78,6 +79,8 @@ def export_run(run: str, step: int | None, output: str) -> Path:
         if reason is not None:
             raise UserError(f"the checkpoint of step {step} is damaged: {reason}; choose another step")
     target = Path(output)
+    if target.is_file():
+        raise UserError(f"--output is {output}, which is a file: name a folder")
     if target.exists() and not (target / "config.json").is_file() and any(target.iterdir()):
         raise UserError(f"{output} already holds something that is no model: choose another folder")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -91,9 +94,10 @@ def write_card(
     manifests: list[Manifest],
     parameters: int,
     state: checkpoint.RunState,
+    figures: dict[str, Any],
     notes: list[str],
 ) -> None:
-    """The model card, README.md of a model folder: data, packing, steps, recipe, scores."""
+    """The model card, README.md of a model folder: data, packing, steps and recipe of `state`, scores."""
     optim, batch = configuration.optim, configuration.batch
     data = "\n".join(
         f"| {Path(source.path).name} | {source.weight:g} | {manifest.samples:,} | "
@@ -102,8 +106,9 @@ def write_card(
     )
     scores = "\n".join(
         f"| {name} | {value:.4f} |" if isinstance(value, float) else f"| {name} | {value} |"
-        for name, value in state.figures.items()
+        for name, value in figures.items()
     )
+    table = f"| figure | value |\n|---|---|\n{scores}" if figures else "Not evaluated at this step."
     model_type = configuration.model.get("model_type", "")
     write_text(
         folder / CARD,
@@ -132,8 +137,6 @@ configuration is the run's `config.yaml`.
 
 ## Scores
 
-| figure | value |
-|---|---|
-{scores}
+{table}
 """,
     )

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import time
 
+from .exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from .stopping import STOP_SIGNALS
 
-USER_MISTAKE, INTERRUPTED, OURS = 2, 75, 1
 # What the other workers get to end by themselves once one has failed: they wait in an exchange that never comes.
 GRACE_SECONDS = 3.0
 PARENT = "LONGMIX_LAUNCHER"

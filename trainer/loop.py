@@ -18,15 +18,15 @@ from .configuration import RunConfiguration
 from .distributed import World
 from .engine import StepResult, make_engine
 from .evaluation import evaluate
+from .exit_codes import FINISHED, INTERRUPTED
 from .metrics import RunLog, model_flops_utilisation, peak_flops
 from .model import count_parameters
-from .run_folder import refuse_changes, write_configuration
+from .run_folder import RunLock, refuse_changes, refuse_unusable, write_configuration
 from .schedule import learning_rate
 from .setup_run import Prepared, layout_notes, prepare
 from .stopping import StopRequests
 from .stream import BatchStream, StepBatch
 
-FINISHED, INTERRUPTED = 0, 75
 LONGEST_ROW_OF_SKIPS = 10
 
 
@@ -57,9 +57,11 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         NotFiniteError: ten dropped steps in a row.
     """
     prepared = agree(world, lambda: _prepare(configuration, world))
-    run = _Run(prepared, world)
-    with contextlib.nullcontext(requests) if requests is not None else StopRequests() as listening:
-        return run.train(listening)
+    with contextlib.ExitStack() as stack:
+        lock = RunLock(Path(configuration.run.dir))
+        agree(world, lambda: stack.enter_context(lock) if world.is_first else None)
+        run = _Run(prepared, world)
+        return run.train(requests if requests is not None else stack.enter_context(StopRequests()))
 
 
 def agree(world: World, work):
@@ -77,6 +79,7 @@ def agree(world: World, work):
 
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
     refuse_changes(Path(configuration.run.dir), configuration)
+    refuse_unusable(Path(configuration.run.dir))
     return prepare(configuration, world.size, world.device)
 
 
@@ -133,12 +136,20 @@ class _Run:
     def _resume(self) -> RunState:
         found = self.world.from_first(str(checkpoint.newest(self.folder) or "") if self.world.is_first else None)
         if self.world.is_first:
-            self.folder.mkdir(parents=True, exist_ok=True)
             write_configuration(self.folder, self.configuration)
         if not found:
-            return RunState()
+            return RunState(best_by=self._best_by())
         agree(self.world, lambda: self.engine.load(Path(found)))
-        return checkpoint.read_state(Path(found))
+        state = checkpoint.read_state(Path(found))
+        if state.best_by != self._best_by():
+            # Values of another metric, or over other samples, cannot be compared: the best is sought anew.
+            state.best_by, state.best_step, state.best_value = self._best_by(), None, None
+        return state
+
+    def _best_by(self) -> list[Any] | None:
+        """What makes two values of `checkpoint.best` comparable."""
+        best = self.configuration.checkpoint.best
+        return None if best is None else [best.metric, best.mode, self.configuration.eval.samples]
 
     def _train(self, requests: StopRequests) -> int:
         configuration, state = self.configuration, self.state
@@ -159,6 +170,7 @@ class _Run:
             elif state.step < self.last_step:
                 self.log.say(f"going on from step {state.step}")
             self.interval = _Interval(waited=stream.waited, tokens=state.tokens)
+            requests.has_begun = True
             for batch in stream:
                 stop = self._step(batch, requests)
                 last = state.step == self.last_step
@@ -169,7 +181,8 @@ class _Run:
                         self._evaluate()
                         # A request that came meanwhile is acted on now, not a step later.
                         stop = self.world.any(requests.requested is not None)
-                    due = last or state.step % configuration.checkpoint.every_steps == 0
+                    # Within a row of dropped steps the checkpoint before it stays the newest: a way back.
+                    due = last or (state.step % configuration.checkpoint.every_steps == 0 and not state.row_of_skips)
                     if due and configuration.checkpoint.best is not None:
                         self._compare_with_best()
                     if due or stop:
@@ -196,7 +209,7 @@ class _Run:
         state.samples += self.configuration.batch.samples
         state.tokens += int(counts[1])
         if self.result.applied:
-            state.consecutive_skipped = 0
+            state.row_of_skips = 0
             state.interval = [before + now for before, now in zip(state.interval, totals[:-1], strict=True)]
         else:
             self._count_skip(self.result, totals[0])
@@ -209,13 +222,13 @@ class _Run:
         if self.prepared.precision == "fp16" and math.isfinite(loss_sum) and result.loss_scale > 1:
             self.log.say(f"step {state.step}: overflow in fp16, step dropped, loss scale now {result.loss_scale:g}")
             return
-        state.consecutive_skipped += 1
+        state.row_of_skips += 1
         self.log.say(f"step {state.step}: loss or gradients not finite, step dropped ({state.skipped} so far)")
-        if state.consecutive_skipped >= LONGEST_ROW_OF_SKIPS:
+        if state.row_of_skips >= LONGEST_ROW_OF_SKIPS:
             raise NotFiniteError(
                 f"{LONGEST_ROW_OF_SKIPS} steps in a row had a loss or gradients that are not finite (last: step "
                 f"{state.step}). Lower optim.lr, lengthen optim.warmup_steps, or set precision to fp32 or bf16; "
-                "the same command then goes on from the newest checkpoint"
+                "with 'run.allow_changes=[KEY]' for what you change, the run then goes on from the newest checkpoint"
             )
 
     def _record(self, stream: BatchStream) -> None:
@@ -285,15 +298,31 @@ class _Run:
         if self.world.is_first:
             folder = checkpoint.begin(self.folder, self.state.step)
         folder = Path(self.world.from_first(str(folder) if self.world.is_first else None))
-        self.engine.save(folder)
-        weights = self.engine.gather()
-        self.world.barrier()
+        try:
+            self.engine.save(folder)
+            weights = self.engine.gather()
+            self.world.barrier()
+            if self.world.is_first:
+                export.save_model(self.model, weights, folder / "model", self.prepared.tokenizer)
+                current = self.latest if self.evaluated_at == self.state.step else {}
+                self._write_card(folder / "model", self.state, current)
+                self.log.flush()
+                checkpoint.finish(folder, self.folder, self.state)
+        except (OSError, RuntimeError) as error:
+            reason = checkpoint.reason_of_failed_write(folder, error)
+            if reason is None:
+                raise
+            raise UserError(
+                f"the checkpoint of step {self.state.step} could not be written to {folder}: {reason}; earlier ones "
+                "are whole: make room, then the same command goes on from the newest"
+            ) from error
         if self.world.is_first:
-            export.save_model(self.model, weights, folder / "model", self.prepared.tokenizer)
-            self.log.flush()
-            checkpoint.finish(folder, self.folder, self.state)
             checkpoint.prune(self.folder, self.configuration.checkpoint, self.state)
         self.world.barrier()
+
+    def _write_card(self, folder: Path, state: RunState, figures: dict[str, Any]) -> None:
+        manifests = [dataset.manifest for dataset in self.data.train]
+        export.write_card(folder, self.configuration, manifests, self.parameters, state, figures, self.notes)
 
     def _finish(self) -> None:
         """Make RUN/model from the best or the last checkpoint; read the test set once with it."""
@@ -307,14 +336,7 @@ class _Run:
             staged = self.folder / ".model"
             shutil.rmtree(staged, ignore_errors=True)
             shutil.copytree(source / "model", staged)
-            export.write_card(
-                staged,
-                self.configuration,
-                [dataset.manifest for dataset in self.data.train],
-                self.parameters,
-                self.state,
-                self.notes,
-            )
+            self._write_card(staged, checkpoint.read_state(source), self.state.figures)
             export.publish(staged, self.folder / "model")
             shutil.rmtree(staged)
             self.log.say(f"finished: {self.folder / 'model'} holds the model of step {step}")

@@ -2,19 +2,35 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 
 import longmix.modeling
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
 from .configuration import RunConfiguration, nearest
+from .loading import load_config, load_model, reason
 
 FROM = "from"
+# Types of transformers that number the first token's position pad_token_id + 1, as RoBERTa does.
+POSITIONS_AFTER_PADDING = (
+    "camembert",
+    "data2vec-text",
+    "ibert",
+    "longformer",
+    "luke",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+)
 
 
 def model_configuration(
@@ -28,7 +44,7 @@ def model_configuration(
     """
     fields = {key: value for key, value in configuration.model.items() if key not in (FROM, "model_type")}
     if FROM in configuration.model:
-        config = _load_config(configuration.model[FROM])
+        config = _checkpoint(load_config, configuration.model[FROM])
         wanted = configuration.model.get("model_type", config.model_type)
         if wanted != config.model_type:
             raise UserError(
@@ -55,7 +71,30 @@ def model_configuration(
             f"model.model_type {config.model_type} has no {auto_class.__name__}, which the objective needs; "
             f"ours have: {', '.join(sorted(longmix.modeling.MODEL_TYPES))}"
         )
+    needed = _positions(config.model_type, manifest, config.pad_token_id)
+    positions = getattr(config, "max_position_embeddings", None)
+    if needed is not None and positions is not None and positions < needed:
+        raise UserError(
+            f"model.max_position_embeddings is {positions}, but the data's samples of {manifest.sequence_length} "
+            f"tokens need {needed}: raise it, or prepare the data with a smaller --sequence-length"
+        )
+    if getattr(config, "input_channels", None) is not None and "input_ids" in manifest.columns:
+        raise UserError("model.input_channels is set, but the data holds tokens: leave it out")
+    build_on_meta(config, auto_class)
     return config
+
+
+def build_on_meta(config: transformers.PreTrainedConfig, auto_class: type) -> transformers.PreTrainedModel:
+    """The model without memory for its parameters.
+
+    Raises:
+        UserError: the configuration's values do not fit together.
+    """
+    try:
+        with torch.device("meta"):
+            return auto_class.from_config(config)
+    except Exception as error:  # whatever a foreign constructor stumbles over comes from these values
+        raise UserError(f"model: no {config.model_type} can be built from these fields: {reason(error)}") from None
 
 
 def field_mistakes(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -78,7 +117,7 @@ def build_model(
     """Build with the run's seed, or load `model.from`; equal on every rank. fp32 parameters."""
     torch.manual_seed(configuration.run.seed)
     if FROM in configuration.model:
-        model = _load_model(configuration.model[FROM], config, auto_class)
+        model = _checkpoint(load_model, configuration.model[FROM], auto_class, config)
     else:
         model = auto_class.from_config(config, dtype=torch.float32)
     if configuration.run.gradient_checkpointing:
@@ -87,42 +126,6 @@ def build_model(
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if configuration.run.compile:
         model.compile()
-    return model
-
-
-def _load_model(source: str, config: transformers.PreTrainedConfig, auto_class: type) -> transformers.PreTrainedModel:
-    """Load a checkpoint; a head for another number of labels (another task's) starts anew.
-
-    Raises:
-        UserError: not loadable, shapes of other weights differ, or most of the model's weights are not there.
-    """
-    saved_labels = _load_config(source).num_labels
-    verbosity = transformers.logging.get_verbosity()
-    # The report of missing and unexpected weights is judged below: a head that starts anew is no news.
-    transformers.logging.set_verbosity_error()
-    try:
-        model, report = auto_class.from_pretrained(
-            source,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=saved_labels != config.num_labels,
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"model.from: {source} cannot be loaded with these settings: {_first_line(error)}") from None
-    finally:
-        transformers.logging.set_verbosity(verbosity)
-    differing = [
-        f"{name} {tuple(saved)} for {tuple(wanted)}"
-        for name, saved, wanted in sorted(report["mismatched_keys"])
-        if (saved[0], wanted[0]) != (saved_labels, config.num_labels)
-    ]
-    if differing:
-        raise UserError(f"model.from: {source} has other shapes: {'; '.join(differing)}")
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
-    missing = sum(sizes.get(name, 0) for name in report["missing_keys"])
-    if 2 * missing > sum(sizes.values()):
-        raise UserError(f"model.from: {source} lacks most of the weights of a {type(model).__name__}")
     return model
 
 
@@ -150,18 +153,19 @@ def _config_class(model_type: Any) -> type[transformers.PreTrainedConfig]:
         ) from None
 
 
-def _load_config(source: str) -> transformers.PreTrainedConfig:
+def _checkpoint(load: Callable, source: str, *arguments: Any) -> Any:
+    """What `load` makes of the checkpoint to start from; its mistakes name the key of the run file."""
     try:
-        return transformers.AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"model.from: {source} is no loadable checkpoint: {_first_line(error)}") from None
+        return load(source, *arguments)
+    except UserError as error:
+        raise UserError(f"model.from: {error}") from None
 
 
 def _construct(make) -> transformers.PreTrainedConfig:
     try:
         return make()
-    except (ValueError, TypeError) as error:
-        raise UserError(f"model: {_first_line(error)}") from None
+    except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
+        raise UserError(f"model: {reason(error)}") from None
 
 
 def _refuse_unknown(fields: Iterable[str], cls: type) -> None:
@@ -187,6 +191,16 @@ def _has(cls: type, name: str) -> bool:
     return name in _field_names(cls)
 
 
+def _positions(model_type: str, manifest: Manifest, pad_token_id: int | None) -> int | None:
+    """Position embeddings that the data's longest sample needs; None if the data set does not say."""
+    if manifest.sequence_length is None:
+        return None
+    if model_type not in POSITIONS_AFTER_PADDING:
+        return manifest.sequence_length
+    # Position numbers begin after the padding's own, which MPNet fixes at 1.
+    return manifest.sequence_length + max(pad_token_id or 0, 1) + 1
+
+
 def _from_data(cls: type, manifest: Manifest, labels_only: bool) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if manifest.num_labels is not None:
@@ -200,13 +214,8 @@ def _from_data(cls: type, manifest: Manifest, labels_only: bool) -> dict[str, An
     for name, value in (
         ("vocab_size", manifest.vocab_size),
         ("pad_token_id", manifest.pad_token_id),
-        ("max_position_embeddings", manifest.sequence_length),
+        ("max_position_embeddings", _positions(cls.model_type, manifest, manifest.pad_token_id)),
     ):
         if value is not None and _has(cls, name):
             values[name] = value
     return values
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines) if lines else type(error).__name__

@@ -1,5 +1,7 @@
 """The run folder's config.yaml: written at the start, compared at every resume."""
 
+import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from .configuration import RunConfiguration
 from .provenance import provenance
 
 CONFIG = "config.yaml"
+LOCK = ".lock"
 
 # May differ on resume: they change what is watched and kept, or how a batch is cut, not which run it is.
 FREE_KEYS = ("run.dir", "run.allow_changes", "batch.micro_batch", "data.cache", "eval", "checkpoint", "log")
@@ -44,6 +47,44 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
             f"{run} holds a run with another configuration: {listed}. Choose another run.dir, or allow it with "
             f"'run.allow_changes=[{names}]'"
         )
+
+
+def refuse_unusable(run: Path) -> None:
+    """Raise UserError if the run folder cannot be made or written, or is a data set. Changes nothing."""
+    existing = next(path for path in (run, *run.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"run.dir is {run}, but {existing} is a file: name a folder")
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"run.dir is {run}, but {existing} cannot be written to: name another folder")
+    if existing == run and (run / "manifest.json").is_file():
+        raise UserError(f"run.dir is {run}, which holds a data set: name another folder")
+
+
+class RunLock:
+    """Context that holds a run folder for one run; the system frees it however the process ends."""
+
+    def __init__(self, run: Path):
+        self._run = run
+
+    def __enter__(self) -> None:
+        try:
+            self._run.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._run / LOCK, "w")
+        except OSError as error:
+            raise UserError(f"run.dir {self._run} cannot be used: {error.strerror}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise UserError(
+                f"another process trains in {self._run} now: wait for it, or choose another run.dir"
+            ) from None
+        except OSError:
+            # A file system without locks: then nothing can be said.
+            pass
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 def write_configuration(run: Path, now: RunConfiguration) -> None:

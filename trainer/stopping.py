@@ -1,19 +1,33 @@
 """Requests to stop: signals are noted, and acted on by all ranks together at the end of a step."""
 
+import os
 import signal
+import sys
+import threading
 from types import FrameType
+
+from .exit_codes import INTERRUPTED
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopRequests:
-    """Context in which SIGTERM, SIGUSR1 and SIGINT set `requested`; a second SIGINT interrupts at once."""
+    """Context in which SIGTERM, SIGUSR1 and SIGINT set `requested`; a second SIGINT interrupts at once.
+
+    Until `has_begun` is set there is nothing to save: the process leaves at once with code 75. A thread sees to that,
+    for the main thread may wait for other ranks inside a call that runs no Python, and so no signal handler.
+    """
 
     def __init__(self) -> None:
         self.requested: str | None = None
+        self.has_begun = False
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequests":
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._previous_descriptor = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="longmix-signals", daemon=True).start()
         for number in STOP_SIGNALS:
             self._previous[number] = signal.signal(number, self._note)
         return self
@@ -21,6 +35,18 @@ class StopRequests:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._previous_descriptor)
+        # The thread reads the end of the pipe and closes its side.
+        os.close(self._writer)
+
+    def _watch(self) -> None:
+        while received := os.read(self._reader, 1):
+            if received[0] in STOP_SIGNALS and not self.has_begun:
+                if os.environ.get("RANK", "0") == "0":
+                    name = signal.Signals(received[0]).name
+                    print(f"longmix: stopped by {name} before any step: nothing to save", file=sys.stderr, flush=True)
+                os._exit(INTERRUPTED)
+        os.close(self._reader)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.requested is not None:

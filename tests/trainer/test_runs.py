@@ -267,7 +267,7 @@ def test_training_goes_on_from_a_checkpoint_of_the_same_shape(finished, train, r
     assert AutoConfig.from_pretrained(tmp_path / "run" / "model").model_type == "s3attention"
     with pytest.raises(UserError, match=r"model\.hidden_sise is no field"):
         train(tmp_path / "other", **{**values, "model": {"from": str(folder / "model"), "hidden_sise": 3}})
-    with pytest.raises(UserError, match=r"model\.from: .*nowhere is no loadable checkpoint"):
+    with pytest.raises(UserError, match=r"model\.from: .*nowhere: no such folder"):
         train(tmp_path / "other", **{**values, "model": {"from": str(tmp_path / "nowhere")}})
     assert not (tmp_path / "other").exists()
 
@@ -349,6 +349,7 @@ def test_signals_are_noted_and_a_second_interrupt_is_obeyed_at_once():
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
         with StopRequests() as requests:
+            requests.has_begun = True
             assert requests.requested is None
             os.kill(os.getpid(), number)
             assert requests.requested == number.name

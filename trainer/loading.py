@@ -1,0 +1,128 @@
+"""Checkpoints in Hugging Face's layout, ours or anybody's: found and loaded, every failure as one line for the user."""
+
+import contextlib
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+
+import longmix.modeling  # noqa: F401  registers our model types
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.tokenizer import load_tokenizer
+
+_TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
+# What transformers lets through when a configuration or weights are not what they should be.
+_FAILURES = (
+    *(OSError, EOFError, ImportError, RuntimeError),
+    *(ValueError, TypeError, KeyError, AttributeError, StrictDataclassError),
+    *(SafetensorError, pickle.UnpicklingError),
+)
+
+
+def load_config(source: str) -> transformers.PreTrainedConfig:
+    """The configuration of `source`, a model folder or a hub name.
+
+    Raises:
+        UserError: no such folder, a run folder in its place, or no configuration that can be read.
+    """
+    folder = Path(source)
+    if not folder.is_dir() and (folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1):
+        raise UserError(f"{source}: no such folder; give a model folder, or a name on the hub")
+    if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
+        raise UserError(f"{source} is a run folder; its checkpoint is {folder / 'model'}")
+    try:
+        return transformers.AutoConfig.from_pretrained(source)
+    except _FAILURES as error:
+        missing = "" if folder.is_dir() else "no such folder, and as a name on the hub: "
+        raise UserError(f"{source} is no loadable checkpoint: {missing}{reason(error)}") from None
+
+
+def load_model(
+    source: str, auto_class: type, config: transformers.PreTrainedConfig | None = None
+) -> transformers.PreTrainedModel:
+    """The model of `source` with fp32 parameters, complete as it was saved.
+
+    With `config`, which says what is wanted of it, the head may be another: parts that `source` lacks, and a head for
+    another number of labels, start anew.
+
+    Raises:
+        UserError: damaged weights, weights that do not fit the configuration, or parts of the model not among them;
+            with `config`, most of it.
+    """
+    saved = load_config(source)
+    wanted = saved if config is None else config
+    with _silence():
+        try:
+            model, report = auto_class.from_pretrained(
+                source, config=wanted, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+            )
+        except _FAILURES as error:
+            damaged = _damaged_weights(Path(source))
+            if damaged is not None:
+                raise UserError(f"{damaged} is damaged or was cut short: copy it again") from None
+            raise UserError(f"{source} cannot be loaded as {auto_class.__name__}: {reason(error)}") from None
+    differing = [
+        f"{name} {tuple(found)} for {tuple(expected)}"
+        for name, found, expected in sorted(report["mismatched_keys"])
+        if config is None or (found[0], expected[0]) != (saved.num_labels, wanted.num_labels)
+    ]
+    if differing:
+        more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
+        raise UserError(f"{source}: the weights have other shapes than its configuration says: {differing[0]}{more}")
+    missing = sorted(report["missing_keys"])
+    if config is None and missing:
+        heads = " or ".join(saved.architectures or ["a model without a head"])
+        raise UserError(
+            f"{source} holds the weights of {heads}, not of {type(model).__name__}: {missing[0]} is not among them"
+        )
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    if 2 * sum(sizes.get(name, 0) for name in missing) > sum(sizes.values()):
+        raise UserError(f"{source} lacks most of the weights of a {type(model).__name__}")
+    return model
+
+
+def load_checkpoint_tokenizer(source: str) -> transformers.PreTrainedTokenizerBase:
+    """The tokenizer of `source`, a model folder or a hub name. Raises UserError if it has none that can be read."""
+    if Path(source).is_dir():
+        return load_tokenizer(source)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(source)
+    except _FAILURES as error:
+        raise UserError(f"{source}: its tokenizer cannot be loaded: {reason(error)}") from None
+
+
+def has_tokenizer(source: str) -> bool:
+    """Whether a model folder holds a tokenizer; of a hub name, that is taken for granted."""
+    return not Path(source).is_dir() or any((Path(source) / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line."""
+    text = " ".join(str(error).split())
+    return text if text and not isinstance(error, KeyError) else f"{type(error).__name__} {text}".rstrip()
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """transformers reports missing and other weights at length; here they are judged instead."""
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(verbosity)
+
+
+def _damaged_weights(folder: Path) -> Path | None:
+    """The first safetensors file of a folder that cannot be opened."""
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError):
+            return path
+    return None
