@@ -77,7 +77,7 @@ class RunLog:
         self._file.flush()
         if self._writer is not None:
             for name, value in values.items():
-                if isinstance(value, int | float):
+                if isinstance(value, int | float) and name != "items":  # the same at every evaluation
                     self._writer.add_scalar(f"{kind}/{name}", value, step)
         self._progress.show(kind, step, values)
 
@@ -110,14 +110,14 @@ def _drop_from(path: Path, first_step: int) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().split(b"\n"):
         try:
             record = json.loads(line)
             is_before = record["step"] < first_step
             if is_before or (record["step"] == first_step > 0 and record["kind"] != "test"):
-                kept.append(line + "\n")
-        except (ValueError, KeyError):
-            # A line cut short by a kill; the resumed run writes it again.
+                kept.append(line.decode() + "\n")
+        except (ValueError, KeyError, TypeError):
+            # A line cut short by a kill, or damaged; the resumed run writes it again.
             continue
     write_text(path, "".join(kept))
 

@@ -45,7 +45,8 @@ def provenance() -> dict[str, Any]:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        result = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=True)
+        result = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return result.stdout.strip()
+    # A diff may hold bytes that are no UTF-8.
+    return result.stdout.decode(errors="replace").strip()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 
 import pytest
 
@@ -35,6 +36,7 @@ def test_a_checkpoint_exists_only_when_it_is_finished(tmp_path):
 def test_what_a_killed_save_left_behind_is_replaced(tmp_path):
     left = checkpoint.begin(tmp_path, 3)
     (left / "old").write_text("half")
+    shutil.copytree(left, left.with_name(".step-00000002.tmp"))
     final = write(tmp_path, 3)
     assert not (final / "old").exists() and [path.name for path in (tmp_path / "checkpoints").iterdir()] == [final.name]
 
@@ -61,6 +63,11 @@ def damage_manifest(folder):
     return "manifest.json is damaged"
 
 
+def damage_empty_manifest(folder):
+    (folder / "manifest.json").write_text('{"step": 9, "files": []}')
+    return "manifest.json is damaged (it does not list state.json)"
+
+
 def damage_no_manifest(folder):
     (folder / "manifest.json").unlink()
     return "manifest.json is missing"
@@ -71,7 +78,15 @@ def damage_state(folder):
     return "state.json does not have the contents"
 
 
-DAMAGES = [damage_truncate, damage_flip, damage_remove, damage_manifest, damage_no_manifest, damage_state]
+DAMAGES = [
+    damage_truncate,
+    damage_flip,
+    damage_remove,
+    damage_manifest,
+    damage_empty_manifest,
+    damage_no_manifest,
+    damage_state,
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -1,0 +1,42 @@
+"""What a run notes of itself: records that were damaged, TensorBoard's charts, and odd bytes in local changes."""
+
+import json
+import subprocess
+
+from torch.utils import tensorboard
+
+from longmix.trainer import provenance
+from longmix.trainer.metrics import RunLog
+
+
+def test_damaged_records_are_dropped_and_the_rest_kept(tmp_path):
+    kept = b'{"kind": "train", "step": 1, "note": "\xc3\xbc"}\n'
+    damaged = [b'{"kind": "train", "st', b"\xff\xfe", b"3", b"[1]", b'{"kind": "train", "step": "x"}', b"null"]
+    (tmp_path / "metrics.jsonl").write_bytes(kept + b"\n".join(damaged) + b'\n{"kind": "train", "step": 5}\n')
+    log = RunLog(tmp_path, True, first_step=3, last_step=9, tensorboard=False)
+    log.record("train", 4, {"loss": 1.0})
+    log.close()
+    first, second = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    assert first == kept and json.loads(second) == {"kind": "train", "step": 4, "loss": 1.0}
+
+
+def test_tensorboard_draws_no_count_that_never_changes(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(tensorboard.SummaryWriter, "add_scalar", lambda self, name, *_: drawn.append(name))
+    log = RunLog(tmp_path, True, first_step=0, last_step=9, tensorboard=True)
+    log.record("eval", 4, {"loss": 1.0, "items": 30})
+    log.close()
+    assert drawn == ["eval/loss"]
+
+
+def test_local_changes_with_bytes_that_are_no_text(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    git("add", "a.txt")
+    git("commit", "-m", "a")
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
+    assert "+caf\N{REPLACEMENT CHARACTER}" in provenance._git(tmp_path, "diff", "HEAD")
