@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from longmix.data_prep.errors import UserError
 from longmix.trainer import checkpoint, evaluate_checkpoint
 from longmix.trainer.cli import main
+from longmix.trainer.objectives import LabelledPositions
 from longmix.trainer.stopping import STOP_SIGNALS, StopRequests
 
 TIMED = ("tokens_per_second", "data_wait_fraction")
@@ -63,6 +64,7 @@ def test_metrics_have_every_promised_figure(finished, read_metrics):
 def test_a_run_folder_holds_what_is_promised(finished):
     folder, _ = finished
     assert {path.name for path in folder.iterdir()} == {
+        ".lock",
         "config.yaml",
         "metrics.jsonl",
         "tensorboard",
@@ -143,11 +145,12 @@ def test_a_stop_request_does_not_change_which_checkpoint_is_best(train, read_met
     assert (parts.state.best_step, parts.state.best_value) == (whole.state.best_step, whole.state.best_value)
 
 
-def test_between_equal_checkpoints_the_loss_decides(train, read_metrics, tmp_path):
-    # `items` is the same at every evaluation, so the metric itself prefers none.
+def test_between_equal_checkpoints_the_loss_decides(train, read_metrics, tmp_path, monkeypatch):
+    figures = LabelledPositions.figures
+    monkeypatch.setattr(LabelledPositions, "figures", lambda *given: {**figures(*given), "masked_accuracy": 0.5})
     outcome = train(
         tmp_path / "run",
-        **{"checkpoint.best": {"metric": "items", "mode": "max"}, "eval.every_steps": 2, "checkpoint.every_steps": 2},
+        **{"checkpoint.best": {"metric": "masked_accuracy", "mode": "max"}, "eval.every_steps": 2, "checkpoint.every_steps": 2},
     )
     losses = {record["step"]: record["loss"] for record in read_metrics(tmp_path / "run", "eval") if record["step"] > 0}
     assert len(losses) == 3
@@ -189,7 +192,7 @@ def test_the_best_checkpoint_is_kept_and_makes_the_model_and_the_test_is_read_on
 
 
 def test_an_unknown_metric_is_told_before_the_first_step(train, tmp_path):
-    with pytest.raises(UserError, match=r"checkpoint\.best\.metric is los, .* it gives loss, perplexity"):
+    with pytest.raises(UserError, match=r"checkpoint\.best\.metric is 'los', but .* gives: loss, perplexity"):
         train(tmp_path / "run", **{"checkpoint.best": {"metric": "los", "mode": "min"}})
 
 
