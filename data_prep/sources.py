@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import sha256_of_file
 
 HUB_PREFIX = "hub:"
 HUB_FORM = "hub:NAME[:SPLIT[:COLUMN]]"
@@ -18,14 +19,24 @@ _PARQUET_BATCH = 256
 
 
 @dataclass(frozen=True)
-class TextFile:
-    """UTF-8 text; its units are lines without their ends. A byte order mark at the start is left out."""
+class _File:
+    """What the kinds of files share."""
 
     path: Path
-    is_records = False
 
     def fingerprint(self) -> list[Any]:
-        return [self.path.name, self.path.stat().st_size]
+        """Name and contents: a file that was copied or touched is still the same."""
+        try:
+            return [self.path.name, sha256_of_file(self.path)]
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be read: {error.strerror}") from None
+
+
+@dataclass(frozen=True)
+class TextFile(_File):
+    """UTF-8 text; its units are lines without their ends. A byte order mark at the start is left out."""
+
+    is_records = False
 
     def units(self) -> Iterator[str]:
         """Raises `UserError` with the byte offset of the first byte that is not UTF-8."""
@@ -34,15 +45,11 @@ class TextFile:
 
 
 @dataclass(frozen=True)
-class JsonLines:
+class JsonLines(_File):
     """One JSON object a line, the text under the key `column`."""
 
-    path: Path
     column: str
     is_records = True
-
-    def fingerprint(self) -> list[Any]:
-        return [self.path.name, self.path.stat().st_size]
 
     def units(self) -> Iterator[str]:
         """Raises `UserError` with file and line for a line that is no object or lacks the column."""
@@ -52,7 +59,7 @@ class JsonLines:
             place = f"{self.path}, line {number}"
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{place}: not JSON ({error}); expected one JSON object a line") from None
             if not isinstance(record, dict):
                 raise UserError(f"{place}: expected one JSON object a line, found {type(record).__name__}")
@@ -60,15 +67,11 @@ class JsonLines:
 
 
 @dataclass(frozen=True)
-class ParquetFile:
+class ParquetFile(_File):
     """A Parquet file, the text in the string column `column`; read in small batches."""
 
-    path: Path
     column: str
     is_records = True
-
-    def fingerprint(self) -> list[Any]:
-        return [self.path.name, self.path.stat().st_size]
 
     def units(self) -> Iterator[str]:
         """Raises `UserError` if the file is damaged or has no such column of strings."""
@@ -178,8 +181,10 @@ def _find_source(name: str, column: str) -> Source:
     path = Path(name)
     if path.is_file():
         return Source(name, (_file_part(path, column),))
-    if not path.is_dir():
+    if not path.exists():
         raise UserError(f"--source {name} does not exist; for a hub data set write {HUB_FORM}")
+    if not path.is_dir():
+        raise UserError(f"--source {name} is not a regular file, which is read more than once: save the text to a file")
     files = [item for item in path.rglob("*") if item.is_file() and not _is_hidden(item.relative_to(path))]
     if not files:
         raise UserError(f"--source {name} is a folder without files")
@@ -201,6 +206,8 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _parse_hub(source: str, column: str) -> HubDataset:
+    if "[" in source:
+        raise UserError(f"--source {source}: slices of a split are not supported; name a whole split, {HUB_FORM}")
     fields = source.removeprefix(HUB_PREFIX).split(":")
     if len(fields) > 3 or not all(fields):
         raise UserError(f"--source {source} is not of the form {HUB_FORM}")
@@ -221,7 +228,7 @@ def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
                     place = offset + error.start
                     raise UserError(
                         f"{path}: byte {raw[error.start]:#04x} at offset {place} (line {number}) is not UTF-8: "
-                        "convert the file to UTF-8, or take it out of the source"
+                        "convert the file to UTF-8, or leave it out: give the files that are wanted, each with --source"
                     ) from None
                 if number == 1:
                     line = line.removeprefix("\ufeff")

@@ -16,13 +16,14 @@ from longmix.data_prep.files import write_json
 from longmix.data_prep.packing import DOCUMENTS, ONE_PER_ROW, SMALLEST_LENGTH
 from longmix.data_prep.reading import FirstLook
 from longmix.data_prep.sources import Source
+from longmix.data_prep.tokenizer import check_vocab_size, sha256_of_tokenizer
 
 SPLITS = ("train", "validation")
 LONGEST_SEQUENCE = 1 << 20
 FILE_NAME = "prepare.json"
 BLOCKS = ".blocks"
 LOCK = ".lock"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +49,21 @@ class TextSettings:
             raise UserError(f"--packing is {self.packing}: allowed are {DOCUMENTS} and {ONE_PER_ROW}")
         if self.tokenizer is not None and (self.vocab_size is not None or self.uncased):
             raise UserError("--tokenizer takes a tokenizer as it is: leave --vocab-size and --uncased out")
+        if self.vocab_size is not None:
+            check_vocab_size(self.vocab_size)
         return parse_rule(self.documents)
 
 
 class State:
     """`output/prepare.json`: whose preparation the folder holds, and what its first look told."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], sources: list[Any], look: FirstLook | None) -> None:
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], sources: list[Any], tokenizer: str | None, look: FirstLook | None
+    ) -> None:
         self.folder = folder
         self.settings = settings
         self.sources = sources
+        self.tokenizer = tokenizer
         self.look = look
 
     @classmethod
@@ -67,6 +73,7 @@ class State:
             folder,
             json.loads(json.dumps(dataclasses.asdict(settings))),
             [[source.name, *(part.fingerprint() for part in source.parts)] for source in sources],
+            None if settings.tokenizer is None else sha256_of_tokenizer(settings.tokenizer),
             None,
         )
         names = [path.name for path in folder.iterdir()]
@@ -93,6 +100,8 @@ class State:
             different = [f"made by another version of longmix (format {values['format']}, this one's is {_FORMAT})"]
         elif not different and values["sources"] != wanted.sources:
             different = ["the files of the sources have changed since"]
+        elif not different and values["tokenizer"] != wanted.tokenizer:
+            different = [f"the tokenizer in {settings.tokenizer} has changed since"]
         if different:
             raise UserError(
                 f"--output {folder} already holds another data set ({'; '.join(different)}): "
@@ -103,6 +112,7 @@ class State:
 
     def save(self) -> None:
         values = {"format": _FORMAT, "settings": self.settings, "sources": self.sources}
+        values["tokenizer"] = self.tokenizer
         values["look"] = self.look.figures() if self.look else None
         write_json(self.folder / FILE_NAME, values)
 

@@ -1,5 +1,6 @@
 """SentencePiece unigram tokenizers behind transformers' own class: training, saving, loading, encoding."""
 
+import hashlib
 import io
 import json
 import os
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import flush_to_disk, write_json
+from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
 
 PAD, UNKNOWN, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
 SMALLEST_VOCABULARY = 9  # the special tokens, the word mark, the two required characters, and one of text
+LARGEST_VOCABULARY = 1_000_000
 CONFIGURATION = "tokenizer_config.json"
 MODEL = "tokenizer.model"
 
@@ -36,8 +38,7 @@ def train_tokenizer(
     """
     import sentencepiece
 
-    if vocab_size < SMALLEST_VOCABULARY:
-        raise UserError(f"--vocab-size is {vocab_size}: allowed are {SMALLEST_VOCABULARY} and more")
+    check_vocab_size(vocab_size)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -81,6 +82,12 @@ def train_tokenizer(
         )
         save_tokenizer(tokenizer, folder)
     return load_tokenizer(folder)
+
+
+def check_vocab_size(vocab_size: int) -> None:
+    """Raise `UserError` for a vocabulary size that no text can have."""
+    if not SMALLEST_VOCABULARY <= vocab_size <= LARGEST_VOCABULARY:
+        raise UserError(f"--vocab-size is {vocab_size}: allowed are {SMALLEST_VOCABULARY} to {LARGEST_VOCABULARY}")
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
@@ -153,6 +160,10 @@ def load_tokenizer(folder: str | Path) -> Any:
         raise UserError(f"{folder} holds no tokenizer: {CONFIGURATION} is missing") from None
     except ValueError as error:
         raise UserError(f"{folder / CONFIGURATION} is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(
+            f"{folder / CONFIGURATION} holds a {type(values).__name__}, expected a map: save the tokenizer again"
+        )
     try:
         if values.get("tokenizer_class") != "SentencePieceBackend":
             from transformers import AutoTokenizer
@@ -167,6 +178,16 @@ def load_tokenizer(folder: str | Path) -> Any:
     if tokenizer.special_tokens_pattern is None and tokenizer.cls_token and tokenizer.sep_token:
         tokenizer.special_tokens_pattern = "cls_sep"  # saved by something else than save_tokenizer
     return tokenizer
+
+
+def sha256_of_tokenizer(folder: str | Path) -> str:
+    """Hexadecimal SHA-256 over the tokenizer's files in `folder`, which may be a model's, whose own are left out."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).glob("*")):
+        is_model = path.name in ("config.json", "generation_config.json") or path.name.endswith(".index.json")
+        if path.suffix in (".json", ".txt", ".model") and not is_model:
+            digest.update(f"{path.name}\0{sha256_of_file(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.sources import TextFile
 from longmix.data_prep.state import TextSettings
 from longmix.data_prep.text import prepare_text
 from longmix.data_prep.tokenizer import encode, load_tokenizer
@@ -281,8 +283,34 @@ def test_unfinished_folder_refuses_other_settings_and_changed_sources(tmp_path, 
         prepare_text(settings(source), tmp_path / "out", workers=1)
 
 
+def test_finished_folder_notices_other_contents_of_the_same_files(tmp_path):
+    source, own, again = tmp_path / "corpus.txt", tmp_path / "own", tmp_path / "again"
+    source.write_text("\n\n".join(make_documents(60)))
+    prepare_text(settings(source), own, workers=1)
+    tokenizer = tmp_path / "tokenizer"
+    shutil.copytree(own / "tokenizer", tokenizer)
+    (tokenizer / "model.safetensors").write_bytes(b"of a model that has this tokenizer")
+    options = {"tokenizer": str(tokenizer), "vocab_size": None}
+    prepare_text(settings(source, **options), again, workers=1)
+
+    os.utime(source, (0, 0))
+    (tokenizer / "model.safetensors").write_bytes(b"trained on")
+    assert prepare_text(settings(source), own, workers=1).was_there
+    assert prepare_text(settings(source, **options), again, workers=1).was_there
+
+    configuration = tokenizer / "tokenizer_config.json"
+    configuration.write_text(configuration.read_text() + " ")
+    with pytest.raises(UserError, match=r"the tokenizer in .* has changed"):
+        prepare_text(settings(source, **options), again, workers=1)
+    text = source.read_text()
+    source.write_text(("a" if text[0] != "a" else "b") + text[1:])
+    with pytest.raises(UserError, match="files of the sources have changed"):
+        prepare_text(settings(source), own, workers=1)
+
+
 def test_changed_blocks_are_done_again(tmp_path, monkeypatch):
-    # Same size, other text: the digest of the block notices.
+    # Other text behind the same fingerprint, as of a hub data set: the digest of the block notices.
+    monkeypatch.setattr(TextFile, "fingerprint", lambda self: [])
     source = tmp_path / "corpus.txt"
     documents = make_documents(100)
     source.write_text("\n\n".join(documents))
@@ -327,7 +355,9 @@ def test_command_prints_a_report(corpus, tmp_path, capsys):
         (["--source", "LINES"], "no column 'text'; it has 'body'"),
         (["--source", "GOOD", "--source", "GOOD"], "given twice"),
         (["--source", "GOOD", "--vocab-size", "32000"], "--vocab-size 32000: it can fill at most"),
-        (["--source", "GOOD", "--vocab-size", "3"], "--vocab-size is 3"),
+        # Refused before the sources are read.
+        (["--source", "LATIN", "--vocab-size", "3"], "--vocab-size is 3: allowed are 9 to 1000000"),
+        (["--source", "LATIN", "--vocab-size", "99999999999"], "--vocab-size is 99999999999: allowed"),
         (["--source", "GOOD", "--documents", "file"], "two different ones"),
         (["--source", "GOOD", "--documents", "heading:^Chapter"], "no line of any source matches"),
         (["--source", "GOOD", "--documents", "chapters"], "allowed are blank-line"),

@@ -1,6 +1,7 @@
 """Sources: every kind is read in pieces, and every damage is named with its place."""
 
 import json
+import os
 import tracemalloc
 
 import pyarrow as pa
@@ -52,7 +53,9 @@ def test_a_large_file_is_not_held_in_memory(tmp_path):
 def test_undecodable_bytes_are_named_with_file_and_offset(tmp_path):
     path = tmp_path / "latin.txt"
     path.write_bytes(b"fine line\nna\xefve\n")
-    with pytest.raises(UserError, match=r"latin\.txt: byte 0xef at offset 12 \(line 2\) is not UTF-8"):
+    with pytest.raises(
+        UserError, match=r"latin\.txt: byte 0xef at offset 12 \(line 2\) is not UTF-8.* each with --source"
+    ):
         read(path)
     path = tmp_path / "bad.jsonl"
     path.write_bytes(b'{"text": "ok"}\n{"text": "\xff"}\n')
@@ -65,6 +68,7 @@ def test_undecodable_bytes_are_named_with_file_and_offset(tmp_path):
     [
         ('{"text": "a"', "line 1: not JSON"),
         ('["a"]', "line 1: expected one JSON object"),
+        ("[" * 100_000, "line 1: not JSON"),
         ('{"text": 5}', "line 1: 'text' holds int"),
         ('{"body": "a", "id": 1}', "line 1: there is no column 'text'; it has 'body', 'id'"),
     ],
@@ -95,6 +99,9 @@ def test_missing_and_overlapping_sources(tmp_path):
     (tmp_path / "set").mkdir()
     with pytest.raises(UserError, match="does not exist; for a hub data set write hub:"):
         read(tmp_path / "nothing.txt")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is not a regular file"):
+        read(tmp_path / "pipe")
     with pytest.raises(UserError, match="folder without files"):
         read(tmp_path / "set")
     (tmp_path / "set" / "a.txt").write_text("a")
@@ -117,6 +124,11 @@ def test_missing_and_overlapping_sources(tmp_path):
 def test_malformed_hub_names(name):
     with pytest.raises(UserError, match=r"hub:NAME\[:SPLIT\[:COLUMN\]\]"):
         find_sources([name])
+
+
+def test_slices_of_a_hub_split_are_refused():
+    with pytest.raises(UserError, match="slices of a split are not supported"):
+        find_sources(["hub:a/b:train[:10]"])
 
 
 @pytest.fixture

@@ -139,6 +139,9 @@ def test_folders_without_a_tokenizer(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(UserError, match="JSON"):
         load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(UserError, match="holds a list, expected a map"):
+        load_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "SentencePieceBackend"}')
     with pytest.raises(UserError, match="cannot be loaded"):
         load_tokenizer(tmp_path)
