@@ -1,9 +1,10 @@
 """`longmix evaluate`: figures of any checkpoint on a data set, and completions of a text."""
 
+from pathlib import Path
+
 import torch
 import transformers
 
-import longmix.modeling
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import load_tokenizer
 
@@ -11,6 +12,7 @@ from . import distributed, export
 from .configuration import ObjectiveSection
 from .dataset import ShardedDataset
 from .evaluation import evaluate
+from .loading import has_tokenizer, load_checkpoint_tokenizer, load_config, load_model
 from .objectives import make_objective
 
 
@@ -20,19 +22,15 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     Raises:
         UserError: the checkpoint or the data set cannot be read, or they do not belong together.
     """
+    config = load_config(checkpoint)
     dataset = ShardedDataset(data)
-    config = _config(checkpoint)
     folder = export.tokenizer_folder(data, dataset.manifest)
+    _check_vocabulary(checkpoint, config, data, dataset, folder)
     objective = make_objective(
         ObjectiveSection(name=_objective_name(config, dataset)), 0, dataset.manifest, lambda: load_tokenizer(folder)
     )
-    if (dataset.manifest.vocab_size or 0) > config.vocab_size:
-        raise UserError(
-            f"{data} has a vocabulary of {dataset.manifest.vocab_size}, {checkpoint} one of {config.vocab_size}: "
-            "prepare the data with the checkpoint's tokenizer (longmix prepare text --tokenizer)"
-        )
     world = distributed.join()
-    model = _load(objective.auto_class, checkpoint).to(world.device)
+    model = load_model(checkpoint, objective.auto_class).to(world.device)
     values = evaluate(model, dataset, objective, world, samples, micro_batch)
     return "\n".join(
         f"{name:<16}{value:.4f}" if isinstance(value, float) else f"{name:<16}{value:,}"
@@ -42,9 +40,11 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
 
 def fill(checkpoint: str, text: str, top: int) -> str:
     """The `top` most probable pieces for each [MASK] in `text`, with their probabilities, as lines of text."""
-    config = _config(checkpoint)
-    tokenizer = load_tokenizer(checkpoint)
-    inputs = tokenizer(text, return_tensors="pt")
+    config = load_config(checkpoint)
+    tokenizer = load_checkpoint_tokenizer(checkpoint)
+    if tokenizer.mask_token_id is None:
+        raise UserError(f"the tokenizer of {checkpoint} has no mask token, so there is nothing that could be filled in")
+    inputs = tokenizer(text, return_tensors="pt", verbose=False)
     ids = inputs["input_ids"][0]
     places = (ids == tokenizer.mask_token_id).nonzero().flatten()
     if len(places) == 0:
@@ -52,7 +52,8 @@ def fill(checkpoint: str, text: str, top: int) -> str:
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens, the model takes {longest}: shorten it")
-    model = _load(transformers.AutoModelForMaskedLM, checkpoint)
+    model = load_model(checkpoint, transformers.AutoModelForMaskedLM).eval()
+    unseen = set(tokenizer.all_special_ids) - {tokenizer.mask_token_id}
     with torch.no_grad():
         logits = model(input_ids=inputs["input_ids"]).logits[0, places]
     lines = []
@@ -62,7 +63,9 @@ def fill(checkpoint: str, text: str, top: int) -> str:
             filled = ids.clone()
             filled[place] = token
             piece = tokenizer.convert_ids_to_tokens(token).replace("▁", "")
-            lines.append(f"{100 * probability:5.1f} %  {piece:<16}{tokenizer.decode(filled, skip_special_tokens=True)}")
+            whole = tokenizer.decode([number for number in filled.tolist() if number not in unseen])
+            whole = " ".join(whole.replace(tokenizer.mask_token, f" {tokenizer.mask_token} ").split())
+            lines.append(f"{100 * probability:5.1f} %  {piece:<16}{whole}")
     return "\n".join(lines)
 
 
@@ -75,19 +78,20 @@ def _objective_name(config: transformers.PreTrainedConfig, dataset: ShardedDatas
     return "mlm"
 
 
-def _config(checkpoint: str) -> transformers.PreTrainedConfig:
-    assert longmix.modeling.MODEL_TYPES
-    try:
-        return transformers.AutoConfig.from_pretrained(checkpoint)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{checkpoint} is no loadable checkpoint: {str(error).splitlines()[0]}") from None
+def _check_vocabulary(
+    checkpoint: str, config: transformers.PreTrainedConfig, data: str, dataset: ShardedDataset, folder: Path | None
+) -> None:
+    """Raise UserError unless an id means the same to the checkpoint and in the data, as far as both say what it means.
 
-
-def _load(auto_class: type, checkpoint: str) -> transformers.PreTrainedModel:
-    try:
-        model = auto_class.from_pretrained(checkpoint, dtype=torch.float32)
-    except (OSError, ValueError) as error:
+    `folder` is that of the data's tokenizer, None without one.
+    """
+    advice = "prepare the data with the checkpoint's tokenizer (longmix prepare text --tokenizer)"
+    if (dataset.manifest.vocab_size or 0) > config.vocab_size:
         raise UserError(
-            f"{checkpoint} cannot be loaded as {auto_class.__name__}: {str(error).splitlines()[0]}"
-        ) from None
-    return model.eval()
+            f"{data} has a vocabulary of {dataset.manifest.vocab_size}, {checkpoint} one of {config.vocab_size}: "
+            f"{advice}"
+        )
+    if folder is None or not has_tokenizer(checkpoint):
+        return
+    if load_checkpoint_tokenizer(checkpoint).get_vocab() != load_tokenizer(folder).get_vocab():
+        raise UserError(f"{data} was made with another tokenizer than {checkpoint}'s: {advice}")

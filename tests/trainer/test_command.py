@@ -1,5 +1,8 @@
 """The command line in-process: exit codes, one line for a mistake, --check, doctor, completions."""
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -134,7 +137,9 @@ def test_evaluate_takes_one_of_data_and_fill(capsys, tmp_path):
     assert "--data DIR or --fill TEXT" in error_of(capsys, "evaluate", tmp_path)
     assert "--data DIR or --fill TEXT" in error_of(capsys, "evaluate", tmp_path, "--data", "d", "--fill", "x")
     assert "--top is 0" in error_of(capsys, "evaluate", tmp_path, "--fill", "x", "--top", 0)
-    assert "is no loadable checkpoint" in error_of(capsys, "evaluate", tmp_path / "none", "--fill", "a [MASK]")
+    assert "no such folder" in error_of(capsys, "evaluate", tmp_path / "none", "--fill", "a [MASK]")
+    assert "no such folder" in error_of(capsys, "evaluate", "./none", "--fill", "a [MASK]")
+    assert "none is no loadable checkpoint: no such folder" in error_of(capsys, "evaluate", "none", "--fill", "[MASK]")
 
 
 @pytest.fixture(scope="module")
@@ -168,11 +173,67 @@ def test_completions_of_a_text(word_model, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert [line.split()[2] for line in (lines[0], lines[2])] == ["house", "house"]
-    assert float(lines[0].split()[0]) > 99 and "house" in lines[0].split("%")[1]
+    assert float(lines[0].split()[0]) > 99
+    # The other mask stays where it is.
+    assert lines[0].endswith("house cat [MASK] dog") and lines[2].endswith("[MASK] cat house dog")
     with pytest.raises(UserError, match=r"has no \[MASK\]"):
         evaluate_checkpoint.fill(str(word_model), "nothing hidden", 1)
     with pytest.raises(UserError, match="the model takes 16"):
         evaluate_checkpoint.fill(str(word_model), "[MASK] " * 40, 1)
+    error_of(capsys, "evaluate", word_model, "--fill", "[MASK] " * 40)  # one line, none of transformers
+
+
+def test_a_checkpoint_that_is_not_whole_is_refused_in_one_line(word_model, capsys, tmp_path):
+    """A damaged file, weights of another shape, another head, a tokenizer without a mask: nothing is made up."""
+    from transformers import AutoModelForSequenceClassification
+
+    def copy(name):
+        return shutil.copytree(word_model, tmp_path / name)
+
+    weights = copy("cut") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert f"{weights} is damaged" in error_of(capsys, "evaluate", tmp_path / "cut", "--fill", "a [MASK]")
+    config = copy("wide") / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"intermediate_size": 24}))
+    text = error_of(capsys, "evaluate", tmp_path / "wide", "--fill", "a [MASK]")
+    assert "encoder.layers.0.feed_forward.inner.bias (64,) for (24,) and 2 more" in text
+    AutoModelForSequenceClassification.from_pretrained(word_model).save_pretrained(copy("classifier"))
+    text = error_of(capsys, "evaluate", tmp_path / "classifier", "--fill", "a [MASK]")
+    assert "holds the weights of TransformerForSequenceClassification, not of TransformerForMaskedLM" in text
+    names = copy("maskless") / "tokenizer_config.json"
+    names.write_text(json.dumps({**json.loads(names.read_text()), "mask_token": None}))
+    assert "has no mask token" in error_of(capsys, "evaluate", tmp_path / "maskless", "--fill", "a [MASK]")
+
+
+def test_evaluating_on_data_of_another_tokenizer_is_refused(word_model, capsys, tmp_path):
+    """As many tokens, but other ones; a checkpoint without a tokenizer cannot be compared."""
+    from longmix.data_prep.shards import write_dataset
+    from longmix.data_prep.tokenizer import load_tokenizer, train_tokenizer
+
+    size = len(load_tokenizer(word_model))
+    train_tokenizer(
+        ["old cats see the red house as dogs do"] * 40, tmp_path / "other", vocab_size=size, model_max_length=16
+    )
+    for name, folder in (("same", word_model), ("foreign", tmp_path / "other")):
+        columns = {"input_ids": {"dtype": "int32", "shape": [None]}}
+        write_dataset(
+            tmp_path / name,
+            [{"input_ids": [2, *range(5, 12), 3]}] * 8,
+            columns,
+            split="train",
+            split_rule="synthetic",
+            vocab_size=size,
+            pad_token_id=0,
+            mask_token_id=4,
+            special_token_ids=[0, 1, 2, 3, 4],
+            sequence_length=16,
+            tokenizer={"path": os.path.relpath(folder, tmp_path / name), "sha256": ""},
+        )
+    assert main(["evaluate", str(word_model), "--data", str(tmp_path / "same")]) == 0
+    capsys.readouterr()
+    assert "another tokenizer" in error_of(capsys, "evaluate", word_model, "--data", tmp_path / "foreign")
+    bare = shutil.copytree(word_model, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
+    assert main(["evaluate", str(bare), "--data", str(tmp_path / "foreign")]) == 0
 
 
 def test_evaluating_on_data_of_a_larger_vocabulary_is_refused(word_model, data, capsys):

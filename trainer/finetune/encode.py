@@ -13,8 +13,9 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder, write_json
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
-from longmix.data_prep.tokenizer import encode, load_tokenizer, required_ids
+from longmix.data_prep.tokenizer import encode, required_ids
 
+from ..loading import load_checkpoint_tokenizer, load_config
 from .readers import Examples
 from .sources import TaskData
 from .tasks import Task
@@ -99,23 +100,8 @@ def load_encoder(checkpoint: str, max_length: int | None) -> Encoder:
     Raises UserError: no model configuration or no tokenizer there, one without [CLS] and [SEP], or a length that the
     model lacks.
     """
-    from transformers import AutoConfig, AutoTokenizer
-
-    import longmix.modeling  # noqa: F401  registers our model types
-
-    folder, local = Path(checkpoint), Path(checkpoint).is_dir()
-    if not local and (folder.is_absolute() or checkpoint.startswith(".")):
-        raise UserError(f"{checkpoint}: no such folder; give a model folder, or a name on the hub")
-    if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
-        raise UserError(f"{checkpoint} is a run folder; its checkpoint is {folder / 'model'}")
-    try:
-        config = AutoConfig.from_pretrained(checkpoint)
-        tokenizer = load_tokenizer(checkpoint) if local else AutoTokenizer.from_pretrained(checkpoint)
-    except UserError:
-        raise
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{checkpoint}: cannot be loaded as a checkpoint with a tokenizer: {reason}") from None
+    config = load_config(checkpoint)
+    tokenizer = load_checkpoint_tokenizer(checkpoint)
     if tokenizer.pad_token_id is None:
         raise UserError(f"{checkpoint}: its tokenizer has no pad token; only encoders' tokenizers can be used")
     literal = type(tokenizer).__name__ == "SentencePieceBackend" and tokenizer.special_tokens_pattern == "cls_sep"
@@ -216,6 +202,11 @@ def selection_split(train: Examples, task: Task) -> tuple[list[int], list[int]]:
         rows = generator.permutation(np.flatnonzero(labels == value))
         # A class with a single example stays in training.
         chosen.extend(rows[: max(1, round(share * len(rows))) if len(rows) > 1 else 0].tolist())
+    if not chosen:
+        raise UserError(
+            f"{task.name}: every class occurs once in the training examples, so none can be learnt"
+            f"{'; if labels are numbers, give --regression' if task.custom else ''}"
+        )
     held_out = set(chosen)
     return [row for row in range(len(train)) if row not in held_out], sorted(held_out)
 

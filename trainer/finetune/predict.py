@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 
 from ..collate import collate
 from ..dataset import ShardedDataset
+from ..loading import load_model
 
 # Samples sorted by length at a time: padding is saved within, and reading stays in order.
 WINDOW = 2048
@@ -21,12 +23,8 @@ def predict(model_folder: Path, data_folder: Path, batch_size: int, *, regressio
     Computed in float32 whatever the run's precision, on the first GPU if there is one: figures can be redrawn
     elsewhere.
     """
-    from transformers import AutoModelForSequenceClassification
-
-    import longmix.modeling  # noqa: F401  registers our model types
-
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = AutoModelForSequenceClassification.from_pretrained(model_folder, dtype=torch.float32).to(device).eval()
+    model = load_model(str(model_folder), transformers.AutoModelForSequenceClassification).to(device).eval()
     accepted = set(inspect.signature(model.forward).parameters) - {"labels"}
     dataset = ShardedDataset(str(data_folder))
     answers = np.zeros(len(dataset), dtype=np.float64 if regression else np.int64)

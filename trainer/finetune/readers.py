@@ -16,6 +16,8 @@ from longmix.data_prep.errors import UserError
 
 from .tasks import Task
 
+SHOWN_LABELS = 10
+
 
 @dataclass
 class Examples:
@@ -98,8 +100,11 @@ def parse_label(task: Task, text: str, where: str) -> int | float:
     try:
         return task.file_labels.index(text)
     except ValueError:
+        more = f", ... ({len(task.file_labels)} in all)" if len(task.file_labels) > SHOWN_LABELS else ""
+        advice = "; if labels are numbers, give --regression" if task.custom else ""
         raise UserError(
-            f"{where}: {task.label_column} is {text!r}, expected one of: {', '.join(task.file_labels)}"
+            f"{where}: {task.label_column} is {text!r}, expected one of: "
+            f"{', '.join(task.file_labels[:SHOWN_LABELS])}{more}{advice}"
         ) from None
 
 

@@ -1,5 +1,6 @@
 """From predictions of several seeds to the results table: console, JSON, Markdown."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -7,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json, write_text
 
 from . import metrics
 from .tasks import TASKS, Task
 
+FILE_NAME = "results.json"
 EXPLANATION = (
     "Figures are 100 x the metric: mean over seeds, spread (standard deviation over seeds), 95 % interval (bootstrap "
     "over dev examples and seeds), and what always answering the most frequent class reaches."
@@ -60,12 +63,27 @@ class TaskResult:
         """Mean over dev splits (MNLI has two) and metrics, as GLUE averages."""
         return float(np.mean([split.figures["score"].mean for split in self.splits]))
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "TaskResult":
+        """A task from its JSON form; what is derived there is derived again."""
+        splits = []
+        for split in values["splits"]:
+            figures = {}
+            for name, figure in split["figures"].items():
+                given = {key: value for key, value in figure.items() if key != "verdict"}
+                figures[name] = Figure(**{**given, "interval": tuple(given["interval"])})
+            splits.append(SplitResult(split["split"], split["samples"], figures))
+        return cls(values["task"], values["seeds"], splits, values["settings"], values["notes"])
+
 
 @dataclass
 class Results:
-    """Everything one command produced. `skipped` maps the tasks that did not run to the reason."""
+    """The results of one checkpoint. `start` identifies its contents; `skipped` maps the tasks that did not run to the
+    reason.
+    """
 
     model: str
+    start: str
     tasks: list[TaskResult]
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -79,6 +97,7 @@ class Results:
         """JSON's content; figures there are not multiplied by 100."""
         return {
             "model": self.model,
+            "start": self.start,
             "average": {
                 "score": self.average,
                 "tasks": [task.task for task in self.tasks if task.task in TASKS],
@@ -107,8 +126,22 @@ class Results:
 
     def save(self, folder: Path) -> None:
         """Write `results.json` and `results.md` into `folder`."""
-        write_json(folder / "results.json", self.as_dict())
+        write_json(folder / FILE_NAME, self.as_dict())
         write_text(folder / "results.md", markdown(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Results | None":
+        """What `save` wrote into `folder`; None if nothing did. Raises UserError if the file is damaged."""
+        try:
+            values = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+            tasks = [TaskResult.from_dict(task) for task in values["tasks"]]
+            return cls(values["model"], values["start"], tasks, values["skipped"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"{folder / FILE_NAME} is no results table of this longmix: delete it, finished runs stay"
+            ) from None
 
 
 def summarize(

@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from . import pool
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder
 from .jobs import Job, is_finished, make_job, quiet, run_job
-from .results import Results, console
+from .results import Results, TaskResult, console
 from .sources import MissingTask, load_custom, load_task
 from .tasks import FROM_MNLI_TASKS, TASKS
 
@@ -38,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments, names)
     output = Path(arguments.output)
     quiet()
+    start = _identity(arguments.model)
+    kept = _earlier_tasks(output, start, names)
     encoded, starts, skipped = _prepare(arguments, names, output)
     if not encoded:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
@@ -49,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     reused = sum(map(len, jobs.values())) - len(waiting)
     if reused:
         _say(f"{reused} finished runs are used again")
-    results = Results(arguments.model, [], skipped)
+    if kept:
+        _say(f"the table keeps {', '.join(task.task for task in kept)} of earlier commands")
+    results = Results(arguments.model, start, kept, skipped)
     remaining = {name: {job.folder for job in group if job in waiting} for name, group in jobs.items()}
 
     def close_tasks() -> None:
@@ -58,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             if name not in done and not remaining[name]:
                 entry = encoded[name]
                 results.tasks.append(collect(entry.task, jobs[name], entry.notes, output / "submission"))
-                results.tasks.sort(key=lambda result: list(jobs).index(result.task))
+                results.tasks.sort(key=lambda result: [*TASKS, "custom"].index(result.task))
                 results.save(output)
 
     def finished(job: Job) -> None:
@@ -76,6 +81,19 @@ def run(arguments: argparse.Namespace) -> int:
         f"Written to {output}: results.json, results.md" + (", submission/" if (output / "submission").is_dir() else "")
     )
     return 0
+
+
+def _earlier_tasks(output: Path, start: str, names: list[str]) -> list[TaskResult]:
+    """Results in `output` of the tasks that are not asked for now.
+
+    Raises UserError if they are another checkpoint's.
+    """
+    earlier = Results.load(output)
+    if earlier is None:
+        return []
+    if earlier.start != start:
+        raise UserError(f"--output {output} holds the results of another checkpoint, {earlier.model}: choose another")
+    return [task for task in earlier.tasks if task.task not in names]
 
 
 def _run_all(arguments: argparse.Namespace, jobs: list[Job], finished) -> int:
@@ -152,6 +170,12 @@ def _start(checkpoint: str, max_length: int | None, output: Path) -> Start:
     encoder = load_encoder(checkpoint, max_length)
     identity = _identity(checkpoint)
     folder = output / "tokenizers" / hashlib.sha256(identity.encode()).hexdigest()[:12]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        raise UserError(f"--output {output} cannot be used ({error.strerror}): choose a folder to write to") from None
     save_tokenizer(encoder.tokenizer, folder)
     return Start(checkpoint, encoder, folder, identity)
 

@@ -68,6 +68,10 @@ def load_custom(
             raise UserError(
                 f"--task custom: {root / name} is missing; --data names a folder with train.tsv and dev.tsv"
             )
+    if label_column in text_columns:
+        raise UserError(
+            f"--label-column {label_column} is one of --text-columns, too: the text would give the label away"
+        )
     names: tuple[str, ...] = ()
     if not regression:
         names = tuple(sorted(set(read_label_column(root / "train.tsv", label_column))))

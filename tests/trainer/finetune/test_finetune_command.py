@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,32 @@ def test_finished_runs_are_used_again(glue, bert_folder, trained, tmp_path, caps
         finetune(*arguments, 1)
 
 
+def test_the_table_keeps_the_tasks_of_earlier_commands(glue, bert_folder, trained, tmp_path, capsys):
+    output = tmp_path / "out"
+    header = "index\tsentence1\tsentence2\tlabel\n"
+    rows = "".join(f"{i}\tthe cat\ta dog\t{'entailment' if i % 3 else 'not_entailment'}\n" for i in range(20))
+    for name in ("train.tsv", "dev.tsv"):
+        (glue / "RTE" / name).write_text(header + rows, encoding="utf-8")
+    assert finetune(bert_folder, glue, output, "--task", "rte", "--seeds", 1) == 0
+    assert finetune(bert_folder, glue, output, "--task", "cola", "--seeds", 1) == 0
+    captured = capsys.readouterr()
+    assert "the table keeps rte of earlier commands" in captured.err and "(cola, rte)" in captured.out
+    tasks = json.loads((output / "results.json").read_text())["tasks"]
+    assert [task["task"] for task in tasks] == ["cola", "rte"]
+    other = tmp_path / "other"
+    shutil.copytree(bert_folder, other)
+    (other / "config.json").write_text((other / "config.json").read_text() + "\n")
+    with pytest.raises(UserError, match="results of another checkpoint"):
+        finetune(other, glue, output, "--task", "sst2", "--seeds", 1)
+
+
+def test_an_output_that_cannot_be_written(glue, bert_folder, trained, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for output in (tmp_path / "file", tmp_path / "file" / "out"):
+        with pytest.raises(UserError, match="cannot be used"):
+            finetune(bert_folder, glue, output, "--task", "cola", "--seeds", 1)
+
+
 def test_an_interrupted_command_goes_on(glue, bert_folder, trained, tmp_path, monkeypatch):
     output = tmp_path / "out"
     real = jobs.train
@@ -142,8 +169,6 @@ def test_custom_task(bert_folder, trained, tmp_path, sentences, capsys):
 
 
 def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
-    import shutil
-
     from transformers import AutoModel
 
     copy = tmp_path / "copy"
@@ -155,6 +180,9 @@ def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
     model = AutoModel.from_pretrained(copy)
     model.embeddings.word_embeddings.weight.data += 1.0
     model.save_pretrained(copy)
+    with pytest.raises(UserError, match="results of another checkpoint"):
+        finetune(copy, glue, tmp_path / "out", *more)
+    (tmp_path / "out" / "results.json").unlink()  # as where the first command was interrupted
     with pytest.raises(UserError, match="another starting checkpoint"):
         finetune(copy, glue, tmp_path / "out", *more)
 

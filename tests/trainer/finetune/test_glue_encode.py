@@ -11,7 +11,7 @@ from longmix.trainer.dataset import ShardedDataset
 from longmix.trainer.finetune.encode import Encoder, encode_task, load_encoder, longest_first, selection_split
 from longmix.trainer.finetune.readers import Examples
 from longmix.trainer.finetune.sources import TaskData
-from longmix.trainer.finetune.tasks import TASKS
+from longmix.trainer.finetune.tasks import TASKS, custom_task
 
 
 def examples(count, pairs=False, labels=True, classes=2):
@@ -89,7 +89,7 @@ def test_other_encoders_use_their_own_tokenizer(bert_folder):
 
 
 def test_checkpoints_that_cannot_be_used(tmp_path, bert_folder):
-    with pytest.raises(UserError, match=r"cannot be loaded as a checkpoint with a tokenizer"):
+    with pytest.raises(UserError, match=r"is no loadable checkpoint"):
         load_encoder(str(tmp_path), None)
     with pytest.raises(UserError, match="no such folder"):
         load_encoder(str(tmp_path / "absent"), None)
@@ -109,6 +109,10 @@ def test_selection_split_is_stratified_and_disjoint():
     assert [train.labels[i] for i in held_out].count(1) == 7 and len(held_out) == 10
     assert selection_split(train, TASKS["cola"]) == (kept, held_out)
     assert len(selection_split(examples(50_000), TASKS["sst2"])[1]) == 2000
+    alike = examples(20)
+    alike.labels = list(range(20))
+    with pytest.raises(UserError, match=r"every class occurs once .*give --regression"):
+        selection_split(alike, custom_task(("text",), "number", tuple(map(str, range(20)))))
     with pytest.raises(UserError, match="9 training examples; at least 10"):
         selection_split(examples(9), TASKS["cola"])
 

@@ -234,3 +234,9 @@ def test_custom_task_mistakes(tmp_path):
         load_custom(str(tmp_path), ("body",), "kind")
     with pytest.raises(UserError, match="no column 'sort'"):
         load_custom(str(tmp_path), ("body",), "sort")
+    with pytest.raises(UserError, match="give the label away"):
+        load_custom(str(tmp_path), ("body", "kind"), "kind")
+    write(tmp_path, "train.tsv", "body\tkind", *(f"a\t{value}.5" for value in range(30)))
+    with pytest.raises(UserError, match=r"one of: 0\.5, .*, \.\.\. \(30 in all\); .*--regression") as caught:
+        load_custom(str(tmp_path), ("body",), "kind")
+    assert str(caught.value).count(".5") == 10

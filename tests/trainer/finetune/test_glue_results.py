@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from longmix.data_prep.errors import UserError
 from longmix.trainer.finetune import results
 from longmix.trainer.finetune.submission import write_submission
 from longmix.trainer.finetune.tasks import TASKS
@@ -26,7 +27,7 @@ def table():
         {"dev-matched": wrong(50)[None], "dev-mismatched": wrong(30)[None]},
     )
     mrpc = results.summarize(TASKS["mrpc"], [0], {"dev": GOLD}, {"dev": np.ones((1, 100), dtype=int)})
-    return results.Results("runs/x/model", [rte, mnli, mrpc], {"qqp": "no folder QQP"})
+    return results.Results("runs/x/model", "hash", [rte, mnli, mrpc], {"qqp": "no folder QQP"})
 
 
 def test_means_spreads_and_verdicts(table):
@@ -50,7 +51,7 @@ def test_worse_than_the_majority_is_said(table):
 def test_average_is_over_tasks(table):
     rte, mnli, mrpc = 0.85, (0.5 + 0.7) / 2, (0.5 + 2 / 3) / 2
     assert table.average == pytest.approx((rte + mnli + mrpc) / 3)
-    assert results.Results("x", [], {}).average is None
+    assert results.Results("x", "hash", [], {}).average is None
 
 
 def test_table_says_what_ran_and_what_did_not(table):
@@ -70,6 +71,10 @@ def test_json(table, tmp_path):
     figure = loaded["tasks"][0]["splits"][0]["figures"]["accuracy"]
     assert figure["values"] == [0.9, 0.8] and figure["verdict"] == "above"
     assert (tmp_path / "results.md").read_text() == results.markdown(table)
+    assert results.Results.load(tmp_path) == table and results.Results.load(tmp_path / "none") is None
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(UserError, match="is no results table"):
+        results.Results.load(tmp_path)
 
 
 @pytest.mark.parametrize(
