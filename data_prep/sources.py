@@ -184,7 +184,9 @@ def _find_source(name: str, column: str) -> Source:
     if not path.exists():
         raise UserError(f"--source {name} does not exist; for a hub data set write {HUB_FORM}")
     if not path.is_dir():
-        raise UserError(f"--source {name} is not a regular file, which is read more than once: save the text to a file")
+        raise UserError(
+            f"--source {name} is not a regular file (only those can be read twice): save its text to a file"
+        )
     files = [item for item in path.rglob("*") if item.is_file() and not _is_hidden(item.relative_to(path))]
     if not files:
         raise UserError(f"--source {name} is a folder without files")
