@@ -8,7 +8,7 @@ from .configuration import RunConfiguration
 from .deepspeed_config import read, stage_of
 from .model import build_on_meta, count_parameters
 from .run_folder import refuse_changes, refuse_unusable
-from .setup_run import layout_notes, prepare
+from .setup_run import prepare
 
 GIGABYTE = 2**30
 
@@ -58,7 +58,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
         ("run folder", configuration.run.dir),
     ]
     text = "\n".join(f"{name:<11}{value}" for name, value in lines)
-    return "\n".join([text, *layout_notes(model, data.manifest.packing, processes), "this run file is valid"])
+    return "\n".join([text, *prepared.notes(model, processes), "this run file is valid"])
 
 
 def state_bytes(parameters: int, precision: str, stage: int | None, processes: int) -> float:

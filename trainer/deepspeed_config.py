@@ -5,6 +5,7 @@ The file is the user's own; the shipped ones (zero0 to zero3) stand in configs/d
 
 import copy
 import json
+import re
 from importlib import resources
 from typing import Any
 
@@ -34,6 +35,16 @@ _SIZED = {
     "zero_optimization.allgather_bucket_size": 1.0,
     "zero_optimization.stage3_prefetch_bucket_size": 0.5,
 }
+# Parts of the file that are maps -> whether they must be: else null says the same as leaving them out.
+_MAPS = {
+    "optimizer": True,
+    "optimizer.params": True,
+    "fp16": True,
+    "bf16": True,
+    "zero_optimization": True,
+    "zero_optimization.offload_optimizer": False,
+    "zero_optimization.offload_param": False,
+}
 _PERSISTENCE = "zero_optimization.stage3_param_persistence_threshold"
 
 
@@ -55,33 +66,74 @@ def stage_of(values: dict[str, Any]) -> int:
     return values.get("zero_optimization", {}).get("stage", 0)
 
 
+def compiles_optimizer(values: dict[str, Any]) -> bool:
+    """Whether DeepSpeed compiles its own CPU Adam: for an offloaded optimizer that is not to be torch's."""
+    return _offloads(values) and not _optimizer_parameters(values).get("torch_adam", False)
+
+
+def _offloads(values: dict[str, Any]) -> bool:
+    section = values.get("zero_optimization", {}).get("offload_optimizer") or {}
+    return section.get("device", "none") != "none"
+
+
+def _optimizer_parameters(values: dict[str, Any]) -> dict[str, Any]:
+    return values.get("optimizer", {}).get("params", {})
+
+
 def check(configuration: RunConfiguration, precision: str, world_size: int) -> None:
     """Raise one UserError that lists every contradiction between the JSON file and the run file."""
-    values = flatten(read(configuration.deepspeed))
-    wanted = _from_run_file(configuration, precision, world_size)
     name = configuration.deepspeed
-    found = [
+    nested = read(name)
+    found = _drop_no_maps(nested, name)
+    values = flatten(nested)
+    wanted = _from_run_file(configuration, precision, world_size)
+    found += [
         f'{key} is {values[key]!r} in {name}, but {wanted[key]!r} by the run file ({source}); write "auto" there'
         for key, source in _SOURCES.items()
         if key in values and values[key] != "auto" and values[key] != wanted[key]
     ]
-    if values.get("optimizer.type", "AdamW").lower() not in ("adam", "adamw"):
+    if str(values.get("optimizer.type", "AdamW")).lower() not in ("adam", "adamw"):
         found.append(f"optimizer.type is {values['optimizer.type']!r} in {name}; the run file's optim.name is adamw")
-    if any(key.split(".")[0] == "scheduler" for key in values):
+    # What longmix's AdamW does anyway; DeepSpeed's own Adam runs where the optimizer is offloaded.
+    meant = {"adam_w_mode": (True,), "torch_adam": (True, False) if _offloads(nested) else (True,)}
+    found += [
+        f"optimizer.params.{key} is {value!r} in {name}, which the run file has no key for; remove it"
+        for key, value in _optimizer_parameters(nested).items()
+        if f"optimizer.params.{key}" not in _SOURCES and value not in meant.get(key, ())
+    ]
+    if "scheduler" in nested:
         found.append(f"scheduler stands in {name}, but optim.schedule in the run file sets it; remove the section")
     stage = values.get("zero_optimization.stage", 0)
-    if stage not in (0, 1, 2, 3):
+    if type(stage) is not int or stage not in (0, 1, 2, 3):
         found.append(f"zero_optimization.stage is {stage!r} in {name}; allowed: 0, 1, 2, 3")
     if values.get("bf16.enabled") is True and values.get("fp16.enabled") is True:
         found.append(f"bf16 and fp16 are both enabled in {name}; enable at most one")
     known = [*_SOURCES, *_SIZED, _PERSISTENCE]
-    found += [
-        f'{key} is "auto" in {name}, which cannot be filled; "auto" is understood for {", ".join(known)}'
-        for key, value in values.items()
-        if value == "auto" and key not in known
-    ]
+    # What is wrong with an optimizer, a scheduler or a stage has been said.
+    told = re.compile(r"(optimizer|scheduler)\.|zero_optimization\.stage$")
+    unfilled = [key for key, value in values.items() if value == "auto" and key not in known and not told.match(key)]
+    if unfilled:
+        found.append(
+            f'{", ".join(unfilled)} is "auto" in {name}, which cannot be filled; '
+            f'"auto" is understood for {", ".join(known)}'
+        )
     if found:
         raise UserError("; ".join(found))
+
+
+def _drop_no_maps(nested: dict[str, Any], name: str) -> list[str]:
+    """Take out of `nested` what should be a map and is none; what is wrong with it."""
+    found = []
+    for key, must in _MAPS.items():
+        *parents, last = key.split(".")
+        section = nested
+        for parent in parents:
+            section = section.get(parent, {})
+        if last in section and not isinstance(section[last], dict):
+            value = section.pop(last)
+            if must or value is not None:
+                found.append(f"{key} is {json.dumps(value)} in {name}, but takes a map in braces")
+    return found
 
 
 def _from_run_file(configuration: RunConfiguration, precision: str, world_size: int) -> dict[str, Any]:
@@ -111,11 +163,11 @@ def fill(configuration: RunConfiguration, precision: str, world_size: int, param
     wanted |= {key: int(share * bucket) for key, share in _SIZED.items()}
     # Small tensors (biases, norms) stay whole on every rank at stage 3.
     wanted[_PERSISTENCE] = 10_000
-    # The optimizer is made by the engine; only an offloaded one is DeepSpeed's own (its CPU Adam).
+    # The optimizer is made by the engine; only an offloaded one is made by DeepSpeed.
+    torch_adam = _optimizer_parameters(values).get("torch_adam", False)
     values.pop("optimizer", None)
-    offload = values.get("zero_optimization", {}).get("offload_optimizer", {})
-    if offload.get("device", "none") != "none":
-        values["optimizer"] = {"type": "AdamW", "params": {}}
+    if _offloads(values):
+        values["optimizer"] = {"type": "AdamW", "params": {"torch_adam": torch_adam}}
     for key, value in wanted.items():
         *parents, last = key.split(".")
         if parents[:1] != ["optimizer"] or "optimizer" in values:

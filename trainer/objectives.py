@@ -75,10 +75,10 @@ class LabelledPositions:
 class LabelledSamples:
     """Objectives with one label for each sample: classification and regression."""
 
-    auto_class = transformers.AutoModelForSequenceClassification
     accuracy_name = "accuracy"
 
-    def __init__(self, pad_token_id: int | None, is_regression: bool):
+    def __init__(self, auto_class: type, pad_token_id: int | None, is_regression: bool):
+        self.auto_class = auto_class
         self.pad_token_id, self.is_regression = pad_token_id, is_regression
 
     def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
@@ -129,6 +129,13 @@ class LabelledSamples:
 
 Objective = LabelledPositions | LabelledSamples
 
+AUTO_CLASSES = {
+    "mlm": transformers.AutoModelForMaskedLM,
+    "classification": transformers.AutoModelForSequenceClassification,
+    "regression": transformers.AutoModelForSequenceClassification,
+    "token_classification": transformers.AutoModelForTokenClassification,
+}
+
 
 def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer) -> Objective:
     """The objective of a run file over the data set of `manifest`.
@@ -139,6 +146,7 @@ def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, loa
     Raises:
         UserError: the data set lacks what the objective needs.
     """
+    auto_class = AUTO_CLASSES[section.name]
     if section.name == "mlm":
         if manifest.mask_token_id is None:
             raise UserError("objective mlm needs a data set with a mask token: prepare it with longmix prepare text")
@@ -151,19 +159,15 @@ def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, loa
             manifest.special_token_ids,
             starts_word,
         )
-        return LabelledPositions(
-            transformers.AutoModelForMaskedLM, masker, manifest.pad_token_id, accuracy_name="masked_accuracy"
-        )
+        return LabelledPositions(auto_class, masker, manifest.pad_token_id, accuracy_name="masked_accuracy")
     if "labels" not in manifest.columns:
         raise UserError(
             f"objective {section.name} needs a data set with a column labels; "
             f"this one has {', '.join(manifest.columns)}"
         )
     if section.name == "token_classification":
-        return LabelledPositions(
-            transformers.AutoModelForTokenClassification, None, manifest.pad_token_id, accuracy_name="accuracy"
-        )
-    return LabelledSamples(manifest.pad_token_id, is_regression=section.name == "regression")
+        return LabelledPositions(auto_class, None, manifest.pad_token_id, accuracy_name="accuracy")
+    return LabelledSamples(auto_class, manifest.pad_token_id, is_regression=section.name == "regression")
 
 
 def _parameters(model: torch.nn.Module) -> set[str]:

@@ -7,6 +7,7 @@ from longmix.data_prep.manifest import Manifest
 
 from .configuration import RunConfiguration
 from .dataset import ShardedDataset
+from .mistakes import Mistakes
 from .order import RunOrder, partitions_of
 
 # What data sets of one run must have in common.
@@ -42,21 +43,15 @@ def open_data(configuration: RunConfiguration) -> RunData:
     section = configuration.data
     sources = section.sources()
     opened = {}
-    for path in [*(source.path for source in sources), section.eval, section.test]:
-        if path is not None and path not in opened:
-            opened[path] = ShardedDataset(path)
-    first_path = sources[0].path
-    first = opened[first_path].manifest
+    mistakes = Mistakes()
+    for path in dict.fromkeys([*(source.path for source in sources), section.eval, section.test]):
+        if path is not None:
+            with mistakes:
+                opened[path] = ShardedDataset(path)
     for path, dataset in opened.items():
-        for name in _COMMON:
-            ours, theirs = getattr(first, name), getattr(dataset.manifest, name)
-            if ours != theirs:
-                raise UserError(f"{path} has {name} {theirs}, but {first_path} has {ours}: prepare them together")
-        if (first.tokenizer or {}).get("sha256") != (dataset.manifest.tokenizer or {}).get("sha256"):
-            raise UserError(
-                f"{path} was made with another tokenizer than {first_path}: "
-                "prepare it with that tokenizer (longmix prepare text --tokenizer)"
-            )
+        with mistakes:
+            _refuse_other_kind(path, dataset.manifest, *next(iter(opened.items())))
+    mistakes.tell()
     train = [opened[source.path] for source in sources]
     order = RunOrder(
         [len(dataset) for dataset in train],
@@ -67,17 +62,28 @@ def open_data(configuration: RunConfiguration) -> RunData:
     return RunData(train, order, opened.get(section.eval), opened.get(section.test))
 
 
+def _refuse_other_kind(path: str, manifest: Manifest, first_path: str, first: ShardedDataset) -> None:
+    for name in _COMMON:
+        ours, theirs = getattr(first.manifest, name), getattr(manifest, name)
+        if ours != theirs:
+            raise UserError(f"{path} has {name} {theirs}, but {first_path} has {ours}: prepare them together")
+    if (first.manifest.tokenizer or {}).get("sha256") != (manifest.tokenizer or {}).get("sha256"):
+        raise UserError(
+            f"{path} was made with another tokenizer than {first_path}: "
+            "prepare it with that tokenizer (longmix prepare text --tokenizer)"
+        )
+
+
 def check_processes(configuration: RunConfiguration, world_size: int) -> None:
     """Raise UserError unless the global batch divides evenly over `world_size` processes and their micro-batches."""
     batch = configuration.batch
     if batch.samples % (batch.micro_batch * world_size):
-        share = batch.samples / world_size
-        fitting = [size for size in range(1, int(share) + 1) if share % size == 0] if share == int(share) else []
-        advice = (
-            f"batch.micro_batch can be {', '.join(map(str, fitting[-6:]))}"
-            if fitting
-            else f"choose batch.samples as a multiple of {world_size}"
-        )
+        share, rest = divmod(batch.samples, world_size)
+        fitting = [size for size in range(1, min(share, batch.micro_batch) + 1) if not rest and share % size == 0]
+        unit = batch.micro_batch * world_size
+        advice = f"choose batch.samples as a multiple of {unit}, e.g. {max(1, round(batch.samples / unit)) * unit}"
+        if fitting:
+            advice = f"batch.micro_batch can be {', '.join(map(str, fitting[-6:]))}; or {advice}"
         raise UserError(
             f"batch.samples {batch.samples} does not divide into {world_size} processes of micro-batches of "
             f"{batch.micro_batch}; {advice}"

@@ -8,14 +8,16 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tokenizer import load_tokenizer
 
 from . import deepspeed_config
 from .configuration import RunConfiguration
 from .distributed import resolve_precision
 from .export import tokenizer_folder
+from .mistakes import Mistakes
 from .model import build_model, model_configuration
-from .objectives import Objective, make_objective
+from .objectives import AUTO_CLASSES, Objective, make_objective
 from .run_data import RunData, check_processes, open_data
 
 
@@ -33,6 +35,17 @@ class Prepared:
     def build(self) -> transformers.PreTrainedModel:
         return build_model(self.configuration, self.model_configuration, self.objective.auto_class)
 
+    def notes(self, model: torch.nn.Module, world_size: int) -> list[str]:
+        """One line each for what a reader of the results, or somebody who waits for them, should know."""
+        notes = layout_notes(model, self.data.manifest.packing, world_size)
+        name = self.configuration.deepspeed
+        if name is not None and deepspeed_config.compiles_optimizer(deepspeed_config.read(name)):
+            notes.append(
+                "note: DeepSpeed compiles its optimizer for the CPU at its first use, which takes minutes "
+                f'("torch_adam": true in optimizer.params of {name} spares it)'
+            )
+        return notes
+
 
 def prepare(configuration: RunConfiguration, world_size: int, device: torch.device) -> Prepared:
     """Check a run against its data, its devices and DeepSpeed's file; build nothing large.
@@ -49,36 +62,38 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
     if configuration.deepspeed is not None:
         with mistakes:
             deepspeed_config.check(configuration, precision, world_size)
-    prepared = None
+    data = objective = None
     with mistakes:
         data = open_data(configuration)
-        tokenizer = tokenizer_folder(configuration.data.sources()[0].path, data.manifest)
-        objective = make_objective(
-            configuration.objective, configuration.run.seed, data.manifest, _tokenizer_loader(tokenizer)
-        )
-        config = model_configuration(configuration, data.manifest, objective.auto_class)
-        prepared = Prepared(configuration, precision, data, objective, tokenizer, config)
+    # What is wrong with the objective or the model is told whether or not all data can be read.
+    manifest = _first_manifest(configuration) if data is None else data.manifest
+    first = configuration.data.sources()[0].path
+    if manifest is not None:
+        with mistakes:
+            tokenizer = tokenizer_folder(first, manifest)
+            objective = make_objective(
+                configuration.objective, configuration.run.seed, manifest, _tokenizer_loader(tokenizer)
+            )
+    with mistakes:
+        known = manifest or Manifest(split="unknown", split_rule="unknown", columns={})
+        config = model_configuration(configuration, known, AUTO_CLASSES[configuration.objective.name])
+        _refuse_metric(configuration, config)
     mistakes.tell()
-    return prepared
+    return Prepared(configuration, precision, data, objective, tokenizer, config)
 
 
-class Mistakes:
-    """A context that notes a user's mistake and lets the checks after it go on; `tell` raises them as one."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def __enter__(self) -> None:
+def _first_manifest(configuration: RunConfiguration) -> Manifest | None:
+    """The first source's, if it can be read; why not, opening the data has told."""
+    try:
+        return Manifest.load(configuration.data.sources()[0].path)
+    except UserError:
         return None
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, UserError):
-            self.texts.append(str(error))
-        return isinstance(error, UserError)
 
-    def tell(self) -> None:
-        if self.texts:
-            raise UserError("; ".join(self.texts))
+def _refuse_metric(configuration: RunConfiguration, config: transformers.PreTrainedConfig) -> None:
+    best = configuration.checkpoint.best
+    if best is not None and best.metric == "f1" and config.num_labels != 2:
+        raise UserError(f"checkpoint.best.metric f1 is for two classes, and these are {config.num_labels}")
 
 
 def _tokenizer_loader(folder: Path | None) -> Callable[[], transformers.PreTrainedTokenizerBase]:

@@ -37,9 +37,9 @@ def test_mistakes_are_told_in_one_line_before_anything_starts(run_file, capsys, 
 def test_processes_that_do_not_divide_the_batch(run_file, capsys):
     text = error_of(capsys, "train", run_file(), "--processes", 3)
     assert "batch.samples 16 does not divide into 3 processes of micro-batches of 4" in text
-    assert "choose batch.samples as a multiple of 3" in text
+    assert "; choose batch.samples as a multiple of 12, e.g. 12\n" in text
     text = error_of(capsys, "train", run_file(**{"batch.micro_batch": 16}), "--processes", 2)
-    assert "batch.micro_batch can be 1, 2, 4, 8" in text
+    assert "batch.micro_batch can be 1, 2, 4, 8; or choose batch.samples as a multiple of 32, e.g. 32" in text
     assert "--processes is 0" in error_of(capsys, "train", run_file(), "--processes", 0)
 
 

@@ -185,6 +185,15 @@ def test_an_offloaded_optimizer_is_deepspeeds_own(configured):
     values = deepspeed_config.fill(configuration, "fp32", 1, 1000)
     params = values["optimizer"]["params"]
     assert (params["lr"], params["betas"], params["weight_decay"]) == (5e-3, [0.9, 0.98], 0.01)
+    assert deepspeed_config.compiles_optimizer(deepspeed_config.read(configuration.deepspeed))
+    file = {"optimizer": {"params": {"torch_adam": True}}, "zero_optimization": offload}
+    configuration = configured(file)
+    deepspeed_config.check(configuration, "fp32", 1)
+    assert deepspeed_config.fill(configuration, "fp32", 1, 1000)["optimizer"]["params"]["torch_adam"] is True
+    assert not deepspeed_config.compiles_optimizer(file)
+    nothing = configured({"zero_optimization": {"stage": 2, "offload_optimizer": None}})
+    deepspeed_config.check(nothing, "fp32", 1)
+    assert "optimizer" not in deepspeed_config.fill(nothing, "fp32", 1, 1000)
 
 
 def test_contradictions_are_all_listed_in_one_error(configured):
@@ -218,6 +227,48 @@ def test_contradictions_are_all_listed_in_one_error(configured):
     ):
         assert expected in text
     assert "train_micro_batch_size_per_gpu" not in text.split('"auto" is understood')[0]
+
+
+def test_parts_of_other_types_are_all_listed_in_one_error(configured):
+    file = {
+        "zero_optimization": None,
+        "bf16": True,
+        "fp16": 1,
+        "optimizer": {"type": None, "params": [1]},
+        "train_batch_size": 32,
+    }
+    with pytest.raises(UserError) as caught:
+        deepspeed_config.check(configured(file), "fp32", 1)
+    for expected in (
+        "zero_optimization is null in",
+        "bf16 is true in",
+        "fp16 is 1 in",
+        "optimizer.params is [1] in",
+        "optimizer.type is None in",
+        "train_batch_size is 32 in",
+    ):
+        assert expected in str(caught.value)
+    for stage in (2, {"stage": True}, {"stage": 2.0}, {"offload_optimizer": 3}):
+        with pytest.raises(UserError, match=r"zero_optimization.* is (2|true|True|2\.0|3) in"):
+            deepspeed_config.check(configured({"zero_optimization": stage}), "fp32", 1)
+
+
+def test_a_scheduler_is_refused_once(configured):
+    scheduler = {"type": "WarmupLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto"}}
+    with pytest.raises(UserError) as caught:
+        deepspeed_config.check(configured({**HUGGING_FACE, "scheduler": scheduler}), "fp32", 1)
+    text = str(caught.value)
+    assert text.startswith("scheduler stands in") and "; remove the section" in text and "auto" not in text
+
+
+def test_parameters_of_the_optimizer_that_longmix_has_not_are_refused(configured):
+    params = {"lr": "auto", "torch_adam": True, "adam_w_mode": True}
+    deepspeed_config.check(configured({"optimizer": {"type": "Adam", "params": params}}), "fp32", 1)
+    wrong = {"amsgrad": True, "adam_w_mode": False, "torch_adam": False, "fused": "auto"}
+    with pytest.raises(UserError) as caught:
+        deepspeed_config.check(configured({"optimizer": {"params": wrong}}), "fp32", 1)
+    for key in wrong:
+        assert str(caught.value).count(f"optimizer.params.{key} is ") == 1
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])

@@ -1,0 +1,50 @@
+"""What a run needs before its first step: every mistake is told, whatever else is wrong; the notes on a run."""
+
+import json
+
+import pytest
+import torch
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer import configuration as configurations
+from longmix.trainer.setup_run import prepare
+
+
+@pytest.fixture
+def prepared(run_values, tmp_path):
+    """prepared(**changes) -> Prepared of a tiny run on one CPU."""
+
+    def make(**changes):
+        return prepare(
+            configurations.from_dict(run_values(tmp_path / "run", **changes), "test"), 1, torch.device("cpu")
+        )
+
+    return make
+
+
+def mistakes_of(prepared, **changes):
+    with pytest.raises(UserError) as caught:
+        prepared(**changes)
+    return str(caught.value)
+
+
+def test_mistakes_in_data_objective_and_model_do_not_hide_each_other(prepared, data, tmp_path):
+    model = {"model_type": "transformer", "hidden_size": 15, "num_attention_heads": 2}
+    missing = {"data.eval": str(tmp_path / "one"), "model": model, "objective.name": "classification"}
+    first_is_there = mistakes_of(prepared, **missing)
+    for expected in ("one does not exist", "objective classification needs", "model: num_attention_heads is 2"):
+        assert expected in first_is_there
+    text = mistakes_of(prepared, **{**missing, "data.train": str(tmp_path / "two")})
+    for expected in ("one does not exist", "two does not exist", "model: num_attention_heads is 2"):
+        assert text.count(expected) == 1
+
+
+def test_an_offloaded_optimizer_that_is_compiled_is_noted(prepared, tmp_path):
+    path = tmp_path / "ds.json"
+    offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    path.write_text(json.dumps(offload))
+    run = prepared(deepspeed=str(path))
+    (note,) = run.notes(run.build(), 1)
+    assert "compiles" in note and f'"torch_adam": true in optimizer.params of {path}' in note
+    path.write_text(json.dumps({**offload, "optimizer": {"params": {"torch_adam": True}}}))
+    assert run.notes(run.build(), 1) == []
