@@ -1,8 +1,8 @@
 """The README's commands, run as they stand there but shortened, and its tables against the code.
 
 Every line of a ```bash block is run, in order, in one folder that holds the files which the README takes for granted.
-Shortening appends arguments (the last word of an option or a run file's key wins); a line of sbatch is run as the
-command that its script runs in the job (tests/slurm runs the scripts themselves).
+Shortening appends arguments (the last word of an option or a run file's key wins). A line of sbatch is checked as the
+command that its script runs in the job, without running it: tests/slurm does that.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from longmix.trainer import configuration
+from longmix.trainer import cli, configuration
 from longmix.trainer.run_file import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +34,7 @@ SHORTER = {
     "export": [],
     "doctor": [],
 }
-IN_THE_JOB = {"slurm/pretrain.sh": ["train"], "slurm/finetune_glue.sh": ["finetune", "--task", "all"]}
+IN_THE_JOB = {"slurm/pretrain.sh": ["train", "--check"], "slurm/finetune_glue.sh": ["finetune", "--task", "all"]}
 
 SENTENCE = "the river runs down to the sea and the boats on it carry stones and wood to the old town"
 
@@ -94,8 +94,15 @@ def grouped(run):
 
 @pytest.mark.slow
 def test_the_commands_run_in_the_order_in_which_they_stand(folder):
-    assert {words[0] for words in commands()} == {"longmix", "sbatch"}
-    for group in grouped([shortened(words) for words in commands()]):
+    run = []
+    for words in commands():
+        arguments = shortened(words)
+        cli._parse(arguments)
+        # Fine-tuning in a job starts from the model of the job before it, which was only checked.
+        if words[0] == "longmix" or "--check" in arguments:
+            run.append(arguments)
+    assert len(run) < len(commands())
+    for group in grouped(run):
         process = subprocess.run(
             [sys.executable, "-c", RUNNER, json.dumps(group)],
             cwd=folder,
