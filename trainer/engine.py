@@ -59,6 +59,8 @@ class DeepSpeedEngine:
 
     def __init__(self, model: torch.nn.Module, configuration: RunConfiguration, precision: str, world: World):
         deepspeed = _import_deepspeed(world)
+        from pydantic import ValidationError  # what DeepSpeed checks its file with
+
         parameters = sum(parameter.numel() for parameter in model.parameters())
         values = deepspeed_config.fill(configuration, precision, world.size, parameters)
         self.stage = deepspeed_config.stage_of(values)
@@ -77,9 +79,13 @@ class DeepSpeedEngine:
         if takes_a_step:
             for group in optimizer.param_groups:
                 group["lr"] = 0.0
-        self.module, *_ = deepspeed.initialize(
-            model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
-        )
+        try:
+            self.module, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
+            )
+        except ValidationError as error:
+            found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+            raise UserError(f"deepspeed: {configuration.deepspeed} holds what DeepSpeed refuses: {found}") from None
         if takes_a_step:
             # To allocate its moments, DeepSpeed has taken a step with zero gradients: it must not count in Adam's
             # correction of their bias. The rate of 0 kept it from decaying weights; every step sets its own.

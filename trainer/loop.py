@@ -19,11 +19,11 @@ from .distributed import World
 from .engine import StepResult, make_engine
 from .evaluation import evaluate
 from .exit_codes import FINISHED, INTERRUPTED
-from .metrics import RunLog, model_flops_utilisation, peak_flops
 from .model import count_parameters
 from .run_folder import RunLock, refuse_changes, refuse_unusable, write_configuration
+from .run_log import RunLog, model_flops_utilisation, peak_flops
 from .schedule import learning_rate
-from .setup_run import Prepared, layout_notes, prepare
+from .setup_run import Prepared, prepare
 from .stopping import StopRequests
 from .stream import BatchStream, StepBatch
 
@@ -108,7 +108,7 @@ class _Run:
         self.last_step = self.configuration.optim.max_steps
         self.model = agree(world, prepared.build)
         self.parameters, self.matrix_parameters = count_parameters(self.model)
-        self.notes = layout_notes(self.model, self.data.manifest.packing, world.size)
+        self.notes = prepared.notes(self.model, world.size)
         self.latest: dict[str, Any] = {}
         self.evaluated_at: int | None = None
 
@@ -116,7 +116,9 @@ class _Run:
         seed = int(counter_random.key(self.configuration.run.seed, self.world.rank)) % 2**63
         # From here on the ranks differ: dropout must not repeat itself. The model is equal on all.
         torch.manual_seed(seed)
-        self.engine = make_engine(self.model, self.configuration, self.prepared.precision, self.world)
+        self.engine = agree(
+            self.world, lambda: make_engine(self.model, self.configuration, self.prepared.precision, self.world)
+        )
         self.state = self._resume()
         self.log = RunLog(
             self.folder,

@@ -114,16 +114,16 @@ class LabelledSamples:
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
         """Loss and the metrics of the task: correlations, or accuracy, Matthews and (two classes) F1."""
-        from .finetune import metrics  # imports scikit-learn, which pre-training can do without
+        from . import task_metrics  # imports scikit-learn, which pre-training can do without
 
         loss_sum, _, items = sums.tolist()
         stacked = np.concatenate(outputs)
         logits, labels = stacked[:, :-1], stacked[:, -1]
         if self.is_regression:
-            values = metrics.evaluate(metrics.REGRESSION_METRICS, labels, logits[:, 0]).values
+            values = task_metrics.evaluate(task_metrics.REGRESSION_METRICS, labels, logits[:, 0]).values
         else:
-            names = metrics.CLASSIFICATION_METRICS if logits.shape[1] == 2 else ("matthews", "accuracy")
-            values = metrics.evaluate(names, labels.astype(np.int64), logits.argmax(axis=1)).values
+            names = task_metrics.CLASSIFICATION_METRICS if logits.shape[1] == 2 else ("matthews", "accuracy")
+            values = task_metrics.evaluate(names, labels.astype(np.int64), logits.argmax(axis=1)).values
         return {"loss": loss_sum / max(items, 1), **values, "items": int(items)}
 
 

@@ -6,7 +6,7 @@ import subprocess
 from torch.utils import tensorboard
 
 from longmix.trainer import provenance
-from longmix.trainer.metrics import RunLog
+from longmix.trainer.run_log import RunLog
 
 
 def test_damaged_records_are_dropped_and_the_rest_kept(tmp_path):

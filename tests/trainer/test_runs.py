@@ -150,7 +150,11 @@ def test_between_equal_checkpoints_the_loss_decides(train, read_metrics, tmp_pat
     monkeypatch.setattr(LabelledPositions, "figures", lambda *given: {**figures(*given), "masked_accuracy": 0.5})
     outcome = train(
         tmp_path / "run",
-        **{"checkpoint.best": {"metric": "masked_accuracy", "mode": "max"}, "eval.every_steps": 2, "checkpoint.every_steps": 2},
+        **{
+            "checkpoint.best": {"metric": "masked_accuracy", "mode": "max"},
+            "eval.every_steps": 2,
+            "checkpoint.every_steps": 2,
+        },
     )
     losses = {record["step"]: record["loss"] for record in read_metrics(tmp_path / "run", "eval") if record["step"] > 0}
     assert len(losses) == 3

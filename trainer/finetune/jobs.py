@@ -19,7 +19,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest import Manifest
 
-from . import metrics
+from .. import task_metrics
 from .encode import EncodedTask
 from .predict import predict
 
@@ -187,7 +187,7 @@ def run_job(job: Job) -> int:
     (folder / "predictions").mkdir(exist_ok=True)
     for name, values in predictions.items():
         write_json(folder / "predictions" / f"{name}.json", values.tolist())
-    scores = metrics.evaluate(job.metrics, read_labels(Path(job.data) / "selection"), predictions["selection"])
+    scores = task_metrics.evaluate(job.metrics, read_labels(Path(job.data) / "selection"), predictions["selection"])
     write_json(folder / RESULT, {"selection": {**scores.values, "score": scores.score}, "notes": list(scores.notes)})
     # model/ holds the best checkpoint; the optimizer's state has served.
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
