@@ -59,6 +59,8 @@ class Permutation:
         return self._walk(index, self._backward)
 
     def _walk(self, index: np.ndarray, once) -> np.ndarray:
+        if self.size == 1:
+            return np.zeros_like(index, dtype=np.int64)
         values = once(np.asarray(index).astype(np.uint64))
         outside = values >= self.size
         while outside.any():
