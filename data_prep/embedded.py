@@ -25,7 +25,7 @@ from longmix.data_prep.shards import replace_folder
 
 TASK_NAME = "exchanged words in Python's documentation (in CoLA's format)"
 _ABOUT = "about.json"
-_FORMAT = 1
+_FORMAT = 2
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "turtledemo"}
 _SHORTEST_DOCUMENT = 200  # characters
 _SENTENCES = {"dev": 900, "test": 300, "train": 4000}  # the least of each, in the order in which they take documents
@@ -91,12 +91,17 @@ def write_embedded(folder: str | Path) -> Embedded:
                     examples.append((name, *_example(sentence)))
         counts[split] = len(examples)
         write_text(temporary / "glue" / "CoLA" / f"{split}.tsv", _cola_file(split, examples))
+    task = (
+        f"{TASK_NAME}: sentences of documents that are not in the text, as written (1) or with words "
+        "exchanged (0). Not CoLA: only its file format"
+    )
+    # longmix finetune tells it below its results.
+    write_text(temporary / "glue" / "CoLA" / "note.txt", f"{task}\n")
     about = {
         "format": _FORMAT,
         "python": platform.python_version(),
         "text": "the topics of the language reference and the docstrings of the standard library",
-        "task": f"{TASK_NAME}: sentences of documents that are not in the text, as written (1) or with words "
-        "exchanged (0). Not CoLA: only its file format",
+        "task": task,
         "documents": len(kept),
         "bytes": len(text.encode()),
         "sentences": counts,

@@ -78,3 +78,12 @@ def test_foreign_folder_and_python_without_documentation(tmp_path, monkeypatch):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="full standard library"):
         write_embedded(tmp_path / "new")
+
+
+def test_the_task_says_itself_that_it_is_not_cola(embedded):
+    from longmix.trainer.finetune.sources import load_task
+    from longmix.trainer.finetune.tasks import TASKS
+
+    data = load_task(str(embedded.glue), TASKS["cola"])
+    assert data.notes == [" ".join((embedded.glue / "CoLA" / "note.txt").read_text(encoding="utf-8").split())]
+    assert "exchanged words in Python's documentation" in data.notes[0] and "Not CoLA" in data.notes[0]

@@ -10,6 +10,8 @@ from longmix.data_prep.errors import UserError
 from .readers import Examples, read_label_column, read_table, read_tsv
 from .tasks import Task, custom_task
 
+NOTE = "note.txt"
+
 
 class MissingTask(Exception):
     """The data of one task are not there; its text is the reason that the results table shows."""
@@ -43,10 +45,18 @@ def load_task(data: str, task: Task) -> TaskData:
     tried = _candidates(root, task)
     for folder in tried:
         if any(folder.glob("*.parquet")):
-            return _load_parquet(folder, task)
+            return _with_note(_load_parquet(folder, task), folder)
         if any((folder / name).is_file() for name in ("train.tsv", task.dev[0].file, task.test[0].file)):
-            return _load_tsv(folder, task)
+            return _with_note(_load_tsv(folder, task), folder)
     raise MissingTask(f"no folder {task.folder} (TSV files) or {task.name} (Parquet files) in {data}")
+
+
+def _with_note(data: TaskData, folder: Path) -> TaskData:
+    """What `note.txt` beside the files says of them stands below the results: that they are not GLUE's own, say."""
+    path = folder / NOTE
+    if path.is_file():
+        data.notes.append(" ".join(path.read_text(encoding="utf-8").split()))
+    return data
 
 
 def load_custom(
