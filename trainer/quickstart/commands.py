@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 # How long torch's threads spin for one another before they sleep. With the default, a machine that has other work
-# trains 20 times slower: a thread that waits for its turn keeps the others spinning.
+# trains many times slower: a thread that waits for its turn keeps the others spinning.
 _SPINS = "1000"
 
 
