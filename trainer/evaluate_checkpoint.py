@@ -12,7 +12,7 @@ from . import distributed, export
 from .configuration import ObjectiveSection
 from .dataset import ShardedDataset
 from .evaluation import evaluate
-from .loading import has_tokenizer, load_checkpoint_tokenizer, load_config, load_model
+from .loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
 from .objectives import make_objective
 
 
@@ -91,7 +91,5 @@ def _check_vocabulary(
             f"{data} has a vocabulary of {dataset.manifest.vocab_size}, {checkpoint} one of {config.vocab_size}: "
             f"{advice}"
         )
-    if folder is None or not has_tokenizer(checkpoint):
-        return
-    if load_checkpoint_tokenizer(checkpoint).get_vocab() != load_tokenizer(folder).get_vocab():
+    if has_other_vocabulary(checkpoint, folder):
         raise UserError(f"{data} was made with another tokenizer than {checkpoint}'s: {advice}")

@@ -100,6 +100,15 @@ def has_tokenizer(source: str) -> bool:
     return not Path(source).is_dir() or any((Path(source) / name).is_file() for name in _TOKENIZER_FILES)
 
 
+def has_other_vocabulary(source: str, tokenizer: Path | None) -> bool:
+    """Whether an id means another token to the checkpoint `source` than to the tokenizer in a folder, as far as both
+    say; None is a data set without one.
+    """
+    if tokenizer is None or not has_tokenizer(source):
+        return False
+    return load_checkpoint_tokenizer(source).get_vocab() != load_tokenizer(tokenizer).get_vocab()
+
+
 def reason(error: BaseException) -> str:
     """What an exception says, in one line."""
     text = " ".join(str(error).split())

@@ -15,8 +15,9 @@ from . import deepspeed_config
 from .configuration import RunConfiguration
 from .distributed import resolve_precision
 from .export import tokenizer_folder
+from .loading import has_other_vocabulary
 from .mistakes import Mistakes
-from .model import build_model, model_configuration
+from .model import FROM, build_model, model_configuration
 from .objectives import AUTO_CLASSES, Objective, make_objective
 from .run_data import RunData, check_processes, open_data
 
@@ -79,6 +80,12 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
         config = model_configuration(configuration, known, AUTO_CLASSES[configuration.objective.name])
         _refuse_metric(configuration, config)
     mistakes.tell()
+    source = configuration.model.get(FROM)
+    if source is not None and has_other_vocabulary(source, tokenizer):
+        raise UserError(
+            f"model.from: {source} has another tokenizer than {first}: prepare the data with the checkpoint's "
+            "(longmix prepare text --tokenizer)"
+        )
     return Prepared(configuration, precision, data, objective, tokenizer, config)
 
 

@@ -205,7 +205,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_in_one_line(word_model, capsy
     assert "has no mask token" in error_of(capsys, "evaluate", tmp_path / "maskless", "--fill", "a [MASK]")
 
 
-def test_evaluating_on_data_of_another_tokenizer_is_refused(word_model, capsys, tmp_path):
+def test_data_of_another_tokenizer_is_refused(word_model, write_run_file, capsys, tmp_path):
     """As many tokens, but other ones; a checkpoint without a tokenizer cannot be compared."""
     from longmix.data_prep.shards import write_dataset
     from longmix.data_prep.tokenizer import load_tokenizer, train_tokenizer
@@ -232,6 +232,18 @@ def test_evaluating_on_data_of_another_tokenizer_is_refused(word_model, capsys, 
     assert main(["evaluate", str(word_model), "--data", str(tmp_path / "same")]) == 0
     capsys.readouterr()
     assert "another tokenizer" in error_of(capsys, "evaluate", word_model, "--data", tmp_path / "foreign")
+    run_file = write_run_file(
+        tmp_path / "from.yaml",
+        {
+            "run": {"dir": str(tmp_path / "run")},
+            "model": {"from": str(word_model)},
+            "data": {"train": str(tmp_path / "foreign")},
+            "deepspeed": None,
+        },
+    )
+    changes = ["--check", "batch.samples=4", "batch.micro_batch=4"]
+    assert "model.from: " in (error := error_of(capsys, "train", run_file, *changes)) and "another tokenizer" in error
+    assert main(["train", run_file, f"data.train={tmp_path / 'same'}", *changes]) == 0
     bare = shutil.copytree(word_model, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
     assert main(["evaluate", str(bare), "--data", str(tmp_path / "foreign")]) == 0
 
