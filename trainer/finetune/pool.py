@@ -13,11 +13,11 @@ from pathlib import Path
 
 from longmix.data_prep.errors import UserError
 
+from ..exit_codes import INTERRUPTED
+from ..stopping import STOP_SIGNALS
 from .jobs import Job
 
-INTERRUPTED = 75
 POLL_SECONDS = 0.2
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def devices() -> list[str]:
@@ -109,7 +109,7 @@ def _signals(received: list[int]):
     """Note signals in `received` instead of dying; outside the main thread, where that is impossible, do nothing."""
     previous = {}
     with contextlib.suppress(ValueError):
-        for number in SIGNALS:
+        for number in STOP_SIGNALS:
             previous[number] = signal.signal(number, lambda which, _: received.append(which))
     try:
         yield

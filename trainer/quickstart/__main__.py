@@ -7,6 +7,7 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError
 
+from ..exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from . import stages
 from .arguments import parse
 from .commands import CommandFailed
@@ -32,12 +33,12 @@ def main(argv: list[str]) -> int:
         print(f"quickstart: error: {error}", file=sys.stderr)
         return 2
     except CommandFailed as failed:
-        if failed.code == 75:
+        if failed.code == INTERRUPTED:
             print("quickstart: interrupted; the same command goes on from here", file=sys.stderr)
-        return failed.code if failed.code in (2, 75) else 1
+        return failed.code if failed.code in (USER_MISTAKE, INTERRUPTED) else OURS
     except KeyboardInterrupt:
         print("quickstart: interrupted; the same command goes on from here", file=sys.stderr)
-        return 75
+        return INTERRUPTED
     return 0
 
 
