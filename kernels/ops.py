@@ -1,78 +1,16 @@
-"""The operations of the mixers, and the choice of the implementation that computes them.
+"""The operations of the mixers.
 
-Every operation is a folder beside this file with `reference.py` (the equations in float64, obviously right) and
-`portable.py` (fast plain PyTorch). The environment variable LONGMIX_KERNELS = auto | reference | portable overrides
-the choice.
+Every operation is a folder beside this file: `interface.py` (what it means, and its checks), `reference.py` (the
+equations in float64, obviously right) and `portable.py` (fast plain PyTorch); `selection.py` chooses between them.
 """
 
-import importlib
-import os
+from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
+from .spectral_filter.interface import spectral_filter
 
-import torch
-
-ENVIRONMENT_VARIABLE = "LONGMIX_KERNELS"
-CHOICES = ("auto", "reference", "portable")
-OPERATIONS = ("spectral_filter",)
-
-
-def implementation(operation: str, device: torch.device | str) -> str:
-    """Name of the implementation that `operation` runs on `device`: "reference" or "portable".
-
-    Raises:
-        ValueError: unknown operation, or LONGMIX_KERNELS has a value that is not one of `CHOICES`.
-    """
-    if operation not in OPERATIONS:
-        raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join(OPERATIONS)}")
-    torch.device(device)
-    choice = os.environ.get(ENVIRONMENT_VARIABLE, "auto")
-    if choice not in CHOICES:
-        raise ValueError(f"{ENVIRONMENT_VARIABLE} is {choice!r}; allowed: {', '.join(CHOICES)}")
-    return "portable" if choice == "auto" else choice
-
-
-def spectral_filter(
-    x: torch.Tensor,
-    spectrum: torch.Tensor,
-    n_fft: int,
-    segments: int | None = None,
-    lengths: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Circular convolution of every channel with a learned kernel, given by its spectrum (S3Attention, eq. 3).
-
-    y[b, t, c] = sum_j kernel[(t - j) mod n_fft, c] * u[b, j, c // (D / r)], with kernel = irfft(spectrum) and u the
-    mean of each of the r segments of channels.
-
-    Args:
-        x: (B, N, D), any floating dtype; N <= n_fft.
-        spectrum: (n_fft // 2 + 1, D, 2), real and imaginary parts. The imaginary parts of the first bin, and of
-            the last one for even n_fft, have no effect.
-        n_fft: period of the convolution, in positions.
-        segments: number r of segments that D channels are averaged in; None: every channel is its own segment.
-        lengths: (B,) int64, valid positions of each sample; rows at or past it are ignored, whatever they hold, and
-            come out zero. None: all N.
-
-    Returns:
-        (B, N, D) in the dtype of x; computed in fp32, or in float64 for float64 input.
-
-    Raises:
-        ValueError: shapes that do not fit together.
-    """
-    features = x.shape[-1]
-    if x.dim() != 3 or tuple(spectrum.shape) != (n_fft // 2 + 1, features, 2):
-        raise ValueError(
-            f"spectrum has shape {tuple(spectrum.shape)} for x of shape {tuple(x.shape)} and n_fft {n_fft}; "
-            f"needed: x (B, N, D) and spectrum {(n_fft // 2 + 1, features, 2)}"
-        )
-    if x.shape[1] > n_fft:
-        raise ValueError(f"x has {x.shape[1]} positions; allowed: at most n_fft = {n_fft}")
-    if segments is not None and (segments < 1 or features % segments):
-        raise ValueError(f"segments is {segments}; allowed: divisors of the {features} channels")
-    run = _load("spectral_filter", implementation("spectral_filter", x.device))
-    if x.numel() == 0:
-        return x.clone()  # Fourier transforms refuse empty tensors
-    return run(x, spectrum, n_fft, features if segments is None else segments, lengths)
-
-
-def _load(operation: str, name: str):
-    module = importlib.import_module(f"longmix.kernels.{operation}.{name}")
-    return getattr(module, operation)
+__all__ = [
+    "CHOICES",
+    "ENVIRONMENT_VARIABLE",
+    "OPERATIONS",
+    "implementation",
+    "spectral_filter",
+]
