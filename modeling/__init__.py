@@ -3,6 +3,7 @@
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -13,22 +14,68 @@ from .block import Mixer
 from .configuration import MixerConfig
 from .model import MixerModel, MixerPreTrainedModel
 
-MODEL_TYPES = ("s3attention", "transformer")
+# Folder and model type -> how the names of its classes begin.
+CLASS_PREFIXES = {"s3attention": "S3Attention", "transformer": "Transformer"}
+MODEL_TYPES = tuple(CLASS_PREFIXES)
 
-__all__ = ["MODEL_TYPES", "Mixer", "MixerConfig", "MixerModel", "MixerPreTrainedModel", "s3attention", "transformer"]
+__all__ = [
+    "CLASS_PREFIXES",
+    "MODEL_TYPES",
+    "Mixer",
+    "MixerConfig",
+    "MixerModel",
+    "MixerPreTrainedModel",
+    "load_pretrained",
+    "model_class",
+    "s3attention",
+    "transformer",
+]
 
 
-def _register(package, prefix: str) -> None:
-    config_class = getattr(package, f"{prefix}Config")
-    AutoConfig.register(config_class.model_type, config_class)
+def model_class(model_type: str, suffix: str) -> type[MixerPreTrainedModel]:
+    """The class of a model type by its suffix, e.g. "Model" or "ForSequencePairClassification".
+
+    Raises:
+        ValueError: unknown model type, or it has no such class.
+    """
+    if model_type not in CLASS_PREFIXES:
+        raise ValueError(f"model_type is {model_type!r}; allowed: {', '.join(MODEL_TYPES)}")
+    package, prefix = globals()[model_type], CLASS_PREFIXES[model_type]
+    if not hasattr(package, prefix + suffix):
+        known = [name.removeprefix(prefix) for name in package.__all__ if "For" in name or name == f"{prefix}Model"]
+        raise ValueError(f"{model_type} has no {suffix!r}; allowed: {', '.join(known)}")
+    return getattr(package, prefix + suffix)
+
+
+def load_pretrained(source: str, **options) -> MixerPreTrainedModel:
+    """The model of a checkpoint, of the class that its config.architectures names, heads without an Auto class too.
+
+    Args:
+        source: a folder, or a name on the hub.
+        options: as for `from_pretrained`.
+
+    Raises:
+        ValueError: the checkpoint is none of ours.
+    """
+    config = AutoConfig.from_pretrained(source)
+    name = (config.architectures or [""])[0]
+    prefix = CLASS_PREFIXES.get(config.model_type, name)
+    return model_class(config.model_type, name.removeprefix(prefix)).from_pretrained(source, **options)
+
+
+def _register(model_type: str) -> None:
+    config_class = model_class(model_type, "Config")
+    AutoConfig.register(model_type, config_class)
     for auto_class, suffix in (
         (AutoModel, "Model"),
         (AutoModelForMaskedLM, "ForMaskedLM"),
         (AutoModelForSequenceClassification, "ForSequenceClassification"),
         (AutoModelForTokenClassification, "ForTokenClassification"),
     ):
-        auto_class.register(config_class, getattr(package, f"{prefix}{suffix}"))
+        auto_class.register(config_class, model_class(model_type, suffix))
+    if config_class.not_causal_because is None:
+        AutoModelForCausalLM.register(config_class, model_class(model_type, "ForCausalLM"))
 
 
-_register(s3attention, "S3Attention")
-_register(transformer, "Transformer")
+for _model_type in MODEL_TYPES:
+    _register(_model_type)

@@ -121,8 +121,17 @@ class Mixer(nn.Module):
         """A scalar of the parameters that the model adds up over its layers, or None."""
         return None
 
+    @classmethod
+    def shared_module(cls, config: MixerConfig) -> nn.Module | None:
+        """A module that all layers of one encoder share and the encoder owns, or None."""
+        return None
 
-def buffer_generator(config: MixerConfig, layer_index: int) -> torch.Generator:
-    """A private CPU generator that depends on nothing but (buffer_seed, layer)."""
-    digest = hashlib.sha256(f"{config.buffer_seed} {layer_index}".encode()).digest()
+    def use_shared(self, module: nn.Module) -> None:
+        """Take the encoder's `shared_module` in place of an own one, without owning it."""
+        raise NotImplementedError
+
+
+def buffer_generator(config: MixerConfig, layer_index: int, *names: str | int) -> torch.Generator:
+    """A private CPU generator that depends on nothing but (buffer_seed, layer) and names of the buffer."""
+    digest = hashlib.sha256(" ".join(map(str, (config.buffer_seed, layer_index, *names))).encode()).digest()
     return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "big"))

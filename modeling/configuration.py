@@ -36,7 +36,9 @@ class MixerConfig(PreTrainedConfig):
         buffer_seed: random buffers are a pure function of it and of the layer.
         initializer_range: standard deviation of weights at initialisation.
         layer_norm_eps: epsilon of the layer normalisations.
-        tie_word_embeddings: the masked-LM head uses the embedding matrix.
+        tie_word_embeddings: the heads of language models use the embedding matrix.
+        auxiliary_loss_weight: eta, training minimises (1 - eta) * loss + eta * auxiliary_loss where the mixer has such
+            a loss (Converter, eq. 14).
 
     Raises:
         ValueError: with the field, its value and what is allowed.
@@ -64,6 +66,7 @@ class MixerConfig(PreTrainedConfig):
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-5
     tie_word_embeddings: bool = True
+    auxiliary_loss_weight: float = 0.0
 
     def __post_init__(self, **kwargs):
         self.fill_defaults()
@@ -97,6 +100,7 @@ class MixerConfig(PreTrainedConfig):
         for name in ("hidden_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
             self.require(name, value is None or 0 <= value < 1, "0 <= probability < 1")
+        self.require("auxiliary_loss_weight", 0 <= self.auxiliary_loss_weight < 1, "0 <= weight < 1")
         self.require("layer_norm_eps", 0 < self.layer_norm_eps < math.inf, "above 0, and finite")
         self.require_one_of("position_embedding_type", POSITION_EMBEDDING_TYPES)
         self.require_one_of("block_style", BLOCK_STYLES)
@@ -120,6 +124,18 @@ class MixerConfig(PreTrainedConfig):
             self.require("input_channels", self.input_channels >= 1, "null (tokens) or at least 1")
         if self.is_causal and self.not_causal_because:
             self.require("is_causal", False, f"false for {self.model_type}, because {self.not_causal_because}")
+
+    def resize_positions(self, positions: int) -> None:
+        """Set max_position_embeddings, and what depends on it in subclasses.
+
+        Raises:
+            ValueError: fewer positions than now.
+        """
+        if positions < self.max_position_embeddings:
+            raise ValueError(
+                f"positions is {positions}; allowed: at least max_position_embeddings ({self.max_position_embeddings})"
+            )
+        self.max_position_embeddings = positions
 
     def check_types(self) -> None:
         """Each field of ours holds a value of its declared type (an integer passes for a float)."""

@@ -35,6 +35,15 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if normalise else nn.Identity()
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
+    def resize_positions(self) -> None:
+        """Bring learned positions to the configuration's number; those that exist stay, new ones are drawn."""
+        if self.config.position_embedding_type != "learned":
+            return
+        old = self.position_embeddings.weight
+        new = torch.empty(self.config.max_position_embeddings, old.shape[1], dtype=old.dtype, device=old.device)
+        new.normal_(std=self.config.initializer_range)[: len(old)] = old.detach()
+        self.position_embeddings = nn.Embedding.from_pretrained(new, freeze=not old.requires_grad)
+
     def forward(
         self,
         input_ids: torch.Tensor | None = None,

@@ -1,4 +1,4 @@
-"""Heads on the encoder: masked language modelling, sequence and token classification, regression."""
+"""Heads on the encoder: language modelling, classification and regression of sequences, pairs and tokens."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,14 +6,14 @@ from typing import ClassVar
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import GenerationMixin
 from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration import MixerConfig
+from .losses import IGNORED_LABEL, classification_loss, count_items, sequence_loss
 from .masking import as_mask, keep_valid, masked_mean
 from .model import MixerModel, MixerPreTrainedModel
-
-IGNORED_LABEL = -100
 
 
 @dataclass
@@ -21,11 +21,12 @@ class MixerHeadOutput(ModelOutput):
     """What a model with a head returns.
 
     Args:
-        loss: scalar, when labels are given.
-        logits: masked language model: (labelled, V) in row-major order when labels are given, else (B, N, V);
-            sequence classification: (B, labels); token classification: (B, N, labels).
+        loss: scalar, when labels are given; in training mode with its share of the auxiliary loss
+            (config.auxiliary_loss_weight).
+        logits: language models: (labelled, V) in row-major order when labels are given, else (B, N, V);
+            classification of sequences and pairs: (B, labels); of tokens: (B, N, labels).
         hidden_states: see MixerModelOutput.
-        auxiliary_loss: see MixerModelOutput; not part of loss.
+        auxiliary_loss: see MixerModelOutput.
     """
 
     loss: torch.Tensor | None = None
@@ -34,31 +35,16 @@ class MixerHeadOutput(ModelOutput):
     auxiliary_loss: torch.Tensor | None = None
 
 
-class MixerForMaskedLM(MixerPreTrainedModel):
-    """The encoder and a masked-language-model head whose output matrix is the token embedding.
+class MixerLanguageModel(MixerPreTrainedModel):
+    """What both language models share: logits at the labelled positions, and their loss."""
 
-    Raises:
-        ValueError: at construction, if the model reads real values instead of tokens.
-    """
-
-    _tied_weights_keys: ClassVar[dict[str, str]] = {"head.decoder.weight": "encoder.embeddings.word_embeddings.weight"}
     encoder_class: ClassVar[type[MixerModel]]
 
     def __init__(self, config: MixerConfig):
         super().__init__(config)
         if config.input_channels is not None:
-            config.require("input_channels", False, "null (tokens) for a masked language model")
+            config.require("input_channels", False, "null (tokens) for a language model")
         self.encoder = self.encoder_class(config)
-        self.head = MaskedLMHead(config)
-        self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The layer that gives the logits."""
-        return self.head.decoder
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Replace the layer that gives the logits."""
-        self.head.decoder = new_embeddings
 
     @can_return_tuple
     def forward(
@@ -94,17 +80,82 @@ class MixerForMaskedLM(MixerPreTrainedModel):
             return_dict=True,
         )
         hidden_states = outputs.last_hidden_state
-        loss = None
         if labels is None:
+            return MixerHeadOutput(None, self.head(hidden_states), outputs.hidden_states, outputs.auxiliary_loss)
+        labels = self._targets(labels)
+        if output_all_logits:
             logits = self.head(hidden_states)
-        elif output_all_logits:
-            logits = self.head(hidden_states)
-            loss = classification_loss(logits, labels, num_items_in_batch)
         else:
             labelled = (labels.flatten() != IGNORED_LABEL).nonzero().squeeze(1)
             logits = self.head(hidden_states.flatten(0, 1).index_select(0, labelled))
-            loss = classification_loss(logits, labels.flatten().index_select(0, labelled), num_items_in_batch)
+            labels = labels.flatten().index_select(0, labelled)
+        loss = classification_loss(logits, labels, num_items_in_batch)
+        loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
         return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss)
+
+    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
+        """What each position predicts, (B, N)."""
+        return labels
+
+
+class MixerForMaskedLM(MixerLanguageModel):
+    """The encoder and a masked-language-model head whose output matrix is the token embedding.
+
+    Raises:
+        ValueError: at construction, if the model reads real values instead of tokens.
+    """
+
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"head.decoder.weight": "encoder.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        self.head = MaskedLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The layer that gives the logits."""
+        return self.head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replace the layer that gives the logits."""
+        self.head.decoder = new_embeddings
+
+
+class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
+    """The encoder, made causal (it sets config.is_causal), and the logits of the next token.
+
+    `labels` are the input ids, -100 where nothing is predicted; they are shifted here. `generate` works without a
+    cache: every new token encodes the whole text.
+
+    Raises:
+        ValueError: at construction, if the mixer cannot be causal or the model reads real values instead of tokens.
+    """
+
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"head.weight": "encoder.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config: MixerConfig):
+        config.is_causal = True
+        config.use_cache = False
+        super().__init__(config)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The layer that gives the logits."""
+        return self.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replace the layer that gives the logits."""
+        self.head = new_embeddings
+
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
+    ) -> dict[str, torch.Tensor | None]:
+        """The whole text so far; there is no cache."""
+        return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
+        return functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)[:, : labels.shape[1]]
 
 
 class MaskedLMHead(nn.Module):
@@ -165,7 +216,10 @@ class MixerClassifier(MixerPreTrainedModel):
             return_dict=True,
         )
         logits = self._logits(outputs.last_hidden_state, attention_mask)
-        loss = None if labels is None else self._loss(logits, labels, num_items_in_batch)
+        loss = None
+        if labels is not None:
+            loss = self._loss(logits, labels, num_items_in_batch)
+            loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
         return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss)
 
     def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -180,60 +234,116 @@ class MixerClassifier(MixerPreTrainedModel):
 class MixerForSequenceClassification(MixerClassifier):
     """The encoder and a classifier, or a regression, of the whole sequence.
 
-    Labels are (B,) int64 classes, or (B,) or (B, labels) float targets.
-    config.problem_type: regression | single_label_classification | multi_label_classification; None: regression for one
-    label, single-label for integer labels of shape (B,), else multi-label.
+    Labels are (B,) int64 classes, or (B,) or (B, labels) float targets; see `losses.sequence_loss`.
     """
 
     def __init__(self, config: MixerConfig):
         super().__init__(config)
-        self.head = SequenceHead(config)
+        self.head = SequenceHead(config, config.hidden_size)
         self.post_init()
 
     def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        return self.head(hidden_states, None if attention_mask is None else as_mask(attention_mask))
+        return self.head(pool(hidden_states, attention_mask, self.config.classifier_pooling))
 
     def _loss(
         self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None
     ) -> torch.Tensor:
-        kind = self.config.problem_type
-        if kind is None:
-            if self.config.num_labels == 1:
-                kind = "regression"
-            else:
-                kind = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-        if kind == "single_label_classification":
-            return classification_loss(logits, labels, num_items_in_batch)
-        targets = labels.view(logits.shape).to(torch.promote_types(logits.dtype, torch.float32))
-        wide = logits.to(targets.dtype)
-        if kind == "regression":
-            losses = functional.mse_loss(wide, targets, reduction="none")
-        else:
-            losses = functional.binary_cross_entropy_with_logits(wide, targets, reduction="none")
-        return losses.mean(1).sum() / _divisor(num_items_in_batch, losses, len(losses))
+        return sequence_loss(self.config, logits, labels, num_items_in_batch)
+
+
+class MixerForSequencePairClassification(MixerPreTrainedModel):
+    """Two sequences encoded separately, u and v pooled, and a classifier of [u, v, u * v, u - v].
+
+    Labels are (B,) int64 classes, or (B,) or (B, labels) float targets; see `losses.sequence_loss`. No Auto class of
+    transformers exists for it: `longmix.modeling.load_pretrained` finds it by the name in config.architectures.
+    """
+
+    encoder_class: ClassVar[type[MixerModel]]
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        self.encoder = self.encoder_class(config)
+        self.head = SequenceHead(config, 4 * config.hidden_size)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        values: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+        input_ids_b: torch.Tensor | None = None,
+        attention_mask_b: torch.Tensor | None = None,
+        token_type_ids_b: torch.Tensor | None = None,
+        inputs_embeds_b: torch.Tensor | None = None,
+        values_b: torch.Tensor | None = None,
+        coordinates_b: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+    ) -> MixerHeadOutput:
+        """Encode both sequences of each sample and classify the pair.
+
+        Args:
+            input_ids: (B, N), the first sequence, and input_ids_b (B, N'), the second; likewise the other arguments,
+                which are MixerModel's.
+            labels: as the class says.
+            num_items_in_batch: the loss is the sum over the pairs divided by it; None: by their number.
+        """
+        first = self.encoder(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            values=values,
+            coordinates=coordinates,
+            return_dict=True,
+        )
+        second = self.encoder(
+            input_ids=input_ids_b,
+            attention_mask=attention_mask_b,
+            token_type_ids=token_type_ids_b,
+            inputs_embeds=inputs_embeds_b,
+            values=values_b,
+            coordinates=coordinates_b,
+            return_dict=True,
+        )
+        pooling = self.config.classifier_pooling
+        u = pool(first.last_hidden_state, attention_mask, pooling)
+        v = pool(second.last_hidden_state, attention_mask_b, pooling)
+        logits = self.head(torch.cat([u, v, u * v, u - v], dim=-1))
+        loss = None
+        if labels is not None:
+            loss = sequence_loss(self.config, logits, labels, num_items_in_batch)
+            loss = self._training_loss(loss, first, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, None, first.auxiliary_loss)
 
 
 class SequenceHead(nn.Module):
-    """Pooling, linear, tanh, and the logits of the classes."""
+    """Linear, tanh, and the logits of the classes, from what was pooled."""
 
-    def __init__(self, config: MixerConfig):
+    def __init__(self, config: MixerConfig, pooled_size: int):
         super().__init__()
         probability = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
-        self.pooling = config.classifier_pooling
         self.dropout = nn.Dropout(probability)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(pooled_size, config.hidden_size)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
-    def forward(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """(B, N, D) and its mask (B, N) or None -> (B, labels)."""
-        if self.pooling == "mean":
-            pooled = masked_mean(hidden_states, mask)
-        elif mask is None:
-            pooled = hidden_states[:, 0]
-        else:
-            first = mask & (mask.cumsum(1) == 1)
-            pooled = keep_valid(hidden_states, first).sum(1)
+    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
+        """(B, pooled_size) -> (B, labels)."""
         return self.classifier(self.dropout(torch.tanh(self.dense(self.dropout(pooled)))))
+
+
+def pool(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str) -> torch.Tensor:
+    """One vector for each sample, (B, N, D) -> (B, D): the mean of its valid tokens, or the first of them."""
+    mask = None if attention_mask is None else as_mask(attention_mask)
+    if pooling == "mean":
+        return masked_mean(hidden_states, mask)
+    if mask is None:
+        return hidden_states[:, 0]
+    return keep_valid(hidden_states, mask & (mask.cumsum(1) == 1)).sum(1)
 
 
 class MixerForTokenClassification(MixerClassifier):
@@ -253,25 +363,3 @@ class MixerForTokenClassification(MixerClassifier):
         self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None
     ) -> torch.Tensor:
         return classification_loss(logits, labels, num_items_in_batch)
-
-
-def classification_loss(
-    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None = None
-) -> torch.Tensor:
-    """Cross entropy, logits (..., C) and labels (...), summed over the labels that are not -100 and divided.
-
-    The divisor is num_items_in_batch, or the number of those labels. Without any the loss is 0 and has gradients 0.
-    Computed in fp32 or wider.
-    """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
-    labels = labels.flatten()
-    total = functional.cross_entropy(wide, labels, ignore_index=IGNORED_LABEL, reduction="sum")
-    return total / _divisor(num_items_in_batch, total, (labels != IGNORED_LABEL).sum())
-
-
-def _divisor(
-    num_items_in_batch: int | torch.Tensor | None, like: torch.Tensor, own_count: int | torch.Tensor
-) -> int | torch.Tensor:
-    """What a summed loss is divided by, at least 1."""
-    count = own_count if num_items_in_batch is None else num_items_in_batch
-    return count.to(like.device).clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)

@@ -12,6 +12,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 from .block import Mixer, PreNormBlock
 from .configuration import MixerConfig
 from .embeddings import Embeddings
+from .losses import mix_auxiliary_loss
 from .masking import Compaction, as_mask
 
 
@@ -50,6 +51,34 @@ class MixerPreTrainedModel(PreTrainedModel):
         if hasattr(module, "reset"):
             module.reset()
 
+    def _training_loss(
+        self,
+        loss: torch.Tensor,
+        outputs: MixerModelOutput,
+        own_items: int | torch.Tensor,
+        num_items_in_batch: int | torch.Tensor | None,
+    ) -> torch.Tensor:
+        """`loss` with its share of the encoder's auxiliary loss in training mode, as it is in evaluation."""
+        if not self.training:
+            return loss
+        weight = self.config.auxiliary_loss_weight
+        return mix_auxiliary_loss(loss, outputs.auxiliary_loss, weight, own_items, num_items_in_batch)
+
+    def resize_positions(self, positions: int) -> None:
+        """Extend the model to a longer maximum: what is tied to the length grows, and new parts start anew.
+
+        Args:
+            positions: the new config.max_position_embeddings, at least the present one.
+
+        Raises:
+            ValueError: fewer positions than now.
+        """
+        self.config.resize_positions(positions)
+        self.config.check()
+        for module in self.modules():
+            if hasattr(module, "resize_positions") and not isinstance(module, PreTrainedModel):
+                module.resize_positions()
+
 
 class MixerModel(MixerPreTrainedModel):
     """Embeddings and blocks of one mixer: (B, N) tokens or (B, N, C) values -> (B, N, D)."""
@@ -62,6 +91,10 @@ class MixerModel(MixerPreTrainedModel):
         self.layers = nn.ModuleList(
             block_class(config, self.mixer_class(config, index)) for index in range(config.num_hidden_layers)
         )
+        self.shared = self.mixer_class.shared_module(config)
+        if self.shared is not None:
+            for layer in self.layers:
+                layer.mixer.use_shared(self.shared)
         self.final_norm = (
             nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
             if block_class.needs_final_norm

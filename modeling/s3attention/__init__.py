@@ -5,6 +5,7 @@ from .modeling_s3attention import (
     S3Attention,
     S3AttentionForMaskedLM,
     S3AttentionForSequenceClassification,
+    S3AttentionForSequencePairClassification,
     S3AttentionForTokenClassification,
     S3AttentionModel,
 )
@@ -14,6 +15,7 @@ __all__ = [
     "S3AttentionConfig",
     "S3AttentionForMaskedLM",
     "S3AttentionForSequenceClassification",
+    "S3AttentionForSequencePairClassification",
     "S3AttentionForTokenClassification",
     "S3AttentionModel",
 ]

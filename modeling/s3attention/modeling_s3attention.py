@@ -13,7 +13,12 @@ from transformers import initialization as init
 from longmix.kernels import ops
 
 from ..block import BarePreNormBlock, Mixer, buffer_generator
-from ..heads import MixerForMaskedLM, MixerForSequenceClassification, MixerForTokenClassification
+from ..heads import (
+    MixerForMaskedLM,
+    MixerForSequenceClassification,
+    MixerForSequencePairClassification,
+    MixerForTokenClassification,
+)
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .batch_norm import MaskedBatchNorm
@@ -221,5 +226,11 @@ class S3AttentionForSequenceClassification(S3AttentionPreTrainedModel, MixerForS
 
 class S3AttentionForTokenClassification(S3AttentionPreTrainedModel, MixerForTokenClassification):
     """See MixerForTokenClassification."""
+
+    encoder_class = S3AttentionModel
+
+
+class S3AttentionForSequencePairClassification(S3AttentionPreTrainedModel, MixerForSequencePairClassification):
+    """See MixerForSequencePairClassification."""
 
     encoder_class = S3AttentionModel

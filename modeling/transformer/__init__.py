@@ -3,8 +3,10 @@
 from .configuration_transformer import TransformerConfig
 from .modeling_transformer import (
     SoftmaxAttention,
+    TransformerForCausalLM,
     TransformerForMaskedLM,
     TransformerForSequenceClassification,
+    TransformerForSequencePairClassification,
     TransformerForTokenClassification,
     TransformerModel,
 )
@@ -12,8 +14,10 @@ from .modeling_transformer import (
 __all__ = [
     "SoftmaxAttention",
     "TransformerConfig",
+    "TransformerForCausalLM",
     "TransformerForMaskedLM",
     "TransformerForSequenceClassification",
+    "TransformerForSequencePairClassification",
     "TransformerForTokenClassification",
     "TransformerModel",
 ]

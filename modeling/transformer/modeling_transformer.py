@@ -5,7 +5,13 @@ from torch import nn
 from torch.nn import functional
 
 from ..block import Mixer, PostNormBlock
-from ..heads import MixerForMaskedLM, MixerForSequenceClassification, MixerForTokenClassification
+from ..heads import (
+    MixerForCausalLM,
+    MixerForMaskedLM,
+    MixerForSequenceClassification,
+    MixerForSequencePairClassification,
+    MixerForTokenClassification,
+)
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .configuration_transformer import TransformerConfig
@@ -95,5 +101,17 @@ class TransformerForSequenceClassification(TransformerPreTrainedModel, MixerForS
 
 class TransformerForTokenClassification(TransformerPreTrainedModel, MixerForTokenClassification):
     """See MixerForTokenClassification."""
+
+    encoder_class = TransformerModel
+
+
+class TransformerForSequencePairClassification(TransformerPreTrainedModel, MixerForSequencePairClassification):
+    """See MixerForSequencePairClassification."""
+
+    encoder_class = TransformerModel
+
+
+class TransformerForCausalLM(TransformerPreTrainedModel, MixerForCausalLM):
+    """See MixerForCausalLM."""
 
     encoder_class = TransformerModel
