@@ -1,0 +1,36 @@
+"""The attention family: softmax attention and its cheaper relatives, for WavSpA's bands and as baselines."""
+
+from ..configuration import MixerConfig
+from .base import Attention
+from .features import orthogonal_projection, positive_log_features
+from .softmax import SoftmaxAttention
+
+ATTENTIONS = ("softmax", "linear", "performer", "linformer", "windowed")
+
+__all__ = [
+    "ATTENTIONS",
+    "Attention",
+    "SoftmaxAttention",
+    "make_attention",
+    "orthogonal_projection",
+    "positive_log_features",
+]
+
+
+def make_attention(kind: str, config: MixerConfig, layer_index: int, positions: int, *names: str | int) -> Attention:
+    """An attention module of one kind: forward(hidden_states (B, N, D), attention_mask (B, N) or None) -> (B, N, D).
+
+    Args:
+        kind: one of ATTENTIONS.
+        config: read are num_attention_heads, attention_probs_dropout_prob (softmax, linformer, windowed),
+            num_random_features (performer; None: int(d ln d), at least 1), linformer_rank and attention_window.
+        layer_index: of the layer, for the random buffers.
+        positions: longest N that the module will see; `resize_positions(positions)` changes it.
+        names: tell apart several modules of one layer, for the random buffers.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind == "softmax":
+        return SoftmaxAttention(config)
+    raise ValueError(f"attention is {kind!r}; allowed: {', '.join(ATTENTIONS)}")

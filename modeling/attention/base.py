@@ -1,0 +1,51 @@
+"""What every kind of attention shares: projections, heads and the padding contract."""
+
+import torch
+from torch import nn
+
+from ..configuration import MixerConfig
+from ..masking import keep_valid
+
+
+class Attention(nn.Module):
+    """Queries, keys and values of H heads, one way to `attend`, and an output projection.
+
+    A function of the valid tokens only: attention(x, mask)[b, :n_b] == attention(x[b : b + 1, :n_b]) whatever lies in
+    the padding, and padded rows come out zero.
+    """
+
+    def __init__(self, config: MixerConfig):
+        super().__init__()
+        self.config = config
+        self.heads = config.num_attention_heads
+        self.projection = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """(B, N, D) and a right-padded mask (B, N) bool, or None -> (B, N, D), zero on padding."""
+        query, key, value = self.project(hidden_states, attention_mask)
+        return self.join(self.attend(query, key, value, attention_mask), attention_mask)
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """(B, H, N, d) each, finite everywhere -> (B, H, N, d), finite everywhere."""
+        raise NotImplementedError
+
+    def project(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(B, N, D) -> queries, keys and values (B, H, N, d); on padding they are the projection's bias."""
+        batch, positions, width = hidden_states.shape
+        projected = self.projection(keep_valid(hidden_states, attention_mask))
+        projected = projected.view(batch, positions, 3, self.heads, width // self.heads)
+        return projected.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def join(self, mixed: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """(B, H, N, d) -> (B, N, D) through the output projection, zero on padding."""
+        return keep_valid(self.output(mixed.transpose(1, 2).flatten(2)), attention_mask)
+
+    @property
+    def dropout_probability(self) -> float:
+        """Of attention weights, now: zero in evaluation."""
+        return self.config.attention_probs_dropout_prob if self.training else 0.0
