@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
+from longmix.modeling.losses import mix_auxiliary_loss
 
 from .collate import collate
 from .configuration import ObjectiveSection
@@ -92,20 +93,29 @@ class LabelledSamples:
 
     def forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
         """(loss, sums): the loss over `items`, and (3,) float32 sums of loss, hits and items, detached."""
-        logits, loss_sum = self._loss_sum(model, batch)
-        return loss_sum / items, self._sums(logits, loss_sum, batch["labels"])
+        logits, loss_sum, auxiliary_loss = self._loss_sum(model, batch)
+        loss = loss_sum / items
+        if auxiliary_loss is not None:
+            weight = _unwrapped(model).config.auxiliary_loss_weight
+            loss = mix_auxiliary_loss(loss, auxiliary_loss, weight, len(batch["labels"]), items)
+        return loss, self._sums(logits, loss * items, batch["labels"])
 
     def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, np.ndarray]:
         """Sums of loss, hits and items, and (B, classes + 1) outputs: logits beside the label."""
-        logits, loss_sum = self._loss_sum(model, batch)
+        logits, loss_sum, _ = self._loss_sum(model, batch)
         outputs = torch.cat([logits, batch["labels"][:, None].float()], dim=1).cpu().numpy()
         return self._sums(logits, loss_sum, batch["labels"]).double(), outputs
 
-    def _loss_sum(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = model(**_accepted(model, batch, without="labels")).logits.float()
+    def _loss_sum(
+        self, model: torch.nn.Module, batch: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Logits, the loss summed over the samples, and the model's auxiliary loss if it has one."""
+        output = model(**_accepted(model, batch, without="labels"))
+        logits, labels = output.logits.float(), batch["labels"]
+        auxiliary_loss = getattr(output, "auxiliary_loss", None)
         if self.is_regression:
-            return logits, functional.mse_loss(logits.squeeze(-1), batch["labels"].float(), reduction="sum")
-        return logits, functional.cross_entropy(logits, batch["labels"], reduction="sum")
+            return logits, functional.mse_loss(logits.squeeze(-1), labels.float(), reduction="sum"), auxiliary_loss
+        return logits, functional.cross_entropy(logits, labels, reduction="sum"), auxiliary_loss
 
     def _sums(self, logits: torch.Tensor, loss_sum: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         loss_sum = loss_sum.detach()
@@ -171,10 +181,15 @@ def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, loa
 
 
 def _parameters(model: torch.nn.Module) -> set[str]:
-    """Names of the forward arguments of the model inside any wrapper (DeepSpeed's engine, DDP)."""
+    """Names of the model's forward arguments."""
+    return set(inspect.signature(_unwrapped(model).forward).parameters)
+
+
+def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model inside any wrapper (DeepSpeed's engine, DDP)."""
     while isinstance(getattr(model, "module", None), torch.nn.Module):
         model = model.module
-    return set(inspect.signature(model.forward).parameters)
+    return model
 
 
 def _takes(model: torch.nn.Module, name: str) -> bool:

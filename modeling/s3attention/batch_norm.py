@@ -30,6 +30,13 @@ class MaskedBatchNorm(nn.Module):
         init.zeros_(self.running_mean)
         init.ones_(self.running_variance)
 
+    def extend(self, positions: int) -> None:
+        """Add positions behind the present ones, as new as those were at the start."""
+        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_variance", 1.0)):
+            old = getattr(self, name)
+            new = torch.cat([old.detach(), old.new_full((positions - len(old),), value)])
+            setattr(self, name, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
+
     def _apply(self, fn, recurse: bool = True):
         # module.bfloat16() and the like must not round the running statistics.
         kept = dict(self.named_buffers())

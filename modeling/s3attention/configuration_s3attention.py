@@ -40,6 +40,11 @@ class S3AttentionConfig(MixerConfig):
         if self.n_fft is None:
             self.n_fft = self.max_position_embeddings
 
+    def resize_positions(self, positions: int) -> None:
+        """See MixerConfig; the period of the convolution grows with the positions."""
+        super().resize_positions(positions)
+        self.n_fft = max(self.n_fft, positions)
+
     def check(self) -> None:
         """See MixerConfig."""
         super().check()

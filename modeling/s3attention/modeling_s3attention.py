@@ -73,6 +73,7 @@ class Smoother(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.config = config
+        self.n_fft = config.n_fft
         self.spectrum = nn.Parameter(torch.empty(config.n_fft // 2 + 1, width, 2))
         self.stem = nn.Conv1d(2 * width, width, kernel_size=3, padding=1)
         self.norm = (
@@ -92,17 +93,48 @@ class Smoother(nn.Module):
         """
         init.normal_(self.spectrum, std=math.sqrt(self.config.hidden_size / self.config.segments / 2))
 
+    def resize_positions(self) -> None:
+        """Bring the spectrum to the configuration's period: the same kernel, with zeros at the lags it lacked.
+
+        What does not wrap around, sequences of up to half the old period, is convolved as before.
+        """
+        if isinstance(self.norm, MaskedBatchNorm):
+            self.norm.extend(self.config.max_position_embeddings)
+        old = self.spectrum
+        if self.n_fft == self.config.n_fft:
+            return
+        self.spectrum = nn.Parameter(longer_period(old.detach(), self.n_fft, self.config.n_fft), old.requires_grad)
+        self.n_fft = self.config.n_fft
+
     def forward(
         self, hidden_states: torch.Tensor, mask: torch.Tensor | None, lengths: torch.Tensor | None
     ) -> torch.Tensor:
         """(B, N, D), zero on padding -> (B, N, D); rows of padding are finite and mean nothing."""
         filtered = ops.spectral_filter(
-            hidden_states, self.spectrum, self.config.n_fft, segments=self.config.segments, lengths=lengths
+            hidden_states, self.spectrum, self.n_fft, segments=self.config.segments, lengths=lengths
         )
         channels = torch.cat([filtered.transpose(1, 2), hidden_states.transpose(1, 2)], dim=1)
         stem = self.stem(channels).transpose(1, 2)
         normalised = self.norm(stem) if isinstance(self.norm, nn.LayerNorm) else self.norm(stem, mask)
         return self.dropout(self.activation(normalised))
+
+
+def longer_period(spectrum: torch.Tensor, old_period: int, new_period: int) -> torch.Tensor:
+    """The spectrum (new_period // 2 + 1, D, 2) of the kernel of `spectrum`, its lags kept and zeros between them.
+
+    Lag old_period / 2 of an even period, which is also lag -old_period / 2, is halved between the two.
+    """
+    wide = torch.promote_types(spectrum.dtype, torch.float32)
+    kernel = torch.fft.irfft(torch.view_as_complex(spectrum.to(wide).contiguous()), n=old_period, dim=0)
+    longer = kernel.new_zeros(new_period, kernel.shape[1])
+    after, before = (old_period - 1) // 2 + 1, (old_period - 1) // 2
+    longer[:after] = kernel[:after]
+    longer[new_period - before :] = kernel[old_period - before :]
+    if old_period % 2 == 0:
+        middle = kernel[old_period // 2] / 2
+        longer[old_period // 2] += middle
+        longer[new_period - old_period // 2] += middle
+    return torch.view_as_real(torch.fft.rfft(longer, dim=0)).to(spectrum.dtype)
 
 
 class SkeletonAttention(nn.Module):

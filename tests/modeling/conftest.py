@@ -1,5 +1,8 @@
 """Tiny models of every type."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModel
@@ -14,6 +17,36 @@ TINY = {
     "max_position_embeddings": 40,
 }
 EXTRA = {"s3attention": {"segments": 4, "row_landmarks": 4, "column_landmarks": 3}, "transformer": {}}
+# Every way through the code of a mixer; what each must do stands in test_acceptance.py.
+VARIANTS = {
+    "s3attention": ("s3attention", {}),
+    "s3attention-batch": ("s3attention", {"normalization": "batch", "stem_activation": "elu"}),
+    "s3attention-odd": ("s3attention", {"n_fft": 1001, "row_landmarks": 1, "column_landmarks": 8, "segments": 16}),
+    "s3attention-paper": ("s3attention", {"block_style": "paper"}),
+    "transformer": ("transformer", {}),
+    "transformer-causal": ("transformer", {"is_causal": True}),
+    "transformer-paper": ("transformer", {"block_style": "paper"}),
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request):
+    """(model type, fields) of every variant in turn."""
+    return VARIANTS[request.param]
+
+
+@pytest.fixture(scope="session")
+def load_oracle():
+    """load_oracle(model_type) -> oracle(mixer, x (N, D), ...) of oracles/MODEL_TYPE.py."""
+
+    def load(model_type):
+        path = Path(__file__).parent / "oracles" / f"{model_type}.py"
+        spec = importlib.util.spec_from_file_location(f"oracle_{model_type}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module.oracle
+
+    return load
 
 
 @pytest.fixture(params=longmix.modeling.MODEL_TYPES)

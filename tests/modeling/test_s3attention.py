@@ -1,61 +1,8 @@
-"""S3Attention against its equations, written out with explicit matrices and loops in float64."""
-
-import math
+"""S3Attention: running statistics, landmarks, scales and mistakes."""
 
 import pytest
 import torch
 from transformers import AutoModel
-
-
-def smoother_oracle(smoother, x):
-    """Algorithm 2 on one sample (n, D): circulant matrices, segment means, and the stem by explicit shifts."""
-    n, width = x.shape
-    config = smoother.config
-    spectrum = torch.view_as_complex(smoother.spectrum.double())
-    kernel = torch.fft.irfft(spectrum, n=config.n_fft, dim=0)
-    size = width // config.segments
-    filtered = torch.zeros_like(x)
-    for channel in range(width):
-        circulant = torch.stack([kernel[(t - torch.arange(n)) % config.n_fft, channel] for t in range(n)])
-        segment = channel // size
-        filtered[:, channel] = circulant @ x[:, segment * size : (segment + 1) * size].mean(1)
-    both = torch.cat([filtered, x], dim=1)
-    weight = smoother.stem.weight
-    stem = smoother.stem.bias.expand(n, width).clone()
-    for tap in range(3):
-        for t in range(n):
-            if 0 <= t + tap - 1 < n:
-                stem[t] = stem[t] + weight[:, :, tap] @ both[t + tap - 1]
-    if config.normalization == "layer":
-        normalised = smoother.norm(stem)
-    else:
-        mean, variance = smoother.norm.running_mean[:n, None], smoother.norm.running_variance[:n, None]
-        normalised = (stem - mean) / (variance + config.layer_norm_eps).sqrt()
-        normalised = normalised * smoother.norm.weight[:n, None] + smoother.norm.bias[:n, None]
-    if config.stem_activation == "elu":
-        return torch.where(normalised > 0, normalised, normalised.exp() - 1)
-    return normalised.clamp(min=0)
-
-
-def attention_oracle(attention, h):
-    """Algorithm 1 on one sample (n, D), head by head; landmarks from their definition."""
-    n, width = h.shape
-    config = attention.config
-    size = width // config.num_attention_heads
-    query, key, value = (h @ layer.weight.T + layer.bias for layer in (attention.query, attention.key, attention.value))
-    if n <= config.row_landmarks:
-        tokens = list(range(n))
-    else:
-        tokens = sorted({int(fraction) * n // 2**32 for fraction in attention.landmark_fractions})
-    rows, columns = [], []
-    for head in range(config.num_attention_heads):
-        q, k, v = (part[:, head * size : (head + 1) * size] for part in (query, key, value))
-        rows.append(torch.softmax(q @ k[tokens].T / math.sqrt(size), dim=1) @ v[tokens])
-        channels = attention.column_channels
-        weights = torch.softmax(q.T @ k[:, channels] / math.sqrt(n), dim=1)
-        columns.append(v[:, channels] @ weights.T)
-    mixed = attention.row_norm(torch.cat(rows, 1)) / 2 + attention.column_norm(torch.cat(columns, 1)) / 2
-    return mixed @ attention.output.weight.T + attention.output.bias
 
 
 @pytest.mark.parametrize(
@@ -67,7 +14,7 @@ def attention_oracle(attention, h):
         {"segments": 1, "num_attention_heads": 1, "row_landmarks": 1, "column_landmarks": 1},
     ],
 )
-def test_equals_the_equations(fields, make_mixer):
+def test_equals_the_equations(fields, make_mixer, load_oracle):
     mixer = make_mixer("s3attention", **fields).double()
     if fields.get("normalization") == "batch":
         mixer.smoother.norm.running_mean.normal_()
@@ -77,32 +24,9 @@ def test_equals_the_equations(fields, make_mixer):
     mask = torch.arange(40) < torch.tensor(lengths)[:, None]
     result = mixer(x, mask)
     for row, n in enumerate(lengths):
-        expected = attention_oracle(mixer.attention, smoother_oracle(mixer.smoother, x[row, :n]))
+        expected = load_oracle("s3attention")(mixer, x[row, :n])
         torch.testing.assert_close(result[row, :n], expected, rtol=0, atol=1e-10)
     torch.testing.assert_close(mixer(x[1:2])[0], result[1], rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("normalization", ["layer", "batch"])
-def test_gradients(normalization, make_mixer):
-    mixer = make_mixer(
-        "s3attention",
-        hidden_size=8,
-        max_position_embeddings=6,
-        column_landmarks=2,
-        row_landmarks=2,
-        segments=2,
-        normalization=normalization,
-        stem_activation="elu",
-    ).double()
-    mask = torch.arange(5) < torch.tensor([5, 3])[:, None]
-    x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
-    names = [name for name, _ in mixer.named_parameters()]
-    parameters = [parameter.detach().requires_grad_() for parameter in mixer.parameters()]
-
-    def function(x, *parameters):
-        return torch.func.functional_call(mixer, dict(zip(names, parameters, strict=True)), (x, mask))
-
-    assert torch.autograd.gradcheck(function, (x, *parameters), fast_mode=True)
 
 
 def test_the_smoothed_signal_is_as_large_as_its_input(make_config):
@@ -155,3 +79,14 @@ def test_causal_is_refused_with_a_reason(make_config):
 def test_configuration_mistakes(field, value, allowed, make_config):
     with pytest.raises(ValueError, match=rf"{field} is {value!r}; allowed: .*{allowed}"):
         make_config("s3attention", **{field: value})
+
+
+@pytest.mark.parametrize(("old", "new"), [(16, 40), (17, 40), (16, 41), (17, 64)])
+def test_a_longer_period_keeps_the_kernel(old, new):
+    from longmix.kernels import ops
+    from longmix.modeling.s3attention.modeling_s3attention import longer_period
+
+    x = torch.randn(2, 8, 4, dtype=torch.float64)
+    spectrum = torch.randn(old // 2 + 1, 4, 2, dtype=torch.float64)
+    longer = longer_period(spectrum, old, new)
+    torch.testing.assert_close(ops.spectral_filter(x, longer, new), ops.spectral_filter(x, spectrum, old))
