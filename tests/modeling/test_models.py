@@ -235,3 +235,20 @@ def test_double_precision_is_kept(model_type, make_model, batch):
     model = make_model(model_type, AutoModelForMaskedLM).double()
     input_ids, mask = batch([17, 5], 17)
     assert model(input_ids=input_ids, attention_mask=mask, labels=input_ids).loss.dtype == torch.float64
+
+
+def test_a_compiled_model_gives_the_same_gradients(model_type, make_model, batch):
+    """The graph alone: what Inductor makes of it takes minutes to compile."""
+    model = make_model(model_type, AutoModelForMaskedLM, num_hidden_layers=1, initializer_range=0.1)
+    input_ids, mask = batch([17, 5], 17)
+    arguments = {"input_ids": input_ids, "attention_mask": mask, "labels": input_ids, "output_all_logits": True}
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager")
+    gradients = []
+    for function in (model, compiled):
+        model.zero_grad()
+        loss = function(**arguments).loss
+        loss.backward()
+        gradients.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
+    for plain, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)

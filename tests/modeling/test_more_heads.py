@@ -1,0 +1,144 @@
+"""Causal language models, pairs of sequences, and the auxiliary loss."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+import longmix.modeling
+from longmix.modeling import load_pretrained, model_class
+
+CAUSAL = [name for name in longmix.modeling.MODEL_TYPES if model_class(name, "Config").not_causal_because is None]
+ENCODERS = [name for name in longmix.modeling.MODEL_TYPES if name not in CAUSAL]
+
+
+@pytest.mark.parametrize("model_type", CAUSAL)
+def test_a_causal_model_predicts_the_next_token(model_type, make_model, batch, tmp_path):
+    model = make_model(model_type, AutoModelForCausalLM)
+    assert model.config.is_causal and model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    input_ids, mask = batch([11, 6], 11)
+    labels = torch.where(mask, input_ids, -100)
+    logits = model(input_ids, mask).logits
+    assert logits.shape == (2, 11, 60)
+    expected = functional.cross_entropy(
+        torch.cat([logits[0, :10], logits[1, :5]]), torch.cat([input_ids[0, 1:], input_ids[1, 1:6]])
+    )
+    torch.testing.assert_close(model(input_ids, mask, labels=labels).loss, expected)
+    torch.testing.assert_close(model(input_ids, mask, labels=labels, output_all_logits=True).loss, expected)
+    torch.testing.assert_close(model(input_ids, mask, labels=labels, num_items_in_batch=30).loss, expected * 15 / 30)
+    changed = input_ids.clone()
+    changed[:, 5:] = 1
+    torch.testing.assert_close(model(changed).logits[:, :5], model(input_ids).logits[:, :5])
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert loaded.config.is_causal
+    assert torch.equal(loaded(input_ids, mask).logits, logits)
+    bidirectional = AutoModelForMaskedLM.from_config(model_class(model_type, "Config")(num_hidden_layers=1))
+    assert not bidirectional.config.is_causal
+
+
+@pytest.mark.parametrize("model_type", CAUSAL)
+def test_a_causal_model_generates(model_type, make_model, batch):
+    model = make_model(model_type, AutoModelForCausalLM)
+    input_ids, _ = batch([6], 6)
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    text = model.generate(input_ids, attention_mask=torch.ones_like(input_ids), **options)
+    assert text.shape == (1, 11)
+    for length in range(6, 11):
+        assert text[0, length] == model(text[:, :length]).logits[0, -1].argmax()
+    # Padding on the left, as generation needs it, changes nothing.
+    padded = functional.pad(input_ids, (3, 0))
+    mask = functional.pad(torch.ones_like(input_ids), (3, 0))
+    again = model.generate(padded, attention_mask=mask, **options)
+    assert torch.equal(again[:, 3:], text)
+
+
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_encoders_have_no_causal_model(model_type, make_config):
+    with pytest.raises(ValueError, match=rf"{model_type} has no 'ForCausalLM'; allowed: .*ForMaskedLM"):
+        model_class(model_type, "ForCausalLM")
+    with pytest.raises(ValueError, match=r"Unrecognized configuration class|not"):
+        AutoModelForCausalLM.from_config(make_config(model_type))
+
+
+def pair_model(model_type, make_config, **fields):
+    torch.manual_seed(0)
+    return model_class(model_type, "ForSequencePairClassification")(
+        make_config(model_type, initializer_range=0.3, num_labels=3, **fields)
+    ).eval()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_pairs_of_sequences(model_type, pooling, make_config, batch, tmp_path):
+    model = pair_model(model_type, make_config, classifier_pooling=pooling)
+    first, first_mask = batch([9, 4], 9)
+    second, second_mask = batch([5, 7], 7, seed=1)
+    inputs = {"input_ids": first, "attention_mask": first_mask}
+    inputs |= {"input_ids_b": second, "attention_mask_b": second_mask}
+    logits = model(**inputs).logits
+    assert logits.shape == (2, 3)
+    u = model.encoder(first[1:, :4]).last_hidden_state[0]
+    v = model.encoder(second[1:]).last_hidden_state[0]
+    u, v = (states.mean(0) if pooling == "mean" else states[0] for states in (u, v))
+    features = torch.cat([u, v, u * v, u - v])
+    expected = model.head.classifier(torch.tanh(model.head.dense(features)))
+    torch.testing.assert_close(logits[1], expected, rtol=1e-4, atol=1e-5)
+    swapped = model(input_ids=second, attention_mask=second_mask, input_ids_b=first, attention_mask_b=first_mask)
+    assert not torch.allclose(swapped.logits, logits, atol=1e-3)
+    labels = torch.tensor([2, 0])
+    torch.testing.assert_close(model(**inputs, labels=labels).loss, functional.cross_entropy(logits, labels))
+    model.save_pretrained(tmp_path)
+    loaded = load_pretrained(tmp_path)
+    assert type(loaded) is type(model) and torch.equal(loaded(**inputs).logits, logits)
+    with pytest.raises(ValueError, match="exactly one of"):
+        model(input_ids=first)
+
+
+def test_loading_by_architecture_refuses_foreign_models(tmp_path):
+    from transformers import BertConfig
+
+    BertConfig(architectures=["BertModel"]).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"model_type is 'bert'; allowed: .*transformer"):
+        load_pretrained(tmp_path)
+
+
+@pytest.fixture
+def with_auxiliary_loss(make_model, monkeypatch):
+    """with_auxiliary_loss(auto_class) -> a model of two layers, each with an auxiliary loss of one of its weights."""
+
+    def make(auto_class, **fields):
+        model = make_model("transformer", auto_class, auxiliary_loss_weight=0.25, **fields)
+        for layer in model.encoder.layers:
+            monkeypatch.setattr(layer.mixer, "auxiliary_loss", lambda mixer=layer.mixer: mixer.output.weight.sum())
+        return model.train()
+
+    return make
+
+
+def test_the_auxiliary_loss_is_mixed_in_training(with_auxiliary_loss, batch):
+    model = with_auxiliary_loss(AutoModelForMaskedLM)
+    input_ids, mask = batch([9, 5], 9)
+    labels = torch.where(mask, input_ids, -100)
+    mixed = model(input_ids, mask, labels=labels)
+    expected = sum(layer.mixer.output.weight.sum() for layer in model.encoder.layers)
+    torch.testing.assert_close(mixed.auxiliary_loss, expected)
+    plain = model.eval()(input_ids, mask, labels=labels).loss
+    torch.testing.assert_close(mixed.loss, 0.75 * plain + 0.25 * expected)
+
+
+@pytest.mark.parametrize("auto_class", [AutoModelForMaskedLM, AutoModelForSequenceClassification])
+def test_micro_batches_add_up_to_one_auxiliary_loss(auto_class, with_auxiliary_loss, batch):
+    model = with_auxiliary_loss(auto_class)
+    input_ids, mask = batch([9, 5, 2], 9)
+    masked = auto_class is AutoModelForMaskedLM
+    labels = torch.where(mask, input_ids, -100) if masked else torch.tensor([1, 0, 1])
+    whole = copy.deepcopy(model)(input_ids, mask, labels=labels).loss
+    parts = [
+        model(
+            input_ids[rows], mask[rows], labels=labels[rows], num_items_in_batch=16 if masked else torch.tensor(3)
+        ).loss
+        for rows in (slice(0, 1), slice(1, 3))
+    ]
+    torch.testing.assert_close(sum(parts), whole)
