@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from transformers import AutoConfig, AutoModel
 
+from longmix.modeling import MODEL_TYPES
 from longmix.trainer import configuration, loop, run_file
+from longmix.trainer.model import count_parameters
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COMPLETE = sorted(CONFIGS.glob("*.yaml"))
@@ -71,3 +75,18 @@ def test_a_fragment_on_a_small_task_trains(path, tmp_path, data, world, read_met
 def test_a_deepspeed_file_trains(path, tmp_path, world, read_metrics, run_values, write_run_file):
     small = write_run_file(tmp_path / "small.yaml", run_values(tmp_path / "run"))
     train_two_steps([small], tmp_path / "run", world, read_metrics, deepspeed=path.stem)
+
+
+def parameters(model_type, size):
+    """Those outside the embeddings, of the encoder in configs/model."""
+    fields = yaml.safe_load((CONFIGS / "model" / f"{model_type}_{size}.yaml").read_text())["model"]
+    with torch.device("meta"):
+        return count_parameters(AutoModel.from_config(AutoConfig.for_model(**fields)))[1]
+
+
+@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+def test_the_mixers_of_one_size_have_as_many_parameters(size):
+    wanted = parameters("transformer", size)
+    for model_type in MODEL_TYPES:
+        assert 0.9 < parameters(model_type, size) / wanted < 1.1, model_type
+    assert {path.stem for path in (CONFIGS / "model").glob(f"*_{size}.yaml")} == {f"{t}_{size}" for t in MODEL_TYPES}
