@@ -1,6 +1,6 @@
 """S3Attention: a Fourier and convolution smoother, then attention to a few tokens and to a few channels.
 
-Labels such as S3-4 are those of docs/mixers/s3attention.md, which says how and why this differs from the paper and its code.
+Labels such as S3-4 are those of docs/mixers/s3attention.md, which says how and why this differs from paper and code.
 """
 
 import math
