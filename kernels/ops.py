@@ -4,6 +4,7 @@ Every operation is a folder beside this file: `interface.py` (what it means, and
 equations in float64, obviously right) and `portable.py` (fast plain PyTorch); `selection.py` chooses between them.
 """
 
+from .link_mix.interface import link_mix
 from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
 
@@ -12,5 +13,6 @@ __all__ = [
     "ENVIRONMENT_VARIABLE",
     "OPERATIONS",
     "implementation",
+    "link_mix",
     "spectral_filter",
 ]

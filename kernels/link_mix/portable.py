@@ -1,0 +1,149 @@
+"""Paramixer's product of sparse factors as weighted sums of gathered rows, one fused call for each factor."""
+
+import math
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+
+def link_mix(
+    value: torch.Tensor,
+    weights: torch.Tensor,
+    offsets: torch.Tensor,
+    lengths: torch.Tensor | None,
+    wrap: bool,
+    document_ids: torch.Tensor | None,
+) -> torch.Tensor:
+    """See `longmix.kernels.ops.link_mix`."""
+    working = torch.promote_types(value.dtype, torch.float32)
+    start, length = spans(value.shape[1], lengths, document_ids, value.device)
+    mixed, links = value.to(working), weights.to(working)
+    if lengths is not None:
+        valid = torch.arange(value.shape[1], device=value.device) < lengths[:, None]
+        mixed = torch.where(valid[:, :, None], mixed, 0)
+        links = torch.where(valid[:, :, None, None], links, 0)
+    mixed = _Product.apply(mixed, links, offsets, start, length, wrap)
+    if lengths is not None:
+        # The forward pass leaves these rows at zero. This keeps gradients that arrive there out of the backward pass.
+        mixed = torch.where(valid[:, :, None], mixed, 0)
+    return mixed.to(value.dtype)
+
+
+def spans(
+    positions: int, lengths: torch.Tensor | None, document_ids: torch.Tensor | None, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Start and length, at least 1, of each row's document: int64 that broadcast to (B, N).
+
+    Without documents that of padding is its sample; with them it is the padding, so that no document is longer for it.
+    """
+    zero = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    if document_ids is None:
+        return zero, zero + positions if lengths is None else lengths[:, None].clamp(min=1)
+    position = torch.arange(positions, device=device)
+    begins = torch.ones_like(document_ids, dtype=torch.bool)
+    begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
+    if lengths is not None:
+        begins = begins | (position == lengths[:, None])
+    number = begins.cumsum(1) - 1
+    size = torch.zeros_like(document_ids).scatter_add_(1, number, torch.ones_like(document_ids))
+    start = size.cumsum(1) - size
+    return start.gather(1, number), size.gather(1, number)
+
+
+class _Product(torch.autograd.Function):
+    """The product of all factors; the backward pass computes their inputs anew instead of storing them.
+
+    Rows of padding hold zeros in value and weights; their gradients are finite and mean nothing.
+    """
+
+    @staticmethod
+    def forward(ctx, value, weights, offsets, start, length, wrap):
+        ctx.save_for_backward(value, weights, offsets, start, length)
+        ctx.wrap = wrap
+        for factor in range(weights.shape[2]):
+            value = _add_links(value, *_links(weights[:, :, factor], offsets[factor], start, length, wrap))
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        value, weights, offsets, start, length = ctx.saved_tensors
+        span = start, length, ctx.wrap
+        count = weights.shape[2]
+        # Of M inputs only every sqrt(M)-th is kept, and those between two of them while they are needed.
+        stride = max(1, math.isqrt(count))
+        kept = []
+        for factor in range(count):
+            if factor % stride == 0:
+                kept.append(value)
+            if factor < (count - 1) // stride * stride:
+                value = _add_links(value, *_links(weights[:, :, factor], offsets[factor], *span))
+        of_weights = torch.empty_like(weights)
+        for first in reversed(range(0, count, stride)):
+            inputs = [kept.pop()]
+            for factor in range(first, min(first + stride, count) - 1):
+                inputs.append(_add_links(inputs[-1], *_links(weights[:, :, factor], offsets[factor], *span)))
+            for factor in reversed(range(first, first + len(inputs))):
+                links, steps = weights[:, :, factor], offsets[factor]
+                of_weights[:, :, factor] = _dot_products(gradient, inputs.pop(), *_targets(links, steps, *span))
+                gradient = _add_links(gradient, *_links_into(links, steps, *span))
+        return gradient, of_weights, None, None, None, None
+
+
+def _targets(links, offsets, start, length, wrap):
+    """Where links (B, N, K) lead, (B, N, K) int64, and whether they exist, (B, N, K) bool or None for all of them.
+
+    A link that does not exist leads to its own row.
+    """
+    position = torch.arange(links.shape[1], device=links.device)[:, None]
+    start, length = start[:, :, None], length[:, :, None]
+    moved = position - start + offsets
+    if wrap:
+        return (start + moved % length).expand_as(links), None
+    exists = (moved >= 0) & (moved < length)
+    return torch.where(exists, start + moved, position).expand_as(links), exists
+
+
+def _links(links, offsets, start, length, wrap):
+    """Targets (B, N, K) of the links of each row, and their weights."""
+    targets, exists = _targets(links, offsets, start, length, wrap)
+    return targets, links if exists is None else torch.where(exists, links, 0)
+
+
+def _links_into(links, offsets, start, length, wrap):
+    """Sources (B, N, K) of the links that lead to each row, and their weights: the transposed factor."""
+    sources, exists = _targets(links, -offsets, start, length, wrap)
+    weights = links.gather(1, sources)
+    return sources, weights if exists is None else torch.where(exists, weights, 0)
+
+
+def _flat(index):
+    """Positions (B, N, K) within samples -> rows (B * N, K) of all samples together."""
+    batch, positions, _ = index.shape
+    return (index + positions * torch.arange(batch, device=index.device)[:, None, None]).flatten(0, 1)
+
+
+def _add_links(value, index, weights):
+    """value[b, i] + sum_k weights[b, i, k] value[b, index[b, i, k]], (B, N, D)."""
+    linked = functional.embedding_bag(
+        _flat(index), value.flatten(0, 1), mode="sum", per_sample_weights=weights.flatten(0, 1)
+    )
+    return linked.view_as(value).add_(value)
+
+
+def _dot_products(gradient, value, index, exists):
+    """<gradient[b, i], value[b, index[b, i, k]]> for each link, (B, N, K); zero for a link that does not exist."""
+    batch, positions, width = value.shape
+    links = index.shape[2]
+    rows = torch.arange(batch * positions, device=index.device)
+    # The derivative of embedding_bag by its weights; autograd offers it only together with embedding_bag itself.
+    products = torch.ops.aten._embedding_bag_per_sample_weights_backward(
+        gradient.reshape(-1, width),
+        value.reshape(-1, width),
+        _flat(index).flatten(),
+        links * rows,
+        rows.repeat_interleave(links),
+        0,
+    ).view(index.shape)
+    return products if exists is None else torch.where(exists, products, 0)
