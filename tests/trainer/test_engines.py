@@ -9,8 +9,11 @@ import pytest
 import torch
 from torch.nn import functional
 
+from longmix.modeling import MODEL_TYPES
+
 ENGINES = ["zero0", "zero1", "zero2", "zero3", None]
 RESUMED = [("zero0", "bf16"), ("zero1", "fp32"), ("zero2", "bf16"), ("zero3", "bf16"), (None, "bf16")]
+OTHERS = [model_type for model_type in MODEL_TYPES if model_type not in ("s3attention", "transformer")]
 QUIET = {"eval.every_steps": 1000, "checkpoint.every_steps": 1000}
 
 
@@ -36,6 +39,9 @@ def curve_cases(ranks):
         cases["s3attention", engine] = "s3attention", {"optim.max_steps": 50, "deepspeed": engine}
         cases["transformer", engine] = "transformer", {"optim.max_steps": 12, "deepspeed": engine}
         cases["bf16", engine] = "s3attention", {"optim.max_steps": 12, "deepspeed": engine, "precision": "bf16"}
+        if ranks == 2 or engine == "zero1":
+            for model_type in OTHERS:
+                cases[model_type, engine] = model_type, {"optim.max_steps": 5, "deepspeed": engine}
     if ranks == 1:
         whole = {"optim.max_steps": 50, "deepspeed": "zero1", "batch.micro_batch": 16}
         cases["whole batch"] = "s3attention", whole
@@ -123,6 +129,15 @@ def test_the_loss_curve_is_the_same_for_every_engine_and_rank_count(curve):
                 found = curve(ranks, kind, engine, name="grad_norm")
                 np.testing.assert_allclose(found, norms, rtol=1e-3, err_msg=where)
     np.testing.assert_allclose(curve(1, "whole batch"), curve(1, "s3attention", "zero1"), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", OTHERS)
+def test_every_mixer_trains_alike_in_every_engine(curve, model_type):
+    reference = curve(1, model_type, "zero1")
+    assert reference[-1] < reference[0]
+    for engine in ENGINES:
+        np.testing.assert_allclose(curve(2, model_type, engine), reference, rtol=0, atol=1e-5, err_msg=str(engine))
 
 
 @pytest.mark.slow
