@@ -4,6 +4,8 @@ Every operation is a folder beside this file: `interface.py` (what it means, and
 equations in float64, obviously right) and `portable.py` (fast plain PyTorch); `selection.py` chooses between them.
 """
 
+from .feature_attention.interface import feature_attention
+from .linear_attention.interface import linear_attention
 from .link_mix.interface import link_mix
 from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
@@ -12,7 +14,9 @@ __all__ = [
     "CHOICES",
     "ENVIRONMENT_VARIABLE",
     "OPERATIONS",
+    "feature_attention",
     "implementation",
+    "linear_attention",
     "link_mix",
     "spectral_filter",
 ]

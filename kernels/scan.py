@@ -1,0 +1,47 @@
+"""Running combinations of blocks: linear work, logarithmic depth."""
+
+from collections.abc import Callable
+
+import torch
+
+Items = tuple[torch.Tensor, ...]
+
+
+def prefix(join: Callable[[Items, Items], Items], items: Items) -> Items:
+    """Item c of the result is items 0 .. c joined in their order.
+
+    Neighbours are joined to pairs, the pairs' prefixes found in the same way, and those between them filled in.
+
+    Args:
+        join: associative; (left items, right items), elementwise along axis 2.
+        items: tensors whose axis 2 counts the items, at least one.
+    """
+    count = items[0].shape[2]
+    if count == 1:
+        return items
+    left = tuple(item[:, :, 0::2] for item in items)
+    right = tuple(item[:, :, 1::2] for item in items)
+    pairs = prefix(join, join(tuple(item[:, :, : count // 2] for item in left), right))
+    between = join(
+        tuple(item[:, :, : (count - 1) // 2] for item in pairs),
+        tuple(item[:, :, 1:] for item in left),
+    )
+    return tuple(
+        _interleave(torch.cat([first[:, :, :1], rest], 2), second)
+        for first, rest, second in zip(left, between, pairs, strict=True)
+    )
+
+
+def entering(items: Items, nothing: tuple[float, ...]) -> Items:
+    """What stands before each item: `items` moved on by one along axis 2, the first one filled with `nothing`."""
+    return tuple(
+        torch.cat([torch.full_like(item[:, :, :1], fill), item[:, :, :-1]], 2)
+        for item, fill in zip(items, nothing, strict=True)
+    )
+
+
+def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
+    """even[0], odd[0], even[1], ... along axis 2; `even` may have one more."""
+    count = odd.shape[2]
+    together = torch.stack([even[:, :, :count], odd], 3).flatten(2, 3)
+    return together if even.shape[2] == count else torch.cat([together, even[:, :, count:]], 2)
