@@ -17,7 +17,9 @@ __all__ = [
 ]
 
 
-def make_attention(kind: str, config: MixerConfig, layer_index: int, positions: int, *names: str | int) -> Attention:
+def make_attention(
+    kind: str, config: MixerConfig, layer_index: int, positions: int, *names: str | int, width: int | None = None
+) -> Attention:
     """An attention module of one kind: forward(hidden_states (B, N, D), attention_mask (B, N) or None) -> (B, N, D).
 
     Args:
@@ -25,12 +27,14 @@ def make_attention(kind: str, config: MixerConfig, layer_index: int, positions: 
         config: read are num_attention_heads, attention_probs_dropout_prob (softmax, linformer, windowed),
             num_random_features (performer; None: int(d ln d), at least 1), linformer_rank and attention_window.
         layer_index: of the layer, for the random buffers.
-        positions: longest N that the module will see; `resize_positions(positions)` changes it.
+        positions: longest N that the module will see; where parameters are tied to it, `extend(positions)` grows them
+            (not `resize_positions`, which a model calls on every module, without an argument).
         names: tell apart several modules of one layer, for the random buffers.
+        width: channels that come in and go out; None: hidden_size.
 
     Raises:
         ValueError: an unknown kind.
     """
     if kind == "softmax":
-        return SoftmaxAttention(config)
+        return SoftmaxAttention(config, width)
     raise ValueError(f"attention is {kind!r}; allowed: {', '.join(ATTENTIONS)}")

@@ -11,15 +11,17 @@ class Attention(nn.Module):
     """Queries, keys and values of H heads, one way to `attend`, and an output projection.
 
     A function of the valid tokens only: attention(x, mask)[b, :n_b] == attention(x[b : b + 1, :n_b]) whatever lies in
-    the padding, and padded rows come out zero.
+    the padding, and padded rows come out zero. `width` is the number of channels that come in and go out, where it is
+    not hidden_size; queries, keys and values have hidden_size channels in any case.
     """
 
-    def __init__(self, config: MixerConfig):
+    def __init__(self, config: MixerConfig, width: int | None = None):
         super().__init__()
         self.config = config
         self.heads = config.num_attention_heads
-        self.projection = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        width = config.hidden_size if width is None else width
+        self.projection = nn.Linear(width, 3 * config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, width)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """(B, N, D) and a right-padded mask (B, N) bool, or None -> (B, N, D), zero on padding."""
@@ -36,9 +38,9 @@ class Attention(nn.Module):
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(B, N, D) -> queries, keys and values (B, H, N, d); on padding they are the projection's bias."""
-        batch, positions, width = hidden_states.shape
+        batch, positions, _ = hidden_states.shape
         projected = self.projection(keep_valid(hidden_states, attention_mask))
-        projected = projected.view(batch, positions, 3, self.heads, width // self.heads)
+        projected = projected.view(batch, positions, 3, self.heads, self.config.hidden_size // self.heads)
         return projected.permute(2, 0, 3, 1, 4).unbind(0)
 
     def join(self, mixed: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
