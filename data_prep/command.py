@@ -7,6 +7,7 @@ from typing import Any
 
 from longmix.data_prep.documents import FORMS
 from longmix.data_prep.packing import DOCUMENTS, ONE_PER_ROW
+from longmix.data_prep.probe import BOTH, DIRECTIONS, TASKS, ProbeSettings, describe, prepare_probe
 from longmix.data_prep.state import TextSettings
 from longmix.data_prep.text import DEFAULT_VOCABULARY, Prepared, prepare_text
 
@@ -30,13 +31,30 @@ examples:
   longmix prepare text --source hub:wikimedia/wikipedia@20231101.en --output data/wikipedia --sequence-length 1024
 """
 
+_PROBE_DESCRIPTION = """\
+Make a synthetic task that asks one thing of a model: does it find what stands at a given distance?
+
+copy: the class of each position is the token DISTANCE to its left, or right (positions without one have no label).
+lookup: four pairs of a key and a value; DISTANCE away stand the four keys again, in another order, as queries, whose
+classes are the values. Nothing else has a label.
+
+DIR gets train/ and validation/ (a tenth as many samples), for runs with objective.name=token_classification. Samples
+have different lengths, up to --length. Of --direction both, half of the samples look to the left and half to the
+right, and their token types (0, 1) say which.
+"""
+_PROBE_EXAMPLES = """\
+example:
+  longmix prepare probe --task copy --distance 16 --output data/copy-16
+  longmix train configs/probe.yaml data.train=data/copy-16/train data.eval=data/copy-16/validation run.dir=runs/copy-16
+"""
+
 
 def add_prepare_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add the verb `prepare` to what `ArgumentParser.add_subparsers` returned; returns its parser.
 
     `arguments.run` of the parsed arguments is the function that does the work and returns the exit code.
     """
-    prepare = subparsers.add_parser("prepare", help="make data sets out of text", description="Make data sets.")
+    prepare = subparsers.add_parser("prepare", help="make data sets", description="Make data sets.")
     kinds = prepare.add_subparsers(title="kinds of data", dest="kind", required=True, metavar="KIND")
     text = kinds.add_parser(
         "text",
@@ -67,11 +85,48 @@ def add_prepare_parser(subparsers: Any) -> argparse.ArgumentParser:
         "one document, for mixers that cannot keep packed documents apart",
     )
     add("--workers", type=int, metavar="N", help="processes that encode and pack (default: one per processor)")
-    text.set_defaults(run=run)
+    text.set_defaults(run=run_text)
+    _add_probe(kinds)
     return prepare
 
 
-def run(arguments: argparse.Namespace) -> int:
+def _add_probe(kinds: Any) -> None:
+    probe = kinds.add_parser(
+        "probe",
+        help="synthetic tasks: copy what stands at a distance, or look it up",
+        description=_PROBE_DESCRIPTION,
+        epilog=_PROBE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = probe.add_argument
+    add("--task", required=True, choices=TASKS, help="what is asked")
+    add("--distance", required=True, type=int, metavar="N", help="how far away the answer stands, in tokens")
+    add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command")
+    add("--direction", choices=DIRECTIONS, default=BOTH, help="where the answer stands (default: both)")
+    add("--length", type=int, metavar="N", help="tokens of the longest sample (default: twice what the task needs)")
+    add("--samples", type=int, default=20000, metavar="N", help="samples to train on (default: 20000)")
+    add("--seed", type=int, default=0, metavar="N", help="another one gives other samples (default: 0)")
+    probe.set_defaults(run=run_probe)
+
+
+def run_probe(arguments: argparse.Namespace) -> int:
+    """Make the data set that the parsed arguments ask for, print what it holds, return the exit code.
+
+    Raises `UserError`.
+    """
+    settings = ProbeSettings(
+        task=arguments.task,
+        distance=arguments.distance,
+        direction=arguments.direction,
+        length=arguments.length,
+        samples=arguments.samples,
+        seed=arguments.seed,
+    )
+    print("\n".join(describe(prepare_probe(settings, arguments.output))))
+    return 0
+
+
+def run_text(arguments: argparse.Namespace) -> int:
     """Do what the parsed arguments ask, print the report, return the exit code. Raises `UserError`."""
     settings = TextSettings(
         source=tuple(arguments.source),

@@ -1,0 +1,190 @@
+"""Synthetic tasks that ask one thing of a token mixer: does what stands at a given distance arrive?
+
+copy: the class of a position is the token that stands a fixed distance to its left, or to its right.
+lookup: four pairs of a key and a value, and a fixed distance away the four keys once more, in another order, as
+queries; the class of a query is the value of its key. The other positions hold tokens without a meaning.
+
+A sample is a pure function of (seed, split, its number), so nothing about it depends on how the data set is written.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import FILE_NAME, Manifest
+from longmix.data_prep.shards import LIST_INT32, write_dataset
+
+TASKS = ("copy", "lookup")
+LEFT, RIGHT, BOTH = "left", "right", "both"
+DIRECTIONS = (LEFT, RIGHT, BOTH)
+SPLITS = ("train", "validation")
+IGNORED = -100
+VALIDATION_SHARE = 10  # one validation sample for so many training samples
+
+# Copy: padding, then the symbols. Lookup: padding, tokens without a meaning, pairs (a token each), queries.
+PADDING = 0
+SYMBOLS = 16
+FILLERS, KEYS, VALUES, PAIRS = 16, 8, 8, 4
+FIRST_PAIR = 1 + FILLERS
+FIRST_QUERY = FIRST_PAIR + KEYS * VALUES
+_FORMAT = 1  # raise it when the same settings are to give other samples
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """What a probe's samples are a function of. Samples have `shortest` to `length` tokens, so that padding occurs.
+
+    Args:
+        task: copy | lookup.
+        distance: from a position to what it has to find; lookup: between the first pair and the first query.
+        direction: where that stands; both: half of the samples each, told by their token types (0 left, 1 right).
+        length: tokens of the longest sample; None: twice what the task needs.
+        samples: samples to train on; a tenth as many more are held out.
+        seed: another one gives other samples.
+
+    Raises:
+        UserError: with the option, its value and what is allowed.
+    """
+
+    task: str
+    distance: int
+    direction: str = BOTH
+    length: int | None = None
+    samples: int = 20000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise UserError(f"--task is {self.task!r}, but must be one of {', '.join(TASKS)}")
+        if self.direction not in DIRECTIONS:
+            raise UserError(f"--direction is {self.direction!r}, but must be one of {', '.join(DIRECTIONS)}")
+        nearest = PAIRS if self.task == "lookup" else 1
+        if self.distance < nearest:
+            raise UserError(f"--distance is {self.distance}, but {self.task} needs at least {nearest}")
+        if self.length is None:
+            object.__setattr__(self, "length", 2 * self.shortest)
+        if self.length < self.shortest:
+            raise UserError(
+                f"--length is {self.length}, but {self.task} at distance {self.distance} needs at least {self.shortest}"
+            )
+        if self.samples < 1:
+            raise UserError(f"--samples is {self.samples}, but must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"--seed is {self.seed}, but must be at least 0")
+
+    @property
+    def shortest(self) -> int:
+        """The fewest tokens with which a sample has something to find."""
+        return self.distance + (PAIRS if self.task == "lookup" else 1)
+
+    @property
+    def num_labels(self) -> int:
+        return VALUES if self.task == "lookup" else SYMBOLS
+
+    @property
+    def vocab_size(self) -> int:
+        return FIRST_QUERY + KEYS if self.task == "lookup" else 1 + SYMBOLS
+
+
+def prepare_probe(settings: ProbeSettings, output: str | Path) -> dict[str, Manifest]:
+    """Write `output/train` and `output/validation`; returns their manifests.
+
+    A folder that the same settings have made is left as it is, an unfinished one is finished.
+
+    Raises:
+        UserError: `output` holds anything else.
+    """
+    output = Path(output)
+    report = {"probe": {"format": _FORMAT, **asdict(settings)}}
+    _refuse_others(output, report)
+    manifests = {}
+    for split, count in zip(SPLITS, (settings.samples, -(-settings.samples // VALIDATION_SHARE)), strict=True):
+        folder = output / split
+        if (folder / FILE_NAME).is_file():
+            manifests[split] = Manifest.load(folder)
+            continue
+        columns = {"input_ids": LIST_INT32, "labels": LIST_INT32}
+        if settings.direction == BOTH:
+            columns["token_type_ids"] = LIST_INT32
+        manifests[split] = write_dataset(
+            folder,
+            (make_sample(settings, split, index) for index in range(count)),
+            columns,
+            split=split,
+            split_rule="samples of their own, drawn by split, seed and number",
+            vocab_size=settings.vocab_size,
+            pad_token_id=PADDING,
+            special_token_ids=[PADDING],
+            sequence_length=settings.length,
+            packing="one-per-row",
+            num_labels=settings.num_labels,
+            report=report,
+        )
+    return manifests
+
+
+def make_sample(settings: ProbeSettings, split: str, index: int) -> dict[str, Any]:
+    """Sample `index` of a split: `input_ids` and `labels`, (n,), and `token_type_ids` where both directions occur."""
+    generator = np.random.default_rng([_FORMAT, settings.seed, SPLITS.index(split), index])
+    length = int(generator.integers(settings.shortest, settings.length + 1))
+    is_right = settings.direction == RIGHT or (settings.direction == BOTH and bool(generator.integers(2)))
+    make = _lookup if settings.task == "lookup" else _copy
+    tokens, labels = make(generator, length, settings.distance)
+    if is_right:
+        # The mirror image of what is found to the left.
+        tokens, labels = tokens[::-1], labels[::-1]
+    sample = {"input_ids": tokens, "labels": labels}
+    if settings.direction == BOTH:
+        sample["token_type_ids"] = np.full(length, int(is_right))
+    return sample
+
+
+def _copy(generator: np.random.Generator, length: int, distance: int) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens, labels): each position that has a token `distance` to its left is labelled with it."""
+    symbols = generator.integers(0, SYMBOLS, length)
+    labels = np.full(length, IGNORED)
+    labels[distance:] = symbols[:-distance]
+    return 1 + symbols, labels
+
+
+def _lookup(generator: np.random.Generator, length: int, distance: int) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens, labels): PAIRS pairs side by side, and as many queries `distance` behind them."""
+    tokens = 1 + generator.integers(0, FILLERS, length)
+    labels = np.full(length, IGNORED)
+    start = int(generator.integers(0, length - distance - PAIRS + 1))
+    keys = generator.permutation(KEYS)[:PAIRS]
+    values = generator.integers(0, VALUES, PAIRS)
+    asked = generator.permutation(PAIRS)
+    tokens[start : start + PAIRS] = FIRST_PAIR + keys * VALUES + values
+    queries = slice(start + distance, start + distance + PAIRS)
+    tokens[queries] = FIRST_QUERY + keys[asked]
+    labels[queries] = values[asked]
+    return tokens, labels
+
+
+def describe(manifests: dict[str, Manifest]) -> Iterator[str]:
+    """One line for each split, for the console."""
+    for split, manifest in manifests.items():
+        yield (
+            f"{split}: {manifest.samples:,} samples, {manifest.tokens:,} tokens, at most {manifest.sequence_length} "
+            f"each; {manifest.num_labels} classes"
+        )
+
+
+def _refuse_others(output: Path, report: dict[str, Any]) -> None:
+    """Raise UserError unless `output` is new, empty, or holds (a part of) what these settings make."""
+    if output.exists() and not output.is_dir():
+        raise UserError(f"{output} is a file: choose another folder")
+    if not output.exists():
+        return
+    for path in output.iterdir():
+        # What starts with a dot is left from an interrupted run.
+        if path.name.startswith("."):
+            continue
+        is_ours = path.name in SPLITS and (path / FILE_NAME).is_file() and Manifest.load(path).report == report
+        if not is_ours:
+            raise UserError(f"{output} already holds other data ({path.name}): choose another folder, or empty it")
