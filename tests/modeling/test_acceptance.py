@@ -22,6 +22,14 @@ def inputs(config, shape, seed=0, dtype=torch.float32):
     return x, arguments
 
 
+def tokens(model, batch, lengths, positions):
+    """The arguments of a model: tokens, their mask, and coordinates where it reads them."""
+    input_ids, mask = batch(lengths, positions)
+    _, arguments = inputs(model.config, input_ids.shape)
+    del arguments["embeddings"]
+    return {"input_ids": input_ids, "attention_mask": mask, **arguments}
+
+
 def part(arguments, rows, length):
     """The arguments of some samples without their padding."""
     return {name: tensor[rows, :length] for name, tensor in arguments.items()}
@@ -104,7 +112,7 @@ def test_gradients(mixer):
 
 def test_saved_and_loaded_bit_for_bit(variant, make_model, batch, tmp_path):
     model = make_model(variant[0], AutoModelForMaskedLM, buffer_seed=3, **variant[1])
-    input_ids, mask = batch([17, 5], 17)
+    arguments = tokens(model, batch, [17, 5], 17)
     model.save_pretrained(tmp_path)
     torch.manual_seed(99)
     loaded, report = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
@@ -112,7 +120,7 @@ def test_saved_and_loaded_bit_for_bit(variant, make_model, batch, tmp_path):
     before, after = model.state_dict(), loaded.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-    assert torch.equal(model(input_ids, mask).logits, loaded(input_ids, mask).logits)
+    assert torch.equal(model(**arguments).logits, loaded(**arguments).logits)
 
 
 def test_buffers_do_not_depend_on_the_global_seed(variant, make_model):
@@ -126,8 +134,8 @@ def test_every_parameter_is_real_and_used_and_every_buffer_saved(variant, make_m
     saved = model.state_dict()
     for name, buffer in model.named_buffers():
         assert name in saved and not buffer.is_complex()
-    input_ids, mask = batch([19, 40], 40)
-    model(input_ids=input_ids, attention_mask=mask, labels=input_ids).loss.backward()
+    arguments = tokens(model, batch, [19, 40], 40)
+    model(**arguments, labels=arguments["input_ids"]).loss.backward()
     for name, parameter in model.named_parameters():
         assert not parameter.is_complex()
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
@@ -136,20 +144,20 @@ def test_every_parameter_is_real_and_used_and_every_buffer_saved(variant, make_m
 def test_another_length(variant, make_model, batch, tmp_path):
     """From 512 positions to 128, and to 1024."""
     model = make_model(variant[0], **{"max_position_embeddings": 512, **longest(variant)})
-    input_ids, mask = batch([128, 77], 128)
-    before = model(input_ids, mask).last_hidden_state
+    arguments = tokens(model, batch, [128, 77], 128)
+    before = model(**arguments).last_hidden_state
     with pytest.raises(ValueError, match=r"positions is 511; allowed: at least"):
         model.resize_positions(511)
     model.resize_positions(1024)
     assert model.config.max_position_embeddings == 1024
-    torch.testing.assert_close(model(input_ids, mask).last_hidden_state, before, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(model(**arguments).last_hidden_state, before, rtol=1e-4, atol=1e-4)
     model.save_pretrained(tmp_path)
     loaded, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    input_ids, mask = batch([1024, 700], 1024)
-    after = model(input_ids, mask).last_hidden_state
+    arguments = tokens(model, batch, [1024, 700], 1024)
+    after = model(**arguments).last_hidden_state
     assert after.isfinite().all()
-    assert torch.equal(loaded(input_ids, mask).last_hidden_state, after)
+    assert torch.equal(loaded(**arguments).last_hidden_state, after)
 
 
 def longest(variant):
@@ -202,8 +210,8 @@ def test_nothing_in_nothing_out(mixer, shape):
 
 def test_bfloat16_by_casting_the_module(variant, make_model, batch):
     model = make_model(variant[0], AutoModelForMaskedLM, initializer_range=0.1, **variant[1])
-    input_ids, mask = batch([17, 5], 17)
-    arguments = {"input_ids": input_ids, "attention_mask": mask, "labels": input_ids}
+    arguments = tokens(model, batch, [17, 5], 17)
+    arguments["labels"] = arguments["input_ids"]
     truth = model(**arguments).loss
     output = model.to(torch.bfloat16)(**arguments)
     assert output.logits.dtype == torch.bfloat16 and output.loss.dtype == torch.float32
