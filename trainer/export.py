@@ -1,8 +1,10 @@
 """Plain Hugging Face folders: config.json, model.safetensors, tokenizer, and a model card."""
 
+import functools
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from . import checkpoint
 from .configuration import RunConfiguration
 
 CARD = "README.md"
+# What a card says of a model that has no code beside it.
+LOAD_WITH_LONGMIX = "Load it after `import longmix.modeling`."
 
 
 def tokenizer_folder(data: str, manifest: Manifest) -> Path | None:
@@ -33,6 +37,8 @@ def save_model(
     model.save_pretrained(folder, state_dict=state)
     # The type of the model in memory (bf16 under ZeRO) stands there, and from_pretrained would round to it.
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    # Code that the model was loaded with (longmix export --self-contained) is not beside this one.
+    config.pop("auto_map", None)
     write_json(folder / "config.json", {**config, "dtype": "float32"})
     for path in folder.iterdir():
         # safetensors writes for the owner alone; a checkpoint is shared like any other file.
@@ -47,45 +53,72 @@ def _umask() -> int:
     return current
 
 
-def publish(source: Path, target: Path) -> None:
-    """Copy a finished model folder to `target`, which appears whole or not at all, replacing an older one."""
+def publish(source: Path, target: Path, complete: Callable[[Path], None] | None = None) -> None:
+    """Copy a finished model folder to `target`, which appears whole or not at all, replacing an older one.
+
+    `complete` may change the copy before it appears.
+    """
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(source, temporary)
+    if complete is not None:
+        complete(temporary)
     for path in temporary.rglob("*"):
         flush_to_disk(path)
     replace_folder(temporary, target)
 
 
-def export_run(run: str, step: int | None, output: str) -> Path:
-    """Copy the model of a checkpoint of a run (the newest whole one, or that of `step`) to `output`.
+def export_model(source: str, step: int | None, output: str, self_contained: bool = False) -> Path:
+    """Copy a model to `output`: that of a run's checkpoint (the newest whole one, or of `step`), or a model folder's.
+
+    With `self_contained` the model's code comes beside it.
 
     Raises:
-        UserError: no such checkpoint, a damaged one, or an output folder that already holds something else.
+        UserError: no such checkpoint, a damaged one, an output folder that already holds something else, or code
+            wanted of a model type that is not ours.
     """
-    folder = Path(run)
-    available = checkpoint.steps(folder)
-    if not available:
-        raise UserError(f"{run} holds no checkpoint: name the run folder (run.dir) of a run that has written one")
-    if step is None:
-        chosen = checkpoint.newest(folder)
-        if chosen is None:
-            raise UserError(f"{run}: every checkpoint is damaged; see the warnings above")
-    else:
-        if step not in available:
-            raise UserError(f"{run} has no checkpoint of step {step}; it has: {', '.join(map(str, available))}")
-        chosen = checkpoint.path_of(folder, step)
-        reason = checkpoint.defect(chosen)
-        if reason is not None:
-            raise UserError(f"the checkpoint of step {step} is damaged: {reason}; choose another step")
+    folder = _model_folder(source, step)
     target = Path(output)
     if target.is_file():
         raise UserError(f"--output is {output}, which is a file: name a folder")
     if target.exists() and not (target / "config.json").is_file() and any(target.iterdir()):
         raise UserError(f"{output} already holds something that is no model: choose another folder")
+    complete = None
+    if self_contained:
+        from . import self_contained as code  # imports the models, which a plain copy can do without
+
+        code.check_model_type(folder)
+        complete = functools.partial(code.add_code, name=target.resolve().name)
     target.parent.mkdir(parents=True, exist_ok=True)
-    publish(chosen / "model", target)
+    publish(folder, target, complete)
     return target
+
+
+def _model_folder(source: str, step: int | None) -> Path:
+    """The folder to export: a model folder itself, or that of a whole checkpoint of a run."""
+    run = Path(source)
+    available = checkpoint.steps(run)
+    if not available and (run / "config.json").is_file():
+        if step is not None:
+            raise UserError(f"--step is {step}, but {source} is a model folder, not a run: leave it out")
+        return run
+    if not available:
+        raise UserError(
+            f"{source} holds no checkpoint and is no model folder: name the run folder (run.dir) of a run that has "
+            "written a checkpoint, or a folder with config.json"
+        )
+    if step is None:
+        chosen = checkpoint.newest(run)
+        if chosen is None:
+            raise UserError(f"{source}: every checkpoint is damaged; see the warnings above")
+    else:
+        if step not in available:
+            raise UserError(f"{source} has no checkpoint of step {step}; it has: {', '.join(map(str, available))}")
+        chosen = checkpoint.path_of(run, step)
+        reason = checkpoint.defect(chosen)
+        if reason is not None:
+            raise UserError(f"the checkpoint of step {step} is damaged: {reason}; choose another step")
+    return chosen / "model"
 
 
 def write_card(
@@ -120,7 +153,7 @@ tags: [longmix{", " + model_type if model_type else ""}]
 # {Path(configuration.run.dir).name}
 
 Trained with longmix, objective `{configuration.objective.name}`;
-{parameters:,} parameters. Load it after `import longmix.modeling`.
+{parameters:,} parameters. {LOAD_WITH_LONGMIX}
 
 ## Data
 

@@ -10,7 +10,7 @@ from longmix.data_prep.errors import UserError
 from longmix.trainer import checkpoint
 from longmix.trainer.checkpoint import RunState
 from longmix.trainer.configuration import CheckpointSection
-from longmix.trainer.export import export_run
+from longmix.trainer.export import export_model
 
 
 def write(run, step, **state):
@@ -137,16 +137,16 @@ def test_export_takes_the_newest_whole_checkpoint_or_the_step_asked_for(tmp_path
         files = json.loads((folder / "manifest.json").read_text())
         assert all(entry["file"] != "model/note" for entry in files["files"])
     damage_truncate(checkpoint.path_of(run, 6))
-    assert (export_run(str(run), None, str(tmp_path / "out")) / "note").read_text() == "4"
-    assert (export_run(str(run), 2, str(tmp_path / "out")) / "note").read_text() == "2"
+    assert (export_model(str(run), None, str(tmp_path / "out")) / "note").read_text() == "4"
+    assert (export_model(str(run), 2, str(tmp_path / "out")) / "note").read_text() == "2"
     with pytest.raises(UserError, match="no checkpoint of step 3; it has: 2, 4, 6"):
-        export_run(str(run), 3, str(tmp_path / "other"))
+        export_model(str(run), 3, str(tmp_path / "other"))
     with pytest.raises(UserError, match=r"checkpoint of step 6 is damaged: .*engine.pt"):
-        export_run(str(run), 6, str(tmp_path / "other"))
+        export_model(str(run), 6, str(tmp_path / "other"))
     with pytest.raises(UserError, match="holds no checkpoint"):
-        export_run(str(tmp_path / "nowhere"), None, str(tmp_path / "other"))
+        export_model(str(tmp_path / "nowhere"), None, str(tmp_path / "other"))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.txt").write_text("do not lose me")
     with pytest.raises(UserError, match="already holds something that is no model"):
-        export_run(str(run), 2, str(tmp_path / "taken"))
+        export_model(str(run), 2, str(tmp_path / "taken"))
     assert (tmp_path / "taken" / "thesis.txt").exists() and not (tmp_path / "other").exists()

@@ -44,10 +44,10 @@ def test_cards_speak_of_the_step_that_the_model_is_from(train, tmp_path):
     assert best < outcome.state.step
     card = (tmp_path / "run" / "model" / "README.md").read_text()
     assert f"{best} steps of 16 samples ({16 * best} samples in all" in card
-    exported = export.export_run(str(tmp_path / "run"), None, str(tmp_path / "exported"))
+    exported = export.export_model(str(tmp_path / "run"), None, str(tmp_path / "exported"))
     assert "6 steps of 16 samples (96 samples in all" in (exported / "README.md").read_text()
     with pytest.raises(UserError, match="which is a file"):
-        export.export_run(str(tmp_path / "run"), None, str(exported / "config.json"))
+        export.export_model(str(tmp_path / "run"), None, str(exported / "config.json"))
 
 
 def test_no_checkpoint_is_made_within_a_row_of_dropped_steps(train, tmp_path, monkeypatch):
