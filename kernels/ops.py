@@ -5,18 +5,26 @@ equations in float64, obviously right) and `portable.py` (fast plain PyTorch); `
 """
 
 from .feature_attention.interface import feature_attention
+from .givens_mix.interface import givens_mix
+from .lifting.interface import lifting_analysis, lifting_synthesis
 from .linear_attention.interface import linear_attention
 from .link_mix.interface import link_mix
 from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
+from .wavelet.interface import wavelet_analysis, wavelet_synthesis
 
 __all__ = [
     "CHOICES",
     "ENVIRONMENT_VARIABLE",
     "OPERATIONS",
     "feature_attention",
+    "givens_mix",
     "implementation",
+    "lifting_analysis",
+    "lifting_synthesis",
     "linear_attention",
     "link_mix",
     "spectral_filter",
+    "wavelet_analysis",
+    "wavelet_synthesis",
 ]

@@ -1,0 +1,66 @@
+"""Converter's product of Givens rotations as real matrix products over chunks of rows.
+
+All phases are gathered into diagonals (`phases`), so that real and imaginary parts go through the same real rotations,
+many rows at a time (`blocks`), stage by stage (`stages`). Nothing but the output is kept for the backward pass.
+"""
+
+import torch
+from torch.nn import functional
+
+from .blocks import whole_chunks
+from .phases import stage_tables
+from .stages import Conjugation
+
+
+def givens_mix(
+    value: torch.Tensor,
+    upper: torch.Tensor,
+    lower: torch.Tensor,
+    phase: torch.Tensor,
+    lengths: torch.Tensor | None,
+    permutation: torch.Tensor | None,
+) -> torch.Tensor:
+    """See `longmix.kernels.ops.givens_mix`."""
+    positions, width = value.shape[1], value.shape[3]
+    working = torch.float64 if value.dtype == torch.float64 else torch.float32
+    with torch.autocast(value.device.type, enabled=False):
+        # Phases add up over the sequence, and angles may be large: their tables are small and made in float64.
+        upper, lower, phase = (tensor.to(torch.float64) for tensor in (upper, lower, phase))
+        valid = None
+        if lengths is not None:
+            valid = torch.arange(positions, device=value.device) < lengths[:, None]
+            both = valid[:, None, None, 1:, None]
+            upper, lower = torch.where(both, upper, 0.0), torch.where(both, lower, 0.0)
+            phase = torch.where(valid[:, None], phase, 0.0)
+            value = _keep(value, valid)
+        order = None if permutation is None else _restrict(permutation, lengths)
+        chunk, rows = whole_chunks(positions)
+        missing = rows - positions
+        if missing:
+            # Rows that complete the last chunk, turned by zero.
+            upper, lower = (functional.pad(angles, (0, 0, 0, missing)) for angles in (upper, lower))
+            phase = functional.pad(phase, (0, missing))
+            if order is not None:
+                behind = torch.arange(positions, rows, device=order.device)
+                order = torch.cat([order, behind.expand(*order.shape[:2], -1)], -1)
+        rotations, phases = stage_tables(upper, lower, phase, order)
+        x = value.to(working).permute(0, 2, 1, 4, 3).flatten(3)  # (B, H, N, 2 d): real parts, then imaginary parts
+        x = functional.pad(x, (0, 0, 0, missing))
+        x = Conjugation.apply(x, rotations.unflatten(-1, (-1, chunk)), phases, order)[:, :, :positions]
+        mixed = x.unflatten(3, (2, width)).permute(0, 2, 1, 4, 3).to(value.dtype)
+        return mixed if valid is None else _keep(mixed, valid)
+
+
+def _keep(value: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """`value` (B, N, H, d, 2) with zeros where `valid` (B, N) is false."""
+    return torch.where(valid[:, :, None, None, None], value, 0)
+
+
+def _restrict(permutation: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """(L, N) or (B, L, N) -> (1 or B, L, N): the valid tokens of each sample in their order, then the others."""
+    permutation = permutation if permutation.dim() == 3 else permutation[None]
+    if lengths is None:
+        return permutation
+    invalid = (permutation >= lengths[:, None, None]).to(torch.uint8)
+    order = invalid.sort(dim=-1, stable=True).indices
+    return permutation.expand(order.shape[0], -1, -1).gather(-1, order)
