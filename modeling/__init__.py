@@ -9,13 +9,13 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from . import s3attention, transformer
+from . import flt, s3attention, transformer
 from .block import Mixer
 from .configuration import MixerConfig
 from .model import MixerModel, MixerPreTrainedModel
 
 # Folder and model type -> how the names of its classes begin.
-CLASS_PREFIXES = {"s3attention": "S3Attention", "transformer": "Transformer"}
+CLASS_PREFIXES = {"flt": "FLT", "s3attention": "S3Attention", "transformer": "Transformer"}
 MODEL_TYPES = tuple(CLASS_PREFIXES)
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "MixerConfig",
     "MixerModel",
     "MixerPreTrainedModel",
+    "flt",
     "load_pretrained",
     "model_class",
     "s3attention",

@@ -16,9 +16,25 @@ TINY = {
     "num_attention_heads": 2,
     "max_position_embeddings": 40,
 }
-EXTRA = {"s3attention": {"segments": 4, "row_landmarks": 4, "column_landmarks": 3}, "transformer": {}}
+EXTRA = {
+    "flt": {"num_random_features": 12, "num_components": 3, "num_frequencies": 6, "initializer_range": 0.3},
+    "s3attention": {"segments": 4, "row_landmarks": 4, "column_landmarks": 3},
+    "transformer": {},
+}
 # Every way through the code of a mixer; what each must do stands in test_acceptance.py.
 VARIANTS = {
+    "flt": ("flt", {}),
+    "flt-basis": (
+        "flt",
+        {"spectral_kind": "gaussian_basis", "coordinate_dimensions": 3, "frequency_sampling": "learnable_normal"},
+    ),
+    "flt-causal": ("flt", {"is_causal": True, "mask_bound": 0.1}),
+    "flt-coordinates": ("flt", {"spectral_kind": "local", "coordinate_dimensions": 2, "exponents": [2, 1]}),
+    "flt-directional": ("flt", {"spectral_kind": "local", "frequency_sampling": "stratified", "directional": True}),
+    "flt-kernel": ("flt", {"spectral_kind": "kernel", "position_scale": 0.3, "share_mask": False}),
+    "flt-paper": ("flt", {"block_style": "paper", "is_causal": True, "spectral_kind": "local"}),
+    "flt-relu": ("flt", {"feature_kind": "relu"}),
+    "flt-relu-causal": ("flt", {"feature_kind": "relu", "is_causal": True, "mask_bound": None}),
     "s3attention": ("s3attention", {}),
     "s3attention-batch": ("s3attention", {"normalization": "batch", "stem_activation": "elu"}),
     "s3attention-odd": ("s3attention", {"n_fft": 1001, "row_landmarks": 1, "column_landmarks": 8, "segments": 16}),

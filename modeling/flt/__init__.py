@@ -1,0 +1,23 @@
+"""FourierLearner-Transformer."""
+
+from .configuration_flt import FLTConfig
+from .modeling_flt import (
+    FLT,
+    FLTForCausalLM,
+    FLTForMaskedLM,
+    FLTForSequenceClassification,
+    FLTForSequencePairClassification,
+    FLTForTokenClassification,
+    FLTModel,
+)
+
+__all__ = [
+    "FLT",
+    "FLTConfig",
+    "FLTForCausalLM",
+    "FLTForMaskedLM",
+    "FLTForSequenceClassification",
+    "FLTForSequencePairClassification",
+    "FLTForTokenClassification",
+    "FLTModel",
+]

@@ -1,0 +1,113 @@
+"""FLT with explicit N x N matrices in float64: algorithm 1 on the concatenated features, nothing cancelled."""
+
+import math
+
+import torch
+
+
+def frequencies_and_densities(mask, head):
+    """xi_k (r, l) of a head and the density p(xi_k) (r,) that each was drawn from; None: g / p is constant."""
+    config = mask.config
+    draws = mask.frequencies.draws.double() / 2**32
+    dimensions = draws.shape[1]
+    normal = torch.exp(-(draws**2).sum(1) / 2) / (2 * math.pi) ** (dimensions / 2)
+    if config.frequency_sampling == "normal":
+        return draws, normal
+    if config.frequency_sampling == "stratified":
+        return draws, torch.ones(len(draws))
+    scale = mask.frequencies.log_scale[head].double().exp()
+    if config.frequency_sampling == "kernel":
+        return draws * scale, None
+    return draws * scale[:, None], normal / scale**dimensions
+
+
+def term(mask, head, t, xi):
+    """g_t(xi), real, for one frequency xi (l,), whose mask has height 1 (k-fold convolutions: (2 v)^(k - 1) less)."""
+    config = mask.config
+    spectrum = mask.spectrum
+    if config.spectral_kind == "gaussian_mixture":
+        mean, width = spectrum.mean[head, t].double(), spectrum.log_width[head, t].double().exp()
+        return torch.exp(-((xi - mean) ** 2).sum() / (2 * width**2)) / (2 * math.pi * width**2) ** (len(xi) / 2)
+    if config.spectral_kind == "gaussian_basis":
+        width = spectrum.log_width[head, t].double().exp()
+        return torch.exp(-2 * math.pi**2 * width**2 * (xi**2).sum()) * (2 * math.pi * width**2) ** (len(xi) / 2)
+    radii = spectrum.log_radius[head, t].double().exp()
+    result = torch.ones(())
+    for axis, v in enumerate(radii):
+        power = 1 if config.exponents is None else config.exponents[axis]
+        wave = torch.sin(2 * math.pi * v * xi[axis]) / (math.pi * xi[axis])
+        result = result * wave**power / (2 * v) ** (power - 1)
+    return result
+
+
+def spectral_weights(mask, head):
+    """w_k = g(xi_k) / p(xi_k), complex, of mean absolute value at most mask_bound: (r,)."""
+    xi, density = frequencies_and_densities(mask, head)
+    weights = []
+    for k in range(len(xi)):
+        total = torch.zeros((), dtype=torch.complex128)
+        for t in range(mask.weight.shape[1]):
+            ratio = 1.0 if density is None else term(mask, head, t, xi[k]) / density[k]
+            value = mask.weight[head, t].double() * ratio
+            if mask.offset is not None:
+                value = value * torch.exp(-2j * math.pi * (mask.offset[head, t].double() @ xi[k]))
+            total = total + value
+        weights.append(total)
+    weights = torch.stack(weights)
+    bound = mask.config.mask_bound
+    if bound is not None and weights.abs().mean() > bound:
+        weights = weights * bound / weights.abs().mean()
+    return xi, weights
+
+
+def positions_of(mask, n, coordinates):
+    """(N, l): indices, or the coordinates, in units of distance."""
+    points = torch.arange(n)[:, None] if coordinates is None else coordinates
+    return mask.config.position_scale * points.double()
+
+
+def mask_matrix(mask, head, n, coordinates=None):
+    """N^ (N, N) of theorem 4.1, its real part."""
+    xi, weights = spectral_weights(mask, head)
+    points = positions_of(mask, n, coordinates)
+    difference = points[:, None] - points[None]
+    waves = torch.exp(2j * math.pi * (difference @ xi.T))
+    return (waves * weights).mean(-1).real
+
+
+def position_features(mask, head, n, coordinates):
+    """phi(r_i) and psi(r_j), (N, 2 r) each: the weight's phase is a shift on the side of the keys."""
+    xi, weights = spectral_weights(mask, head)
+    angle = 2 * math.pi * (positions_of(mask, n, coordinates) @ xi.T)
+    size, phase = weights.abs(), weights.angle()
+    split = (size**2 + (0.01 * size.mean()) ** 2) ** 0.25
+    shifted = angle - phase
+    phi = torch.cat([split * angle.cos(), split * angle.sin()], 1)
+    psi = torch.cat([size / split * shifted.cos(), size / split * shifted.sin()], 1)
+    return phi / math.sqrt(len(xi)), psi / math.sqrt(len(xi))
+
+
+def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
+    """One sample x (N, D), all valid -> (N, D)."""
+    n, width = x.shape
+    config = mixer.config
+    size = width // config.num_attention_heads
+    projection = mixer.feature_projection
+    query, key, value = (x @ mixer.projection.weight.T + mixer.projection.bias).split(width, dim=1)
+    mixed = []
+    for head in range(config.num_attention_heads):
+        q, k, v = (part[:, head * size : (head + 1) * size] for part in (query, key, value))
+        phi, psi = position_features(mixer.mask, head, n, coordinates)
+        features = []
+        for content in (torch.cat([phi, q * size**-0.25], 1), torch.cat([psi, k * size**-0.25], 1)):
+            if config.feature_kind == "relu":
+                features.append((content @ projection.T).clamp(min=0) + 1e-3)
+            else:
+                features.append(torch.exp(content @ projection.T - (content**2).sum(1, keepdim=True) / 2))
+        weights = features[0] @ features[1].T
+        if config.is_causal:
+            weights = weights.tril()
+        if document_ids is not None:
+            weights = weights * (document_ids[:, None] == document_ids)
+        mixed.append(weights / weights.sum(1, keepdim=True) @ v)
+    return torch.cat(mixed, dim=1) @ mixer.output.weight.T + mixer.output.bias
