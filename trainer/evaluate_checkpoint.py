@@ -26,6 +26,11 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     dataset = ShardedDataset(data)
     folder = export.tokenizer_folder(data, dataset.manifest)
     _check_vocabulary(checkpoint, config, data, dataset, folder)
+    if (dataset.manifest.num_labels or 0) > config.num_labels:
+        raise UserError(
+            f"{data} has {dataset.manifest.num_labels} labels, {checkpoint} only {config.num_labels}: "
+            "it was trained for another task"
+        )
     objective = make_objective(
         ObjectiveSection(name=_objective_name(config, dataset)), 0, dataset.manifest, lambda: load_tokenizer(folder)
     )

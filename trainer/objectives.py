@@ -175,6 +175,11 @@ def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, loa
             f"objective {section.name} needs a data set with a column labels; "
             f"this one has {', '.join(manifest.columns)}"
         )
+    of_positions = len(manifest.columns["labels"]["shape"]) == 1
+    if of_positions != (section.name == "token_classification"):
+        others = "token_classification" if of_positions else "classification or regression"
+        whose = "token" if of_positions else "sample"
+        raise UserError(f"objective.name is {section.name}, but the data set has a label for each {whose}: {others}")
     if section.name == "token_classification":
         return LabelledPositions(auto_class, None, manifest.pad_token_id, accuracy_name="accuracy")
     return LabelledSamples(auto_class, manifest.pad_token_id, is_regression=section.name == "regression")

@@ -8,6 +8,7 @@ import yaml
 from transformers import AutoConfig, AutoModel
 
 from longmix.modeling import MODEL_TYPES
+from longmix.data_prep.probe import ProbeSettings, prepare_probe
 from longmix.trainer import configuration, loop, run_file
 from longmix.trainer.model import count_parameters
 
@@ -50,8 +51,17 @@ def test_every_file_is_of_a_known_kind():
     assert [path.stem for path in DEEPSPEED] == list(configuration.SHIPPED_DEEPSPEED)
 
 
+@pytest.fixture(scope="module")
+def data_of(data, tmp_path_factory):
+    """data_of(objective) -> a folder with `train` and `validation` for it."""
+    probe = tmp_path_factory.mktemp("probe")
+    prepare_probe(ProbeSettings("copy", 4, samples=40), probe)
+    return {"mlm": data, "token_classification": probe}.__getitem__
+
+
 @pytest.mark.parametrize("path", COMPLETE, ids=name_of)
-def test_a_complete_run_file_trains(path, tmp_path, data, world, read_metrics):
+def test_a_complete_run_file_trains(path, tmp_path, data_of, world, read_metrics):
+    data = data_of(configuration.load([str(path)], []).objective.name)
     train_two_steps(
         [path],
         tmp_path / "run",
