@@ -3,14 +3,21 @@
 from ..configuration import MixerConfig
 from .base import Attention
 from .features import orthogonal_projection, positive_log_features
+from .linear import LinearAttention, PerformerAttention
+from .linformer import LinformerAttention
 from .softmax import SoftmaxAttention
+from .windowed import WindowedAttention
 
 ATTENTIONS = ("softmax", "linear", "performer", "linformer", "windowed")
 
 __all__ = [
     "ATTENTIONS",
     "Attention",
+    "LinearAttention",
+    "LinformerAttention",
+    "PerformerAttention",
     "SoftmaxAttention",
+    "WindowedAttention",
     "make_attention",
     "orthogonal_projection",
     "positive_log_features",
@@ -37,4 +44,12 @@ def make_attention(
     """
     if kind == "softmax":
         return SoftmaxAttention(config, width)
+    if kind == "linear":
+        return LinearAttention(config, width)
+    if kind == "performer":
+        return PerformerAttention(config, layer_index, *names, width=width)
+    if kind == "linformer":
+        return LinformerAttention(config, positions, width)
+    if kind == "windowed":
+        return WindowedAttention(config, width)
     raise ValueError(f"attention is {kind!r}; allowed: {', '.join(ATTENTIONS)}")

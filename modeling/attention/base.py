@@ -34,6 +34,12 @@ class Attention(nn.Module):
         """(B, H, N, d) each, finite everywhere -> (B, H, N, d), finite everywhere."""
         raise NotImplementedError
 
+    def extend(self, positions: int) -> None:
+        """Make room for sequences of up to `positions` tokens; shorter ones keep their results.
+
+        Nothing to do unless a kind has parameters for each position.
+        """
+
     def project(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,0 +1,72 @@
+"""Attention of linear cost through features of queries and keys: elu + 1, and Performer's random features."""
+
+import math
+
+import torch
+from transformers import initialization as init
+
+from longmix.kernels import ops
+
+from ..block import buffer_generator
+from ..configuration import MixerConfig
+from .base import Attention
+from .features import orthogonal_projection, positive_log_features
+
+
+class LinearAttention(Attention):
+    """phi(Q) (phi(K)^T V) / phi(Q) (phi(K)^T 1) with phi(x) = elu(x) + 1.
+
+    Katharopoulos et al., Transformers are RNNs: Fast Autoregressive Transformers with Linear Attention, eqs. 5 and 7.
+    Padded keys are left out of both sums, and nothing is added to the denominator, which is positive.
+    """
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See Attention."""
+        return ops.linear_attention(elu_plus_one(query), elu_plus_one(key), value, _lengths(attention_mask))
+
+
+class PerformerAttention(Attention):
+    """Softmax attention estimated from m positive random features (Performers: FAVOR+, eq. 4 and lemma 1).
+
+    Deviations, with the labels of docs/mixers/wavspa.md:
+    - the features are those of the paper, where the code published with WavSpA has ReLU features without any projection
+      (WS-5);
+    - projections are drawn once, orthogonal in blocks, and kept as a buffer: no redrawing while training;
+    - no constant is added to the features, which would make them depend on the padding through the maximum that they
+      are divided by: sums are kept on the scale of their largest terms instead.
+    """
+
+    def __init__(self, config: MixerConfig, layer_index: int, *names: str | int, width: int | None = None):
+        super().__init__(config, width)
+        self.layer_index = layer_index
+        self.names = names
+        size = config.hidden_size // config.num_attention_heads
+        features = config.num_random_features
+        if features is None:
+            features = max(1, int(size * math.log(size)))
+        # A conversion after creation: DeepSpeed's ZeRO-3 context makes every new float tensor half precision.
+        self.register_buffer("directions", torch.empty(features, size).to(torch.float32))
+        self.reset()
+
+    def reset(self) -> None:
+        """Draw the projection, the same in every head."""
+        generator = buffer_generator(self.config, self.layer_index, "performer", *self.names)
+        init.copy_(self.directions, orthogonal_projection(*self.directions.shape, generator))
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See Attention."""
+        query_log, key_log = (positive_log_features(x, self.directions) for x in (query, key))
+        return ops.feature_attention(query_log, key_log, value, _lengths(attention_mask))
+
+
+def elu_plus_one(x: torch.Tensor) -> torch.Tensor:
+    """elu(x) + 1, exact to rounding also where it is small."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+
+
+def _lengths(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    return None if attention_mask is None else attention_mask.sum(1)

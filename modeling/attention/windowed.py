@@ -1,0 +1,57 @@
+"""Attention to the neighbours within a window."""
+
+import torch
+from torch.nn import functional
+
+from .base import Attention
+
+# Rows that are computed together, unless the window is wider: fewer would make small matrix products.
+SMALLEST_BLOCK = 32
+
+
+class WindowedAttention(Attention):
+    """Softmax attention of each token to those at most w // 2 positions away, w = `attention_window`, and to itself.
+
+    The sliding window of Longformer (Beltagy et al., section 3.1) without its global tokens. Blocks of max(w // 2, 32)
+    rows look at themselves and at w // 2 rows on either side, so cost and memory are linear in N.
+    """
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See Attention."""
+        batch, _, positions, _ = query.shape
+        if positions == 0:
+            return value
+        reach = self.config.attention_window // 2
+        size = min(max(reach, SMALLEST_BLOCK), positions)
+        blocks = -(-positions // size)
+        missing = blocks * size - positions
+        outside = reach if blocks > 1 else 0
+        around = (outside, missing + outside)
+
+        query = functional.pad(query, (0, 0, 0, missing)).unflatten(2, (blocks, size))
+        key, value = (
+            functional.pad(x, (0, 0, *around)).unfold(2, size + 2 * outside, size).transpose(-1, -2)
+            for x in (key, value)
+        )
+        if attention_mask is None:
+            attention_mask = torch.ones(1, positions, dtype=torch.bool, device=query.device).expand(batch, -1)
+        valid = functional.pad(attention_mask, around).unfold(1, size + 2 * outside, size)
+        allowed = self.allowed_pairs(size, outside, reach, valid)
+        # Blocks go to the batch, for the kernels of attention know four axes.
+        query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=allowed.flatten(0, 1)[:, None], dropout_p=self.dropout_probability
+        )
+        mixed = mixed.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)
+        return mixed[:, :, :positions]
+
+    def allowed_pairs(self, size: int, outside: int, reach: int, valid: torch.Tensor) -> torch.Tensor:
+        """Which keys, `valid` or not (B, C, size + 2 outside), each row of a block sees: bool (B, C, size, keys).
+
+        Every row sees a key, itself on padding, so that no row of the softmax is empty.
+        """
+        row = torch.arange(size, device=valid.device)[:, None]
+        distance = torch.arange(-outside, size + outside, device=valid.device) - row
+        return (valid[:, :, None, :] & (distance.abs() <= reach)) | (distance == 0)
