@@ -7,8 +7,8 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModel
 
-from longmix.modeling import MODEL_TYPES
 from longmix.data_prep.probe import ProbeSettings, prepare_probe
+from longmix.modeling import MODEL_TYPES
 from longmix.trainer import configuration, loop, run_file
 from longmix.trainer.model import count_parameters
 
