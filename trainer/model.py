@@ -80,6 +80,11 @@ def model_configuration(
         )
     if getattr(config, "input_channels", None) is not None and "input_ids" in manifest.columns:
         raise UserError("model.input_channels is set, but the data holds tokens: leave it out")
+    if getattr(config, "coordinate_dimensions", 0):
+        raise UserError(
+            f"model.coordinate_dimensions is {config.coordinate_dimensions}, but data sets hold no coordinates: "
+            "leave it out"
+        )
     build_on_meta(config, auto_class)
     return config
 

@@ -17,6 +17,7 @@ PACKAGES = (
     "datasets",
     "pyarrow",
     "numpy",
+    "PyWavelets",
     "triton",
 )
 LONGEST_DIFF = 200_000

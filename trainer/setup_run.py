@@ -123,6 +123,8 @@ def layout_notes(model: torch.nn.Module, packing: str | None, world_size: int) -
             "(--packing one-per-row keeps them apart)"
         )
     dropout = any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
+    # Attention weights are dropped by a function, which is no module.
+    dropout = dropout or bool(getattr(model.config, "attention_probs_dropout_prob", None))
     batch_norm = any("batchnorm" in type(module).__name__.lower() for module in model.modules())
     if (dropout or batch_norm) and world_size > 1:
         cause = "dropout" if dropout else "batch statistics"

@@ -99,6 +99,7 @@ def test_types_that_number_positions_after_the_padding(train, tmp_path, model_ty
         ("bert", "max_position_embeddings", 8),
         ("transformer", "max_position_embeddings", 8),
         ("transformer", "input_channels", 3),
+        ("flt", "coordinate_dimensions", 2),
     ],
 )
 def test_model_fields_that_cannot_work_are_the_users_to_mend(train, tmp_path, model_type, field, value):

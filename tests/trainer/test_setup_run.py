@@ -39,6 +39,14 @@ def test_mistakes_in_data_objective_and_model_do_not_hide_each_other(prepared, d
         assert text.count(expected) == 1
 
 
+@pytest.mark.parametrize("field", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_dropout_is_noted_where_the_number_of_processes_shows(prepared, field):
+    run = prepared(**{f"model.{field}": 0.1})
+    (note,) = run.notes(run.build(), 2)
+    assert "with dropout another number of processes gives other losses" in note
+    assert prepared().notes(prepared().build(), 2) == []
+
+
 def test_an_offloaded_optimizer_that_is_compiled_is_noted(prepared, tmp_path):
     path = tmp_path / "ds.json"
     offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
