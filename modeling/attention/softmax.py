@@ -1,8 +1,11 @@
 """Softmax attention."""
 
+import math
+
 import torch
 from torch.nn import functional
 
+from ..masking import keep_valid
 from .base import Attention
 
 
@@ -30,6 +33,22 @@ class SoftmaxAttention(Attention):
             is_causal=self.config.is_causal and allowed is None,
         )
         return self.join(mixed, attention_mask)
+
+    def weights(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The matrices that `forward` applies to the values, (B, H, N, N), without dropout, zero on padding."""
+        query, key, _ = self.project(hidden_states, attention_mask)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        allowed = self.allowed_pairs(query, attention_mask, document_ids)
+        if allowed is None and self.config.is_causal:
+            allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if allowed is not None:
+            scores = torch.where(allowed, scores, -torch.inf)
+        return keep_valid(scores.softmax(-1).transpose(1, 2), attention_mask).transpose(1, 2)
 
     def allowed_pairs(
         self, query: torch.Tensor, attention_mask: torch.Tensor | None, document_ids: torch.Tensor | None

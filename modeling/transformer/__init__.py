@@ -2,7 +2,7 @@
 
 from .configuration_transformer import TransformerConfig
 from .modeling_transformer import (
-    SoftmaxAttention,
+    SoftmaxMixer,
     TransformerForCausalLM,
     TransformerForMaskedLM,
     TransformerForSequenceClassification,
@@ -12,7 +12,7 @@ from .modeling_transformer import (
 )
 
 __all__ = [
-    "SoftmaxAttention",
+    "SoftmaxMixer",
     "TransformerConfig",
     "TransformerForCausalLM",
     "TransformerForMaskedLM",
