@@ -9,13 +9,13 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from . import flt, s3attention, transformer
+from . import converter, flt, paramixer, s3attention, transformer
 from .block import Mixer
 from .configuration import MixerConfig
 from .model import MixerModel, MixerPreTrainedModel
 
 # Folder and model type -> how the names of its classes begin.
-CLASS_PREFIXES = {"flt": "FLT", "s3attention": "S3Attention", "transformer": "Transformer"}
+CLASS_PREFIXES = {"converter": "Converter", "flt": "FLT", "paramixer": "Paramixer", "s3attention": "S3Attention", "transformer": "Transformer"}
 MODEL_TYPES = tuple(CLASS_PREFIXES)
 
 __all__ = [
@@ -25,9 +25,11 @@ __all__ = [
     "MixerConfig",
     "MixerModel",
     "MixerPreTrainedModel",
+    "converter",
     "flt",
     "load_pretrained",
     "model_class",
+    "paramixer",
     "s3attention",
     "transformer",
 ]

@@ -17,12 +17,22 @@ TINY = {
     "max_position_embeddings": 40,
 }
 EXTRA = {
+    "converter": {},
     "flt": {"num_random_features": 12, "num_components": 3, "num_frequencies": 6, "initializer_range": 0.3},
+    "paramixer": {"link_hidden_size": 8},
     "s3attention": {"segments": 4, "row_landmarks": 4, "column_landmarks": 3},
     "transformer": {},
 }
 # Every way through the code of a mixer; what each must do stands in test_acceptance.py.
 VARIANTS = {
+    "converter": ("converter", {}),
+    "converter-orders": (
+        "converter",
+        {"orders": 2, "permutations": True, "gibbs_kernel": "wang", "polynomial_order": 3},
+    ),
+    "converter-paper": ("converter", {"block_style": "paper", "parameter_head": "siren", "num_attention_heads": 1}),
+    "converter-siren": ("converter", {"parameter_head": "siren", "gibbs_kernel": "jackson", "polynomial_order": 5}),
+    "converter-synvolution": ("converter", {"operator": "synvolution", "permutations": True}),
     "flt": ("flt", {}),
     "flt-basis": (
         "flt",
@@ -35,6 +45,12 @@ VARIANTS = {
     "flt-paper": ("flt", {"block_style": "paper", "is_causal": True, "spectral_kind": "local"}),
     "flt-relu": ("flt", {"feature_kind": "relu"}),
     "flt-relu-causal": ("flt", {"feature_kind": "relu", "is_causal": True, "mask_bound": None}),
+    "paramixer": ("paramixer", {}),
+    "paramixer-causal": ("paramixer", {"is_causal": True, "weights_from": "input"}),
+    "paramixer-cdil": ("paramixer", {"protocol": "cdil", "links": 5, "factors": 3}),
+    "paramixer-cdil-causal": ("paramixer", {"protocol": "cdil", "links": 4, "is_causal": True}),
+    "paramixer-paper": ("paramixer", {"block_style": "paper", "value_hidden_size": 8}),
+    "paramixer-symmetric": ("paramixer", {"symmetric": True, "weights_from": "input"}),
     "s3attention": ("s3attention", {}),
     "s3attention-batch": ("s3attention", {"normalization": "batch", "stem_activation": "elu"}),
     "s3attention-odd": ("s3attention", {"n_fft": 1001, "row_landmarks": 1, "column_landmarks": 8, "segments": 16}),

@@ -68,7 +68,9 @@ def data(tmp_path_factory):
 
 
 TINY = {
+    "converter": {},
     "flt": {"num_random_features": 8, "num_components": 3, "num_frequencies": 4},
+    "paramixer": {"link_hidden_size": 8},
     "s3attention": {"segments": 4, "row_landmarks": 4, "column_landmarks": 3},
     "transformer": {},
     "bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
