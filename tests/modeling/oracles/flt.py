@@ -92,22 +92,23 @@ def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
     n, width = x.shape
     config = mixer.config
     size = width // config.num_attention_heads
-    projection = mixer.feature_projection
-    query, key, value = (x @ mixer.projection.weight.T + mixer.projection.bias).split(width, dim=1)
+    attention = mixer.attention
+    query, key, value = (x @ attention.projection.weight.T + attention.projection.bias).split(width, dim=1)
     mixed = []
     for head in range(config.num_attention_heads):
         q, k, v = (part[:, head * size : (head + 1) * size] for part in (query, key, value))
-        phi, psi = position_features(mixer.mask, head, n, coordinates)
+        phi, psi = position_features(attention.mask, head, n, coordinates)
         features = []
         for content in (torch.cat([phi, q * size**-0.25], 1), torch.cat([psi, k * size**-0.25], 1)):
+            projected = content @ attention.feature_projection.T
             if config.feature_kind == "relu":
-                features.append((content @ projection.T).clamp(min=0) + 1e-3)
+                features.append(projected.clamp(min=0) + 1e-3)
             else:
-                features.append(torch.exp(content @ projection.T - (content**2).sum(1, keepdim=True) / 2))
+                features.append(torch.exp(projected - (content**2).sum(1, keepdim=True) / 2))
         weights = features[0] @ features[1].T
         if config.is_causal:
             weights = weights.tril()
         if document_ids is not None:
             weights = weights * (document_ids[:, None] == document_ids)
         mixed.append(weights / weights.sum(1, keepdim=True) @ v)
-    return torch.cat(mixed, dim=1) @ mixer.output.weight.T + mixer.output.bias
+    return torch.cat(mixed, dim=1) @ attention.output.weight.T + attention.output.bias
