@@ -1,0 +1,253 @@
+"""Paramixer: its links, their rank and reach, its initial scale, longer positions, and the block of the paper."""
+
+import math
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from longmix.modeling.paramixer.links import LinkNetworks, link_offsets
+
+FORMS = [{}, {"symmetric": True}, {"protocol": "cdil", "links": 5}, {"is_causal": True}]
+
+
+@pytest.fixture
+def oracles(load_oracle):
+    """The module of the oracle: its functions by name."""
+    return load_oracle("paramixer").__globals__
+
+
+def samples(batch, positions, width=16, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, batch, positions, width, generator=generator, dtype=dtype).unbind(0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [[0, 1, 2, 4]] * 3),
+        ({"links": 2, "factors": 1}, [[0, 1]]),
+        ({"symmetric": True}, [[0, 1, -1, 2, -2, 4, -4]] * 3),
+        ({"is_causal": True}, [[0, -1, -2, -4]] * 3),
+        ({"protocol": "cdil", "links": 5}, [[0, 1, -1, 2, -2], [0, 2, -2, 4, -4], [0, 4, -4, 8, -8]]),
+        ({"protocol": "cdil", "links": 4, "is_causal": True}, [[0, -1, -2, -3], [0, -2, -4, -6], [0, -4, -8, -12]]),
+    ],
+)
+def test_the_links_of_each_protocol(fields, expected, make_config):
+    assert link_offsets(make_config("paramixer", max_position_embeddings=8, **fields)).tolist() == expected
+
+
+@pytest.mark.parametrize(("positions", "doublings"), [(1, 1), (2, 1), (3, 2), (512, 9), (513, 10), (2000, 11)])
+def test_default_numbers_are_rounded_up(positions, doublings, make_config):
+    chord, symmetric, cdil = (
+        make_config("paramixer", max_position_embeddings=positions, **fields)
+        for fields in ({}, {"symmetric": True}, {"protocol": "cdil"})
+    )
+    assert (chord.factors, chord.links) == (doublings, doublings + 1)
+    assert (symmetric.factors, symmetric.links) == (doublings, 2 * doublings + 1)
+    assert (cdil.factors, cdil.links) == (doublings, 9)
+
+
+@pytest.mark.parametrize("fields", FORMS, ids=str)
+def test_every_token_reaches_every_token_that_it_may(fields, make_mixer):
+    mixer = make_mixer("paramixer", **fields).double()
+    for positions in (1, 2, 3, 23, 32, 40):
+        x, embeddings = samples(1, positions)
+        matrix = mixer.mixing_matrix(x, embeddings=embeddings)[0, 0]
+        reached = matrix != 0
+        assert torch.equal(reached, reached.tril() if mixer.config.is_causal else torch.ones_like(reached))
+        assert reached.tril().sum() == positions * (positions + 1) // 2
+
+
+@pytest.mark.parametrize("fields", FORMS, ids=str)
+def test_full_rank_at_random_weights(fields, make_mixer):
+    """N independent rows at random parameters, where the scores of dot products have rank d; by a wide margin."""
+    mixer = make_mixer("paramixer", max_position_embeddings=128, **fields).double()
+    x, embeddings = samples(3, 128)
+    matrix = mixer.mixing_matrix(x, embeddings=embeddings)
+    assert matrix.shape == (3, 1, 128, 128)
+    spectrum = torch.linalg.svdvals(matrix[:, 0])
+    assert (spectrum[:, -1] > 1e-6 * spectrum[:, 0]).all()
+
+
+@pytest.mark.parametrize("fields", FORMS, ids=str)
+def test_the_mixing_matrix_is_the_product_of_the_factors(fields, make_mixer, oracles):
+    mixer = make_mixer("paramixer", **fields).double()
+    x, embeddings = samples(2, 13)
+    mask = torch.arange(13) < torch.tensor([13, 9])[:, None]
+    documents = torch.tensor([[8] * 4 + [-3] * 9, [2**40] * 6 + [0] * 7])
+    matrix = mixer.mixing_matrix(x, mask, documents, embeddings)
+    value = mixer.value(x)
+    result = mixer(x, mask, documents, embeddings)
+    for row, n in enumerate((13, 9)):
+        expected = oracles["matrix_oracle"](mixer, x[row, :n], documents[row, :n], embeddings[row, :n])
+        torch.testing.assert_close(matrix[row, 0, :n, :n], expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(result[row, :n], expected @ value[row, :n], rtol=0, atol=1e-10)
+        assert not matrix[row, 0, n:].any() and not matrix[row, 0, :, n:].any()
+    assert not matrix[0, 0, :4, 4:].any() and not matrix[0, 0, 4:, :4].any()
+
+
+def test_where_the_weights_come_from(make_mixer):
+    x, embeddings = samples(1, 13)
+    changed = embeddings + 1
+    mixer = make_mixer("paramixer").double()
+    matrix = mixer.mixing_matrix(x, embeddings=embeddings)
+    assert torch.equal(mixer.mixing_matrix(x + 1, embeddings=embeddings), matrix)
+    assert not torch.allclose(mixer.mixing_matrix(x, embeddings=changed), matrix)
+    assert torch.equal(mixer.mixing_matrix(embeddings), matrix)
+    mixer = make_mixer("paramixer", weights_from="input").double()
+    matrix = mixer.mixing_matrix(x, embeddings=embeddings)
+    assert torch.equal(mixer.mixing_matrix(x, embeddings=changed), matrix)
+    assert not torch.allclose(mixer.mixing_matrix(x + 1, embeddings=embeddings), matrix)
+
+
+@pytest.mark.parametrize("fields", FORMS, ids=str)
+@pytest.mark.parametrize("positions", [64, 1000])
+def test_mixing_keeps_the_scale_at_initialisation(fields, positions, make_model):
+    """PX-9: the published initialisation makes a signal 4 to 16 times as large in every block."""
+    model = make_model(
+        "paramixer",
+        num_hidden_layers=8,
+        max_position_embeddings=positions,
+        hidden_size=64,
+        initializer_range=0.02,
+        **fields,
+    )
+    embeddings = model.embeddings(torch.randint(60, (1, positions)))
+    value = torch.randn_like(embeddings)
+    gains = [layer.mixer._mix(value, embeddings, None, None, embeddings).std() for layer in model.layers]
+    assert 1.2 < torch.stack(gains).log().mean().exp().item() < 2.2
+
+
+@pytest.mark.parametrize("fields", FORMS, ids=str)
+def test_more_positions_change_nothing_before_training(fields, make_model, batch):
+    model = make_model("paramixer", **fields).double()
+    links = model.layers[0].mixer.links
+    links.outer_bias.data.normal_()
+    links.outer_bias.requires_grad_(False)
+    before = {name: parameter.detach().clone() for name, parameter in links.named_parameters()}
+    input_ids, mask = batch([40, 11], 40)
+    arguments = {"input_ids": input_ids, "attention_mask": mask}
+    expected = model(**arguments).last_hidden_state
+    model.resize_positions(150)
+    config = model.config
+    per_doubling = 2 if config.symmetric else 1 if config.protocol == "chord" else 0
+    assert config.factors == 6 + 2 == links.outer_bias.shape[0]
+    assert config.links - before["outer_bias"].shape[1] == 2 * per_doubling
+    torch.testing.assert_close(model(**arguments).last_hidden_state, expected, rtol=0, atol=1e-13)
+    for name in ("outer_weight", "outer_bias"):
+        larger = getattr(links, name).detach().clone()
+        corner = larger[tuple(slice(size) for size in before[name].shape)]
+        assert torch.equal(corner, before[name])
+        corner.zero_()
+        assert not larger.any() and larger.dtype == torch.float64
+    assert links.outer_weight.requires_grad and not links.outer_bias.requires_grad
+    # New factors can learn: their first layers are not zero.
+    input_ids, _ = batch([150], 150)
+    model(input_ids=input_ids).last_hidden_state.square().sum().backward()
+    assert (links.outer_weight.grad[6:].abs().amax((0, 1)) > 0).all()
+
+
+def test_new_links_of_a_longer_model_are_those_of_its_configuration(make_config):
+    config = make_config("paramixer", links=4, factors=3, max_position_embeddings=64)
+    config.resize_positions(1000)
+    assert (config.links, config.factors) == (8, 7)
+    config = make_config("paramixer", protocol="cdil", links=3, max_position_embeddings=64)
+    config.resize_positions(65)
+    assert (config.links, config.factors) == (3, 7)
+
+
+def test_the_block_of_the_paper(make_model, oracles):
+    """No norm, no residual, no feed-forward; the weights of all blocks from the embeddings, the values chained."""
+    model = make_model("paramixer", block_style="paper", value_hidden_size=4, link_hidden_size=4, num_hidden_layers=3)
+    model = model.double()
+    input_ids = torch.randint(60, (1, 14))
+    output = model(input_ids=input_ids, output_hidden_states=True)
+    embeddings, *states = (state[0] for state in output.hidden_states)
+    tables = model.embeddings
+    plain = tables.word_embeddings(input_ids[0]) + tables.token_type_embeddings.weight[0]
+    assert torch.equal(embeddings, plain + tables.position_embeddings.weight[:14])
+    value = embeddings
+    for layer, state in zip(model.layers, states, strict=True):
+        value = oracles["oracle"](layer.mixer, value, embeddings=embeddings)
+        torch.testing.assert_close(state, value, rtol=0, atol=1e-10)
+    assert model.layers[0].mixer.value.inner.out_features == 4
+
+
+def test_dropout_of_the_papers_block(make_model):
+    model = make_model("paramixer", block_style="paper", hidden_dropout_prob=0.2, value_dropout_prob=0.8).train()
+    assert model.embeddings.dropout.p == 0.2
+    assert [layer.input_dropout.p for layer in model.layers] == [0.2, 0.0]
+    zeros = model(input_ids=torch.randint(60, (20, 40))).last_hidden_state == 0
+    assert 0.78 < zeros.float().mean() < 0.82
+    model = make_model("paramixer", block_style="paper", hidden_dropout_prob=0.3)
+    assert [layer.dropout.p for layer in model.layers] == [0.3, 0.3]
+
+
+def test_the_papers_block_starts_from_the_published_distribution(make_model):
+    model = make_model("paramixer", block_style="paper", hidden_size=64, link_hidden_size=32, value_hidden_size=48)
+    mixer = model.layers[0].mixer
+    for parameter, inputs in [
+        (mixer.links.inner.weight, 64),
+        (mixer.links.inner.bias, 64),
+        (mixer.links.outer_weight, 32),
+        (mixer.links.outer_bias, 32),
+        (mixer.value.inner.weight, 64),
+        (mixer.value.outer.weight, 48),
+        (mixer.value.outer.bias, 48),
+    ]:
+        bound = inputs**-0.5
+        assert 0.9 * bound < parameter.abs().max() <= bound
+        assert parameter.std().item() * math.sqrt(3) / bound == pytest.approx(1, abs=0.2)
+
+
+def test_a_causal_model_sees_the_past_alone(make_model, batch):
+    model = make_model("paramixer", AutoModelForCausalLM)
+    assert model.config.is_causal
+    input_ids, _ = batch([40], 40)
+    changed = input_ids.clone()
+    changed[:, 23:] = 3
+    first, second = (model(input_ids=ids).logits for ids in (input_ids, changed))
+    torch.testing.assert_close(first[:, :23], second[:, :23])
+    changed[:, 0] += 1
+    assert ((model(input_ids=changed).logits - second)[0, :, 0] != 0).all()
+
+
+def test_links_are_computed_for_all_factors_at_once(make_config):
+    """No loop over factors, whose number grows with the length."""
+    config = make_config("paramixer")
+    weights = LinkNetworks(config)(torch.randn(2, 5, 16))
+    assert weights.shape == (2, 5, config.factors, config.links)
+
+
+def test_compiles_without_breaks(make_model, batch):
+    model = make_model("paramixer", num_hidden_layers=1, factors=2, links=3)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    input_ids, mask = batch([9, 4], 9)
+    arguments = {"input_ids": input_ids, "attention_mask": mask, "document_ids": input_ids // 30}
+    torch.testing.assert_close(compiled(**arguments).last_hidden_state, model(**arguments).last_hidden_state)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"protocol": "ring"}, "protocol is 'ring'; allowed: chord, cdil"),
+        ({"weights_from": "values"}, "weights_from is 'values'; allowed: embeddings, input"),
+        ({"links": 1}, "links is 1; allowed: at least 2"),
+        ({"links": 34}, "links is 34; allowed: what keeps every link shorter"),
+        ({"links": 4, "symmetric": True}, "links is 4; allowed: odd and at least 3"),
+        ({"links": 2, "protocol": "cdil"}, "links is 2; allowed: odd and at least 3"),
+        ({"factors": 0}, "factors is 0; allowed: at least 1"),
+        ({"factors": 40, "protocol": "cdil"}, "factors is 40; allowed: what keeps every link shorter"),
+        ({"link_hidden_size": 0}, "link_hidden_size is 0; allowed: at least 1"),
+        ({"value_hidden_size": 0}, "value_hidden_size is 0; allowed: at least 1"),
+        ({"value_dropout_prob": 1.0}, "value_dropout_prob is 1.0; allowed: 0 <= probability < 1"),
+        ({"symmetric": True, "protocol": "cdil"}, "symmetric is True; allowed: false with cdil"),
+        ({"symmetric": True, "is_causal": True}, "is_causal is True; allowed: false with symmetric links"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings is 0; allowed: at least 1"),
+        ({"max_position_embeddings": None}, "max_position_embeddings is None"),
+    ],
+)
+def test_configuration_mistakes(fields, message, make_config):
+    with pytest.raises(ValueError, match=message):
+        make_config("paramixer", **fields)
