@@ -128,7 +128,7 @@ class Converter(Mixer):
         real = torch.eye(positions, device=hidden_states.device, dtype=wide)
         value = torch.stack([real, torch.zeros_like(real)], -1)[None, :, None]
         value = value.expand(batch, -1, self.config.num_attention_heads, -1, -1)
-        return ops.givens_mix(value, *operator).transpose(1, 2)
+        return ops.givens_mix(value, *operator).transpose(1, 2).contiguous()
 
     def _operator(
         self, hidden_states: torch.Tensor, mask: torch.Tensor | None, document_ids: torch.Tensor | None
