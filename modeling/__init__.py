@@ -9,13 +9,20 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from . import converter, flt, paramixer, s3attention, transformer
+from . import converter, flt, paramixer, s3attention, transformer, wavspa
 from .block import Mixer
 from .configuration import MixerConfig
 from .model import MixerModel, MixerPreTrainedModel
 
 # Folder and model type -> how the names of its classes begin.
-CLASS_PREFIXES = {"converter": "Converter", "flt": "FLT", "paramixer": "Paramixer", "s3attention": "S3Attention", "transformer": "Transformer"}
+CLASS_PREFIXES = {
+    "converter": "Converter",
+    "flt": "FLT",
+    "paramixer": "Paramixer",
+    "s3attention": "S3Attention",
+    "transformer": "Transformer",
+    "wavspa": "WavSpA",
+}
 MODEL_TYPES = tuple(CLASS_PREFIXES)
 
 __all__ = [
@@ -32,6 +39,7 @@ __all__ = [
     "paramixer",
     "s3attention",
     "transformer",
+    "wavspa",
 ]
 
 

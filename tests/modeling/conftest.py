@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 import longmix.modeling
+from longmix.modeling.attention import ATTENTIONS
 
 TINY = {
     "vocab_size": 60,
@@ -22,6 +23,17 @@ EXTRA = {
     "paramixer": {"link_hidden_size": 8},
     "s3attention": {"segments": 4, "row_landmarks": 4, "column_landmarks": 3},
     "transformer": {},
+    "wavspa": {"linformer_rank": 5, "attention_window": 8},
+}
+# The spaces of WavSpA, each with the smallest fields that show it.
+WAVSPA_SPACES = {
+    "none": {},
+    "fourier": {},
+    "fourier_forward": {},
+    "fixed": {"levels": 2},
+    "adaptive": {"levels": 2, "wavelet": "db2"},
+    "orthogonal": {"levels": 2, "filter_length": 6},
+    "lifting": {"levels": 2},
 }
 # Every way through the code of a mixer; what each must do stands in test_acceptance.py.
 VARIANTS = {
@@ -58,6 +70,20 @@ VARIANTS = {
     "transformer": ("transformer", {}),
     "transformer-causal": ("transformer", {"is_causal": True}),
     "transformer-paper": ("transformer", {"block_style": "paper"}),
+    **{
+        f"wavspa-{space}-{attention}": ("wavspa", {"space": space, "attention": attention, **fields})
+        for space, fields in WAVSPA_SPACES.items()
+        for attention in ATTENTIONS
+    },
+    "wavspa": ("wavspa", {}),
+    "wavspa-fixed-2d": ("wavspa", {"space": "fixed", "two_dimensional": True}),
+    "wavspa-fourier-2d": ("wavspa", {"space": "fourier", "two_dimensional": True}),
+    "wavspa-fourier_forward-2d": ("wavspa", {"space": "fourier_forward", "two_dimensional": True}),
+    "wavspa-lifting-learned": ("wavspa", {"space": "lifting", "learnable": True, "filter_length": 3}),
+    "wavspa-orthogonal-dc": ("wavspa", {"space": "orthogonal", "filter_length": 4, "dc_normalised": True}),
+    "wavspa-paper": ("wavspa", {"block_style": "paper"}),
+    "wavspa-shared": ("wavspa", {"share_bands": True, "attention": "linformer", "levels": 3}),
+    "wavspa-shared-windowed": ("wavspa", {"share_bands": True, "attention": "windowed", "levels": 2}),
 }
 
 

@@ -73,6 +73,7 @@ TINY = {
     "paramixer": {"link_hidden_size": 8},
     "s3attention": {"segments": 4, "row_landmarks": 4, "column_landmarks": 3},
     "transformer": {},
+    "wavspa": {"wavelet": "db2"},
     "bert": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
     "fnet": {"hidden_dropout_prob": 0.0},
 }
