@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from longmix.modeling import MODEL_TYPES
 from longmix.trainer import cli, configuration
 from longmix.trainer.run_file import parse_yaml
 
@@ -135,6 +136,13 @@ def test_the_table_names_every_key_of_the_run_file_with_its_default():
     assert set(shown) == set(values) - {"model.model_type"}
     wrong = {name: text for name, text in shown.items() if text != "needed" and read_value(text) != values[name]}
     assert not wrong
+
+
+def test_every_mixer_is_named():
+    papers = re.findall(r"^\| \[`(\w+)`\]\(modeling/\1\) \|", README, re.MULTILINE)
+    (row,) = re.findall(r"^\| `model\.model_type` \|.*$", README, re.MULTILINE)
+    assert sorted(papers) == sorted(MODEL_TYPES)
+    assert set(MODEL_TYPES) <= set(re.findall(r"`([^`]+)`", row))
 
 
 def read_value(text):

@@ -61,7 +61,7 @@ def alone(exported, tmp_path_factory):
     process = subprocess.run(
         [sys.executable, SCRIPT, scratch / "results"],
         cwd=exported,
-        env={**kept, **cache, "LONGMIX_KERNELS": "portable", "OMP_NUM_THREADS": "1"},
+        env={**kept, **cache, "LONGMIX_KERNELS": "portable"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
