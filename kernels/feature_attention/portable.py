@@ -8,7 +8,7 @@ from torch.nn import functional
 from ..attention_inputs import document_numbers, keep_rows, valid_rows
 from ..scan import Items, entering, prefix
 
-BLOCK = 32
+BLOCK = 64
 
 # The scale of no key at all; finite, so that differences of scales are never NaN.
 NOTHING = -1e30
