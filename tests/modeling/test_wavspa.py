@@ -1,0 +1,273 @@
+"""WavSpA's spaces, taps, block and configuration; the mixer against its equations stands in test_acceptance.py."""
+
+import math
+
+import pytest
+import pywt
+import torch
+from torch.nn import functional
+
+from longmix.modeling.wavspa.fourier import rows_of, spectrum_of
+from longmix.modeling.wavspa.spaces import make_space
+from longmix.modeling.wavspa.wavelets import lattice_taps, orthogonal_wavelets
+
+LENGTHS = [23, 16, 9, 2, 1, 0]
+INVERTIBLE = {
+    "none": {"space": "none"},
+    "fourier": {"space": "fourier"},
+    "fourier-2d": {"space": "fourier", "two_dimensional": True},
+    "fixed": {"space": "fixed", "levels": 4, "wavelet": "sym7"},
+    "fixed-2d": {"space": "fixed", "levels": 2, "two_dimensional": True},
+    "orthogonal": {"space": "orthogonal", "levels": 3},
+    "orthogonal-dc": {"space": "orthogonal", "filter_length": 4, "dc_normalised": True},
+    "lifting": {"space": "lifting"},
+    "lifting-learned": {"space": "lifting", "learnable": True, "levels": 2, "initializer_range": 1.0},
+}
+
+
+def sample(positions=23, width=16, seed=0, batch=6):
+    """x (B, N, D) float64 that is zero past LENGTHS, lengths and mask."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, positions, width, generator=generator, dtype=torch.float64)
+    lengths = torch.tensor(LENGTHS[:batch])
+    mask = torch.arange(positions) < lengths[:, None]
+    return torch.where(mask[:, :, None], x, 0), lengths, mask
+
+
+@pytest.fixture
+def space(make_config, request):
+    """The space of the fields in `request.param`, in float64."""
+    torch.manual_seed(0)
+    return make_space(make_config("wavspa", **request.param)).double()
+
+
+@pytest.mark.parametrize("space", INVERTIBLE.values(), ids=INVERTIBLE, indirect=True)
+def test_there_and_back_changes_nothing(space):
+    x, lengths, mask = sample()
+    bands, masks = space.analyse(x, lengths)
+    for band, valid in zip(bands, masks, strict=True):
+        assert band.shape[:2] == valid.shape and (band[~valid] == 0).all()
+    back = space.synthesise(bands, 23, lengths)
+    torch.testing.assert_close(back[mask], x[mask], rtol=0, atol=1e-10)
+    for row, length in enumerate(LENGTHS[:-1]):
+        alone, nothing = space.analyse(x[row : row + 1, :length], None)
+        assert all(valid is None for valid in nothing)
+        for band, valid, own in zip(bands, masks, alone, strict=True):
+            torch.testing.assert_close(band[row][valid[row]], own[0], rtol=0, atol=1e-10)
+        assert [band.shape[1] for band in alone] == space.band_positions(length)
+
+
+@pytest.mark.parametrize("space", [INVERTIBLE["orthogonal"], INVERTIBLE["orthogonal-dc"]], ids=str, indirect=True)
+def test_taps_from_angles_are_orthonormal_in_every_channel(space):
+    taps = space.taps()
+    for step in range(0, len(taps), 2):
+        correlation = (taps[: len(taps) - step] * taps[step:]).sum(0)
+        expected = torch.full((16,), 1.0 if step == 0 else 0.0, dtype=torch.float64)
+        torch.testing.assert_close(correlation, expected, rtol=0, atol=1e-12)
+    assert (taps[:, 1:] - taps[:, :1]).abs().max() > 0.1
+    if space.config.dc_normalised:
+        root = torch.full((16,), math.sqrt(2), dtype=torch.float64)
+        torch.testing.assert_close(taps.sum(0), root, rtol=0, atol=1e-12)
+
+
+def test_taps_of_two_angles_are_equation_6():
+    first, second = torch.tensor([[0.3, 2.0], [1.1, -0.7]], dtype=torch.float64)
+    expected = [
+        second.cos() * first.sin(),
+        -second.sin() * first.sin(),
+        second.sin() * first.cos(),
+        second.cos() * first.cos(),
+    ]
+    result = lattice_taps(torch.stack([first, second]))
+    torch.testing.assert_close(result, torch.stack(expected), rtol=0, atol=1e-14)
+    torch.testing.assert_close(result.sum(0), math.sqrt(2) * (math.pi / 4 + first + second).sin(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("two_dimensional", [False, True])
+def test_spectra_are_those_of_each_samples_own_length(two_dimensional):
+    x, lengths, _ = sample()
+    result = torch.complex(*spectrum_of(x, lengths, two_dimensional).chunk(2, dim=2))
+    for row, length in enumerate(LENGTHS[:-1]):
+        expected = torch.fft.fft(x[row, :length], dim=0, norm="ortho")[: length // 2 + 1]
+        if two_dimensional:
+            expected = torch.fft.fft(expected, dim=1, norm="ortho")
+        torch.testing.assert_close(result[row, : len(expected)], expected, rtol=0, atol=1e-12)
+        assert (result[row, len(expected) :] == 0).all()
+    noise = torch.randn(len(LENGTHS), 12, 32, dtype=torch.float64)
+    for row, length in enumerate(LENGTHS[:-1]):
+        alone = rows_of(noise[row : row + 1, : length // 2 + 1], length, None, two_dimensional)
+        back = rows_of(noise, 23, lengths, two_dimensional)[row]
+        torch.testing.assert_close(back[:length], alone[0], rtol=0, atol=1e-12)
+        assert (back[length:] == 0).all()
+
+
+def test_a_chirp_transform_is_exact_also_for_long_rows():
+    length = 4099
+    frequency = 1021
+    x = torch.cos(2 * math.pi * (torch.arange(length) * frequency % length) / length)[None, :, None]
+    spectrum = spectrum_of(torch.nn.functional.pad(x, (0, 0, 0, 13)), torch.tensor([length]))
+    expected = torch.zeros(1, 4112 // 2 + 1, 2)
+    expected[0, frequency, 0] = math.sqrt(length) / 2
+    torch.testing.assert_close(spectrum, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["haar", "db2", "db4"])
+def test_two_dimensions_equal_pywavelets(name, make_config):
+    space = make_space(make_config("wavspa", space="fixed", wavelet=name, two_dimensional=True))
+    x = torch.randn(24, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    both, (rows, columns, neither) = pywt.dwt2(x.numpy(), name, "periodization")
+    late = pywt.Wavelet(name).dec_len // 2 - 1
+    bands, _ = space.analyse(x.roll((late, late), (0, 1))[None], None)
+    low, high = (torch.from_numpy(part) for part in (both, rows)), (torch.from_numpy(p) for p in (columns, neither))
+    approximation, detail = (torch.cat(pair, dim=1) for pair in zip(low, high, strict=True))
+    torch.testing.assert_close(bands[0][0], approximation, rtol=0, atol=1e-10)
+    torch.testing.assert_close(bands[1][0], detail, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "windowed"])
+def test_trained_taps_differ_between_channels(attention, make_mixer, load_oracle):
+    """At first the taps of all channels are equal, so the acceptance tests cannot tell them apart."""
+    mixer = make_mixer("wavspa", space="adaptive", attention=attention, levels=2, wavelet="db2").double()
+    torch.nn.init.normal_(mixer.space.low_pass, std=0.5)
+    x, _, mask = sample()
+    with torch.no_grad():
+        result = mixer(x, mask)
+        for row, length in enumerate(LENGTHS[:-1]):
+            expected = load_oracle("wavspa")(mixer, x[row, :length])
+            torch.testing.assert_close(result[row, :length], expected, rtol=0, atol=1e-10)
+
+
+def test_adaptive_taps_start_as_the_wavelet(make_mixer):
+    low_pass = make_mixer("wavspa", wavelet="db3").space.low_pass
+    expected = torch.tensor(pywt.Wavelet("db3").dec_lo[::-1])
+    torch.testing.assert_close(low_pass, expected[:, None].expand(6, 16))
+
+
+@pytest.mark.parametrize("fields", INVERTIBLE.values(), ids=INVERTIBLE)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_modules(fields, dtype, make_mixer):
+    mixer = make_mixer("wavspa", **fields).to(dtype)
+    x, _, mask = sample(batch=3)
+    half = x.to(dtype)
+    with torch.no_grad():
+        result = mixer(half, mask)
+        expected = mixer.double()(half.double(), mask)
+    assert result.dtype == dtype and result.isfinite().all()
+    assert (result.double() - expected).norm() < 3e-2 * expected.norm()
+
+
+def test_fixed_taps_are_not_rounded_with_the_module(make_config):
+    space = make_space(make_config("wavspa", space="fixed", wavelet="db4")).bfloat16()
+    expected = torch.tensor(pywt.Wavelet("db4").dec_lo[::-1], dtype=torch.float64)
+    assert torch.equal(space.taps(), expected)
+
+
+def test_the_papers_block_has_one_normalisation(make_model, batch):
+    model = make_model("wavspa", block_style="paper").double()
+    layer = model.layers[0]
+    x, _, mask = sample()
+    with torch.no_grad():
+        mixed = x + layer.mixer(functional.layer_norm(x, (16,), layer.mixer_norm.weight, layer.mixer_norm.bias), mask)
+        inner = functional.gelu(mixed @ layer.feed_forward.inner.weight.T + layer.feed_forward.inner.bias)
+        expected = mixed + inner @ layer.feed_forward.outer.weight.T + layer.feed_forward.outer.bias
+        torch.testing.assert_close(layer(x, mask), expected, rtol=0, atol=1e-12)
+    assert isinstance(model.final_norm, torch.nn.LayerNorm)
+    assert not any(isinstance(module, torch.nn.LayerNorm) for module in model.embeddings.modules())
+
+
+def test_every_band_has_its_attention_unless_they_share(make_mixer):
+    own = make_mixer("wavspa", levels=3, attention="windowed", attention_window=20)
+    assert [attention.config.attention_window for attention in own.attentions] == [2, 2, 5, 10]
+    shared = make_mixer("wavspa", levels=3, attention="windowed", attention_window=20, share_bands=True)
+    assert [attention.config.attention_window for attention in shared.attentions] == [10]
+    assert make_mixer("wavspa", space="none", attention="windowed").attentions[0].config.attention_window == 8
+    performers = make_mixer("wavspa", attention="performer").attentions
+    assert not torch.equal(performers[0].directions, performers[1].directions)
+
+
+@pytest.mark.parametrize(
+    ("fields", "before", "after"),
+    [
+        ({"levels": 2}, [10, 10, 20], [21, 21, 42]),
+        ({"levels": 2, "share_bands": True}, [20], [42]),
+        ({"space": "fourier"}, [21], [42]),
+        ({"space": "none"}, [40], [83]),
+    ],
+    ids=str,
+)
+def test_projections_grow_with_the_bands(fields, before, after, make_model):
+    model = make_model("wavspa", attention="linformer", **fields)
+    attentions = model.layers[1].mixer.attentions
+    old = [attention.sequence_projection.detach().clone() for attention in attentions]
+    assert [len(projection) for projection in old] == before
+    model.resize_positions(83)
+    assert [len(attention.sequence_projection) for attention in attentions] == after
+    for attention, projection in zip(attentions, old, strict=True):
+        assert torch.equal(attention.sequence_projection[: len(projection)], projection)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"space": "hilbert"}, "space is 'hilbert'; allowed: none, fourier, fourier_forward, fixed, adaptive"),
+        ({"attention": "sparse"}, "attention is 'sparse'; allowed: softmax, linear, performer, linformer, windowed"),
+        (
+            {"wavelet": "bior2.2"},
+            "wavelet is 'bior2.2'; allowed: orthogonal wavelets of PyWavelets: coif1, .*db38",
+        ),
+        ({"wavelet": "db39"}, "wavelet is 'db39'; allowed: orthogonal wavelets"),
+        ({"space": "fixed", "wavelet": "dmey"}, "wavelet is 'dmey'; allowed: orthogonal wavelets"),
+        ({"space": "lifting", "wavelet": "db2"}, "wavelet is 'db2'; allowed: null for space lifting"),
+        ({"levels": 6}, r"levels is 6; allowed: 1 .. 5, so that 2\^levels is at most max_position_embeddings \(40\)"),
+        ({"levels": 0}, "levels is 0; allowed: 1 .. 5"),
+        ({"space": "fourier", "levels": 1}, "levels is 1; allowed: null for space fourier"),
+        ({"space": "orthogonal", "filter_length": 5}, "filter_length is 5; allowed: even, at least 2"),
+        (
+            {"space": "orthogonal", "filter_length": 2, "dc_normalised": True},
+            "filter_length is 2; allowed: even, at least 4",
+        ),
+        ({"space": "lifting", "learnable": True, "filter_length": 0}, "filter_length is 0; allowed: at least 1"),
+        ({"filter_length": 16}, "filter_length is 16; allowed: null for space adaptive"),
+        ({"space": "fourier", "share_bands": True}, "share_bands is True; allowed: false for space fourier"),
+        ({"two_dimensional": True}, "two_dimensional is True; allowed: false for space adaptive; true for fixed"),
+        (
+            {"space": "fixed", "two_dimensional": True, "levels": 5},
+            r"hidden_size is 16; allowed: multiples of 2\^levels \(32\)",
+        ),
+        ({"dc_normalised": True}, "dc_normalised is True; allowed: false for space adaptive; true for orthogonal"),
+        ({"learnable": True}, "learnable is True; allowed: false for space adaptive; true for lifting"),
+        ({"num_random_features": 0}, "num_random_features is 0; allowed: null or at least 1"),
+        ({"linformer_rank": 0}, "linformer_rank is 0; allowed: at least 1"),
+        ({"attention_window": 0}, "attention_window is 0; allowed: at least 1"),
+        ({"attention_probs_dropout_prob": 1.0}, "attention_probs_dropout_prob is 1.0; allowed: 0 <= probability < 1"),
+        ({"is_causal": True}, "is_causal is True; allowed: false for wavspa, because coefficients mix"),
+    ],
+)
+def test_configuration_mistakes(fields, message, make_config):
+    with pytest.raises(ValueError, match=message):
+        make_config("wavspa", **fields)
+
+
+def test_defaults_are_those_of_the_paper(make_config):
+    chosen = {}
+    for name in ("none", "fourier", "fixed", "adaptive", "orthogonal", "lifting"):
+        config = make_config("wavspa", space=name)
+        chosen[name] = (config.wavelet, config.levels, config.filter_length)
+    assert chosen == {
+        "none": (None, None, None),
+        "fourier": (None, None, None),
+        "fixed": ("db2", 1, None),
+        "adaptive": ("db8", 1, None),
+        "orthogonal": (None, 1, 16),
+        "lifting": (None, 3, None),
+    }
+    assert make_config("wavspa", space="lifting", learnable=True).filter_length == 16
+
+
+def test_wavelets_on_offer_are_orthonormal():
+    names = orthogonal_wavelets()
+    assert {"haar", "db1", "db38", "sym20", "coif17"} <= set(names)
+    for name in names:
+        taps = torch.tensor(pywt.Wavelet(name).dec_lo, dtype=torch.float64)
+        for step in range(0, len(taps), 2):
+            assert abs((taps[: len(taps) - step] @ taps[step:]).item() - (step == 0)) < 1e-9, name
