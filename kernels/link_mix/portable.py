@@ -45,10 +45,9 @@ def spans(
     begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
     if lengths is not None:
         begins = begins | (position == lengths[:, None])
-    number = begins.cumsum(1) - 1
-    size = torch.zeros_like(document_ids).scatter_add_(1, number, torch.ones_like(document_ids))
-    start = size.cumsum(1) - size
-    return start.gather(1, number), size.gather(1, number)
+    number = begins.cumsum(1)
+    start = torch.searchsorted(number, number)
+    return start, torch.searchsorted(number, number, right=True) - start
 
 
 class _Product(torch.autograd.Function):
