@@ -102,18 +102,21 @@ def _example(folder: Path, name: str, config: transformers.PreTrainedConfig, cla
     """Python that loads the model with the head it was saved with, and its tokenizer."""
     head = (config.architectures or [classes["AutoModel"].__name__])[0]
     auto_class = next((auto_class for auto_class, cls in classes.items() if cls.__name__ == head), None)
+    names, imports = [], []
     if auto_class is not None:
-        imports = [f"from transformers import {auto_class}"]
+        names.append(auto_class)
         lines = [f'model = {auto_class}.from_pretrained("{name}", trust_remote_code=True)']
     else:
         # A head that transformers has no Auto class for.
         reference = f"{flat_name(classes['AutoModel'].__module__)}.{head}"
-        imports = ["from transformers.dynamic_module_utils import get_class_from_dynamic_module"]
+        imports.append("from transformers.dynamic_module_utils import get_class_from_dynamic_module")
         lines = [
             f'model_class = get_class_from_dynamic_module("{reference}", "{name}")',
             f'model = model_class.from_pretrained("{name}")',
         ]
     if has_tokenizer(str(folder)):
-        imports.insert(0, "from transformers import AutoTokenizer")
+        names.append("AutoTokenizer")
         lines.append(f'tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)')
+    if names:
+        imports.insert(0, f"from transformers import {', '.join(names)}")
     return "\n".join([*imports, "", *lines])
