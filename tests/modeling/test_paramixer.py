@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from longmix.modeling.paramixer.links import LinkNetworks, link_offsets
+from longmix.modeling.paramixer.links import link_offsets
 
 FORMS = [{}, {"symmetric": True}, {"protocol": "cdil", "links": 5}, {"is_causal": True}]
 
@@ -211,13 +211,6 @@ def test_a_causal_model_sees_the_past_alone(make_model, batch):
     torch.testing.assert_close(first[:, :23], second[:, :23])
     changed[:, 0] += 1
     assert ((model(input_ids=changed).logits - second)[0, :, 0] != 0).all()
-
-
-def test_links_are_computed_for_all_factors_at_once(make_config):
-    """No loop over factors, whose number grows with the length."""
-    config = make_config("paramixer")
-    weights = LinkNetworks(config)(torch.randn(2, 5, 16))
-    assert weights.shape == (2, 5, config.factors, config.links)
 
 
 def test_compiles_without_breaks(make_model, batch):
