@@ -3,19 +3,22 @@
 from ..configuration import MixerConfig
 from .base import Attention
 from .features import orthogonal_projection, positive_log_features
-from .linear import LinearAttention, PerformerAttention
+from .linear import LinearAttention, PerformerAttention, ReluPerformerAttention
 from .linformer import LinformerAttention
 from .softmax import SoftmaxAttention
 from .windowed import WindowedAttention
 
 ATTENTIONS = ("softmax", "linear", "performer", "linformer", "windowed")
+PERFORMER_FEATURES = ("positive", "relu")
 
 __all__ = [
     "ATTENTIONS",
+    "PERFORMER_FEATURES",
     "Attention",
     "LinearAttention",
     "LinformerAttention",
     "PerformerAttention",
+    "ReluPerformerAttention",
     "SoftmaxAttention",
     "WindowedAttention",
     "make_attention",
@@ -32,7 +35,8 @@ def make_attention(
     Args:
         kind: one of ATTENTIONS.
         config: read are num_attention_heads, attention_probs_dropout_prob (softmax, linformer, windowed),
-            num_random_features (performer; None: int(d ln d), at least 1), linformer_rank and attention_window.
+            performer_features (one of PERFORMER_FEATURES), num_random_features (of positive features; None:
+            int(d ln d), at least 1), linformer_rank and attention_window.
         layer_index: of the layer, for the random buffers.
         positions: longest N that the module will see; where parameters are tied to it, `extend(positions)` grows them
             (not `resize_positions`, which a model calls on every module, without an argument).
@@ -46,6 +50,8 @@ def make_attention(
         return SoftmaxAttention(config, width)
     if kind == "linear":
         return LinearAttention(config, width)
+    if kind == "performer" and config.performer_features == "relu":
+        return ReluPerformerAttention(config, width)
     if kind == "performer":
         return PerformerAttention(config, layer_index, *names, width=width)
     if kind == "linformer":

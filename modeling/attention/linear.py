@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch import nn
 from transformers import initialization as init
 
 from longmix.kernels import ops
@@ -30,9 +31,7 @@ class LinearAttention(Attention):
 class PerformerAttention(Attention):
     """Softmax attention estimated from m positive random features (Performers: FAVOR+, eq. 4 and lemma 1).
 
-    Deviations, with the labels of docs/mixers/wavspa.md:
-    - the features are those of the paper, where the code published with WavSpA has ReLU features without any projection
-      (WS-5);
+    Deviations from the paper and its code:
     - projections are drawn once, orthogonal in blocks, and kept as a buffer: no redrawing while training;
     - no constant is added to the features, which would make them depend on the padding through the maximum that they
       are divided by: sums are kept on the scale of their largest terms instead.
@@ -61,6 +60,27 @@ class PerformerAttention(Attention):
         """See Attention."""
         query_log, key_log = (positive_log_features(x, self.directions) for x in (query, key))
         return ops.feature_attention(query_log, key_log, value, _lengths(attention_mask))
+
+
+class ReluPerformerAttention(Attention):
+    """Linear attention with features relu(x / d^(1/4)) + 1e-3 of normalised queries and keys (Performers, section 2.3).
+
+    What the code published with WavSpA runs under the name of Performer, without any random projection (WS-5):
+    queries, keys and values are layer-normalised in each head first.
+    """
+
+    def __init__(self, config: MixerConfig, width: int | None = None):
+        super().__init__(config, width)
+        size = config.hidden_size // config.num_attention_heads
+        self.norms = nn.ModuleList(nn.LayerNorm(size, eps=config.layer_norm_eps) for _ in range(3))
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See Attention."""
+        query, key, value = (norm(x) for norm, x in zip(self.norms, (query, key, value), strict=True))
+        query, key = (torch.relu(x * x.shape[-1] ** -0.25) + 1e-3 for x in (query, key))
+        return ops.linear_attention(query, key, value, _lengths(attention_mask))
 
 
 def elu_plus_one(x: torch.Tensor) -> torch.Tensor:

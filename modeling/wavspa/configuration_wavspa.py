@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from ..attention import ATTENTIONS
+from ..attention import ATTENTIONS, PERFORMER_FEATURES
 from ..configuration import MixerConfig
 from .wavelets import orthogonal_wavelets
 
@@ -28,7 +28,8 @@ class WavSpAConfig(MixerConfig):
         two_dimensional: transform the channels too (fixed, fourier, fourier_forward), as the paper does.
         dc_normalised: the taps of orthogonal sum to sqrt(2), as those of a low-pass filter; else to anything.
         learnable: the steps of lifting are trained; else they are the paper's.
-        num_random_features: m of performer, None: int(d ln d) for heads of d channels.
+        performer_features: positive (random ones, FAVOR+) | relu (none, of normalised inputs: the published code's).
+        num_random_features: m of performer's positive features, None: int(d ln d) for heads of d channels.
         linformer_rank: k, keys and values of linformer.
         attention_window: w of windowed, in tokens; at level j it spans w / 2^j coefficients, where bands do not share.
         attention_probs_dropout_prob: dropout of the attention weights, where an attention has such.
@@ -48,6 +49,7 @@ class WavSpAConfig(MixerConfig):
     two_dimensional: bool = False
     dc_normalised: bool = False
     learnable: bool = False
+    performer_features: str = "positive"
     num_random_features: int | None = None
     linformer_rank: int = 128
     attention_window: int = 512
@@ -82,6 +84,7 @@ class WavSpAConfig(MixerConfig):
         ):
             allowed = f"false for space {self.space}; true for {', '.join(spaces)}"
             self.require(name, not getattr(self, name) or self.space in spaces, allowed)
+        self.require_one_of("performer_features", PERFORMER_FEATURES)
         if self.num_random_features is not None:
             self.require("num_random_features", self.num_random_features >= 1, "null or at least 1")
         for name in ("linformer_rank", "attention_window"):

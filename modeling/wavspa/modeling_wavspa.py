@@ -65,7 +65,8 @@ class WavSpA(Mixer):
       transform of different channels cannot be undone (WS-2);
     - detail bands are attended in as well; the code's encoder for language overwrites them by the approximation (WS-3);
     - the paper's transform of the channels as well is a switch, `two_dimensional` (WS-4, WS-7);
-    - `attention="performer"` has positive random features as in the paper, not the code's ReLU without them (WS-5);
+    - `attention="performer"` has positive random features as in the paper; `performer_features="relu"` is the code's,
+      which has none (WS-5);
     - eq. 9 with its missing plus sign, circular at the end (WS-6);
     - filters longer than a band wrap around as often as needed, where the code cuts them off (WS-11);
     - the window of `windowed` attention shrinks with the bands, so that it spans the same tokens in all of them.

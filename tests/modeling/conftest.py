@@ -82,6 +82,7 @@ VARIANTS = {
     "wavspa-lifting-learned": ("wavspa", {"space": "lifting", "learnable": True, "filter_length": 3}),
     "wavspa-orthogonal-dc": ("wavspa", {"space": "orthogonal", "filter_length": 4, "dc_normalised": True}),
     "wavspa-paper": ("wavspa", {"block_style": "paper"}),
+    "wavspa-relu": ("wavspa", {"attention": "performer", "performer_features": "relu"}),
     "wavspa-shared": ("wavspa", {"share_bands": True, "attention": "linformer", "levels": 3}),
     "wavspa-shared-windowed": ("wavspa", {"share_bands": True, "attention": "windowed", "levels": 2}),
 }

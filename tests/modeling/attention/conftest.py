@@ -11,6 +11,7 @@ class AttentionConfig(MixerConfig):
     """The fields that the attention family reads."""
 
     attention_probs_dropout_prob: float = 0.0
+    performer_features: str = "positive"
     num_random_features: int | None = None
     linformer_rank: int = 3
     attention_window: int = 5
@@ -18,10 +19,15 @@ class AttentionConfig(MixerConfig):
 
 @pytest.fixture
 def make():
-    """make(kind, positions=70, layer_index=0, names=(), **fields) -> a module with random biases."""
+    """make(kind, positions=70, layer_index=0, names=(), **fields) -> a module in evaluation mode, with random biases.
+
+    kind: one of ATTENTIONS, or "relu" for performer with ReLU features.
+    """
 
     def build(kind, positions=70, layer_index=0, names=(), **fields):
         torch.manual_seed(0)
+        if kind == "relu":
+            kind, fields = "performer", {"performer_features": "relu", **fields}
         config = AttentionConfig(**{"hidden_size": 16, "num_attention_heads": 2, **fields})
         module = make_attention(kind, config, layer_index, positions, *names).eval()
         with torch.no_grad():

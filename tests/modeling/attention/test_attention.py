@@ -42,13 +42,25 @@ def windowed_weights(module, query, key):
     return torch.softmax(scores, 1)
 
 
+def relu_weights(module, query, key):
+    features = [torch.relu(x / query.shape[1] ** 0.25) + 1e-3 for x in (query, key)]
+    weights = features[0] @ features[1].T
+    return weights / weights.sum(1, keepdim=True)
+
+
 WEIGHTS = {
     "softmax": softmax_weights,
     "linear": linear_weights,
     "performer": performer_weights,
+    "relu": relu_weights,
     "linformer": linformer_weights,
     "windowed": windowed_weights,
 }
+
+
+def normalised(x, norm):
+    centred = x - x.mean(1, keepdim=True)
+    return centred / (centred.square().mean(1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
 
 
 def oracle(kind, module, x):
@@ -56,14 +68,16 @@ def oracle(kind, module, x):
     size = x.shape[1] // module.heads
     weight, bias = module.projection.weight.double(), module.projection.bias.double()
     query, key, value = (x @ weight.T + bias).chunk(3, 1)
-    mixed = [
-        WEIGHTS[kind](module, query[:, part], key[:, part]) @ value[:, part]
-        for part in (slice(head * size, (head + 1) * size) for head in range(module.heads))
-    ]
+    mixed = []
+    for head in range(module.heads):
+        parts = [x[:, head * size : (head + 1) * size] for x in (query, key, value)]
+        if kind == "relu":
+            parts = [normalised(x, norm) for x, norm in zip(parts, module.norms, strict=True)]
+        mixed.append(WEIGHTS[kind](module, *parts[:2]) @ parts[2])
     return torch.cat(mixed, 1) @ module.output.weight.double().T + module.output.bias.double()
 
 
-@pytest.fixture(params=ATTENTIONS)
+@pytest.fixture(params=[*ATTENTIONS, "relu"])
 def kind(request):
     return request.param
 

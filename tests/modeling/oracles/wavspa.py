@@ -28,6 +28,8 @@ def attention(mixer, band, h, window):
     mixed = []
     for head in range(heads):
         q, k, v = (part[:, head * size : (head + 1) * size] for part in (query, key, value))
+        if kind == "performer" and mixer.config.performer_features == "relu":
+            q, k, v = (normalised(part, norm) for part, norm in zip((q, k, v), module.norms, strict=True))
         if kind == "linformer":
             shrink = module.sequence_projection[: len(h)].T
             k, v = shrink @ k, shrink @ v
@@ -35,6 +37,9 @@ def attention(mixer, band, h, window):
             weights = torch.exp(q @ k.T / math.sqrt(size))
         elif kind == "linear":
             q, k = (torch.where(part > 0, part + 1, part.clamp(max=0).exp()) for part in (q, k))
+            weights = q @ k.T
+        elif mixer.config.performer_features == "relu":
+            q, k = (torch.relu(part / size**0.25) + 1e-3 for part in (q, k))
             weights = q @ k.T
         else:
             features = [
@@ -52,6 +57,11 @@ def attention(mixer, band, h, window):
                         weights[i, j] = 0
         mixed.append(weights / weights.sum(1, keepdim=True) @ v)
     return torch.cat(mixed, dim=1) @ module.output.weight.T + module.output.bias
+
+
+def normalised(x, norm):
+    centred = x - x.mean(1, keepdim=True)
+    return centred / (centred.square().mean(1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
 
 
 def in_bands(mixer, coefficients):
