@@ -35,11 +35,9 @@ def linformer_weights(module, query, key):
 
 def windowed_weights(module, query, key):
     scores = query @ key.T / math.sqrt(query.shape[1])
-    for i in range(len(query)):
-        for j in range(len(key)):
-            if abs(i - j) > module.config.attention_window // 2:
-                scores[i, j] = -math.inf
-    return torch.softmax(scores, 1)
+    position = torch.arange(len(query))
+    far = (position[:, None] - position).abs() > module.config.attention_window // 2
+    return torch.softmax(scores.masked_fill(far, -math.inf), 1)
 
 
 def relu_weights(module, query, key):
