@@ -128,6 +128,7 @@ class WavSpAPreTrainedModel(MixerPreTrainedModel):
 
     config_class = WavSpAConfig
     mixer_class = WavSpA
+    no_weight_decay: ClassVar[tuple[str, ...]] = ("mixer.space.",)
     _no_split_modules: ClassVar[list[str]] = [*MixerPreTrainedModel._no_split_modules, "WavSpABlock"]
 
 

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import numpy as np
 import pywt
 import torch
 
@@ -16,14 +17,10 @@ def orthogonal_wavelets() -> tuple[str, ...]:
     return tuple(name for name in names if pywt.Wavelet(name).orthogonal)
 
 
-@cache
-def _scaling_taps(name: str) -> tuple[float, ...]:
-    return tuple(reversed(pywt.Wavelet(name).dec_lo))
-
-
 def scaling_taps(name: str) -> torch.Tensor:
-    """Low-pass taps (T,) float64 of an orthogonal wavelet, in the order of `wavelet_analysis`."""
-    return torch.tensor(_scaling_taps(name), dtype=torch.float64, device="cpu")
+    """Low-pass taps (T,) float64 of an orthogonal wavelet, in the order of `wavelet_analysis`, on the CPU."""
+    # By way of numpy: DeepSpeed's ZeRO-3 context makes every new float tensor half precision.
+    return torch.from_numpy(np.array(pywt.Wavelet(name).dec_lo[::-1], dtype=np.float64))
 
 
 def lattice_taps(angles: torch.Tensor) -> torch.Tensor:
