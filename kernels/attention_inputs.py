@@ -1,5 +1,7 @@
 """What the linear attentions share: checks of their arguments, valid rows, documents and allowed pairs."""
 
+import functools
+
 import torch
 
 
@@ -26,6 +28,11 @@ def check(
     for name, tensor, shape in (("lengths", lengths, (batch,)), ("document_ids", document_ids, (batch, positions))):
         if tensor is not None and tuple(tensor.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}; needed: {shape}")
+
+
+def working_dtype(*tensors: torch.Tensor) -> torch.dtype:
+    """What is computed in: fp32, or float64 if a tensor is."""
+    return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
 
 
 def keep_rows(tensor: torch.Tensor, valid: torch.Tensor | None, fill: float = 0.0) -> torch.Tensor:

@@ -32,12 +32,17 @@ def prefix(join: Callable[[Items, Items], Items], items: Items) -> Items:
     )
 
 
-def entering(items: Items, nothing: tuple[float, ...]) -> Items:
-    """What stands before each item: `items` moved on by one along axis 2, the first one filled with `nothing`."""
-    return tuple(
+def entering(
+    join: Callable[[Items, Items], Items], items: Items, nothing: tuple[float, ...], backwards: bool = False
+) -> Items:
+    """All items before each item, or `backwards` all behind it, joined; before the first one stands `nothing`."""
+    if backwards:
+        items = tuple(item.flip(2) for item in items)
+    items = tuple(
         torch.cat([torch.full_like(item[:, :, :1], fill), item[:, :, :-1]], 2)
-        for item, fill in zip(items, nothing, strict=True)
+        for item, fill in zip(prefix(join, items), nothing, strict=True)
     )
+    return tuple(item.flip(2) for item in items) if backwards else items
 
 
 def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:

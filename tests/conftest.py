@@ -19,3 +19,23 @@ def require_or_skip():
         pytest.skip(f"{name}: {reason}")
 
     return decide
+
+
+@pytest.fixture
+def count_elements():
+    """with count_elements() as count: count.total is the number of elements of all tensors made since, count.largest
+    that of the largest one: work and memory without a clock."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        total = largest = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            for made in result if isinstance(result, (tuple, list)) else (result,):
+                if hasattr(made, "numel") and not function.is_view:
+                    self.total += made.numel()
+                    self.largest = max(self.largest, made.numel())
+            return result
+
+    return Count

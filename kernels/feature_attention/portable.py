@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from ..attention_inputs import document_numbers, keep_rows, valid_rows
-from ..scan import Items, entering, prefix
+from ..attention_inputs import document_numbers, keep_rows, valid_rows, working_dtype
+from ..scan import Items, entering
 
 BLOCK = 64
 
@@ -30,9 +30,7 @@ def feature_attention(
     """
     positions, width = value.shape[2:]
     valid = valid_rows(lengths, positions)
-    working = torch.float32
-    for tensor in (query_log, key_log, value):
-        working = torch.promote_types(working, tensor.dtype)
+    working = working_dtype(query_log, key_log, value)
     with torch.autocast(value.device.type, enabled=False):
         query, values = (keep_rows(tensor.to(working), valid) for tensor in (query_log, value))
         key = keep_rows(key_log.to(working), valid, -torch.inf)
@@ -168,12 +166,7 @@ def _state(
     shared = number[..., :1, :] if backwards else number[..., -1:, :]
     inside = _source(query, key, number, number, shared).summed(values)
     items = (inside.peak, inside.content, shared)
-    if backwards:
-        items = tuple(item.flip(2) for item in items)
-    items = entering(prefix(_join, items), nothing=(NOTHING, 0.0, -1))
-    if backwards:
-        items = tuple(item.flip(2) for item in items)
-    peak, content, shared = items
+    peak, content, shared = entering(_join, items, (NOTHING, 0.0, -1), backwards)
     return Source(query, peak, content, number == shared)
 
 

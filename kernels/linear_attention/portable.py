@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional
 
-from ..attention_inputs import document_numbers, keep_rows, valid_rows
-from ..scan import Items, entering, prefix
+from ..attention_inputs import document_numbers, keep_rows, valid_rows, working_dtype
+from ..scan import Items, entering
 
 BLOCK = 64
 
@@ -20,9 +20,7 @@ def linear_attention(
     """See `longmix.kernels.ops.linear_attention`."""
     positions, width = value.shape[2:]
     valid = valid_rows(lengths, positions)
-    working = torch.float32
-    for tensor in (query_features, key_features, value):
-        working = torch.promote_types(working, tensor.dtype)
+    working = working_dtype(query_features, key_features, value)
     with torch.autocast(value.device.type, enabled=False):
         query, key, values = (keep_rows(tensor.to(working), valid) for tensor in (query_features, key_features, value))
         values = functional.pad(values, (0, 1), value=1.0)  # the last column sums the weights
@@ -64,13 +62,8 @@ def _around(
     Of those a block sees one document, that of the last row before it, so a state holds one document.
     """
     shared = number[..., :1, :] if backwards else number[..., -1:, :]
-    items = (torch.where(number == shared, key, 0.0).transpose(-1, -2) @ values, shared)
-    if backwards:
-        items = tuple(item.flip(2) for item in items)
-    items = entering(prefix(_join, items), nothing=(0.0, -1))
-    if backwards:
-        items = tuple(item.flip(2) for item in items)
-    state, shared = items
+    state = torch.where(number == shared, key, 0.0).transpose(-1, -2) @ values
+    state, shared = entering(_join, (state, shared), (0.0, -1), backwards)
     return torch.where(number == shared, query, 0.0) @ state
 
 

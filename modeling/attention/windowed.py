@@ -23,11 +23,12 @@ class WindowedAttention(Attention):
         batch, _, positions, _ = query.shape
         if positions == 0:
             return value
-        reach = self.config.attention_window // 2
-        size = min(max(reach, SMALLEST_BLOCK), positions)
+        reach = outside = self.config.attention_window // 2
+        size = max(reach, SMALLEST_BLOCK)
+        if positions <= size + 2 * outside:  # one block that sees itself costs no more
+            size, outside = positions, 0
         blocks = -(-positions // size)
         missing = blocks * size - positions
-        outside = reach if blocks > 1 else 0
         around = (outside, missing + outside)
 
         query = functional.pad(query, (0, 0, 0, missing)).unflatten(2, (blocks, size))

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from longmix.kernels import ops
 
@@ -173,28 +172,14 @@ def test_half_precision_is_computed_in_fp32(operation, dtype, causal, monkeypatc
     torch.testing.assert_close(wide, result, rtol=0, atol=0)
 
 
-class Elements(TorchDispatchMode):
-    """Counts the elements of all tensors that are made, and of the largest."""
-
-    total = largest = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(tensor, torch.Tensor) and not function.is_view:
-                self.total += tensor.numel()
-                self.largest = max(self.largest, tensor.numel())
-        return result
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("with_documents", [False, True])
-def test_work_and_memory_are_linear_in_the_length(operation, causal, with_documents, monkeypatch):
+def test_work_and_memory_are_linear_in_the_length(operation, causal, with_documents, monkeypatch, count_elements):
     counts = []
     for positions in (1024, 2048):
         tensors = inputs(operation, (1, 1, positions, 64, 64))
         documents = documents_of(1, positions) if with_documents else None
-        with Elements() as elements:
+        with count_elements() as elements:
             run("portable", monkeypatch, operation, *tensors, None, causal, documents).sum().backward()
         counts.append(elements.total)
         assert elements.largest <= 3 * positions * 65  # queries, keys, values and states of m by d + 1 for a block

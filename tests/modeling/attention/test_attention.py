@@ -100,7 +100,7 @@ def test_equals_the_equations_whatever_the_padding_holds(kind, fields, lengths, 
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 62, 63, 64, 65, 66, 127, 128, 129, 1000])
-@pytest.mark.parametrize("positions", [1, 31, 32, 33, 64, 65, 130])
+@pytest.mark.parametrize("positions", [1, 31, 33, 34, 65, 130, 260])
 def test_any_window_in_any_length(window, positions, make):
     module = make("windowed", attention_window=window).double()
     lengths = torch.tensor([positions, positions // 2])
@@ -110,6 +110,19 @@ def test_any_window_in_any_length(window, positions, make):
     for row, n in enumerate(lengths.tolist()):
         if n:
             torch.testing.assert_close(result[row, :n], oracle("windowed", module, x[row, :n]), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in WEIGHTS if kind != "softmax"])
+def test_work_and_memory_are_linear_in_the_length(kind, make, count_elements):
+    module = make(kind, positions=2048, attention_window=9)
+    counts = []
+    for positions in (1024, 2048):
+        mask = torch.arange(positions)[None] < positions - 5
+        with count_elements() as elements:
+            module(torch.randn(1, positions, 16), mask).sum().backward()
+        counts.append(elements.total)
+        assert elements.largest <= positions * 120  # 2 heads of 60 keys at most
+    assert counts[1] < 2.05 * counts[0]
 
 
 def test_gradients(kind, make):
