@@ -35,12 +35,19 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}, CPU only"
 
 
-def append(benchmark: str, case: str, figure: str, values: list[float], unit: str) -> float:
-    """Append the median of `values`, with their range as the spread, and return it."""
+def commit() -> str:
+    """The commit that runs, with a mark where files differ from it."""
     made = provenance()
+    return (made["git_commit"] or "")[:12] + ("+changes" if made["git_diff"] else "")
+
+
+def append(benchmark: str, case: str, figure: str, values: list[float], unit: str, command: str | None = None) -> float:
+    """Append the median of `values`, with their range as the spread, and return it.
+
+    `command`: what to repeat; None: this process's own arguments.
+    """
     ordered = sorted(values)
     median = ordered[len(ordered) // 2] if len(ordered) % 2 else sum(ordered[len(ordered) // 2 - 1 :][:2]) / 2
-    commit = (made["git_commit"] or "")[:12] + ("+changes" if made["git_diff"] else "")
     row = {
         "date": datetime.date.today().isoformat(),
         "benchmark": benchmark,
@@ -50,8 +57,8 @@ def append(benchmark: str, case: str, figure: str, values: list[float], unit: st
         "unit": unit,
         "runs": len(ordered),
         "spread": f"{ordered[0]:.4g}..{ordered[-1]:.4g}",
-        "command": " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
-        "commit": commit,
+        "command": command or " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
+        "commit": commit(),
         "torch": torch.__version__,
         "machine": machine(),
     }

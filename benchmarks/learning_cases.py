@@ -1,0 +1,191 @@
+"""What benchmarks/learning.py trains: one case for each cell of its tables, each a command of longmix."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from longmix.data_prep.files import write_json, write_text
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.shards import LIST_INT32, write_dataset
+from longmix.modeling import MODEL_TYPES
+from longmix.trainer.dataset import ShardedDataset
+from longmix.trainer.run_file import parse_yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "configs"
+CONTROL = "no mixing"
+DISTANCES = (4, 16, 64, 256)
+TASKS = ("copy", "lookup")
+RECORD = "learning.json"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Length of the longest sample, samples of a step, steps."""
+
+    length: int
+    batch: int
+    steps: int
+
+
+# The farther the answer, the longer the samples and the more steps the transformer needs; the same for every mixer.
+RECIPES = {
+    ("copy", 4): Recipe(24, 32, 300),
+    ("copy", 16): Recipe(40, 32, 400),
+    ("copy", 64): Recipe(112, 16, 600),
+    ("copy", 256): Recipe(352, 8, 900),
+    ("lookup", 4): Recipe(24, 32, 200),
+    ("lookup", 16): Recipe(40, 32, 200),
+    ("lookup", 64): Recipe(112, 16, 300),
+    ("lookup", 256): Recipe(352, 8, 400),
+}
+# What a mixer needs beside the fields of its file in configs/model/ to tell left from right.
+PROBE_FIELDS = {"flt": {"directional": True}}
+# About 2 million tokens of English to train on, and a few held out; every one is seen once.
+TEXT_BYTES = 7_400_000
+TEXT_BATCH = 8
+TEXT_LENGTH = 128
+TEXT_VOCABULARY = 4000
+SINGLE = ("deepspeed=null", "precision=fp32", "log.tensorboard=false", "log.every_steps=20", "checkpoint.keep=1")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of `longmix train` and its place in the tables.
+
+    Args:
+        table: copy | lookup | text.
+        row: model type, or CONTROL.
+        distance: of a probe; 0 for text.
+        folder: run folder.
+        arguments: of `longmix train`.
+    """
+
+    table: str
+    row: str
+    distance: int
+    folder: Path
+    arguments: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.table} {self.distance}, {self.row}" if self.distance else f"{self.table}, {self.row}"
+
+    def record(self) -> dict | None:
+        """What is known of the run if it has finished with these arguments."""
+        path = self.folder / RECORD
+        if not path.is_file():
+            return None
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if found["arguments"] == list(self.arguments) else None
+
+    def finish(self, figures: dict) -> None:
+        """Note the run's figures: from here on it counts as finished."""
+        write_json(self.folder / RECORD, {"arguments": list(self.arguments), **figures})
+
+
+def probe_commands(work: Path) -> list[list[str]]:
+    """`longmix prepare` for every task and distance."""
+    return [
+        [
+            *("prepare", "probe", "--task", task, "--distance", str(distance)),
+            *("--length", str(recipe.length), "--samples", str(recipe.batch * recipe.steps)),
+            *("--output", str(probe_folder(work, task, distance))),
+        ]
+        for (task, distance), recipe in RECIPES.items()
+    ]
+
+
+def probe_folder(work: Path, task: str, distance: int) -> Path:
+    return work / "data" / f"{task}-{distance}"
+
+
+def text_folder(work: Path) -> Path:
+    return work / "data" / "text"
+
+
+def control_folder(work: Path, task: str, distance: int) -> Path:
+    return work / "data" / f"{task}-{distance}-alone"
+
+
+def write_control(work: Path, task: str, distance: int) -> None:
+    """The same probe with every token a document of its own, for the control: a transformer then sees no other."""
+    folder, target = probe_folder(work, task, distance), control_folder(work, task, distance)
+    for split in ("train", "validation"):
+        if (target / split / "manifest.json").is_file():
+            continue
+        dataset = ShardedDataset(folder / split)
+        samples = (
+            {**sample, "document_starts": np.arange(len(sample["input_ids"]))}
+            for sample in dataset.read(np.arange(len(dataset)))
+        )
+        fields = {name: value for name, value in vars(dataset.manifest).items() if name not in _REWRITTEN}
+        columns = {**dataset.manifest.columns, "document_starts": LIST_INT32}
+        write_dataset(target / split, samples, columns, **{**fields, "packing": "documents"})
+
+
+_REWRITTEN = ("columns", "samples", "tokens", "shards", "packing")
+
+
+def probe_cases(work: Path) -> list[Case]:
+    """Every mixer, and the control, on every probe."""
+    cases = []
+    for (task, distance), recipe in RECIPES.items():
+        for row in (CONTROL, *MODEL_TYPES):
+            data = (control_folder if row == CONTROL else probe_folder)(work, task, distance)
+            model_type = "transformer" if row == CONTROL else row
+            folder = work / "runs" / f"{task}-{distance}" / row.replace(" ", "-")
+            fields = {"model_type": model_type, **PROBE_FIELDS.get(row, {})}
+            arguments = (
+                str(_model_file(model_type)),
+                str(CONFIGS / "probe.yaml"),
+                *(f"model.{name}={json.dumps(value)}" for name, value in fields.items()),
+                *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
+                *(f"batch.samples={recipe.batch}", f"batch.micro_batch={recipe.batch}"),
+                *(f"optim.max_steps={recipe.steps}", f"checkpoint.every_steps={recipe.steps}"),
+                *(f"eval.every_steps={recipe.steps}", "eval.samples=400", *SINGLE),
+            )
+            cases.append(Case(task, row, distance, folder, arguments))
+    return cases
+
+
+def text_cases(work: Path) -> list[Case]:
+    """Every mixer in masked language modelling on the same tokens: half the layers of its `tiny` file."""
+    data = text_folder(work)
+    manifest = Manifest.load(data / "train")
+    steps = manifest.samples // TEXT_BATCH
+    cases = []
+    for row in MODEL_TYPES:
+        file = _model_file(row)
+        layers = parse_yaml(file.read_text(encoding="utf-8"), str(file))["model"]["num_hidden_layers"]
+        folder = work / "runs" / "text" / row
+        arguments = (
+            *(str(file), str(CONFIGS / "tasks" / "mlm.yaml"), f"model.num_hidden_layers={layers // 2}"),
+            *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
+            *(f"batch.samples={TEXT_BATCH}", f"batch.micro_batch={TEXT_BATCH}", "optim.lr=3e-3"),
+            *("optim.warmup_steps=100", f"optim.max_steps={steps}", f"checkpoint.every_steps={steps}"),
+            *(f"eval.every_steps={steps}", "eval.samples=null", *SINGLE),
+        )
+        cases.append(Case("text", row, 0, folder, arguments))
+    return cases
+
+
+def text_command(work: Path, corpus: Path) -> list[str]:
+    """`longmix prepare` for the beginning of a text file, whose lines stay whole: one document a row, for all alike."""
+    source = work / "data" / "corpus.txt"
+    if not source.is_file():
+        with open(corpus, "rb") as stream:
+            text = stream.read(TEXT_BYTES) + stream.readline()
+        source.parent.mkdir(parents=True, exist_ok=True)
+        write_text(source, text.decode())
+    return [
+        *("prepare", "text", "--source", str(source), "--output", str(text_folder(work))),
+        *("--vocab-size", str(TEXT_VOCABULARY), "--sequence-length", str(TEXT_LENGTH)),
+        *("--packing", "one-per-row", "--workers", "1"),
+    ]
+
+
+def _model_file(model_type: str) -> Path:
+    return CONFIGS / "model" / f"{model_type}_tiny.yaml"
