@@ -39,6 +39,8 @@ class MixerPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules: ClassVar[list[str]] = ["PreNormBlock", "BarePreNormBlock", "PostNormBlock"]
     mixer_class: ClassVar[type[Mixer]]
+    # Parts of the names of parameters that describe a shape (a filter, a mask): decay would deform it.
+    no_weight_decay: ClassVar[tuple[str, ...]] = ()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -11,9 +11,11 @@ def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
     """Trainable parameters in two groups: with weight decay, and without for names that contain a word of `no_decay`.
 
     `norm` also stands for the weights of normalisation layers whatever their names; so do all vectors and scalars of
-    such layers. The comparison ignores case.
+    such layers. The comparison ignores case. Our models name parameters of their own (`no_weight_decay`), such as the
+    taps of a wavelet.
     """
     words = [word.lower() for word in optim.no_decay]
+    own = getattr(model, "no_weight_decay", ())
     of_norms = {
         id(parameter)
         for module in model.modules()
@@ -24,7 +26,11 @@ def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        without = any(word in name.lower() for word in words) or ("norm" in words and id(parameter) in of_norms)
+        without = (
+            any(word in name.lower() for word in words)
+            or any(part in name for part in own)
+            or ("norm" in words and id(parameter) in of_norms)
+        )
         (spared if without else decayed).append(parameter)
     groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": spared, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]

@@ -197,6 +197,7 @@ class ConverterPreTrainedModel(MixerPreTrainedModel):
 
     config_class = ConverterConfig
     mixer_class = Converter
+    no_weight_decay: ClassVar[tuple[str, ...]] = ("polynomial.coefficients",)
     _no_split_modules: ClassVar[list[str]] = [*MixerPreTrainedModel._no_split_modules, "ConverterBlock"]
 
 

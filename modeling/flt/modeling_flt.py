@@ -3,6 +3,8 @@
 Labels such as FL-3 are those of docs/mixers/flt.md, which says how and why this differs from the paper.
 """
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
@@ -71,6 +73,7 @@ class FLTPreTrainedModel(MixerPreTrainedModel):
 
     config_class = FLTConfig
     mixer_class = FLT
+    no_weight_decay: ClassVar[tuple[str, ...]] = ("shared.", "attention.mask.")
 
 
 class FLTModel(FLTPreTrainedModel, MixerModel):

@@ -6,7 +6,9 @@ import math
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForMaskedLM
 
+import longmix.modeling  # noqa: F401  registers our model types
 from longmix.data_prep.errors import UserError
 from longmix.trainer import configuration as configurations
 from longmix.trainer import deepspeed_config
@@ -60,6 +62,25 @@ def test_decay_spares_biases_and_norms_and_every_parameter_stands_once():
     assert {id(parameter) for parameter in spared["params"]} == {id(parameter) for parameter in wanted}
     (group,) = parameter_groups(network, OptimSection(no_decay=[]))
     assert len(group["params"]) == 5
+
+
+def test_what_describes_a_filter_or_a_mask_is_not_decayed():
+    spared_fields = {
+        "converter": ({}, {"polynomial.coefficients"}),
+        "flt": ({}, {"shared.weight", "shared.spectrum.mean", "shared.spectrum.log_width"}),
+        "wavspa": ({"space": "adaptive"}, {"mixer.space.low_pass"}),
+    }
+    for model_type, (fields, expected) in spared_fields.items():
+        config = AutoConfig.for_model(model_type, vocab_size=9, hidden_size=16, num_hidden_layers=1, **fields)
+        model = AutoModelForMaskedLM.from_config(config)
+        spared = {id(parameter) for parameter in parameter_groups(model, OptimSection())[1]["params"]}
+        found = {
+            name
+            for name, parameter in model.named_parameters()
+            if id(parameter) in spared and "bias" not in name and "norm" not in name
+        }
+        assert {name for name in found if not any(name.endswith(end) for end in expected)} == set(), model_type
+        assert len(found) == len(expected), model_type
 
 
 def make_pair(grad_clip, cls=GuardedAdamW):
