@@ -22,8 +22,8 @@ class ConverterConfig(MixerConfig):
         orders: L, the number of factors H_l H_u P of the eigenvector matrix (eq. 7).
         permutations: each order has a fixed random permutation P of the valid tokens; else P is the identity.
         parameter_head: linear | siren (the paper's), what computes eigenvalues and angles from a token.
-        smallest_angle_range: with the linear head, standard deviation of the first head's rotations around a quarter
-            turn at initialisation; the smaller, the farther and the more weakly a head mixes.
+        smallest_angle_range: with the linear head, how far the first head's rotations are from a quarter turn at
+            initialisation, in radians; the smaller, the farther and the more weakly a head mixes.
         largest_angle_range: that of the last head; the others lie between them, in geometric steps.
         polynomial_order: K of kernelution.
         gibbs_kernel: dirichlet (no damping; has the kernel polynomial loss) | fejer | jackson | lanczos | lorentz |

@@ -10,6 +10,8 @@ from torch.nn import functional
 from .configuration_converter import ANGLES_OF_ORDER, ConverterConfig
 from .layers import ScaledLinear, ScaleNorm, unit_norm
 
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+
 
 class Spectrum(NamedTuple):
     """Eigenvalues and angles of every token, in fp32 or float64.
@@ -24,12 +26,16 @@ class Spectrum(NamedTuple):
 
 
 class LinearHead(nn.Module):
-    """One linear map of the normalised token: eigenvalue sin(u_0), angles A = u_1, B = u_2, C = pi / 2 + s_h u_3.
+    """One linear map u of the normalised token: eigenvalue sin(u_0), and angles within s_h of the centre of head h,
 
-    The u start with a standard deviation of 1 at every width. A quarter turn hands a token on unchanged, so that head h
-    starts as a chain of positions of which s_h^2 leaks away at each: the heads' ranges s_h lie geometrically between
-    smallest_angle_range (about 1 / s^2 = 400 tokens) and largest_angle_range. The paper's head hardly mixes at
-    widths of hundreds, and angles of order one for all heads reach 20 tokens.
+        A = s_h u_1,    B = omega_h + s_h u_2,    C = pi / 2 + s_h (1 + u_3 / 2).
+
+    The u start with a standard deviation of 1 at every width. The ranges s_h lie in geometric steps between
+    smallest_angle_range and largest_angle_range. A quarter turn hands the carried row on unchanged, so that a head
+    starts as a chain of positions from which s_h^2 leaks away at each. B is the phase that the carried row gets at each
+    position: kept close to omega_h, it tells distances apart, where phases that differ from token to token would drown
+    what comes from afar. The frequencies omega_h are spread over the circle by the golden ratio, so that heads of
+    similar ranges have unlike ones.
     """
 
     def __init__(self, config: ConverterConfig):
@@ -41,21 +47,19 @@ class LinearHead(nn.Module):
     def forward(self, hidden_states: torch.Tensor) -> Spectrum:
         """(B, N, D) -> eigenvalues and angles."""
         config = self.config
+        heads = config.num_attention_heads
         wide = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
         normalised = functional.rms_norm(wide, (config.hidden_size,), eps=config.layer_norm_eps)
         drawn = self.projection(normalised.to(hidden_states.dtype)).to(wide.dtype)
-        drawn = drawn.unflatten(-1, (config.num_attention_heads, -1)).transpose(1, 2)
+        drawn = drawn.unflatten(-1, (heads, -1)).transpose(1, 2)
         a, b, c = drawn[..., 1:].unflatten(-1, (config.orders, 2, 3)).movedim(3, 2).unbind(-1)
-        # Computed here in full precision: close to a quarter turn, bf16 has no room for small ranges.
-        ranges = torch.linspace(
-            math.log(config.smallest_angle_range),
-            math.log(config.largest_angle_range),
-            config.num_attention_heads,
-            device=wide.device,
-            dtype=wide.dtype,
-        ).exp()
-        c = math.pi / 2 + ranges[:, None, None, None] * c
-        return Spectrum(drawn[..., 0].sin(), torch.stack([a, b, c], -1))
+        # The centres are added here in full precision: next to a quarter turn bf16 has no room for small ranges.
+        limits = math.log(config.smallest_angle_range), math.log(config.largest_angle_range)
+        ranges = torch.linspace(*limits, heads, device=wide.device, dtype=wide.dtype).exp()
+        turns = torch.arange(heads, device=wide.device, dtype=wide.dtype) * GOLDEN_RATIO
+        ranges, frequencies = ranges[:, None, None, None], (2 * math.pi * turns.frac())[:, None, None, None]
+        angles = [ranges * a, frequencies + ranges * b, math.pi / 2 + ranges * (1 + c / 2)]
+        return Spectrum(drawn[..., 0].sin(), torch.stack(angles, -1))
 
 
 class SirenHead(nn.Module):

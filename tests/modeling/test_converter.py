@@ -87,12 +87,17 @@ def test_equal_eigenvalues_do_not_mix(make_mixer):
     torch.testing.assert_close(matrix, expected.expand(1, 2, -1, -1, -1), rtol=0, atol=1e-5)
 
 
-def test_heads_differ_and_angles_fill_their_ranges(make_mixer):
+def test_angles_lie_around_the_centres_of_their_heads(make_mixer):
     mixer = make_mixer("converter", hidden_size=64, num_attention_heads=4)
-    angles = mixer.parameter_head(torch.randn(2, 500, 64)).angles
-    quarter = angles[..., 2] - math.pi / 2
-    assert quarter.std((0, 2, 3, 4)).tolist() == pytest.approx([0.05, 0.136, 0.368, 1.0], rel=0.5)
-    assert not torch.allclose(angles[:, 0], angles[:, 1])
+    with torch.no_grad():
+        mixer.parameter_head.projection.bias.zero_()
+    angles = mixer.parameter_head(torch.randn(8, 500, 64)).angles
+    ranges = torch.tensor([0.05, 0.13572, 0.36840, 1.0])
+    a, b, c = ((angles[..., kind].movedim(1, 0).flatten(1)) for kind in range(3))
+    for values, centre, spread in ((a, 0, 1), (b, torch.arange(4) * math.pi * (5**0.5 - 1), 1), (c, None, 0.5)):
+        expected = math.pi / 2 + ranges if centre is None else centre % (2 * math.pi) * torch.ones(4)
+        assert ((values.mean(1) - expected).abs() < 0.1 * ranges).all()
+        assert ((values.std(1) / (spread * ranges) - 1).abs() < 0.5).all()
 
 
 def test_permutations_of_shorter_sequences_are_restrictions(make_mixer, make_model):
@@ -174,7 +179,12 @@ def test_gibbs_factors_of_table_6(make_config):
         "dirichlet": [1, 1, 1, 1],
         "fejer": [1, 0.75, 0.5, 0.25],
         "jackson": [1, math.cos(math.pi / 5), 1 / math.sqrt(5), (5 - math.sqrt(5)) / 20],
-        "lanczos": [1, (math.sin(math.pi / 4) * 4 / math.pi) ** 3, (2 / math.pi) ** 3, (math.sin(math.pi / 4) * 4 / (3 * math.pi)) ** 3],
+        "lanczos": [
+            1,
+            (math.sin(math.pi / 4) * 4 / math.pi) ** 3,
+            (2 / math.pi) ** 3,
+            (math.sin(math.pi / 4) * 4 / (3 * math.pi)) ** 3,
+        ],
         "lorentz": [1, math.sinh(3) / math.sinh(4), math.sinh(2) / math.sinh(4), math.sinh(1) / math.sinh(4)],
         "vekic": [1, 0.5 + 0.5 * math.tanh(4 / 3), 0.5, 0.5 - 0.5 * math.tanh(4 / 3)],
         "wang": [1, math.exp(-1 / 4), math.exp(-1), math.exp(-9 / 4)],

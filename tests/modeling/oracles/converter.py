@@ -72,8 +72,12 @@ def linear(head, x, number):
     drawn = drawn[:, number]
     smallest, largest = config.smallest_angle_range, config.largest_angle_range
     share = number / (config.num_attention_heads - 1) if config.num_attention_heads > 1 else 0
-    angles = drawn[:, 1:].reshape(len(x), config.orders, 2, 3).clone()
-    angles[..., 2] = math.pi / 2 + smallest * (largest / smallest) ** share * angles[..., 2]
+    u = drawn[:, 1:].reshape(len(x), config.orders, 2, 3)
+    own_range = smallest * (largest / smallest) ** share
+    frequency = 2 * math.pi * number * (math.sqrt(5) - 1) / 2
+    angles = torch.stack(
+        [own_range * u[..., 0], frequency + own_range * u[..., 1], math.pi / 2 + own_range * (1 + u[..., 2] / 2)], 3
+    )
     return torch.sin(drawn[:, 0]), angles
 
 
