@@ -54,6 +54,7 @@ PARTS = ("probes", "text")
 def main() -> int:
     arguments = _parse()
     torch.set_num_threads(1)
+    transformers.logging.disable_progress_bar()
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     failed = []
@@ -156,7 +157,7 @@ def probe_figures(case: Case) -> dict:
     evaluation, _ = _metrics(case)
     figures = {name: evaluation[name] for name in ("accuracy", "loss")}
     if case.table == "copy" and case.row != CONTROL:
-        distances = [distance for distance in DISTANCES if distance <= case.distance]
+        distances = [distance for distance in (1, *DISTANCES) if distance <= case.distance]
         length = RECIPES[case.table, case.distance].length
         model = transformers.AutoModelForTokenClassification.from_pretrained(case.folder / "model")
         torch.manual_seed(0)

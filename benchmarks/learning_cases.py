@@ -32,17 +32,17 @@ class Recipe:
 
 # The farther the answer, the longer the samples and the more steps the transformer needs; the same for every mixer.
 RECIPES = {
-    ("copy", 4): Recipe(24, 32, 300),
+    ("copy", 4): Recipe(24, 32, 200),
     ("copy", 16): Recipe(40, 32, 400),
     ("copy", 64): Recipe(112, 16, 600),
-    ("copy", 256): Recipe(352, 8, 900),
-    ("lookup", 4): Recipe(24, 32, 200),
-    ("lookup", 16): Recipe(40, 32, 200),
-    ("lookup", 64): Recipe(112, 16, 300),
+    ("copy", 256): Recipe(352, 8, 800),
+    ("lookup", 4): Recipe(24, 32, 300),
+    ("lookup", 16): Recipe(40, 32, 300),
+    ("lookup", 64): Recipe(112, 16, 400),
     ("lookup", 256): Recipe(352, 8, 400),
 }
 # What a mixer needs beside the fields of its file in configs/model/ to tell left from right.
-PROBE_FIELDS = {"flt": {"directional": True}}
+PROBE_FIELDS = {"flt": {"directional": True, "frequency_sampling": "stratified"}}
 # About 2 million tokens of English to train on, and a few held out; every one is seen once.
 TEXT_BYTES = 7_400_000
 TEXT_BATCH = 8

@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from pathlib import Path
 
 from learning_cases import CONTROL, DISTANCES, TASKS, Case, probe_cases, text_cases, text_folder
@@ -19,6 +20,7 @@ UNITS = {
 }
 REACHED = 0.9
 ABSENT = "–"
+WIDTH = 120
 
 
 def redraw(path: Path, work: Path) -> None:
@@ -57,7 +59,7 @@ def _probe_table(probes: dict) -> str:
                 found = probes.get((task, distance, row))
                 cells.append(ABSENT if found is None else _percent(found["accuracy"], row != CONTROL))
         rows.append([row if row == CONTROL else f"`{row}`", *cells])
-    return f"{_table(header, rows)}\n\n{_made(probes.values())}"
+    return f"{_table(header, rows)}\n\n{textwrap.fill(_made(probes.values()), WIDTH)}"
 
 
 def _percent(value: float, mark: bool) -> str:
@@ -67,7 +69,7 @@ def _percent(value: float, mark: bool) -> str:
 
 def _influence_table(probes: dict) -> str:
     """Each mixer before training, and after training to copy, where it missed."""
-    header = ["", "", "accuracy", *(str(distance) for distance in DISTANCES)]
+    header = ["", "", "accuracy", *(f"at {distance}" for distance in (1, *DISTANCES))]
     rows = []
     for row in MODEL_TYPES:
         copies = {distance: probes.get(("copy", distance, row)) for distance in DISTANCES}
@@ -83,7 +85,7 @@ def _influence_table(probes: dict) -> str:
 
 
 def _curve(influence: dict[str, float]) -> list[str]:
-    return [f"{influence[str(distance)]:.1e}" if str(distance) in influence else "" for distance in DISTANCES]
+    return [f"{influence[str(distance)]:.1e}" if str(distance) in influence else "" for distance in (1, *DISTANCES)]
 
 
 def _text_table(work: Path, cases: list[Case]) -> str:
@@ -112,9 +114,10 @@ def _text_table(work: Path, cases: list[Case]) -> str:
     about = counted["about"]
     source = (
         f"Text: the first {about['bytes'] / 1e6:.1f} MB of {about['corpus']}, {about['tokens']:,} tokens to train on, "
-        f"a vocabulary of {about['vocabulary']:,}; {about['masked']:,} masked positions to evaluate at. "
+        f"a vocabulary of {about['vocabulary']:,}; {about['masked']:,} positions to evaluate at. "
     )
-    return f"{_table(header, rows)}\n\n{source}{_made(found for found in records.values() if found is not None)}"
+    made = _made(found for found in records.values() if found is not None)
+    return f"{_table(header, rows)}\n\n{textwrap.fill(source + made, WIDTH)}"
 
 
 def _number(value: float | None) -> str:

@@ -78,7 +78,8 @@ class NeighbourBigram:
         pairs = [sample["input_ids"] for sample in dataset.read(indices)]
         left = np.concatenate([tokens[:-1] for tokens in pairs])
         right = np.concatenate([tokens[1:] for tokens in pairs])
-        counts = np.bincount(np.concatenate(pairs), minlength=self.vocab_size) * self.ordinary
+        # One more of each: a token that training never shows has a small probability, not none.
+        counts = (np.bincount(np.concatenate(pairs), minlength=self.vocab_size) + 1) * self.ordinary
         self.unigram = counts / counts.sum()
         self.after = self._conditional(left, right)
         self.before = self._conditional(right, left)
@@ -119,12 +120,11 @@ class NeighbourBigram:
     def evaluate(self, where: Positions) -> dict[str, float]:
         """`masked_accuracy` and `loss` (nats) at these positions, as the trainer's figures are called."""
         hits, loss = 0, 0.0
-        smallest = 1 / (self.unigram > 0).sum() / len(where)  # of a token that training never showed
         for _, chunk in _chunks(where):
             weights = np.stack([self._weights_of(case) for case in map(tuple, chunk.known().tolist())])
             mixed = np.einsum("pnv,np->nv", self._parts(chunk), weights)
             hits += int((mixed.argmax(axis=1) == chunk.targets).sum())
-            loss -= float(np.log(np.maximum(mixed[np.arange(len(chunk)), chunk.targets], smallest)).sum())
+            loss -= float(np.log(mixed[np.arange(len(chunk)), chunk.targets]).sum())
         return {"masked_accuracy": hits / len(where), "loss": loss / len(where)}
 
     def _weights_of(self, case: tuple[bool, ...]) -> np.ndarray:

@@ -4,6 +4,7 @@ import csv
 import datetime
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -36,9 +37,11 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit that runs, with a mark where files differ from it."""
+    """The commit that runs, with a mark where files differ from it; what benchmarks write themselves does not count."""
     made = provenance()
-    return (made["git_commit"] or "")[:12] + ("+changes" if made["git_diff"] else "")
+    changed = re.findall(r"^diff --git a/(\S+)", made["git_diff"] or "", re.MULTILINE)
+    changed = [name for name in changed if name != "benchmarks/results.csv" and not name.startswith("docs/")]
+    return (made["git_commit"] or "")[:12] + ("+changes" if changed else "")
 
 
 def append(benchmark: str, case: str, figure: str, values: list[float], unit: str, command: str | None = None) -> float:

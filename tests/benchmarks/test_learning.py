@@ -114,7 +114,7 @@ def test_a_mixer_without_a_matrix_is_refused(script):
 def test_tables_are_redrawn_between_their_marks(script, work, tmp_path):
     tables, cases = script("learning_tables"), script("learning_cases")
     made = {"made": {"date": "2026-01-02", "commit": "abc", "machine": "one core"}}
-    curve = {"0": 1.0, "4": 0.25, "16": 0.5}
+    curve = {"0": 1.0, "1": 0.75, "4": 0.25, "16": 0.5}
     for case in cases.probe_cases(work):
         if case.table == "copy" and case.distance == 16:
             case.folder.mkdir(parents=True)
@@ -130,8 +130,8 @@ def test_tables_are_redrawn_between_their_marks(script, work, tmp_path):
     for line in ("| `flt` | – | *50.0* | – |", "| `wavspa` | – | 95.1 | – |", "| no mixing | – | 6.0 | – |"):
         assert text.count(line) == 1
     # The curve stands for every mixer before training, and for what missed after it.
-    assert text.count("| untrained |  | 2.5e-01 | 5.0e-01 |  |  |") == len(MODEL_TYPES)
-    assert text.count("|  | copy 16 | *50.0* | 2.5e-01 | 5.0e-01 |") == text.count("|  | copy 16 |") == 1
+    assert text.count("| untrained |  | 7.5e-01 | 2.5e-01 | 5.0e-01 |  |  |") == len(MODEL_TYPES)
+    assert text.count("|  | copy 16 | *50.0* | 7.5e-01 | 2.5e-01 | 5.0e-01 |") == text.count("|  | copy 16 |") == 1
     assert text.count("Measured 2026-01-02 at commit abc on one core.") == 1
 
 

@@ -68,7 +68,7 @@ def test_loss_and_accuracy_are_those_of_the_mixture_written_out(script, dataset,
         probabilities = np.zeros(VOCABULARY)
         for token in range(VOCABULARY):
             parts = [
-                ordinary.count(token) / len(ordinary),
+                (ordinary.count(token) + 1) / (len(ordinary) + 9) if token not in SPECIAL else 0,
                 behind.count(token) / max(len(behind), 1),
                 ahead.count(token) / max(len(ahead), 1),
                 float(shown == token),
