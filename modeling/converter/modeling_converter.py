@@ -45,7 +45,9 @@ class Converter(Mixer):
     - values start as large as the tokens (CV-11), and zeta is a sigmoid that starts at one half (CV-10);
     - padding and the bounds of documents are rotated by zero, which isolates them exactly.
 
-    In pre-norm blocks the output is W [Re; Im] + b; in the paper's, zeta Re + (1 - zeta) Im.
+    In pre-norm blocks the output is W [Re z; Im z] + b with z = Phi^-1 exp(i p) Phi V - exp(i p) V, what the tokens get
+    from each other: a token itself goes by the residual connection, and its own value, nearly all of Phi^-1 exp(i p)
+    Phi V at first, would drown them. In the paper's blocks it is zeta Re + (1 - zeta) Im, and nothing is subtracted.
     """
 
     isolates_documents = True
@@ -93,7 +95,10 @@ class Converter(Mixer):
         coordinates: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See Mixer."""
-        return keep_valid(self.readout(self.convolve(hidden_states, attention_mask, document_ids)), attention_mask)
+        mixed, own = self._convolve(hidden_states, attention_mask, document_ids)
+        if self.config.block_style == "prenorm":
+            mixed = mixed - own
+        return keep_valid(self.readout(mixed.to(hidden_states.dtype)), attention_mask)
 
     def convolve(
         self,
@@ -102,11 +107,22 @@ class Converter(Mixer):
         document_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The complex result of eq. 8 or 12, before it becomes real: (B, N, D) -> (B, N, 2, D), zero on padding."""
-        hidden_states = keep_valid(hidden_states, attention_mask)
-        heads = self.config.num_attention_heads
-        value = self.dropout(self.value(hidden_states)).unflatten(2, (2, heads, -1)).permute(0, 1, 3, 4, 2)
-        mixed = ops.givens_mix(value, *self._operator(hidden_states, attention_mask, document_ids))
-        return mixed.permute(0, 1, 4, 2, 3).flatten(3)
+        return self._convolve(hidden_states, attention_mask, document_ids)[0].to(hidden_states.dtype)
+
+    def _convolve(
+        self, hidden_states: torch.Tensor, mask: torch.Tensor | None, document_ids: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The convolution, and each token's own value times its eigenvalue: (B, N, 2, D) in fp32 or float64."""
+        hidden_states = keep_valid(hidden_states, mask)
+        wide = torch.promote_types(hidden_states.dtype, torch.float32)
+        value = self.dropout(self.value(hidden_states)).to(wide)
+        value = value.unflatten(2, (2, self.config.num_attention_heads, -1)).permute(0, 1, 3, 4, 2)
+        upper, lower, phase, lengths, permutation = self._operator(hidden_states, mask, document_ids)
+        mixed = ops.givens_mix(value, upper, lower, phase, lengths, permutation)
+        real, imaginary = value.unbind(-1)
+        cosine, sine = (table.transpose(1, 2)[..., None] for table in (phase.cos(), phase.sin()))
+        own = torch.stack([real * cosine - imaginary * sine, real * sine + imaginary * cosine], -1)
+        return tuple(pairs.permute(0, 1, 4, 2, 3).flatten(3) for pairs in (mixed, own))
 
     def mixing_matrix(
         self,

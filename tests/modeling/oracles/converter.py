@@ -8,16 +8,23 @@ import torch
 
 def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
     """x (N, D) float64 -> (N, D)."""
-    return readout(mixer, convolution(mixer, x, document_ids))
+    mixed = convolution(mixer, x, document_ids)
+    if mixer.config.block_style == "prenorm":
+        own = torch.cat([torch.exp(1j * phase(mixer, x, h))[:, None] * v for h, v in enumerate(values(mixer, x))], 1)
+        mixed = mixed - own
+    return readout(mixer, mixed)
 
 
 def convolution(mixer, x, document_ids=None):
     """The complex values M V of all heads, (N, D) complex128."""
+    return torch.cat([matrix(mixer, x, h, document_ids) @ v for h, v in enumerate(values(mixer, x))], 1)
+
+
+def values(mixer, x):
+    """V of each head, (N, d) complex128."""
     width, heads = mixer.config.hidden_size, mixer.config.num_attention_heads
-    values = torch.complex(x @ mixer.value.weight[:width].T, x @ mixer.value.weight[width:].T)
-    size = width // heads
-    parts = [matrix(mixer, x, h, document_ids) @ values[:, h * size : (h + 1) * size] for h in range(heads)]
-    return torch.cat(parts, 1)
+    together = torch.complex(x @ mixer.value.weight[:width].T, x @ mixer.value.weight[width:].T)
+    return together.split(width // heads, 1)
 
 
 def readout(mixer, mixed):
@@ -33,7 +40,7 @@ def matrix(mixer, x, head, document_ids=None):
     """Phi^-1 exp(i p(Lambda)) Phi of one head, (N, N) complex128."""
     config = mixer.config
     n = len(x)
-    eigenvalue, angles = {"linear": linear, "siren": siren}[config.parameter_head](mixer.parameter_head, x, head)
+    angles = spectrum(mixer, x, head)[1]
     phi = torch.eye(n, dtype=torch.complex128)
     for order in range(config.orders):
         h_lower, h_upper = torch.eye(n, dtype=torch.complex128), torch.eye(n, dtype=torch.complex128)
@@ -45,12 +52,23 @@ def matrix(mixer, x, head, document_ids=None):
         if config.permutations:
             keys = mixer.permutation_keys[order].tolist()
             phi = phi @ torch.eye(n, dtype=torch.complex128)[sorted(range(n), key=lambda place: keys[place])]
-    if config.operator == "kernelution":
-        eigenvalue = polynomial(config, mixer.polynomial.coefficients[head], eigenvalue)
-    result = torch.linalg.inv(phi) @ torch.diag(torch.exp(1j * eigenvalue)) @ phi
+    result = torch.linalg.inv(phi) @ torch.diag(torch.exp(1j * phase(mixer, x, head))) @ phi
     identity = torch.eye(n, dtype=torch.complex128)
     torch.testing.assert_close(result.conj().T @ result, identity, rtol=0, atol=1e-12)
     return result
+
+
+def spectrum(mixer, x, head):
+    """Eigenvalues (N,) and angles (N, L, 2, 3)."""
+    return {"linear": linear, "siren": siren}[mixer.config.parameter_head](mixer.parameter_head, x, head)
+
+
+def phase(mixer, x, head):
+    """Lambda of eq. 8, or p(Lambda) of eq. 12."""
+    eigenvalues = spectrum(mixer, x, head)[0]
+    if mixer.config.operator == "synvolution":
+        return eigenvalues
+    return polynomial(mixer.config, mixer.polynomial.coefficients[head], eigenvalues)
 
 
 def givens(n, k, angles):
