@@ -95,10 +95,10 @@ class Converter(Mixer):
         coordinates: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See Mixer."""
-        mixed, own = self._convolve(hidden_states, attention_mask, document_ids)
+        mixed, value, phase = self._convolve(hidden_states, attention_mask, document_ids)
         if self.config.block_style == "prenorm":
-            mixed = mixed - own
-        return keep_valid(self.readout(mixed.to(hidden_states.dtype)), attention_mask)
+            mixed = mixed - turn(value, phase)
+        return keep_valid(self.readout(join_heads(mixed).to(hidden_states.dtype)), attention_mask)
 
     def convolve(
         self,
@@ -107,22 +107,19 @@ class Converter(Mixer):
         document_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The complex result of eq. 8 or 12, before it becomes real: (B, N, D) -> (B, N, 2, D), zero on padding."""
-        return self._convolve(hidden_states, attention_mask, document_ids)[0].to(hidden_states.dtype)
+        mixed, *_ = self._convolve(hidden_states, attention_mask, document_ids)
+        return join_heads(mixed).to(hidden_states.dtype)
 
     def _convolve(
         self, hidden_states: torch.Tensor, mask: torch.Tensor | None, document_ids: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The convolution, and each token's own value times its eigenvalue: (B, N, 2, D) in fp32 or float64."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The convolution of the values, the values, both (B, N, H, d, 2), and the phase (B, H, N); fp32 or float64."""
         hidden_states = keep_valid(hidden_states, mask)
         wide = torch.promote_types(hidden_states.dtype, torch.float32)
         value = self.dropout(self.value(hidden_states)).to(wide)
         value = value.unflatten(2, (2, self.config.num_attention_heads, -1)).permute(0, 1, 3, 4, 2)
         upper, lower, phase, lengths, permutation = self._operator(hidden_states, mask, document_ids)
-        mixed = ops.givens_mix(value, upper, lower, phase, lengths, permutation)
-        real, imaginary = value.unbind(-1)
-        cosine, sine = (table.transpose(1, 2)[..., None] for table in (phase.cos(), phase.sin()))
-        own = torch.stack([real * cosine - imaginary * sine, real * sine + imaginary * cosine], -1)
-        return tuple(pairs.permute(0, 1, 4, 2, 3).flatten(3) for pairs in (mixed, own))
+        return ops.givens_mix(value, upper, lower, phase, lengths, permutation), value, phase
 
     def mixing_matrix(
         self,
@@ -166,6 +163,18 @@ class Converter(Mixer):
     def auxiliary_loss(self) -> torch.Tensor | None:
         """The kernel polynomial loss (eq. 11) of a kernelution with the dirichlet kernel, else None."""
         return None if self.polynomial is None else self.polynomial.loss()
+
+
+def turn(value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
+    """Values (B, N, H, d, 2) times exp(i phase), phase (B, H, N)."""
+    real, imaginary = value.unbind(-1)
+    cosine, sine = (table.transpose(1, 2)[..., None] for table in (phase.cos(), phase.sin()))
+    return torch.stack([real * cosine - imaginary * sine, real * sine + imaginary * cosine], -1)
+
+
+def join_heads(value: torch.Tensor) -> torch.Tensor:
+    """(B, N, H, d, 2) -> pairs (B, N, 2, D)."""
+    return value.permute(0, 1, 4, 2, 3).flatten(3)
 
 
 def permute_documents(keys: torch.Tensor, document_ids: torch.Tensor) -> torch.Tensor:
