@@ -41,8 +41,12 @@ RECIPES = {
     ("lookup", 64): Recipe(112, 16, 400),
     ("lookup", 256): Recipe(352, 8, 400),
 }
-# What a mixer needs beside the fields of its file in configs/model/ to tell left from right.
-PROBE_FIELDS = {"flt": {"directional": True, "frequency_sampling": "stratified"}}
+# What a mixer needs beside the fields of its file in configs/model/: FLT to tell left from right, Converter to tell
+# distances apart, which takes several heads together.
+PROBE_FIELDS = {
+    "converter": {"num_attention_heads": 16},
+    "flt": {"directional": True, "frequency_sampling": "stratified"},
+}
 # About 2 million tokens of English to train on, and a few held out; every one is seen once.
 TEXT_BYTES = 7_400_000
 TEXT_BATCH = 8
