@@ -30,21 +30,22 @@ class Recipe:
     steps: int
 
 
-# The farther the answer, the longer the samples and the more steps the transformer needs; the same for every mixer.
+# The same for every mixer: the farther the answer, the longer the samples, and the more steps the transformer needs; at
+# distances 4 and 16 of copying, as many as the slowest mixer needs.
 RECIPES = {
-    ("copy", 4): Recipe(24, 32, 200),
-    ("copy", 16): Recipe(40, 32, 400),
+    ("copy", 4): Recipe(16, 32, 800),
+    ("copy", 16): Recipe(34, 32, 1200),
     ("copy", 64): Recipe(112, 16, 600),
-    ("copy", 256): Recipe(352, 8, 800),
+    ("copy", 256): Recipe(352, 8, 750),
     ("lookup", 4): Recipe(24, 32, 300),
     ("lookup", 16): Recipe(40, 32, 300),
     ("lookup", 64): Recipe(112, 16, 400),
-    ("lookup", 256): Recipe(352, 8, 400),
+    ("lookup", 256): Recipe(352, 8, 350),
 }
 # What a mixer needs beside the fields of its file in configs/model/: FLT to tell left from right, Converter to tell
 # distances apart, which takes several heads together.
 PROBE_FIELDS = {
-    "converter": {"num_attention_heads": 16},
+    "converter": {"num_attention_heads": 16, "smallest_angle_range": 0.1, "largest_angle_range": 0.5},
     "flt": {"directional": True, "frequency_sampling": "stratified"},
 }
 # About 2 million tokens of English to train on, and a few held out; every one is seen once.
