@@ -36,7 +36,7 @@ RECIPES = {
     ("copy", 4): Recipe(16, 32, 800),
     ("copy", 16): Recipe(34, 32, 1200),
     ("copy", 64): Recipe(112, 16, 600),
-    ("copy", 256): Recipe(352, 8, 750),
+    ("copy", 256): Recipe(352, 8, 850),
     ("lookup", 4): Recipe(24, 32, 300),
     ("lookup", 16): Recipe(40, 32, 300),
     ("lookup", 64): Recipe(112, 16, 400),
