@@ -1,43 +1,115 @@
 """Which implementation of an operation runs.
 
-The environment variable LONGMIX_KERNELS = auto | reference | portable overrides the choice.
+| name | what it is | where |
+|---|---|---|
+| reference | the equations, in float64 | everywhere |
+| portable | fast plain PyTorch | everywhere |
+| cpu | C++, compiled at the first use | CPU, with a C++ compiler |
+| triton | Triton | GPU; CPU under Triton's interpreter (TRITON_INTERPRET=1) |
+
+`auto` takes cpu on a CPU and triton on a GPU, and portable where they cannot run. The environment variable
+LONGMIX_KERNELS overrides it with one of the names.
 """
 
+import functools
+import importlib
+import importlib.util
 import os
+import warnings
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 
 ENVIRONMENT_VARIABLE = "LONGMIX_KERNELS"
-CHOICES = ("auto", "reference", "portable")
-OPERATIONS = (
-    "feature_attention",
-    "givens_mix",
-    "lifting_analysis",
-    "lifting_synthesis",
-    "linear_attention",
-    "link_mix",
-    "spectral_filter",
-    "wavelet_analysis",
-    "wavelet_synthesis",
-)
+CHOICES = ("auto", "reference", "portable", "cpu", "triton")
+# Operation -> its folder.
+OPERATIONS = {
+    "feature_attention": "feature_attention",
+    "givens_mix": "givens_mix",
+    "lifting_analysis": "lifting",
+    "lifting_synthesis": "lifting",
+    "linear_attention": "linear_attention",
+    "link_mix": "link_mix",
+    "spectral_filter": "spectral_filter",
+    "wavelet_analysis": "wavelet",
+    "wavelet_synthesis": "wavelet",
+}
+# Implementation -> its module in the operation's folder.
+_MODULES = {"cpu": "cpu", "triton": "gpu"}
 
 
 def implementation(operation: str, device: torch.device | str) -> str:
-    """Name of the implementation that `operation` runs on `device`: "reference" or "portable".
+    """Name of the implementation that `operation` runs on `device`.
 
     Raises:
-        ValueError: unknown operation, or LONGMIX_KERNELS has a value that is not one of `CHOICES`.
+        ValueError: unknown operation; LONGMIX_KERNELS has a value that is not one of `CHOICES`, or names an
+            implementation that cannot run, with the reason.
     """
     if operation not in OPERATIONS:
         raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join(OPERATIONS)}")
-    torch.device(device)
+    kind = torch.device(device).type
     choice = os.environ.get(ENVIRONMENT_VARIABLE, "auto")
     if choice not in CHOICES:
         raise ValueError(f"{ENVIRONMENT_VARIABLE} is {choice!r}; allowed: {', '.join(CHOICES)}")
-    return "portable" if choice == "auto" else choice
+    if choice in _MODULES:
+        reason = obstacle(operation, choice, kind)
+        if reason is not None:
+            raise ValueError(f"{ENVIRONMENT_VARIABLE} is {choice!r}, but {operation} cannot run so: {reason}")
+        return choice
+    if choice != "auto":
+        return choice
+    native = "triton" if kind == "cuda" else "cpu"
+    if kind not in ("cpu", "cuda") or obstacle(operation, native, kind) is not None:
+        return "portable"
+    return native
+
+
+@functools.cache
+def obstacle(operation: str, name: str, kind: str) -> str | None:
+    """Why implementation `name`, cpu or triton, cannot run `operation` on a device of a kind; None if it can."""
+    module = f"longmix.kernels.{OPERATIONS[operation]}.{_MODULES[name]}"
+    try:
+        if importlib.util.find_spec(module) is None:
+            return f"it has no {name} implementation"
+    except ModuleNotFoundError:
+        return "longmix is not installed"
+    if name == "triton":
+        if importlib.util.find_spec("triton") is None:
+            return "triton is not installed"
+        if kind != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+            return f"triton needs a GPU, not {kind}, or its interpreter (TRITON_INTERPRET=1)"
+        return None
+    if kind != "cpu":
+        return f"it is for the CPU, not for {kind}"
+    from .build import BuildError
+
+    try:
+        importlib.import_module(module).load()
+    except BuildError as error:
+        warnings.warn(f"{error}; plain PyTorch runs in place of the C++ kernels", stacklevel=2)
+        return str(error)
+    return None
 
 
 def select(operation: str, device: torch.device, implementations: dict[str, Callable]) -> Callable:
-    """The one of `implementations`, by name, that `operation` runs on `device`."""
-    return implementations[implementation(operation, device)]
+    """What `operation` runs on `device`: one of `implementations`, by name, or the operator of hand-written kernels."""
+    name = implementation(operation, device)
+    if name in _MODULES:
+        return getattr(_operator(OPERATIONS[operation]), operation)
+    return implementations[name]
+
+
+def kernels(operation: str, device: torch.device) -> ModuleType:
+    """The module, cpu.py or gpu.py of the operation's folder, whose functions compute on `device`."""
+    name = implementation(operation, device)
+    if name not in _MODULES:
+        # The operator was chosen before LONGMIX_KERNELS changed, or in a compiled graph: take what can run.
+        name = "triton" if device.type == "cuda" else "cpu"
+    return importlib.import_module(f"longmix.kernels.{OPERATIONS[operation]}.{_MODULES[name]}")
+
+
+@functools.cache
+def _operator(folder: str) -> ModuleType:
+    """The module that registers an operation with torch.library."""
+    return importlib.import_module(f"longmix.kernels.{folder}.operator")

@@ -1,0 +1,121 @@
+"""Compiles the C++ kernels at their first use and keeps them for later processes.
+
+A library is found by everything that it depends on: its sources, the compiler, the flags and the features of the CPU, so
+that different machines can share a home. It is compiled to a temporary name under a lock and renamed: a build that is
+interrupted leaves nothing that a later one would take for a library, or wait for.
+"""
+
+import ctypes
+import fcntl
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+FOLDER = Path(__file__).parent
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-O3", "-std=gnu++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
+
+
+class BuildError(RuntimeError):
+    """A library cannot be built; the message says why, in one line."""
+
+
+@functools.cache
+def library(source: str) -> ctypes.CDLL:
+    """The library of a C++ file of this folder, e.g. "link_mix/cpu.cpp", compiled if it has not been.
+
+    Raises:
+        BuildError: no compiler, or it fails.
+    """
+    compiler = find_compiler()
+    path = FOLDER / source
+    folder = _cache_folder()
+    target = folder / f"{path.parent.name}-{_key(path, compiler)}.so"
+    if not target.is_file():
+        with open(folder / f"{target.stem}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however it ends
+            if not target.is_file():
+                _compile(compiler, path, target)
+    return ctypes.CDLL(str(target))
+
+
+def find_compiler() -> str:
+    """Path of the C++ compiler: the environment variable CXX, or the first of COMPILERS on PATH.
+
+    Raises:
+        BuildError: there is none.
+    """
+    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
+    for name in candidates:
+        found = shutil.which(name)
+        if found:
+            return found
+    raise BuildError(f"no C++ compiler ({', '.join(candidates)}) on PATH")
+
+
+def _compile(compiler: str, source: Path, target: Path) -> None:
+    for left in target.parent.glob(f".{target.stem}.*"):
+        left.unlink(missing_ok=True)
+    temporary = target.with_name(f".{target.stem}.{os.getpid()}")
+    command = [compiler, *_flags(), f"-I{FOLDER}", str(source), "-o", str(temporary)]
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        lines = [line for line in process.stderr.splitlines() if "error" in line] or process.stderr.splitlines()
+        raise BuildError(f"{compiler} cannot compile {source.name}: {lines[0] if lines else process.returncode}")
+    os.replace(temporary, target)
+
+
+def _flags() -> tuple[str, ...]:
+    tuning = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
+    return (*FLAGS, tuning)
+
+
+def _key(source: Path, compiler: str) -> str:
+    digest = hashlib.sha256()
+    for path in (source, *sorted(FOLDER.glob("*.h"))):
+        digest.update(path.read_bytes())
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+    digest.update("\0".join((compiler, version, *_flags(), platform.machine(), _cpu_features())).encode())
+    return digest.hexdigest()[:16]
+
+
+def _cpu_features() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+
+
+def _cache_folder() -> Path:
+    """Where libraries are kept: the user's cache, or a private folder of this process where that cannot be written."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longmix" / "kernels"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="longmix-kernels-"))
+
+
+def call(source: str, function: str, *arguments: torch.Tensor | int | float | None) -> None:
+    """Call a function of a library: tensors, which are contiguous and on the CPU, as pointers, None as a null pointer,
+    integers as int64_t and floats as double; torch's number of threads comes last. The function returns nothing.
+    """
+    converted = []
+    for argument in arguments:
+        if argument is None or isinstance(argument, torch.Tensor):
+            assert argument is None or (argument.is_contiguous() and argument.device.type == "cpu")
+            converted.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
+        else:
+            converted.append(ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument))
+    getattr(library(source), function)(*converted, ctypes.c_int64(torch.get_num_threads()))

@@ -1,0 +1,46 @@
+"""Every operation with its cases and its implementations."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # Before any kernel is imported: Triton decides then how its kernels run.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+FOLDER = Path(__file__).parent / "cases"
+
+
+def load_cases(path):
+    """The module of one file in cases/."""
+    spec = importlib.util.spec_from_file_location(f"cases_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MODULES = [load_cases(path) for path in sorted(FOLDER.glob("*.py"))]
+CASES = {f"{module.OPERATION}-{name}": (module, name) for module in MODULES for name in module.CASES}
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    """(module of cases/, name of the case) of every case in turn."""
+    return CASES[request.param]
+
+
+@pytest.fixture(params=MODULES, ids=lambda module: module.OPERATION)
+def operation_cases(request):
+    """The module of cases/ of every operation in turn."""
+    return request.param
+
+
+@pytest.fixture
+def poisoned_memory():
+    """Memory that a kernel allocates and does not write holds NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -1,0 +1,94 @@
+"""Every implementation of every operation against its reference, over the cases of cases/."""
+
+import pytest
+import torch
+
+from longmix.kernels import ops
+from longmix.kernels.selection import obstacle
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+IMPLEMENTATIONS = ("portable", "cpu", "triton")
+
+
+def relative_rms(value, truth):
+    """|value - truth| / |truth|; the absolute error where the truth is zero."""
+    error = (value.double() - truth.double()).square().mean().sqrt()
+    size = truth.double().square().mean().sqrt()
+    return (error / size if size > 0 else error).item()
+
+
+def run(name, case, monkeypatch, dtype=torch.float32, gradients=True):
+    """[result, gradients ...] of one implementation, for inputs that are the same for all."""
+    module, label = case
+    generator = torch.Generator().manual_seed(0)
+    arguments, keywords = module.inputs(label, generator)
+    # Rounded alike for all implementations: what is compared is the arithmetic.
+    arguments = [
+        tensor.to(dtype).to(torch.float64 if name == "reference" else dtype) if index in module.FLOATING else tensor
+        for index, tensor in enumerate(arguments)
+    ]
+    device = DEVICE if name != "cpu" else "cpu"
+    arguments = [tensor.to(device) if isinstance(tensor, torch.Tensor) else tensor for tensor in arguments]
+    keywords = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in keywords.items()}
+    monkeypatch.setenv("LONGMIX_KERNELS", name)
+    leaves = [arguments[index].requires_grad_(gradients) for index in module.FLOATING if arguments[index] is not None]
+    result = getattr(ops, module.OPERATION)(*arguments, **keywords)
+    if not gradients:
+        return [result.cpu()]
+    cotangent = torch.randn(result.shape, generator=generator).to(result)
+    return [result.detach().cpu(), *(g.cpu() for g in torch.autograd.grad(result, leaves, cotangent))]
+
+
+def can_run(name, case):
+    """Skips what has no such implementation here; Triton's interpreter takes small cases only."""
+    module, label = case
+    if name == "portable":
+        return
+    kind = DEVICE if name == "triton" else "cpu"
+    reason = obstacle(module.OPERATION, name, kind)
+    if reason is not None:
+        pytest.skip(reason)
+    if name == "triton" and kind == "cpu" and not module.CASES[label][-1]:
+        pytest.skip("too large for Triton's interpreter")
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_equals_the_reference(name, case, monkeypatch, poisoned_memory):
+    can_run(name, case)
+    truth, found = (run(which, case, monkeypatch) for which in ("reference", name))
+    assert found[0].dtype == torch.float32
+    assert relative_rms(found[0], truth[0]) < 1e-5
+    for expected, gradient in zip(truth[1:], found[1:], strict=True):
+        assert relative_rms(gradient, expected) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", IMPLEMENTATIONS)
+def test_half_precision_is_summed_in_fp32(name, dtype, case, monkeypatch, poisoned_memory):
+    can_run(name, case)
+    truth, found = (run(which, case, monkeypatch, dtype) for which in ("reference", name))
+    assert found[0].dtype == dtype
+    for expected, value in zip(truth, found, strict=True):
+        assert relative_rms(value, expected) < 2e-2
+
+
+@pytest.mark.parametrize("name", IMPLEMENTATIONS[:2])
+def test_float64_is_kept(name, case, monkeypatch):
+    can_run(name, case)
+    truth, found = (run(which, case, monkeypatch, torch.float64) for which in ("reference", name))
+    for expected, value in zip(truth, found, strict=True):
+        assert value.dtype == torch.float64
+        assert relative_rms(value, expected) < 1e-10
+
+
+def test_threads_do_not_change_a_bit(case, monkeypatch):
+    can_run("cpu", case)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (2, 8):
+            torch.set_num_threads(threads)
+            results.append(run("cpu", case, monkeypatch))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
