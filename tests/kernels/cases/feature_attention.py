@@ -1,0 +1,46 @@
+"""Inputs of feature_attention."""
+
+import torch
+
+OPERATION = "feature_attention"
+
+
+def make(shape, generator, lengths=None, causal=False, documents=0.0, size=1.0):
+    """`shape` is (B, H, N, m, d); `documents` is how often one begins; `size` that of the log-features, +-."""
+    batch, heads, positions, features, width = shape
+    query, key = torch.randn(2, batch, heads, positions, features, generator=generator)
+    if size > 1:
+        query, key = (x + size * (2 * (x > 0) - 1) for x in (query, key))
+    value = torch.randn(batch, heads, positions, width, generator=generator)
+    keywords = {"causal": causal, "lengths": None if lengths is None else torch.tensor(lengths)}
+    if documents:
+        keywords["document_ids"] = (torch.rand(batch, positions, generator=generator) < documents).cumsum(1) * 3 - 5
+    return (query, key, value), keywords
+
+
+# name -> (shape, keywords of make, whether Triton's interpreter can take it)
+CASES = {
+    "one": ((1, 1, 1, 1, 1), {}, True),
+    "one-causal": ((2, 1, 1, 2, 3), {"causal": True, "lengths": [1, 0]}, True),
+    "two": ((2, 2, 2, 5, 7), {"lengths": [2, 1]}, True),
+    "three": ((3, 1, 3, 4, 1), {"lengths": [3, 0, 2], "causal": True}, True),
+    "prime": ((2, 1, 61, 17, 7), {"lengths": [61, 40]}, True),
+    "prime-causal": ((2, 1, 61, 17, 7), {"lengths": [61, 40], "causal": True}, True),
+    "wide": ((1, 1, 70, 7, 100), {}, False),
+    "wide-causal": ((1, 2, 99, 33, 100), {"causal": True}, False),
+    "documents": ((2, 1, 100, 8, 33), {"lengths": [100, 77], "documents": 0.1}, True),
+    "documents-causal": ((2, 1, 100, 8, 33), {"lengths": [100, 77], "documents": 0.1, "causal": True}, True),
+    "far": ((1, 2, 67, 5, 4), {"size": 80.0}, True),
+    "far-causal": ((1, 2, 67, 5, 4), {"size": 80.0, "causal": True}, True),
+    "far-documents": ((1, 2, 67, 5, 4), {"size": 80.0, "causal": True, "documents": 0.1}, True),
+    "long": ((1, 1, 4097, 3, 4), {}, False),
+    "long-causal": ((1, 1, 4097, 3, 4), {"causal": True, "lengths": [4096]}, False),
+}
+# Arguments that have a gradient.
+FLOATING = (0, 1, 2)
+
+
+def inputs(name, generator):
+    """(arguments, keywords) of a case, floating ones in fp32."""
+    shape, keywords, _ = CASES[name]
+    return make(shape, generator, **keywords)
