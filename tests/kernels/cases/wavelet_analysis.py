@@ -1,0 +1,33 @@
+"""Inputs of wavelet_analysis."""
+
+import torch
+
+OPERATION = "wavelet_analysis"
+
+
+def make(batch, positions, width, taps, levels, generator, lengths=None, shared=False):
+    x = torch.randn(batch, positions, width, generator=generator)
+    filters = torch.randn((taps,) if shared else (taps, width), generator=generator) / taps**0.5
+    return (x, filters, levels), {"lengths": None if lengths is None else torch.tensor(lengths)}
+
+
+# name -> (arguments of make, whether Triton's interpreter can take it)
+CASES = {
+    "one": ((1, 1, 1, 2, 1), {}, True),
+    "two-with-more-taps-than-rows": ((2, 2, 7, 16, 2), {"lengths": [2, 1]}, True),
+    "three-shared-taps": ((3, 3, 4, 4, 1), {"lengths": [3, 0, 2], "shared": True}, True),
+    "none-valid": ((2, 5, 3, 4, 2), {"lengths": [0, 0]}, True),
+    "prime": ((2, 61, 17, 6, 3), {"lengths": [61, 40]}, True),
+    "even": ((1, 64, 64, 16, 1), {}, True),
+    "long-filter": ((2, 33, 33, 40, 2), {"lengths": [5, 33]}, True),
+    "wide": ((2, 37, 100, 10, 2), {"lengths": [37, 36]}, False),
+    "long": ((1, 4097, 33, 16, 3), {}, False),
+}
+# Arguments that have a gradient.
+FLOATING = (0, 1)
+
+
+def inputs(name, generator):
+    """(arguments, keywords) of a case, floating ones in fp32."""
+    arguments, keywords, _ = CASES[name]
+    return make(*arguments, generator, **keywords)
