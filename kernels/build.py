@@ -79,7 +79,7 @@ def _flags() -> tuple[str, ...]:
 
 def _key(source: Path, compiler: str) -> str:
     digest = hashlib.sha256()
-    for path in (source, *sorted(FOLDER.glob("*.h"))):
+    for path in (source, *sorted(source.parent.glob("*.h")), *sorted(FOLDER.glob("*.h"))):
         digest.update(path.read_bytes())
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
     digest.update("\0".join((compiler, version, *_flags(), platform.machine(), _cpu_features())).encode())

@@ -33,7 +33,7 @@ def givens_mix(
             upper, lower = torch.where(both, upper, 0.0), torch.where(both, lower, 0.0)
             phase = torch.where(valid[:, None], phase, 0.0)
             value = _keep(value, valid)
-        order = None if permutation is None else _restrict(permutation, lengths)
+        order = None if permutation is None else restrict(permutation, lengths)
         chunk, rows = whole_chunks(positions)
         missing = rows - positions
         if missing:
@@ -56,7 +56,7 @@ def _keep(value: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     return torch.where(valid[:, :, None, None, None], value, 0)
 
 
-def _restrict(permutation: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+def restrict(permutation: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
     """(L, N) or (B, L, N) -> (1 or B, L, N): the valid tokens of each sample in their order, then the others."""
     permutation = permutation if permutation.dim() == 3 else permutation[None]
     if lengths is None:

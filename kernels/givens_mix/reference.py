@@ -68,8 +68,8 @@ def givens(angles: torch.Tensor) -> torch.Tensor:
 
 def _rotate(x: torch.Tensor, rotations: torch.Tensor, order: range) -> torch.Tensor:
     """Rows (k, k + 1) of x (H, n, d) multiplied by rotations[:, k] (H, n - 1, 2, 2), k in the given order."""
-    rows = list(x.unbind(1))
+    rows, rotations = list(x.unbind(1)), rotations.unbind(1)
     for k in order:
-        pair = rotations[:, k] @ torch.stack([rows[k], rows[k + 1]], 1)
+        pair = rotations[k] @ torch.stack([rows[k], rows[k + 1]], 1)
         rows[k], rows[k + 1] = pair.unbind(1)
     return torch.stack(rows, 1) if rows else x

@@ -1,0 +1,265 @@
+// Converter's product of Givens rotations on a CPU.
+//
+// A task takes some channels of one sample and head, block by block: a block of all rows stays in cache while the
+// stages pass over it. A stage is one sweep of real rotations, the phases before and behind it gathered into turns.
+
+#include <memory>
+
+#include "parallel.h"
+#include "rows.h"
+#include "tables.h"
+
+namespace {
+
+constexpr int64_t CACHE = 1 << 20;   // bytes that a block may have, if it can be halved
+constexpr int64_t TASKS = 8;         // among which a call's sums over channels are cut, at most, if samples are few
+
+// Multiplies row k by exp(sign * i * angle_k). On the way back it adds up the gradient of the angles.
+template <class T>
+struct Turn {
+    const T* table;   // (N, 2), cosines and sines; null: no turn
+    T sign;
+    T* sums;
+
+    template <class R>
+    void operator()(R& row, int64_t index) const {
+        if (!table) return;
+        if constexpr (R::GRADIENT) sums[index] -= sign * row.by_turn();
+        row.turn(table[2 * index], sign * table[2 * index + 1]);
+    }
+};
+
+// A sweep over all rows from the last to the first, O, or from the first to the last, O^T.
+template <class R, class T, class Read, class Write>
+void sweep(int64_t count, bool ascending, const T* rotations, T* sums, Turn<T> before, Turn<T> after, const Read& read,
+           const Write& write) {
+    int64_t at = ascending ? 0 : count - 1, step = ascending ? 1 : -1;
+    R carried = read(at);
+    before(carried, at);
+    for (int64_t left = count - 1; left > 0; --left, at += step) {
+        R next = read(at + step);
+        before(next, at + step);
+        int64_t k = std::min(at, at + step);
+        if constexpr (R::GRADIENT) sums[k] += next.by_rotation(carried);
+        R done = next.rotate(carried, rotations[2 * k], rotations[2 * k + 1]);
+        after(done, at);
+        write(at, done);
+    }
+    after(carried, at);
+    write(at, carried);
+}
+
+// All stages for one block of channels: Phi, the eigenvalues or their inverses, Phi undone.
+template <class R, class T, class Read, class Write>
+void run(const Stages& stages, const T* tables, bool inverse, T* sums, R* block, R* other, const Read& read,
+         const Write& write) {
+    int64_t outermost = stages.orders - 1;
+    const Turn<T> none{nullptr, 0, nullptr};
+    auto table = [&](int64_t number) { return tables + number * stages.positions * 2; };
+    auto sums_of = [&](int64_t number) { return sums ? sums + number * stages.positions : nullptr; };
+    auto turn = [&](int64_t number, T sign) { return Turn<T>{table(number), sign, sums_of(number)}; };
+    auto get = [&](int64_t k) { return block[k]; };
+    auto put = [&](int64_t k, const R& row) { block[k] = row; };
+    for (int64_t number = outermost; number >= 0; --number) {
+        const int64_t* rows = stages.rows(number);
+        if (rows && number < outermost) std::swap(block, other);
+        const R* from = rows ? other : block;
+        int64_t stage = stages.rotation(number, false);
+        sweep<R>(stages.count, false, table(stage), sums_of(stage), turn(stages.phase(number, false), 1), none,
+                 [&](int64_t k) {
+                     k = rows ? rows[k] : k;
+                     return number == outermost ? read(k) : from[k];
+                 },
+                 put);
+        stage = stages.rotation(number, true);
+        sweep<R>(stages.count, true, table(stage), sums_of(stage), turn(stages.phase(number, true), 1),
+                 number == 0 ? turn(stages.eigenvalues(), inverse ? -1 : 1) : none, get, put);
+    }
+    for (int64_t number = 0; number <= outermost; ++number) {
+        const int64_t* rows = stages.rows(number);
+        R* to = rows ? other : block;
+        int64_t stage = stages.rotation(number, true);
+        sweep<R>(stages.count, false, table(stage), sums_of(stage), none, turn(stages.phase(number, true), -1), get,
+                 put);
+        stage = stages.rotation(number, false);
+        sweep<R>(stages.count, true, table(stage), sums_of(stage), none, turn(stages.phase(number, false), -1), get,
+                 [&](int64_t k, const R& row) {
+                     k = rows ? rows[k] : k;
+                     if (number == outermost) {
+                         write(k, row);
+                     } else {
+                         to[k] = row;
+                     }
+                 });
+        if (rows && number < outermost) std::swap(block, other);
+    }
+}
+
+// The arguments of a call: values (B, N, H, d, 2), or (B, N, 2, H, d) if `planes`; angles (B, H, L, N - 1, 3), phases
+// (B, H, N), lengths (B) or null, permutations (1 or B, L, N) or null.
+struct Problem {
+    int64_t batch, positions, heads, width, orders, planes, permutations;
+    const int64_t *lengths, *permutation;
+
+    int64_t pairs() const { return batch * heads; }
+    int64_t tables() const { return 4 * orders + 1; }
+
+    template <class T>
+    Matrix<T> matrix(T* data, int64_t pair) const {
+        int64_t line = heads * width;
+        return {data + pair / heads * positions * 2 * line + pair % heads * width * (planes ? 1 : 2), 2 * line,
+                planes ? line : 1, width};
+    }
+
+    Stages stages(int64_t pair) const {
+        int64_t sample = pair / heads;
+        const int64_t* own = permutation ? permutation + sample % permutations * orders * positions : nullptr;
+        return {orders, positions, lengths ? lengths[sample] : positions, own};
+    }
+
+    Angles angles(double* upper, double* lower, double* phase, int64_t pair) const {
+        int64_t factor = pair * orders * (positions - 1) * 3;
+        return {upper + factor, lower + factor, phase + pair * positions};
+    }
+};
+
+// Cosines and sines, (B, H, tables, N, 2).
+template <class T>
+std::unique_ptr<T[]> make_tables(const Problem& problem, double* upper, double* lower, double* phase, int threads) {
+    int64_t size = problem.tables() * problem.positions;
+    std::unique_ptr<T[]> tables(new T[problem.pairs() * size * 2]);
+    parallel_for(threads, problem.pairs(), [&](int64_t pair) {
+        Stages stages = problem.stages(pair);
+        if (stages.count == 0) return;
+        std::vector<double> angles(size), cosines(size), sines(size);
+        table_angles(stages, problem.angles(upper, lower, phase, pair), angles.data());
+        cosines_and_sines(angles.data(), size, cosines.data(), sines.data());
+        T* own = tables.get() + pair * size * 2;
+        for (int64_t i = 0; i < size; ++i) {
+            own[2 * i] = static_cast<T>(cosines[i]);
+            own[2 * i + 1] = static_cast<T>(sines[i]);
+        }
+    });
+    return tables;
+}
+
+// Calls task(number, block, other) for each number, with rows for a block, two such for permutations between orders.
+template <class R, class Task>
+void with_blocks(const Problem& problem, int threads, int64_t tasks, const Task& task) {
+    int64_t rows = problem.positions;
+    bool two = problem.permutation && problem.orders > 1;
+    std::atomic<int64_t> next{0};
+    parallel_for(threads, std::min<int64_t>(threads, tasks), [&](int64_t) {
+        std::unique_ptr<R[]> blocks(new R[two ? 2 * rows : rows]);
+        for (int64_t number; (number = next++) < tasks;) task(number, blocks.get(), blocks.get() + (two ? rows : 0));
+    });
+}
+
+// Rows of padding become zero in `channels` channels from `first`.
+template <class T>
+void clear(const Matrix<T>& matrix, int64_t from, int64_t to, int64_t first, int64_t channels) {
+    int64_t count = std::min(channels, matrix.width - first);
+    for (int64_t k = from; k < to; ++k) {
+        T* row = matrix.at(k, first);
+        std::fill(row, row + (matrix.pairs() ? 2 : 1) * count, T(0));
+        if (!matrix.pairs()) std::fill(row + matrix.part, row + matrix.part + count, T(0));
+    }
+}
+
+template <class T, int VECTORS>
+void forward(const Problem& problem, const T* value, const T* tables, T* result, int threads) {
+    using R = Row<T, VECTORS, 1>;
+    int64_t blocks = (problem.width + R::CHANNELS - 1) / R::CHANNELS;
+    with_blocks<R>(problem, threads, problem.pairs() * blocks, [&](int64_t number, R* block, R* other) {
+        int64_t pair = number / blocks, first = number % blocks * R::CHANNELS;
+        Stages stages = problem.stages(pair);
+        auto from = problem.matrix(const_cast<T*>(value), pair), to = problem.matrix(result, pair);
+        clear(to, stages.count, problem.positions, first, R::CHANNELS);
+        if (stages.count == 0) return;
+        auto read = [&](int64_t k) {
+            R row;
+            row.read(0, from, k, first);
+            return row;
+        };
+        auto write = [&](int64_t k, const R& row) { row.write(0, to, k, first); };
+        const T* own = tables + pair * problem.tables() * problem.positions * 2;
+        run(stages, own, false, static_cast<T*>(nullptr), block, other, read, write);
+    });
+}
+
+// The inverse of Phi^-1 exp(i phase) Phi is its adjoint: what takes the result back to the value does so with its
+// gradient. `sums` (B, H, tables, N) become the gradients of the tables' angles.
+template <class T, int VECTORS>
+void backward(const Problem& problem, const T* gradient, const T* result, const T* tables, T* of_value, T* sums,
+              int threads) {
+    using R = Row<T, VECTORS, 2>;
+    int64_t blocks = (problem.width + R::CHANNELS - 1) / R::CHANNELS;
+    int64_t groups = std::max<int64_t>(1, std::min(blocks, TASKS / problem.pairs()));
+    int64_t size = problem.tables() * problem.positions;
+    // One set of sums for each group of blocks, added up in their order afterwards.
+    std::vector<T> others((groups - 1) * problem.pairs() * size);
+    with_blocks<R>(problem, threads, problem.pairs() * groups, [&](int64_t number, R* block, R* other) {
+        int64_t pair = number / groups, group = number % groups;
+        Stages stages = problem.stages(pair);
+        auto states = problem.matrix(const_cast<T*>(result), pair);
+        auto gradients = problem.matrix(const_cast<T*>(gradient), pair), to = problem.matrix(of_value, pair);
+        T* own = group == 0 ? sums + pair * size : others.data() + (pair * (groups - 1) + group - 1) * size;
+        if (group == 0) std::fill(own, own + size, T(0));
+        for (int64_t first = group * R::CHANNELS; first < problem.width; first += groups * R::CHANNELS) {
+            clear(to, stages.count, problem.positions, first, R::CHANNELS);
+            if (stages.count == 0) continue;
+            auto read = [&](int64_t k) {
+                R row;
+                row.read(0, states, k, first);
+                row.read(1, gradients, k, first);
+                return row;
+            };
+            auto write = [&](int64_t k, const R& row) { row.write(1, to, k, first); };
+            run(stages, tables + pair * size * 2, true, own, block, other, read, write);
+        }
+    });
+    parallel_for(threads, problem.pairs(), [&](int64_t pair) {
+        for (int64_t group = 1; group < groups; ++group) {
+            const T* added = others.data() + (pair * (groups - 1) + group - 1) * size;
+            for (int64_t i = 0; i < size; ++i) sums[pair * size + i] += added[i];
+        }
+    });
+}
+
+template <class T>
+bool narrow(const Problem& problem, int64_t kinds) {
+    int64_t channels = Row<T, 2, 1>::CHANNELS;
+    return 2 * problem.width <= channels || problem.positions * channels * 2 * kinds * int64_t(sizeof(T)) > CACHE;
+}
+
+}  // namespace
+
+#define EXPORT(T, name)                                                                                               \
+    extern "C" void longmix_givens_mix_##name(                                                                        \
+        const T* value, double* upper, double* lower, double* phase, const int64_t* lengths,                          \
+        const int64_t* permutation, T* result, int64_t batch, int64_t positions, int64_t heads, int64_t width,        \
+        int64_t orders, int64_t planes, int64_t permutations, int64_t threads) {                                      \
+        Problem problem{batch, positions, heads, width, orders, planes, permutations, lengths, permutation};          \
+        auto tables = make_tables<T>(problem, upper, lower, phase, threads);                                          \
+        auto run = narrow<T>(problem, 1) ? forward<T, 1> : forward<T, 2>;                                             \
+        run(problem, value, tables.get(), result, threads);                                                           \
+    }                                                                                                                 \
+    extern "C" void longmix_givens_mix_backward_##name(                                                               \
+        const T* gradient, const T* mixed, double* upper, double* lower, double* phase, const int64_t* lengths,       \
+        const int64_t* permutation, T* of_value, double* of_upper, double* of_lower, double* of_phase, int64_t batch, \
+        int64_t positions, int64_t heads, int64_t width, int64_t orders, int64_t planes, int64_t permutations,        \
+        int64_t threads) {                                                                                            \
+        Problem problem{batch, positions, heads, width, orders, planes, permutations, lengths, permutation};          \
+        auto tables = make_tables<T>(problem, upper, lower, phase, threads);                                          \
+        std::unique_ptr<T[]> sums(new T[problem.pairs() * problem.tables() * positions]);                             \
+        auto run = narrow<T>(problem, 2) ? backward<T, 1> : backward<T, 2>;                                           \
+        run(problem, gradient, mixed, tables.get(), of_value, sums.get(), threads);                                   \
+        parallel_for(threads, problem.pairs(), [&](int64_t pair) {                                                    \
+            Stages stages = problem.stages(pair);                                                                     \
+            const T* own = sums.get() + pair * problem.tables() * positions;                                          \
+            if (stages.count) angle_gradients(stages, own, problem.angles(of_upper, of_lower, of_phase, pair));       \
+        });                                                                                                           \
+    }
+
+EXPORT(float, float32)
+EXPORT(double, float64)

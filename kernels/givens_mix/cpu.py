@@ -1,0 +1,59 @@
+"""Converter's product of Givens rotations in C++ (cpu.cpp)."""
+
+import torch
+
+from ..build import call, library
+
+SOURCE = "givens_mix/cpu.cpp"
+
+
+def load() -> None:
+    """Compile the kernels unless that has been done. Raises BuildError."""
+    library(SOURCE)
+
+
+def forward(
+    value: torch.Tensor,
+    upper: torch.Tensor,
+    lower: torch.Tensor,
+    phase: torch.Tensor,
+    lengths: torch.Tensor | None,
+    order: torch.Tensor | None,
+    planes: bool,
+) -> torch.Tensor:
+    """Phi^-1 exp(i phase) Phi value; see operator.py."""
+    mixed = torch.empty_like(value)
+    function = f"longmix_givens_mix_{_name(value)}"
+    call(SOURCE, function, value, upper, lower, phase, lengths, order, mixed, *_shape(value, upper, order, planes))
+    return mixed
+
+
+def backward(
+    gradient: torch.Tensor,
+    mixed: torch.Tensor,
+    upper: torch.Tensor,
+    lower: torch.Tensor,
+    phase: torch.Tensor,
+    lengths: torch.Tensor | None,
+    order: torch.Tensor | None,
+    planes: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of value, upper, lower and phase from that of the result `mixed`, and from the result itself."""
+    of_value, of_angles = torch.empty_like(mixed), [torch.zeros_like(angles) for angles in (upper, lower, phase)]
+    call(
+        SOURCE,
+        f"longmix_givens_mix_backward_{_name(mixed)}",
+        *(gradient, mixed, upper, lower, phase, lengths, order, of_value, *of_angles),
+        *_shape(mixed, upper, order, planes),
+    )
+    return of_value, *of_angles
+
+
+def _shape(value: torch.Tensor, upper: torch.Tensor, order: torch.Tensor | None, planes: bool) -> tuple[int, ...]:
+    batch, positions = value.shape[:2]
+    heads, width = value.shape[3:] if planes else value.shape[2:4]
+    return batch, positions, heads, width, upper.shape[2], int(planes), 1 if order is None else order.shape[0]
+
+
+def _name(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
