@@ -15,6 +15,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -65,9 +66,14 @@ def implementation(operation: str, device: torch.device | str) -> str:
     return native
 
 
-@functools.cache
+@torch.compiler.assume_constant_result  # torch.compile does not look into imports and builds
 def obstacle(operation: str, name: str, kind: str) -> str | None:
     """Why implementation `name`, cpu or triton, cannot run `operation` on a device of a kind; None if it can."""
+    return _obstacle(operation, name, kind)
+
+
+@functools.cache
+def _obstacle(operation: str, name: str, kind: str) -> str | None:
     module = f"longmix.kernels.{OPERATIONS[operation]}.{_MODULES[name]}"
     try:
         if importlib.util.find_spec(module) is None:
@@ -87,7 +93,7 @@ def obstacle(operation: str, name: str, kind: str) -> str | None:
     try:
         importlib.import_module(module).load()
     except BuildError as error:
-        warnings.warn(f"{error}; plain PyTorch runs in place of the C++ kernels", stacklevel=2)
+        warnings.warn(f"{error}; plain PyTorch runs in place of the C++ kernels", stacklevel=3)
         return str(error)
     return None
 
@@ -96,7 +102,7 @@ def select(operation: str, device: torch.device, implementations: dict[str, Call
     """What `operation` runs on `device`: one of `implementations`, by name, or the operator of hand-written kernels."""
     name = implementation(operation, device)
     if name in _MODULES:
-        return getattr(_operator(OPERATIONS[operation]), operation)
+        return getattr(sys.modules[_import(f"{OPERATIONS[operation]}.operator")], operation)
     return implementations[name]
 
 
@@ -109,7 +115,7 @@ def kernels(operation: str, device: torch.device) -> ModuleType:
     return importlib.import_module(f"longmix.kernels.{OPERATIONS[operation]}.{_MODULES[name]}")
 
 
-@functools.cache
-def _operator(folder: str) -> ModuleType:
-    """The module that registers an operation with torch.library."""
-    return importlib.import_module(f"longmix.kernels.{folder}.operator")
+@torch.compiler.assume_constant_result
+def _import(module: str) -> str:
+    """The full name of a module of this folder, once it is imported."""
+    return importlib.import_module(f"longmix.kernels.{module}").__name__
