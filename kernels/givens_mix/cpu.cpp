@@ -22,76 +22,94 @@ struct Turn {
     T* sums;
 
     template <class R>
-    void operator()(R& row, int64_t index) const {
+    ALWAYS_INLINE void operator()(R& row, int64_t index) const {
         if (!table) return;
         if constexpr (R::GRADIENT) sums[index] -= sign * row.by_turn();
         row.turn(table[2 * index], sign * table[2 * index + 1]);
     }
 };
 
-// A sweep over all rows from the last to the first, O, or from the first to the last, O^T.
-template <class R, class T, class Read, class Write>
-void sweep(int64_t count, bool ascending, const T* rotations, T* sums, Turn<T> before, Turn<T> after, const Read& read,
-           const Write& write) {
-    int64_t at = ascending ? 0 : count - 1, step = ascending ? 1 : -1;
-    R carried = read(at);
-    before(carried, at);
-    for (int64_t left = count - 1; left > 0; --left, at += step) {
-        R next = read(at + step);
-        before(next, at + step);
-        int64_t k = std::min(at, at + step);
-        if constexpr (R::GRADIENT) sums[k] += next.by_rotation(carried);
-        R done = next.rotate(carried, rotations[2 * k], rotations[2 * k + 1]);
-        after(done, at);
-        write(at, done);
+// Where a sweep finds or leaves its rows: in the rows of a block, or outside of it from `channel` on, row k at rows[k].
+template <class R, class T>
+struct Place {
+    R* block;
+    const Matrix<T>* outside;   // null: in the block; to read, one matrix for the states and one for their gradients
+    int64_t channel;
+    const int64_t* rows;        // null: row k at k
+
+    ALWAYS_INLINE R read(int64_t index) const {
+        if (rows) index = rows[index];
+        if (!outside) return block[index];
+        R row;
+        for (int kind = 0; kind <= R::GRADIENT; ++kind) row.read(kind, outside[kind], index, channel);
+        return row;
     }
-    after(carried, at);
-    write(at, carried);
+
+    ALWAYS_INLINE void write(int64_t index, const R& row) const {
+        if (rows) index = rows[index];
+        if (outside) {
+            row.write(R::GRADIENT, *outside, index, channel);
+        } else {
+            block[index] = row;
+        }
+    }
+};
+
+// A sweep over all rows from the last to the first, O, or from the first to the last, O^T.
+template <class R, class T>
+__attribute__((noinline)) void sweep(int64_t count, bool ascending, const T* rotations, T* sums, Turn<T> before,
+                                     Turn<T> after, const Place<R, T> from, const Place<R, T> to) {
+    int64_t step = ascending ? 1 : -1, at = ascending ? 0 : count - 1;
+    R carried{};
+    // The first step only reads and the last one only writes: reading and writing stand here once, for the compiler.
+    for (int64_t number = 0; number <= count; ++number, at += step) {
+        R done = carried;
+        if (number < count) {
+            R row = from.read(at);
+            before(row, at);
+            if (number == 0) {
+                carried = row;
+                continue;
+            }
+            int64_t k = ascending ? at - 1 : at;
+            if constexpr (R::GRADIENT) sums[k] += row.by_rotation(carried);
+            done = row.rotate(carried, rotations[2 * k], rotations[2 * k + 1]);
+        }
+        after(done, at - step);
+        to.write(at - step, done);
+    }
 }
 
-// All stages for one block of channels: Phi, the eigenvalues or their inverses, Phi undone.
-template <class R, class T, class Read, class Write>
-void run(const Stages& stages, const T* tables, bool inverse, T* sums, R* block, R* other, const Read& read,
-         const Write& write) {
+// All stages for the channels of one block: Phi, the eigenvalues or their inverses, Phi undone.
+template <class R, class T>
+void run(const Stages& stages, const T* tables, T* sums, R* block, R* other, int64_t channel, const Matrix<T>* source,
+         const Matrix<T>* result) {
     int64_t outermost = stages.orders - 1;
     const Turn<T> none{nullptr, 0, nullptr};
     auto table = [&](int64_t number) { return tables + number * stages.positions * 2; };
     auto sums_of = [&](int64_t number) { return sums ? sums + number * stages.positions : nullptr; };
     auto turn = [&](int64_t number, T sign) { return Turn<T>{table(number), sign, sums_of(number)}; };
-    auto get = [&](int64_t k) { return block[k]; };
-    auto put = [&](int64_t k, const R& row) { block[k] = row; };
+    auto pass = [&](int64_t number, bool lower, bool ascending, Turn<T> before, Turn<T> after, Place<R, T> from,
+                    Place<R, T> to) {
+        int64_t stage = stages.rotation(number, lower);
+        sweep(stages.count, ascending, table(stage), sums_of(stage), before, after, from, to);
+    };
     for (int64_t number = outermost; number >= 0; --number) {
         const int64_t* rows = stages.rows(number);
+        Place<R, T> from{block, number == outermost ? source : nullptr, channel, rows};
         if (rows && number < outermost) std::swap(block, other);
-        const R* from = rows ? other : block;
-        int64_t stage = stages.rotation(number, false);
-        sweep<R>(stages.count, false, table(stage), sums_of(stage), turn(stages.phase(number, false), 1), none,
-                 [&](int64_t k) {
-                     k = rows ? rows[k] : k;
-                     return number == outermost ? read(k) : from[k];
-                 },
-                 put);
-        stage = stages.rotation(number, true);
-        sweep<R>(stages.count, true, table(stage), sums_of(stage), turn(stages.phase(number, true), 1),
-                 number == 0 ? turn(stages.eigenvalues(), inverse ? -1 : 1) : none, get, put);
+        Place<R, T> here{block, nullptr, 0, nullptr};
+        Turn<T> eigenvalues = turn(stages.eigenvalues(), R::GRADIENT ? -1 : 1);
+        pass(number, false, false, turn(stages.phase(number, false), 1), none, from, here);
+        pass(number, true, true, turn(stages.phase(number, true), 1), number == 0 ? eigenvalues : none, here, here);
     }
     for (int64_t number = 0; number <= outermost; ++number) {
         const int64_t* rows = stages.rows(number);
-        R* to = rows ? other : block;
-        int64_t stage = stages.rotation(number, true);
-        sweep<R>(stages.count, false, table(stage), sums_of(stage), none, turn(stages.phase(number, true), -1), get,
-                 put);
-        stage = stages.rotation(number, false);
-        sweep<R>(stages.count, true, table(stage), sums_of(stage), none, turn(stages.phase(number, false), -1), get,
-                 [&](int64_t k, const R& row) {
-                     k = rows ? rows[k] : k;
-                     if (number == outermost) {
-                         write(k, row);
-                     } else {
-                         to[k] = row;
-                     }
-                 });
+        Place<R, T> here{block, nullptr, 0, nullptr};
         if (rows && number < outermost) std::swap(block, other);
+        Place<R, T> to{block, number == outermost ? result : nullptr, channel, rows};
+        pass(number, true, false, none, turn(stages.phase(number, true), -1), here, here);
+        pass(number, false, true, none, turn(stages.phase(number, false), -1), here, to);
     }
 }
 
@@ -175,15 +193,8 @@ void forward(const Problem& problem, const T* value, const T* tables, T* result,
         Stages stages = problem.stages(pair);
         auto from = problem.matrix(const_cast<T*>(value), pair), to = problem.matrix(result, pair);
         clear(to, stages.count, problem.positions, first, R::CHANNELS);
-        if (stages.count == 0) return;
-        auto read = [&](int64_t k) {
-            R row;
-            row.read(0, from, k, first);
-            return row;
-        };
-        auto write = [&](int64_t k, const R& row) { row.write(0, to, k, first); };
         const T* own = tables + pair * problem.tables() * problem.positions * 2;
-        run(stages, own, false, static_cast<T*>(nullptr), block, other, read, write);
+        if (stages.count) run<R, T>(stages, own, nullptr, block, other, first, &from, &to);
     });
 }
 
@@ -201,21 +212,14 @@ void backward(const Problem& problem, const T* gradient, const T* result, const 
     with_blocks<R>(problem, threads, problem.pairs() * groups, [&](int64_t number, R* block, R* other) {
         int64_t pair = number / groups, group = number % groups;
         Stages stages = problem.stages(pair);
-        auto states = problem.matrix(const_cast<T*>(result), pair);
-        auto gradients = problem.matrix(const_cast<T*>(gradient), pair), to = problem.matrix(of_value, pair);
+        const Matrix<T> from[] = {problem.matrix(const_cast<T*>(result), pair),
+                                  problem.matrix(const_cast<T*>(gradient), pair)};
+        const Matrix<T> to = problem.matrix(of_value, pair);
         T* own = group == 0 ? sums + pair * size : others.data() + (pair * (groups - 1) + group - 1) * size;
         if (group == 0) std::fill(own, own + size, T(0));
         for (int64_t first = group * R::CHANNELS; first < problem.width; first += groups * R::CHANNELS) {
             clear(to, stages.count, problem.positions, first, R::CHANNELS);
-            if (stages.count == 0) continue;
-            auto read = [&](int64_t k) {
-                R row;
-                row.read(0, states, k, first);
-                row.read(1, gradients, k, first);
-                return row;
-            };
-            auto write = [&](int64_t k, const R& row) { row.write(1, to, k, first); };
-            run(stages, tables + pair * size * 2, true, own, block, other, read, write);
+            if (stages.count) run(stages, tables + pair * size * 2, own, block, other, first, from, &to);
         }
     });
     parallel_for(threads, problem.pairs(), [&](int64_t pair) {
@@ -227,9 +231,11 @@ void backward(const Problem& problem, const T* gradient, const T* result, const 
 }
 
 template <class T>
-bool narrow(const Problem& problem, int64_t kinds) {
-    int64_t channels = Row<T, 2, 1>::CHANNELS;
-    return 2 * problem.width <= channels || problem.positions * channels * 2 * kinds * int64_t(sizeof(T)) > CACHE;
+constexpr int WIDE = sizeof(T) == 4 ? 2 : 1;
+
+template <class T>
+bool narrow(const Problem& problem) {
+    return problem.width <= Row<T, 1, 1>::CHANNELS;
 }
 
 }  // namespace
@@ -241,7 +247,7 @@ bool narrow(const Problem& problem, int64_t kinds) {
         int64_t orders, int64_t planes, int64_t permutations, int64_t threads) {                                      \
         Problem problem{batch, positions, heads, width, orders, planes, permutations, lengths, permutation};          \
         auto tables = make_tables<T>(problem, upper, lower, phase, threads);                                          \
-        auto run = narrow<T>(problem, 1) ? forward<T, 1> : forward<T, 2>;                                             \
+        auto run = narrow<T>(problem) ? forward<T, 1> : forward<T, WIDE<T>>;                                             \
         run(problem, value, tables.get(), result, threads);                                                           \
     }                                                                                                                 \
     extern "C" void longmix_givens_mix_backward_##name(                                                               \
@@ -252,7 +258,7 @@ bool narrow(const Problem& problem, int64_t kinds) {
         Problem problem{batch, positions, heads, width, orders, planes, permutations, lengths, permutation};          \
         auto tables = make_tables<T>(problem, upper, lower, phase, threads);                                          \
         std::unique_ptr<T[]> sums(new T[problem.pairs() * problem.tables() * positions]);                             \
-        auto run = narrow<T>(problem, 2) ? backward<T, 1> : backward<T, 2>;                                           \
+        auto run = narrow<T>(problem) ? backward<T, 1> : backward<T, WIDE<T>>;                                           \
         run(problem, gradient, mixed, tables.get(), of_value, sums.get(), threads);                                   \
         parallel_for(threads, problem.pairs(), [&](int64_t pair) {                                                    \
             Stages stages = problem.stages(pair);                                                                     \

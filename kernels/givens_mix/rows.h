@@ -7,6 +7,9 @@
 #include <cstring>
 #include <utility>
 
+// Rows live in registers, which a call would empty.
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
 // Values of one sample and head: N rows of `width` complex channels, each one as pairs (part 1), or as a line of real
 // parts and one of imaginary parts.
 template <class T>
@@ -16,6 +19,18 @@ struct Matrix {
 
     bool pairs() const { return part == 1; }
     T* at(int64_t index, int64_t channel) const { return data + index * row + channel * (pairs() ? 2 : 1); }
+
+    // Between the last `count` channels of a row and a buffer for `size`, in which the others are zero.
+    __attribute__((noinline)) void read_rest(const T* from, T* rest, int64_t size, int64_t count) const {
+        std::fill(rest, rest + 2 * size, T(0));
+        std::memcpy(rest, from, (pairs() ? 2 : 1) * count * sizeof(T));
+        if (!pairs()) std::memcpy(rest + size, from + part, count * sizeof(T));
+    }
+
+    __attribute__((noinline)) void write_rest(const T* rest, T* to, int64_t size, int64_t count) const {
+        std::memcpy(to, rest, (pairs() ? 2 : 1) * count * sizeof(T));
+        if (!pairs()) std::memcpy(to + part, rest + size, count * sizeof(T));
+    }
 };
 
 // KINDS is 1 for a row of states, 2 for one of states and their gradients.
@@ -29,34 +44,41 @@ struct Row {
 
     Lanes real[KINDS * VECTORS], imaginary[KINDS * VECTORS];
 
-    void read(int kind, const Matrix<T>& matrix, int64_t index, int64_t channel) {
-        const T* from = matrix.at(index, channel);
-        int64_t count = std::min(CHANNELS, matrix.width - channel);
-        if (count == CHANNELS) {
-            load(kind, from, from + matrix.part, matrix.pairs());
-            return;
+    ALWAYS_INLINE void read(int kind, const Matrix<T>& matrix, int64_t index, int64_t channel) {
+        const T *first = matrix.at(index, channel), *second = first + (matrix.pairs() ? LANES : matrix.part);
+        T rest[2 * CHANNELS];
+        if (matrix.width - channel < CHANNELS) {
+            matrix.read_rest(first, rest, CHANNELS, matrix.width - channel);
+            first = rest;
+            second = rest + (matrix.pairs() ? LANES : CHANNELS);
         }
-        T rest[2 * CHANNELS] = {};
-        std::memcpy(rest, from, (matrix.pairs() ? 2 : 1) * count * sizeof(T));
-        if (!matrix.pairs()) std::memcpy(rest + CHANNELS, from + matrix.part, count * sizeof(T));
-        load(kind, rest, rest + CHANNELS, matrix.pairs());
+        for (int v = kind * VECTORS; v < (kind + 1) * VECTORS; ++v) {
+            std::memcpy(&real[v], first, SIZE);
+            std::memcpy(&imaginary[v], second, SIZE);
+            if (matrix.pairs()) split(real[v], imaginary[v], Numbers());
+            first += matrix.pairs() ? 2 * LANES : LANES;
+            second += matrix.pairs() ? 2 * LANES : LANES;
+        }
     }
 
-    void write(int kind, const Matrix<T>& matrix, int64_t index, int64_t channel) const {
-        T* to = matrix.at(index, channel);
-        int64_t count = std::min(CHANNELS, matrix.width - channel);
-        if (count == CHANNELS) {
-            store(kind, to, to + matrix.part, matrix.pairs());
-            return;
-        }
+    ALWAYS_INLINE void write(int kind, const Matrix<T>& matrix, int64_t index, int64_t channel) const {
         T rest[2 * CHANNELS];
-        store(kind, rest, rest + CHANNELS, matrix.pairs());
-        std::memcpy(to, rest, (matrix.pairs() ? 2 : 1) * count * sizeof(T));
-        if (!matrix.pairs()) std::memcpy(to + matrix.part, rest + CHANNELS, count * sizeof(T));
+        bool whole = matrix.width - channel >= CHANNELS;
+        T* first = whole ? matrix.at(index, channel) : rest;
+        T* second = first + (matrix.pairs() ? LANES : whole ? matrix.part : CHANNELS);
+        for (int v = kind * VECTORS; v < (kind + 1) * VECTORS; ++v) {
+            Lanes one = real[v], other = imaginary[v];
+            if (matrix.pairs()) join(one, other, Numbers());
+            std::memcpy(first, &one, SIZE);
+            std::memcpy(second, &other, SIZE);
+            first += matrix.pairs() ? 2 * LANES : LANES;
+            second += matrix.pairs() ? 2 * LANES : LANES;
+        }
+        if (!whole) matrix.write_rest(rest, matrix.at(index, channel), CHANNELS, matrix.width - channel);
     }
 
     // Multiply by cosine + i sine.
-    void turn(T cosine, T sine) {
+    ALWAYS_INLINE void turn(T cosine, T sine) {
         for (int v = 0; v < KINDS * VECTORS; ++v) {
             Lanes before = real[v];
             real[v] = before * cosine - imaginary[v] * sine;
@@ -65,7 +87,7 @@ struct Row {
     }
 
     // The row that a rotation completes; `carried` becomes what it hands on.
-    Row rotate(Row& carried, T cosine, T sine) const {
+    ALWAYS_INLINE Row rotate(Row& carried, T cosine, T sine) const {
         Row done;
         for (int v = 0; v < KINDS * VECTORS; ++v) {
             done.real[v] = real[v] * sine + carried.real[v] * cosine;
@@ -77,13 +99,13 @@ struct Row {
     }
 
     // Derivatives by the angle of a turn of this row, and of its rotation with `carried`: the same before and after.
-    T by_turn() const {
+    ALWAYS_INLINE T by_turn() const {
         Lanes total{};
         for (int v = 0, g = VECTORS; v < VECTORS; ++v, ++g) total += imaginary[g] * real[v] - real[g] * imaginary[v];
         return sum<LANES>(reinterpret_cast<const T*>(&total));
     }
 
-    T by_rotation(const Row& carried) const {
+    ALWAYS_INLINE T by_rotation(const Row& carried) const {
         Lanes total{};
         for (int v = 0, g = VECTORS; v < VECTORS; ++v, ++g) {
             total += real[g] * carried.real[v] - carried.real[g] * real[v];
@@ -93,55 +115,23 @@ struct Row {
     }
 
 private:
-    void load(int kind, const T* first, const T* second, bool pairs) {
-        Lanes a, b;
-        for (int v = kind * VECTORS; v < (kind + 1) * VECTORS; ++v) {
-            if (pairs) {
-                std::memcpy(&a, first, SIZE);
-                std::memcpy(&b, first + LANES, SIZE);
-                split(a, b, real[v], imaginary[v], Numbers());
-                first += 2 * LANES;
-            } else {
-                std::memcpy(&real[v], first, SIZE);
-                std::memcpy(&imaginary[v], second, SIZE);
-                first += LANES;
-                second += LANES;
-            }
-        }
-    }
-
-    void store(int kind, T* first, T* second, bool pairs) const {
-        Lanes a, b;
-        for (int v = kind * VECTORS; v < (kind + 1) * VECTORS; ++v) {
-            if (pairs) {
-                join(real[v], imaginary[v], a, b, Numbers());
-                std::memcpy(first, &a, SIZE);
-                std::memcpy(first + LANES, &b, SIZE);
-                first += 2 * LANES;
-            } else {
-                std::memcpy(first, &real[v], SIZE);
-                std::memcpy(second, &imaginary[v], SIZE);
-                first += LANES;
-                second += LANES;
-            }
-        }
+    template <std::size_t... I>
+    ALWAYS_INLINE static void split(Lanes& a, Lanes& b, std::index_sequence<I...>) {
+        Lanes even = {(2 * I < LANES ? a[2 * I % LANES] : b[2 * I % LANES])...};
+        b = Lanes{(2 * I < LANES ? a[(2 * I + 1) % LANES] : b[(2 * I + 1) % LANES])...};
+        a = even;
     }
 
     template <std::size_t... I>
-    static void split(Lanes a, Lanes b, Lanes& even, Lanes& odd, std::index_sequence<I...>) {
-        even = Lanes{(2 * I < LANES ? a[2 * I % LANES] : b[2 * I % LANES])...};
-        odd = Lanes{(2 * I < LANES ? a[(2 * I + 1) % LANES] : b[(2 * I + 1) % LANES])...};
-    }
-
-    template <std::size_t... I>
-    static void join(Lanes even, Lanes odd, Lanes& a, Lanes& b, std::index_sequence<I...>) {
-        a = Lanes{(I % 2 ? odd[I / 2] : even[I / 2])...};
-        b = Lanes{(I % 2 ? odd[(LANES + I) / 2] : even[(LANES + I) / 2])...};
+    ALWAYS_INLINE static void join(Lanes& a, Lanes& b, std::index_sequence<I...>) {
+        Lanes low = {(I % 2 ? b[I / 2] : a[I / 2])...};
+        b = Lanes{(I % 2 ? b[(LANES + I) / 2] : a[(LANES + I) / 2])...};
+        a = low;
     }
 
     // By halves, so that additions run side by side.
     template <int64_t COUNT>
-    static T sum(const T* values) {
+    ALWAYS_INLINE static T sum(const T* values) {
         if constexpr (COUNT == 1) {
             return values[0];
         } else {
