@@ -101,9 +101,8 @@ Rows<const T> readable(const Rows<T>& rows) {
     return {rows.base, rows.stride, rows.valid, rows.period, rows.channels};
 }
 
-// The sample and block of channels of one task, and where its rows and bands lie.
 struct Shape {
-    int64_t batch, positions, width, taps, levels;
+    int64_t batch, positions, width, levels;
     const int64_t* lengths;  // (batch), or null: all positions
 
     int64_t blocks() const { return (width + BLOCK - 1) / BLOCK; }
@@ -112,6 +111,7 @@ struct Shape {
     int64_t packed() const { return padded(positions); }
 };
 
+// The sample and block of channels of one task, and where its rows and bands lie.
 struct Place {
     const Shape& shape;
     int64_t sample, first, channels, valid, period;
@@ -150,20 +150,22 @@ struct Place {
         }
     }
 
-    // Taps (T, D) of this block's channels -> (T, BLOCK), zeros behind.
+    // Taps (count, D) of this block's channels -> (count, BLOCK), zeros behind.
     template <class T>
-    std::vector<T> taps(const T* values) const {
-        std::vector<T> block(shape.taps * BLOCK);
-        for (int64_t tap = 0; tap < shape.taps; ++tap)
+    std::vector<T> taps(const T* values, int64_t count) const {
+        std::vector<T> block(count * BLOCK);
+        for (int64_t tap = 0; tap < count; ++tap)
             std::memcpy(block.data() + tap * BLOCK, values + tap * shape.width + first, channels * sizeof(T));
         return block;
     }
 
-    // The gradient of the taps from this task, (T, BLOCK), into the sample's (T, D).
+    // What this task adds to the gradient of the taps, (count, BLOCK), into (B, count, D).
     template <class T>
-    void store_taps(const T* block, T* of_sample) const {
-        for (int64_t tap = 0; tap < shape.taps; ++tap)
-            std::memcpy(of_sample + tap * shape.width + first, block + tap * BLOCK, channels * sizeof(T));
+    void store_taps(const std::vector<T>& block, T* of_samples) const {
+        int64_t count = block.size() / BLOCK;
+        T* of_sample = of_samples + sample * count * shape.width + first;
+        for (int64_t tap = 0; tap < count; ++tap)
+            std::memcpy(of_sample + tap * shape.width, block.data() + tap * BLOCK, channels * sizeof(T));
     }
 
 private:
@@ -185,7 +187,8 @@ struct Scratch {
     }
 };
 
-constexpr int64_t TILE = 32;  // rows of a band that are treated together, so that their window stays in the nearest cache
+// Rows of a band that are treated together, so that their window stays in the nearest cache.
+constexpr int64_t TILE = 32;
 
 template <int STEP, int TAPS, class T>
 inline void correlate_taps(Window<T> signal, Window<T> rows, int64_t count, T* sums) {

@@ -16,7 +16,8 @@ struct Filters {
     int64_t count;
     std::vector<T> low, high;
 
-    Filters(const Place& place, const T* values) : count(place.shape.taps), low(place.taps(values)), high(low.size()) {
+    Filters(const Place& place, const T* values, int64_t count)
+        : count(count), low(place.taps(values, count)), high(low.size()) {
         for (int64_t tap = 0; tap < count; ++tap)
             for (int64_t c = 0; c < BLOCK; ++c)
                 high[tap * BLOCK + c] = (tap % 2 ? -1 : 1) * low[(count - 1 - tap) * BLOCK + c];
@@ -52,7 +53,8 @@ void split(const Filters<T>& filters, Rows<const T> rows, Rows<T> low, Rows<T> h
     for (int64_t first = 0; first < low.period; first += TILE) {
         int64_t count = std::min(TILE, low.period - first), t = 0;
         auto from = window(rows, 2 * first, 2 * count + filters.count - 2, edge.data());
-        auto to_low = target(low, first, count, low_edge.data()), to_high = target(high, first, count, high_edge.data());
+        auto to_low = target(low, first, count, low_edge.data());
+        auto to_high = target(high, first, count, high_edge.data());
         auto group = [&](auto size) {
             split_group<size.value>(filters, {from.base + 2 * t * from.stride, from.stride},
                                     to_low.base + t * to_low.stride, to_low.stride,
@@ -129,10 +131,10 @@ void correlate_level(Rows<const T> rows, Rows<const T> low, Rows<const T> high, 
 }
 
 template <class T>
-void analysis(const Shape& shape, const T* x, const T* filters, T* bands, int threads) {
+void analysis(const Shape& shape, const T* x, const T* filters, int64_t count, T* bands, int threads) {
     parallel_for(threads, shape.tasks(), [&](int64_t task) {
         Place place(shape, task);
-        Filters<T> taps(place, filters);
+        Filters<T> taps(place, filters, count);
         std::vector<Scratch<T>> memory(shape.levels);
         Rows<const T> rows = place.rows(x);
         for (int64_t level = 1; level <= shape.levels; ++level) {
@@ -145,10 +147,10 @@ void analysis(const Shape& shape, const T* x, const T* filters, T* bands, int th
 }
 
 template <class T>
-void synthesis(const Shape& shape, const T* bands, const T* filters, T* x, int threads) {
+void synthesis(const Shape& shape, const T* bands, const T* filters, int64_t count, T* x, int threads) {
     parallel_for(threads, shape.tasks(), [&](int64_t task) {
         Place place(shape, task);
-        Filters<T> taps(place, filters);
+        Filters<T> taps(place, filters, count);
         std::vector<Scratch<T>> memory(shape.levels);
         Rows<const T> low = place.band(bands, 0);
         for (int64_t level = shape.levels; level > 0; --level) {
@@ -162,39 +164,40 @@ void synthesis(const Shape& shape, const T* bands, const T* filters, T* x, int t
 
 // The derivative of <bands, analysis(x)> = <synthesis(bands), x> by the taps, from approximations on both sides.
 template <class T>
-void derivative(const Shape& shape, const T* x, const T* bands, const T* filters, T* of_filters, int threads) {
-    std::vector<T> of_samples(shape.batch * shape.taps * shape.width);
+void derivative(const Shape& shape, const T* x, const T* bands, const T* filters, int64_t count,
+                T* of_filters, int threads) {
+    std::vector<T> of_samples(shape.batch * count * shape.width);
     parallel_for(threads, shape.tasks(), [&](int64_t task) {
         Place place(shape, task);
-        Filters<T> taps(place, filters);
-        std::vector<T> of_low(shape.taps * BLOCK), of_high(shape.taps * BLOCK);
+        Filters<T> taps(place, filters, count);
+        std::vector<T> of_low(count * BLOCK), of_high(count * BLOCK);
         std::vector<Scratch<T>> approximations(shape.levels), merged(shape.levels);
         std::vector<Rows<const T>> rows{place.rows(x)};
         // Nobody asks for these details: all are written to one row.
         std::vector<T> details(BLOCK);
         for (int64_t level = 1; level < shape.levels; ++level) {
-            int64_t count = place.period >> level;
-            Rows<T> low = approximations[level].rows(count);
-            split(taps, rows.back(), low, {details.data(), 0, count, count});
+            int64_t half = place.period >> level;
+            Rows<T> low = approximations[level].rows(half);
+            split(taps, rows.back(), low, {details.data(), 0, half, half});
             rows.push_back(readable(low));
         }
         Rows<const T> low = place.band(bands, 0);
         for (int64_t level = shape.levels; level > 0; --level) {
             Rows<const T> high = place.band(bands, level);
-            correlate_level(rows[level - 1], low, high, shape.taps, of_low.data(), of_high.data());
+            correlate_level(rows[level - 1], low, high, count, of_low.data(), of_high.data());
             if (level == 1) break;
             Rows<T> next = merged[level - 1].rows(place.period >> (level - 1));
             merge(taps, low, high, next);
             low = readable(next);
         }
-        for (int64_t tap = 0; tap < shape.taps; ++tap) {
-            int64_t mirrored = shape.taps - 1 - tap;
+        for (int64_t tap = 0; tap < count; ++tap) {
+            int64_t mirrored = count - 1 - tap;
             for (int64_t c = 0; c < BLOCK; ++c)
                 of_low[tap * BLOCK + c] += (mirrored % 2 ? -1 : 1) * of_high[mirrored * BLOCK + c];
         }
-        place.store_taps(of_low.data(), of_samples.data() + place.sample * shape.taps * shape.width);
+        place.store_taps(of_low, of_samples.data());
     });
-    sum_samples(shape.batch, shape.taps * shape.width, of_samples.data(), of_filters);
+    sum_samples(shape.batch, count * shape.width, of_samples.data(), of_filters);
 }
 
 }  // namespace
@@ -203,18 +206,18 @@ void derivative(const Shape& shape, const T* x, const T* bands, const T* filters
     extern "C" void longmix_wavelet_analysis_##name(const T* x, const T* filters, const int64_t* lengths, T* bands,   \
                                                     int64_t batch, int64_t positions, int64_t width, int64_t taps,    \
                                                     int64_t levels, int64_t threads) {                                \
-        analysis(Shape{batch, positions, width, taps, levels, lengths}, x, filters, bands, threads);                  \
+        analysis(Shape{batch, positions, width, levels, lengths}, x, filters, taps, bands, threads);                  \
     }                                                                                                                 \
     extern "C" void longmix_wavelet_synthesis_##name(const T* bands, const T* filters, const int64_t* lengths, T* x,  \
                                                      int64_t batch, int64_t positions, int64_t width, int64_t taps,   \
                                                      int64_t levels, int64_t threads) {                               \
-        synthesis(Shape{batch, positions, width, taps, levels, lengths}, bands, filters, x, threads);                 \
+        synthesis(Shape{batch, positions, width, levels, lengths}, bands, filters, taps, x, threads);                 \
     }                                                                                                                 \
     extern "C" void longmix_wavelet_derivative_##name(const T* x, const T* bands, const T* filters,                   \
                                                       const int64_t* lengths, T* of_filters, int64_t batch,           \
                                                       int64_t positions, int64_t width, int64_t taps, int64_t levels, \
                                                       int64_t threads) {                                              \
-        derivative(Shape{batch, positions, width, taps, levels, lengths}, x, bands, filters, of_filters, threads);    \
+        derivative(Shape{batch, positions, width, levels, lengths}, x, bands, filters, taps, of_filters, threads);    \
     }
 
 EXPORT(float, float32)

@@ -27,8 +27,10 @@ def run(name, case, monkeypatch, dtype=torch.float32, gradients=True):
     arguments, keywords = module.inputs(label, generator)
     # Rounded alike for all implementations: what is compared is the arithmetic.
     arguments = [
-        tensor.to(dtype).to(torch.float64 if name == "reference" else dtype) if index in module.FLOATING else tensor
-        for index, tensor in enumerate(arguments)
+        argument.to(dtype).to(torch.float64 if name == "reference" else dtype)
+        if index in module.FLOATING and argument is not None
+        else argument
+        for index, argument in enumerate(arguments)
     ]
     device = DEVICE if name != "cpu" else "cpu"
     arguments = [tensor.to(device) if isinstance(tensor, torch.Tensor) else tensor for tensor in arguments]
