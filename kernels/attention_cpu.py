@@ -37,7 +37,6 @@ class AttentionLibrary:
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        result: torch.Tensor,
         lengths: torch.Tensor | None,
         document_ids: torch.Tensor | None,
         causal: bool,
@@ -47,7 +46,7 @@ class AttentionLibrary:
         call(
             self.source,
             f"longmix_{self.operation}_backward_{_name(value)}",
-            *(gradient, query, key, value, result, lengths, document_ids, *gradients),
+            *(gradient, query, key, value, lengths, document_ids, *gradients),
             *_shape(query, value, causal),
         )
         return gradients

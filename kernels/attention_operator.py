@@ -36,22 +36,21 @@ def register(operation: str) -> Callable:
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        result: torch.Tensor,
         lengths: torch.Tensor | None,
         document_ids: torch.Tensor | None,
         causal: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Gradients of query, key and value; features and sums are computed anew."""
         run = kernels(operation, value.device).backward
-        return run(gradient.contiguous(), query, key, value, result, lengths, document_ids, causal)
+        return run(gradient.contiguous(), query, key, value, lengths, document_ids, causal)
 
     @backward.register_fake
-    def _(gradient, query, key, value, result, lengths, document_ids, causal):
+    def _(gradient, query, key, value, lengths, document_ids, causal):
         return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
     def save(ctx, inputs, output):
         query, key, value, lengths, document_ids, ctx.causal = inputs
-        ctx.save_for_backward(query, key, value, output, lengths, document_ids)
+        ctx.save_for_backward(query, key, value, lengths, document_ids)
 
     def differentiate(ctx, gradient):
         return (*backward(gradient, *ctx.saved_tensors, ctx.causal), None, None, None)
