@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.lifting import operator
 
 
 def inputs(batch, positions, features, taps, dtype=torch.float32, seed=0):
@@ -36,7 +37,7 @@ def test_perfect_reconstruction(taps, positions, levels):
             torch.testing.assert_close(result[sample, :length], x[sample, :length], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
 def test_the_fixed_steps_are_those_of_the_paper(name, monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", name)
     x = torch.randn(10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -54,7 +55,7 @@ def test_the_learned_steps_read_on_in_rows_and_back_in_details(monkeypatch):
     silu = torch.nn.functional.silu
     detail = [odd[k] - silu(sum(predict[j, 0] * even[(k + j) % 4] for j in range(3))) / 2 for k in range(4)]
     rows = [even[k] + silu(sum(update[j, 0] * detail[(k - j) % 4] for j in range(3))) / 4 for k in range(4)]
-    for name in ("reference", "portable"):
+    for name in ("reference", "portable", "cpu"):
         monkeypatch.setenv("LONGMIX_KERNELS", name)
         result = ops.lifting_analysis(x, predict, update, 1)[0, :, 0]
         torch.testing.assert_close(result, torch.stack(rows + detail), rtol=0, atol=1e-12)
@@ -86,7 +87,7 @@ def test_portable_equals_the_equations(shape, taps, levels, lengths, monkeypatch
         assert value.shape == truth.shape and relative_rms(value, truth) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
 @pytest.mark.parametrize("taps", [0, 3])
 def test_padding_is_neither_read_nor_written(name, taps, monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", name)
@@ -112,12 +113,50 @@ def test_padding_is_neither_read_nor_written(name, taps, monkeypatch):
     assert (rows[0, 5:] == 0).all() and (rows[1] == 0).all()
 
 
-def test_gradients():
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+def test_gradients(name, monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", name)
     lengths = torch.tensor([7, 3])
     tensors = inputs(2, 7, 2, 3, torch.float64)
     bands = torch.randn(2, 8, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *a: ops.lifting_analysis(*a, 2, lengths), tensors)
     assert torch.autograd.gradcheck(lambda *a: ops.lifting_synthesis(*a, 2, 7, lengths), (bands, *tensors[1:]))
+
+
+def test_operators_keep_to_torchs_rules(monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    lengths = torch.tensor([7, 4])
+    for taps in (0, 2):
+        x, predict, update = inputs(2, 7, 3, taps)
+        bands = torch.randn(2, 8, 3, requires_grad=True)
+        torch.library.opcheck(operator._analysis, (x, predict, update, 2, lengths))
+        torch.library.opcheck(operator._synthesis, (bands, predict, update, 2, 7, lengths))
+
+
+def test_fixed_steps_keep_nothing_for_the_backward_pass(monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    stored = []
+    x = torch.randn(2, 8, 3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: stored.append(tensor) or tensor, lambda tensor: tensor
+    ):
+        ops.lifting_synthesis(ops.lifting_analysis(x, None, None, 2), None, None, 2, 8)
+    assert stored == []
+
+
+def test_very_large_and_very_small_sums(monkeypatch):
+    """silu where its exponential leaves the range of the numbers."""
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    sums = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 20, -20, 88, -88, 1e4, -1e4, 1e30, -1e30])
+    for dtype in (torch.float32, torch.float64):
+        x = torch.stack([sums, torch.zeros_like(sums)]).to(dtype)[None].requires_grad_()
+        taps = torch.ones(1, len(sums), dtype=dtype)
+        detail = ops.lifting_analysis(x, taps, 0 * taps, 1)[:, 1]
+        rows = sums.to(dtype).requires_grad_()
+        expected = -torch.nn.functional.silu(rows) / 2
+        torch.testing.assert_close(detail[0], expected)
+        (gradient,) = torch.autograd.grad(detail.sum(), x)
+        torch.testing.assert_close(gradient[0, 0], torch.autograd.grad(expected.sum(), rows)[0])
 
 
 @pytest.mark.parametrize("taps", [0, 4])

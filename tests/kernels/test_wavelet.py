@@ -5,6 +5,7 @@ import pywt
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.wavelet import operator
 
 FAMILIES = ("haar", "db2", "db7", "sym5", "coif3", "db20")
 
@@ -109,7 +110,7 @@ def test_synthesis_is_the_adjoint(lengths):
     torch.testing.assert_close(forth, back, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
 def test_gradients(name, monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", name)
     lengths = torch.tensor([7, 3])
@@ -119,7 +120,7 @@ def test_gradients(name, monkeypatch):
     assert torch.autograd.gradcheck(lambda a, b: ops.wavelet_synthesis(a, b, 2, 7, lengths), (bands, filters))
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
 def test_padding_is_neither_read_nor_written(name, monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", name)
     x, filters = (tensor.detach() for tensor in inputs(3, 12, 2, 6))
@@ -146,6 +147,41 @@ def test_padding_is_neither_read_nor_written(name, monkeypatch):
     assert (rows[0, 5:] == 0).all() and (rows[1] == 0).all()
     (gradient,) = torch.autograd.grad(rows.sum(), poisoned)
     assert (gradient[0, [2, 5, 10, 11]] == 0).all() and (gradient[1] == 0).all()
+
+
+def test_operators_keep_to_torchs_rules(monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    x, filters = inputs(2, 7, 3, 4)
+    lengths = torch.tensor([7, 4])
+    bands = torch.randn(2, 8, 3, requires_grad=True)
+    torch.library.opcheck(operator._analysis, (x, filters, 2, lengths))
+    torch.library.opcheck(operator._synthesis, (bands, filters, 2, 7, None))
+    torch.library.opcheck(operator._derivative, (x.detach(), bands.detach(), filters.detach(), 2, lengths))
+
+
+@pytest.mark.parametrize("trained", [0, 1])
+def test_gradients_of_rows_or_of_taps_alone(trained, monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    tensors = [tensor.detach() for tensor in inputs(2, 9, 3, 4, torch.float64, per_channel=False)]
+    tensors[trained].requires_grad_()
+
+    def there_and_back(tensor):
+        x, filters = (tensor, tensors[1]) if trained == 0 else (tensors[0], tensor)
+        return ops.wavelet_synthesis(ops.wavelet_analysis(x, filters, 2).sin(), filters, 2, 9)
+
+    assert torch.autograd.gradcheck(there_and_back, (tensors[trained],))
+
+
+def test_rows_need_not_be_contiguous(monkeypatch):
+    x, filters = (tensor.detach() for tensor in inputs(2, 9, 3, 4))
+    apart = torch.randn(2, 3, 9).transpose(1, 2).copy_(x).requires_grad_()
+    results = []
+    for rows in (x.requires_grad_(), apart):
+        monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+        bands = ops.wavelet_analysis(rows, filters.t().contiguous().t(), 2)
+        back = ops.wavelet_synthesis(bands.transpose(1, 2).contiguous().transpose(1, 2), filters, 2, 9)
+        results.append((bands, back, *torch.autograd.grad(back.sum(), rows)))
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
