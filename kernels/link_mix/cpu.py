@@ -22,7 +22,8 @@ def forward(
 ) -> torch.Tensor:
     """All factors on value (B, N, D); see operator.py."""
     result = torch.empty_like(value)
-    call(SOURCE, f"longmix_link_mix_{_name(value)}", value, weights, offsets, start, length, result, *_shape(value, weights, wrap))
+    arguments = (value, weights, offsets, start, length, result, *_shape(value, weights, wrap))
+    call(SOURCE, f"longmix_link_mix_{_name(value)}", *arguments)
     return result
 
 

@@ -39,10 +39,8 @@ def documents(valid: int, ids: list[int] | None) -> list[tuple[int, int]]:
 def factor_matrix(links: torch.Tensor, offsets: list[int], wrap: bool) -> torch.Tensor:
     """Weights (n, K) of one document -> W (n, n), without the identity."""
     count = links.shape[0]
-    row = torch.arange(count, device=links.device)
-    matrix = links.new_zeros(count, count)
-    for link, offset in enumerate(offsets):
-        column = row + offset
-        kept = (column >= 0) & (column < count) | wrap
-        matrix = matrix.index_put((row[kept], column[kept] % count), links[kept, link], accumulate=True)
-    return matrix
+    row = torch.arange(count, device=links.device)[:, None]
+    column = row + torch.tensor(offsets, dtype=torch.int64, device=links.device)
+    kept = (column >= 0) & (column < count) | wrap
+    place = row.expand_as(column)[kept], column[kept] % count
+    return links.new_zeros(count, count).index_put(place, links[kept], accumulate=True)
