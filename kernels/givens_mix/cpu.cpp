@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr int64_t CACHE = 1 << 20;   // bytes that a block may have, if it can be halved
+constexpr int64_t AHEAD = 16;   // rows by which memory is asked for them before they are needed
 constexpr int64_t TASKS = 8;         // among which a call's sums over channels are cut, at most, if samples are few
 
 // Multiplies row k by exp(sign * i * angle_k). On the way back it adds up the gradient of the angles.
@@ -36,6 +36,15 @@ struct Place {
     const Matrix<T>* outside;   // null: in the block; to read, one matrix for the states and one for their gradients
     int64_t channel;
     const int64_t* rows;        // null: row k at k
+
+    // Rows outside are far apart: the processor does not guess which one follows.
+    template <bool WRITTEN>
+    ALWAYS_INLINE void announce(int64_t index, int64_t count) const {
+        if (!outside || index < 0 || index >= count) return;
+        if (rows) index = rows[index];
+        for (int kind = 0; kind <= (R::GRADIENT && !WRITTEN); ++kind)
+            R::template announce<WRITTEN>(outside[kind], index, channel);
+    }
 
     ALWAYS_INLINE R read(int64_t index) const {
         if (rows) index = rows[index];
@@ -64,6 +73,8 @@ __attribute__((noinline)) void sweep(int64_t count, bool ascending, const T* rot
     // The first step only reads and the last one only writes: reading and writing stand here once, for the compiler.
     for (int64_t number = 0; number <= count; ++number, at += step) {
         R done = carried;
+        from.template announce<false>(at + AHEAD * step, count);
+        to.template announce<true>(at + AHEAD * step, count);
         if (number < count) {
             R row = from.read(at);
             before(row, at);

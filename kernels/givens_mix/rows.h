@@ -40,6 +40,7 @@ struct Row {
     static constexpr int64_t SIZE = 64;   // bytes of a vector
     static constexpr int64_t LANES = SIZE / sizeof(T), CHANNELS = LANES * VECTORS;
     typedef T Lanes __attribute__((vector_size(SIZE)));
+    typedef T Anywhere __attribute__((vector_size(SIZE), aligned(alignof(T)), may_alias));
     using Numbers = std::make_index_sequence<LANES>;
 
     Lanes real[KINDS * VECTORS], imaginary[KINDS * VECTORS];
@@ -53,9 +54,10 @@ struct Row {
             second = rest + (matrix.pairs() ? LANES : CHANNELS);
         }
         for (int v = kind * VECTORS; v < (kind + 1) * VECTORS; ++v) {
-            std::memcpy(&real[v], first, SIZE);
-            std::memcpy(&imaginary[v], second, SIZE);
-            if (matrix.pairs()) split(real[v], imaginary[v], Numbers());
+            Lanes one = *reinterpret_cast<const Anywhere*>(first), other = *reinterpret_cast<const Anywhere*>(second);
+            if (matrix.pairs()) split(one, other, Numbers());
+            real[v] = one;
+            imaginary[v] = other;
             first += matrix.pairs() ? 2 * LANES : LANES;
             second += matrix.pairs() ? 2 * LANES : LANES;
         }
@@ -69,12 +71,22 @@ struct Row {
         for (int v = kind * VECTORS; v < (kind + 1) * VECTORS; ++v) {
             Lanes one = real[v], other = imaginary[v];
             if (matrix.pairs()) join(one, other, Numbers());
-            std::memcpy(first, &one, SIZE);
-            std::memcpy(second, &other, SIZE);
+            *reinterpret_cast<Anywhere*>(first) = one;
+            *reinterpret_cast<Anywhere*>(second) = other;
             first += matrix.pairs() ? 2 * LANES : LANES;
             second += matrix.pairs() ? 2 * LANES : LANES;
         }
         if (!whole) matrix.write_rest(rest, matrix.at(index, channel), CHANNELS, matrix.width - channel);
+    }
+
+    // Row `index` will be read or written before long.
+    template <bool WRITTEN>
+    ALWAYS_INLINE static void announce(const Matrix<T>& matrix, int64_t index, int64_t channel) {
+        const T* first = matrix.at(index, channel);
+        int64_t size = matrix.pairs() ? 2 * CHANNELS : CHANNELS, line = SIZE / sizeof(T);
+        for (int64_t i = 0; i < size; i += line) __builtin_prefetch(first + i, WRITTEN);
+        if (matrix.pairs()) return;
+        for (int64_t i = 0; i < size; i += line) __builtin_prefetch(first + matrix.part + i, WRITTEN);
     }
 
     // Multiply by cosine + i sine.
