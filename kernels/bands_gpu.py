@@ -1,0 +1,122 @@
+"""What the Triton kernels of periodised transforms share: the extent of a sample's rows, and the gradient of taps.
+
+Rows are given as views (B, rows, D) whose channels lie side by side. They hold the rows of a band, all of them up to
+the period of their level, or rows of x, of which a sample may have fewer: `of_x` says which.
+"""
+
+import os
+
+import torch
+import triton
+from triton import language as tl
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    ROWS, CHANNELS, TAPS, CHUNKS = 16, 16, 16, 2
+else:
+    ROWS, CHANNELS, TAPS, CHUNKS = 32, 64, 8, 256
+# Values of `of_x`.
+BAND, ALL, EVEN, ODD = (tl.constexpr(value) for value in range(4))
+
+
+def lengths_of(x: torch.Tensor, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    """(B,) int64 of the batch x, all positions where there are none."""
+    return torch.full((len(x),), positions, device=x.device) if lengths is None else lengths.contiguous()
+
+
+def grid(rows: int, x: torch.Tensor) -> tuple[int, int, int]:
+    """Programs for each block of so many rows and of the channels of each sample of x (B, N, D)."""
+    return triton.cdiv(rows, ROWS), triton.cdiv(x.shape[2], CHANNELS), len(x)
+
+
+@triton.jit
+def extent(lengths, sample, LEVELS: tl.constexpr, DEPTH: tl.constexpr, OF_X: tl.constexpr):
+    """Period n' / 2^DEPTH of a sample's rows, and how many of them there are in what OF_X says."""
+    length = tl.load(lengths + sample).to(tl.int32)
+    period = ((length + (1 << LEVELS) - 1) >> LEVELS) << (LEVELS - DEPTH)
+    if OF_X == ALL:
+        valid = length
+    elif OF_X == EVEN:
+        valid = (length + 1) // 2
+    elif OF_X == ODD:
+        valid = length // 2
+    else:
+        valid = period
+    return period, valid
+
+
+def correlate(
+    signal: torch.Tensor,
+    rows: torch.Tensor,
+    lengths: torch.Tensor,
+    taps: int,
+    levels: int,
+    level: int,
+    step: int = 1,
+    shift: int = 0,
+    of_x: tl.constexpr = BAND,
+) -> torch.Tensor:
+    """sum over samples b and rows t of signal[b, t] rows[b, (step t + shift + tap) mod period], (taps, D).
+
+    Args:
+        signal: (B, .., D), rows of a level's band.
+        rows: (B, .., D), rows of the same level; with step 2, of the level before it.
+        lengths: (B,).
+        of_x: what `rows` hold.
+    """
+    batch, count, width = signal.shape
+    blocks = batch * triton.cdiv(count, ROWS)
+    chunks = min(blocks, CHUNKS)
+    parts = signal.new_empty(chunks, taps, width, dtype=torch.promote_types(signal.dtype, torch.float32))
+    _correlate[chunks, triton.cdiv(taps, TAPS), triton.cdiv(width, CHANNELS)](
+        *(signal, *signal.stride()[:2], rows, *rows.stride()[:2], lengths, parts, batch, count, width),
+        *(taps, shift, step, levels, level, of_x, triton.cdiv(blocks, chunks), ROWS, CHANNELS, TAPS),
+    )
+    return parts.sum(0)
+
+
+@triton.jit
+def _correlate(
+    signal,
+    signal_sample,
+    signal_row,
+    rows,
+    rows_sample,
+    rows_row,
+    lengths,
+    parts,
+    batch,
+    count,
+    width,
+    taps,
+    shift,
+    STEP: tl.constexpr,
+    LEVELS: tl.constexpr,
+    LEVEL: tl.constexpr,
+    OF_X: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    TAPS: tl.constexpr,
+):
+    """One chunk of BLOCKS blocks of rows, some taps and channels."""
+    chunk, group = tl.program_id(0), tl.program_id(1)
+    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+    tap = group * TAPS + tl.arange(0, TAPS)
+    of_sample = tl.cdiv(count, ROWS)
+    total = tl.zeros((TAPS, CHANNELS), parts.dtype.element_ty)
+    for number in range(chunk * BLOCKS, tl.minimum((chunk + 1) * BLOCKS, batch * of_sample)):
+        sample = (number // of_sample).to(tl.int64)
+        t = number % of_sample * ROWS + tl.arange(0, ROWS)
+        period, valid = extent(lengths, sample, LEVELS, LEVEL - STEP + 1, OF_X)
+        exists = t * STEP < period
+        place = signal + sample * signal_sample + t[:, None] * signal_row + channel
+        value = tl.load(place, exists[:, None] & (channel < width), 0).to(total.dtype)
+        # A multiple of the period keeps the row from being negative.
+        around = tl.maximum(period, 1)
+        row = (t[:, None] * STEP + tap + shift + taps * around) % around
+        place = rows + sample * rows_sample + row[:, :, None] * rows_row + channel
+        there = exists[:, None] & (row < valid) & (tap < taps)
+        near = tl.load(place, there[:, :, None] & (channel < width), 0).to(total.dtype)
+        total += tl.sum(value[:, None, :] * near, 0)
+    place = parts + (chunk * taps + tap[:, None]) * width + channel
+    tl.store(place, total, (tap < taps)[:, None] & (channel < width))

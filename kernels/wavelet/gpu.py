@@ -1,0 +1,173 @@
+"""Periodised wavelet transforms in Triton, one kernel for each level."""
+
+import torch
+import triton
+from triton import language as tl
+
+from ..bands import band_slices, period_of
+from ..bands_gpu import ALL, BAND, CHANNELS, ROWS, correlate, extent, grid, lengths_of
+
+
+def analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
+    batch, positions, width = x.shape
+    bands = x.new_empty(batch, period_of(positions, levels), width)
+    slices = band_slices(positions, levels)
+    lengths = lengths_of(x, positions, lengths)
+    rows = x
+    for level in range(1, levels + 1):
+        high = bands[:, slices[levels + 1 - level]]
+        low = bands[:, slices[0]] if level == levels else torch.empty_like(high, dtype=filters.dtype)
+        _split_level(rows, filters, lengths, low, high, levels, level)
+        rows = low
+    return bands
+
+
+def synthesis(
+    bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None
+) -> torch.Tensor:
+    """Rows (B, N, D) from packed bands."""
+    slices = band_slices(length, levels)
+    lengths = lengths_of(bands, length, lengths)
+    low = bands[:, slices[0]]
+    for level in range(levels, 1, -1):
+        low = _merge_level(low, bands[:, slices[levels + 1 - level]], filters, lengths, levels, level)
+    x = bands.new_empty(len(bands), length, bands.shape[2])
+    _merge_level(low, bands[:, slices[levels]], filters, lengths, levels, 1, x)
+    return x
+
+
+def derivative(
+    x: torch.Tensor, bands: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None
+) -> torch.Tensor:
+    """The derivative of <bands, analysis(x)>, which is <synthesis(bands), x>, by the taps, (T, D)."""
+    batch, positions, width = x.shape
+    slices = band_slices(positions, levels)
+    lengths = lengths_of(x, positions, lengths)
+    rows = [x]
+    for level in range(1, levels):
+        low = filters.new_empty(batch, slices[levels + 1 - level].start, width)
+        _split_level(rows[-1], filters, lengths, low, torch.empty_like(low), levels, level)
+        rows.append(low)
+    low = bands[:, slices[0]]
+    of_low, of_high = torch.zeros_like(filters), torch.zeros_like(filters)
+    for level in range(levels, 0, -1):
+        high = bands[:, slices[levels + 1 - level]]
+        for band, total in ((low, of_low), (high, of_high)):
+            total += correlate(
+                band, rows[level - 1], lengths, len(filters), levels, level, step=2, of_x=ALL if level == 1 else BAND
+            )
+        if level > 1:
+            low = _merge_level(low, high, filters, lengths, levels, level)
+    of_high[1::2].neg_()
+    return of_low + of_high.flip(0)
+
+
+def _split_level(rows, filters, lengths, low, high, levels, level):
+    """Approximation and detail, both (B, M, D), of rows (B, .., D)."""
+    _split[grid(low.shape[1], rows)](
+        *(rows, *rows.stride()[:2], filters, lengths, low, *low.stride()[:2], high, *high.stride()[:2]),
+        *(low.shape[1], rows.shape[2], len(filters), levels, level, ALL if level == 1 else BAND, ROWS, CHANNELS),
+    )
+
+
+def _merge_level(low, high, filters, lengths, levels, level, rows=None):
+    """Rows (B, 2 M, D), or those that are given, from approximation and detail (B, M, D)."""
+    if rows is None:
+        rows = filters.new_empty(len(low), 2 * low.shape[1], low.shape[2])
+    _merge[grid(low.shape[1], low)](
+        *(low, *low.stride()[:2], high, *high.stride()[:2], filters, lengths, rows, *rows.stride()[:2]),
+        *(rows.shape[1], rows.shape[2], len(filters), levels, level, ALL if level == 1 else BAND, ROWS, CHANNELS),
+    )
+    return rows
+
+
+@triton.jit
+def _split(
+    rows,
+    rows_sample,
+    rows_row,
+    filters,
+    lengths,
+    low,
+    low_sample,
+    low_row,
+    high,
+    high_sample,
+    high_row,
+    count,
+    width,
+    TAPS: tl.constexpr,
+    LEVELS: tl.constexpr,
+    LEVEL: tl.constexpr,
+    OF_X: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """A block of coefficients; those at and past the sample's period are zero."""
+    t = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    sample = tl.program_id(2).to(tl.int64)
+    period, valid = extent(lengths, sample, LEVELS, LEVEL - 1, OF_X)
+    exists = 2 * t < period
+    lows = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
+    highs = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
+    for tap in range(TAPS):
+        row = (2 * t + tap) % tl.maximum(period, 1)
+        there = (exists & (row < valid))[:, None] & (channel < width)
+        value = tl.load(rows + sample * rows_sample + row[:, None] * rows_row + channel, there, 0).to(lows.dtype)
+        lows += value * tl.load(filters + tap * width + channel, channel < width, 0)
+        mirrored = tl.load(filters + (TAPS - 1 - tap) * width + channel, channel < width, 0)
+        highs += value * mirrored * (1 - 2 * (tap % 2))
+    inside = (t < count)[:, None] & (channel < width)
+    tl.store(low + sample * low_sample + t[:, None] * low_row + channel, lows, inside)
+    tl.store(high + sample * high_sample + t[:, None] * high_row + channel, highs, inside)
+
+
+@triton.jit
+def _merge(
+    low,
+    low_sample,
+    low_row,
+    high,
+    high_sample,
+    high_row,
+    filters,
+    lengths,
+    rows,
+    rows_sample,
+    rows_row,
+    count,
+    width,
+    TAPS: tl.constexpr,
+    LEVELS: tl.constexpr,
+    LEVEL: tl.constexpr,
+    OF_X: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """A block of pairs of rows; rows that the sample does not have are zero."""
+    t = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    sample = tl.program_id(2).to(tl.int64)
+    period, valid = extent(lengths, sample, LEVELS, LEVEL - 1, OF_X)
+    there = (2 * t < period)[:, None] & (channel < width)
+    even = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
+    odd = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
+    half = tl.maximum(period // 2, 1)
+    for step in range(TAPS // 2):
+        # A multiple of the period keeps the row from being negative.
+        row = (t + TAPS * half - step) % half
+        from_low = tl.load(low + sample * low_sample + row[:, None] * low_row + channel, there, 0).to(even.dtype)
+        from_high = tl.load(high + sample * high_sample + row[:, None] * high_row + channel, there, 0).to(even.dtype)
+        tap = filters + 2 * step * width + channel
+        mirrored = filters + (TAPS - 1 - 2 * step) * width + channel
+        even += from_low * tl.load(tap, channel < width, 0)
+        even += from_high * tl.load(mirrored, channel < width, 0)
+        odd += from_low * tl.load(tap + width, channel < width, 0)
+        odd -= from_high * tl.load(mirrored - width, channel < width, 0)
+    for phase in tl.static_range(2):
+        row = 2 * t + phase
+        value = tl.where((row < valid)[:, None], odd if phase else even, 0)
+        place = rows + sample * rows_sample + row[:, None] * rows_row + channel
+        tl.store(place, value, (row < count)[:, None] & (channel < width))
