@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.link_mix import operator
 
 
 def run(name, monkeypatch, *arguments, **options):
@@ -40,7 +41,8 @@ SHAPES = [
 @pytest.mark.parametrize("wrap", [True, False])
 @pytest.mark.parametrize("with_documents", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_portable_equals_the_explicit_matrices(shape, with_documents, wrap, monkeypatch):
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+def test_equals_the_explicit_matrices(name, shape, with_documents, wrap, monkeypatch):
     *sizes, lengths = shape
     value, weights, offsets = inputs(*sizes)
     batch, positions = sizes[:2]
@@ -51,19 +53,19 @@ def test_portable_equals_the_explicit_matrices(shape, with_documents, wrap, monk
         documents = torch.tensor([7, -2, 5, 7, 2**62]).repeat(positions)[torch.arange(positions) // 3].repeat(batch, 1)
         documents[:, positions // 2 :] += 1
     cotangent = torch.randn(value.shape)
-    results = {}
-    for name in ("reference", "portable"):
-        result = run(name, monkeypatch, value, weights, offsets, lengths, wrap, documents)
+    results = []
+    for implementation in (name, "reference"):
+        result = run(implementation, monkeypatch, value, weights, offsets, lengths, wrap, documents)
         assert result.dtype == value.dtype
-        results[name] = (result, *torch.autograd.grad(result, (value, weights), cotangent))
-    for mine, truth, tolerance in zip(results["portable"], results["reference"], (1e-5, 1e-4, 1e-4), strict=True):
+        results.append((result, *torch.autograd.grad(result, (value, weights), cotangent)))
+    for mine, truth, tolerance in zip(*results, (1e-5, 1e-4, 1e-4), strict=True):
         if truth.any():
             assert relative_rms(mine, truth) < tolerance
         else:
             assert not mine.any()
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
 def test_one_factor_is_the_equation(name, monkeypatch):
     """Links to the same position are summed, the first factor is applied first, and dropped links count for nothing."""
     value, weights, _ = inputs(1, 5, 2, 2, 3, torch.float64)
@@ -81,7 +83,7 @@ def test_one_factor_is_the_equation(name, monkeypatch):
         torch.testing.assert_close(result[0], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
 @pytest.mark.parametrize("wrap", [True, False])
 def test_gradients(name, wrap, monkeypatch):
     value, weights, offsets = inputs(2, 6, 2, 5, 3, torch.float64)
@@ -93,7 +95,7 @@ def test_gradients(name, wrap, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
 @pytest.mark.parametrize("wrap", [True, False])
 def test_padding_is_neither_read_nor_written(name, wrap, monkeypatch):
     value, weights, offsets = inputs(2, 9, 4, 3, 4)
@@ -140,19 +142,21 @@ def test_half_precision_is_computed_in_fp32(dtype, monkeypatch):
     assert relative_rms(result, truth) < 2**-8
 
 
-def test_gradients_keep_no_input_of_a_factor(monkeypatch):
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+def test_gradients_keep_no_input_of_a_factor(name, monkeypatch):
     """What is stored between forward and backward: the arguments, and nothing of the size of value for each factor."""
     value, weights, offsets = inputs(1, 32, 64, 12, 3)
     stored = []
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: stored.append(tensor) or tensor, lambda tensor: tensor
     ):
-        run("portable", monkeypatch, value, weights, offsets)
+        run(name, monkeypatch, value, weights, offsets)
     assert sum(tensor.numel() for tensor in stored if tensor.shape == value.shape) == value.numel()
 
 
-def test_compiles_without_breaks(monkeypatch):
-    monkeypatch.setenv("LONGMIX_KERNELS", "portable")
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+def test_compiles_without_breaks(name, monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", name)
     value, weights, offsets = inputs(2, 7, 4, 3, 4)
     lengths, documents = torch.tensor([7, 4]), torch.tensor([[3, 3, 3, 1, 1, 1, 1]]).expand(2, 7).contiguous()
 
@@ -169,13 +173,34 @@ def test_compiles_without_breaks(monkeypatch):
         torch.testing.assert_close(mine, eager)
 
 
+def test_operators_keep_to_torchs_rules(monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    value, weights, offsets = inputs(2, 5, 3, 2, 4)
+    start, length = torch.tensor([[0, 0, 0, 3, 3], [0, 0, 0, 0, 0]]), torch.tensor([[3, 3, 3, 2, 2], [4, 4, 4, 4, 4]])
+    for wrap in (True, False):
+        torch.library.opcheck(operator._link_mix, (value, weights, offsets, start, length, wrap))
+    gradient, *saved = (tensor.detach() for tensor in (value.sin(), value, weights, offsets, start, length))
+    torch.library.opcheck(operator._backward, (gradient, *saved, True))
+
+
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+@pytest.mark.parametrize(("factors", "links"), [(0, 3), (2, 0)])
+def test_nothing_to_add(name, factors, links, monkeypatch):
+    value, weights, _ = inputs(2, 5, 3, factors, links)
+    result = run(name, monkeypatch, value, weights, torch.zeros(factors, links, dtype=torch.int64))
+    cotangent = torch.randn(value.shape)
+    gradients = torch.autograd.grad(result, (value, weights), cotangent, allow_unused=True, materialize_grads=True)
+    assert torch.equal(result, value) and torch.equal(gradients[0], cotangent)
+    assert gradients[1].shape == weights.shape
+
+
 @pytest.mark.parametrize("shape", [(0, 5, 4), (2, 0, 4), (2, 5, 0)])
 def test_empty_tensors(shape, monkeypatch):
     batch, positions, _ = shape
     value = torch.zeros(shape, requires_grad=True)
     weights = torch.ones(batch, positions, 2, 3)
     lengths = torch.zeros(batch, dtype=torch.int64)
-    for name in ("reference", "portable"):
+    for name in ("reference", "portable", "cpu"):
         result = run(name, monkeypatch, value, weights, torch.ones(2, 3, dtype=torch.int64), lengths)
         assert result.shape == shape
         result.sum().backward()
