@@ -1,7 +1,7 @@
 """What the Triton kernels of periodised transforms share: the extent of a sample's rows, and the gradient of taps.
 
 Rows are given as views (B, rows, D) whose channels lie side by side. They hold the rows of a band, all of them up to
-the period of their level, or rows of x, of which a sample may have fewer: `of_x` says which.
+the period of their level, or rows of x, of which a sample may have fewer: `of_x` is "none", "all", "even" or "odd".
 """
 
 import os
@@ -11,11 +11,9 @@ import triton
 from triton import language as tl
 
 if os.environ.get("TRITON_INTERPRET") == "1":
-    ROWS, CHANNELS, TAPS, CHUNKS = 16, 16, 16, 2
+    ROWS, CHANNELS, TAPS, CHUNKS = 16, 16, 4, 2
 else:
     ROWS, CHANNELS, TAPS, CHUNKS = 32, 64, 8, 256
-# Values of `of_x`.
-BAND, ALL, EVEN, ODD = (tl.constexpr(value) for value in range(4))
 
 
 def lengths_of(x: torch.Tensor, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
@@ -33,11 +31,11 @@ def extent(lengths, sample, LEVELS: tl.constexpr, DEPTH: tl.constexpr, OF_X: tl.
     """Period n' / 2^DEPTH of a sample's rows, and how many of them there are in what OF_X says."""
     length = tl.load(lengths + sample).to(tl.int32)
     period = ((length + (1 << LEVELS) - 1) >> LEVELS) << (LEVELS - DEPTH)
-    if OF_X == ALL:
+    if OF_X == "all":
         valid = length
-    elif OF_X == EVEN:
+    elif OF_X == "even":
         valid = (length + 1) // 2
-    elif OF_X == ODD:
+    elif OF_X == "odd":
         valid = length // 2
     else:
         valid = period
@@ -53,7 +51,7 @@ def correlate(
     level: int,
     step: int = 1,
     shift: int = 0,
-    of_x: tl.constexpr = BAND,
+    of_x: str = "none",
 ) -> torch.Tensor:
     """sum over samples b and rows t of signal[b, t] rows[b, (step t + shift + tap) mod period], (taps, D).
 

@@ -5,7 +5,7 @@ import triton
 from triton import language as tl
 
 from ..bands import band_slices, period_of
-from ..bands_gpu import ALL, BAND, CHANNELS, ROWS, correlate, extent, grid, lengths_of
+from ..bands_gpu import CHANNELS, ROWS, correlate, extent, grid, lengths_of
 
 
 def analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
@@ -55,7 +55,14 @@ def derivative(
         high = bands[:, slices[levels + 1 - level]]
         for band, total in ((low, of_low), (high, of_high)):
             total += correlate(
-                band, rows[level - 1], lengths, len(filters), levels, level, step=2, of_x=ALL if level == 1 else BAND
+                band,
+                rows[level - 1],
+                lengths,
+                len(filters),
+                levels,
+                level,
+                step=2,
+                of_x="all" if level == 1 else "none",
             )
         if level > 1:
             low = _merge_level(low, high, filters, lengths, levels, level)
@@ -67,7 +74,7 @@ def _split_level(rows, filters, lengths, low, high, levels, level):
     """Approximation and detail, both (B, M, D), of rows (B, .., D)."""
     _split[grid(low.shape[1], rows)](
         *(rows, *rows.stride()[:2], filters, lengths, low, *low.stride()[:2], high, *high.stride()[:2]),
-        *(low.shape[1], rows.shape[2], len(filters), levels, level, ALL if level == 1 else BAND, ROWS, CHANNELS),
+        *(low.shape[1], rows.shape[2], len(filters), levels, level, "all" if level == 1 else "none", ROWS, CHANNELS),
     )
 
 
@@ -77,7 +84,7 @@ def _merge_level(low, high, filters, lengths, levels, level, rows=None):
         rows = filters.new_empty(len(low), 2 * low.shape[1], low.shape[2])
     _merge[grid(low.shape[1], low)](
         *(low, *low.stride()[:2], high, *high.stride()[:2], filters, lengths, rows, *rows.stride()[:2]),
-        *(rows.shape[1], rows.shape[2], len(filters), levels, level, ALL if level == 1 else BAND, ROWS, CHANNELS),
+        *(rows.shape[1], rows.shape[2], len(filters), levels, level, "all" if level == 1 else "none", ROWS, CHANNELS),
     )
     return rows
 

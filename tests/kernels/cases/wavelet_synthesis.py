@@ -14,7 +14,7 @@ def make(batch, positions, width, taps, levels, generator, lengths=None, shared=
 # name -> (arguments of make, whether Triton's interpreter can take it)
 CASES = {
     "one": ((1, 1, 1, 2, 1), {}, True),
-    "two-with-more-taps-than-rows": ((2, 2, 7, 18, 2), {"lengths": [2, 1]}, True),
+    "two-with-more-taps-than-rows": ((2, 2, 7, 6, 2), {"lengths": [2, 1]}, True),
     "three-shared-taps": ((3, 3, 4, 4, 1), {"lengths": [3, 0, 2], "shared": True}, True),
     "none-valid": ((2, 5, 3, 4, 2), {"lengths": [0, 0]}, False),
     "prime": ((2, 37, 17, 4, 2), {"lengths": [37, 22]}, True),
