@@ -1,10 +1,11 @@
 """Compiles the C++ kernels at their first use and keeps them for later processes.
 
-A library is found by everything that it depends on: its sources, the compiler, the flags and the features of the CPU, so
-that different machines can share a home. It is compiled to a temporary name under a lock and renamed: a build that is
-interrupted leaves nothing that a later one would take for a library, or wait for.
+A library is found by everything that it depends on: its sources, the compiler, the flags and the features of the CPU,
+so that different machines can share a home. It is compiled to a temporary name under a lock and renamed: a build that
+is interrupted leaves nothing that a later one would take for a library, or wait for.
 """
 
+import atexit
 import ctypes
 import fcntl
 import functools
@@ -32,18 +33,21 @@ def library(source: str) -> ctypes.CDLL:
     """The library of a C++ file of this folder, e.g. "link_mix/cpu.cpp", compiled if it has not been.
 
     Raises:
-        BuildError: no compiler, or it fails.
+        BuildError: no compiler, or it fails, or its result cannot be kept or loaded.
     """
     compiler = find_compiler()
     path = FOLDER / source
-    folder = _cache_folder()
-    target = folder / f"{path.parent.name}-{_key(path, compiler)}.so"
-    if not target.is_file():
-        with open(folder / f"{target.stem}.lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however it ends
-            if not target.is_file():
-                _compile(compiler, path, target)
-    return ctypes.CDLL(str(target))
+    try:
+        folder = _cache_folder()
+        target = folder / f"{path.parent.name}-{_key(path, compiler)}.so"
+        if not target.is_file():
+            with open(folder / f"{target.stem}.lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however it ends
+                if not target.is_file():
+                    _compile(compiler, path, target)
+        return ctypes.CDLL(str(target))
+    except OSError as error:
+        raise BuildError(f"the library of {source} cannot be kept or loaded: {error}") from error
 
 
 def find_compiler() -> str:
@@ -67,7 +71,7 @@ def _compile(compiler: str, source: Path, target: Path) -> None:
     command = [compiler, *_flags(), f"-I{FOLDER}", str(source), "-o", str(temporary)]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
-        lines = [line for line in process.stderr.splitlines() if "error" in line] or process.stderr.splitlines()
+        lines = [line for line in process.stderr.splitlines() if "error:" in line] or process.stderr.splitlines()
         raise BuildError(f"{compiler} cannot compile {source.name}: {lines[0] if lines else process.returncode}")
     os.replace(temporary, target)
 
@@ -104,7 +108,14 @@ def _cache_folder() -> Path:
             return folder
     except OSError:
         pass
-    return Path(tempfile.mkdtemp(prefix="longmix-kernels-"))
+    return _private_folder()
+
+
+@functools.cache
+def _private_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="longmix-kernels-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def call(source: str, function: str, *arguments: torch.Tensor | int | float | None) -> None:

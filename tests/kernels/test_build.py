@@ -1,0 +1,174 @@
+"""Compiling the C++ kernels: interrupted and simultaneous builds, missing compilers, folders that cannot be written."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+
+from longmix.kernels import build, ops, selection
+
+SOURCE = "answer/cpu.cpp"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_built(monkeypatch):
+    """Every test finds no library loaded and no choice made, and leaves none of its own behind."""
+
+    def forget():
+        build.library.cache_clear()
+        build._private_folder.cache_clear()
+        selection._obstacle.cache_clear()
+
+    monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture
+def sources(tmp_path, monkeypatch):
+    """A folder of sources with one small file, and an empty cache."""
+    (tmp_path / "sources" / "answer").mkdir(parents=True)
+    (tmp_path / "sources" / "number.h").write_text("#define NUMBER 42\n")
+    (tmp_path / "sources" / SOURCE).write_text('#include "number.h"\nextern "C" int answer() { return NUMBER; }\n')
+    monkeypatch.setattr(build, "FOLDER", tmp_path / "sources")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "sources"
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """A compiler that writes its process number to the file `started` for each build, and hangs while `slow` exists."""
+    real = build.find_compiler()
+    script = tmp_path / "compiler"
+    script.write_text(
+        f'#!/bin/sh\nif [ "$1" = --version ]; then cat {tmp_path}/version; exit; fi\n'
+        f"echo $$ >> {tmp_path}/started\n"
+        f"if [ -e {tmp_path}/slow ]; then exec sleep 100; fi\n"
+        f'sleep 0.2\nexec {real} "$@"\n'
+    )
+    script.chmod(0o755)
+    (tmp_path / "version").write_text("1\n")
+    monkeypatch.setenv("CXX", str(script))
+    return script
+
+
+def start_build():
+    """A process that builds, and ends with the library's answer as its exit code."""
+    process = multiprocessing.get_context("fork").Process(target=lambda: os._exit(build.library(SOURCE).answer()))
+    process.start()
+    return process
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 60
+    while not path.exists() or not path.read_text().endswith("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def files(tmp_path):
+    return sorted(path.suffix for path in (tmp_path / "cache" / "longmix" / "kernels").iterdir())
+
+
+def test_a_killed_build_does_not_block_the_next(sources, compiler, tmp_path):
+    (tmp_path / "slow").touch()
+    process = start_build()
+    wait_for(tmp_path / "started")
+    process.kill()
+    process.join()
+    hanging = int((tmp_path / "started").read_text())
+    left = next((tmp_path / "cache" / "longmix" / "kernels").glob("*.lock")).with_suffix("").name
+    (tmp_path / "cache" / "longmix" / "kernels" / f".{left}.{process.pid}").write_text("half a library")
+    (tmp_path / "slow").unlink()
+    try:
+        assert build.library(SOURCE).answer() == 42
+    finally:
+        os.kill(hanging, signal.SIGKILL)  # the compiler outlived the process that started it
+    assert files(tmp_path) == [".lock", ".so"]
+
+
+def test_a_killed_compiler_is_an_error_and_the_next_build_succeeds(sources, compiler, tmp_path, monkeypatch):
+    killed = tmp_path / "killed"
+    killed.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo 1; exit; fi\nexec {compiler} "$@" & kill -9 $$\n')
+    killed.chmod(0o755)
+    monkeypatch.setenv("CXX", str(killed))
+    with pytest.raises(build.BuildError, match=r"cannot compile cpu.cpp: -9"):
+        build.library(SOURCE)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert build.library(SOURCE).answer() == 42
+
+
+def test_processes_that_build_at_once_compile_once(sources, compiler, tmp_path):
+    processes = [start_build() for _ in range(4)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [42] * 4
+    assert len((tmp_path / "started").read_text().splitlines()) == 1
+    assert files(tmp_path) == [".lock", ".so"]
+
+
+def test_a_library_is_found_by_all_it_depends_on(sources, compiler, tmp_path, monkeypatch):
+    def key():
+        return build._key(sources / SOURCE, build.find_compiler())
+
+    keys = [key()]
+    assert key() == keys[0]
+    with open(sources / SOURCE, "a") as file:
+        file.write("// changed\n")
+    keys.append(key())
+    (sources / "number.h").write_text("#define NUMBER 43\n")
+    keys.append(key())
+    (sources / "answer" / "own.h").write_text("// new\n")
+    keys.append(key())
+    (tmp_path / "version").write_text("2\n")
+    keys.append(key())
+    monkeypatch.setenv("CXX", str(shutil.copy(compiler, tmp_path / "another")))
+    keys.append(key())
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-g"))
+    keys.append(key())
+    monkeypatch.setattr(build, "_cpu_features", lambda: "another CPU")
+    keys.append(key())
+    assert len(set(keys)) == len(keys)
+
+
+def test_an_error_of_the_compiler_is_told_in_one_line(sources, tmp_path):
+    (sources / SOURCE).write_text("int answer() { return nothing; }\n")
+    with pytest.raises(build.BuildError, match=r"cannot compile cpu.cpp: .*nothing.* was not declared") as caught:
+        build.library(SOURCE)
+    assert "\n" not in str(caught.value)
+    assert files(tmp_path) == [".lock"]
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error(sources, compiler, tmp_path):
+    start_build().join()
+    next((tmp_path / "cache" / "longmix" / "kernels").glob("*.so")).write_text("not a library")
+    with pytest.raises(build.BuildError, match=r"the library of answer/cpu.cpp cannot be kept or loaded: "):
+        build.library(SOURCE)
+
+
+@pytest.mark.parametrize("folder", ["/dev/null", "/proc/none"])
+def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_folder(folder, sources, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", folder)
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    assert build.library(SOURCE).answer() == 42
+    assert len(list(tmp_path.glob("longmix-kernels-*/*.so"))) == 1
+
+
+def test_without_a_compiler_plain_pytorch_runs_with_one_warning(monkeypatch):
+    value, weights, offsets = torch.randn(1, 5, 2), torch.randn(1, 5, 2, 3), torch.tensor([[0, 1, 2], [0, 1, 3]])
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.warns(UserWarning) as caught:
+        results = [ops.link_mix(value, weights, offsets) for _ in range(3)]
+    assert [str(warning.message) for warning in caught] == [
+        "no C++ compiler (no-such-compiler) on PATH; plain PyTorch runs in place of the C++ kernels"
+    ]
+    monkeypatch.setenv("LONGMIX_KERNELS", "portable")
+    assert torch.equal(results[0], ops.link_mix(value, weights, offsets))
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    with pytest.raises(ValueError, match=r"is 'cpu', but link_mix cannot run so: no C\+\+ compiler"):
+        ops.link_mix(value, weights, offsets)
