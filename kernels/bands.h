@@ -8,34 +8,13 @@
 #include <cstring>
 #include <vector>
 
+#include "vectors.h"
+
 constexpr int64_t BLOCK = 32;  // channels
 
-#if defined(__AVX512F__)
-constexpr int REGISTER = 64;  // bytes
-#elif defined(__AVX__)
-constexpr int REGISTER = 32;
-#else
-constexpr int REGISTER = 16;
-#endif
-
-// As many channels as a register holds; arithmetic acts on each.
-template <class T>
-struct Lanes {
-    typedef T type __attribute__((vector_size(REGISTER)));
-    static constexpr int64_t count = REGISTER / sizeof(T);
-};
-
-template <class T>
-inline typename Lanes<T>::type load(const T* from) {
-    typename Lanes<T>::type lanes;
-    std::memcpy(&lanes, from, sizeof(lanes));
-    return lanes;
-}
-
-template <class T>
-inline void store(T* to, typename Lanes<T>::type lanes) {
-    std::memcpy(to, &lanes, sizeof(lanes));
-}
+using vectors::at;
+using vectors::LANES;
+using vectors::Vector;
 
 // `period` rows from `base`, `stride` apart. Those from `valid` on are zero when read and dropped when written, and so
 // are the channels from `channels` on.
@@ -192,16 +171,16 @@ constexpr int64_t TILE = 32;
 
 template <int STEP, int TAPS, class T>
 inline void correlate_taps(Window<T> signal, Window<T> rows, int64_t count, T* sums) {
-    using V = typename Lanes<T>::type;
-    for (int64_t c = 0; c < BLOCK; c += Lanes<T>::count) {
+    using V = Vector<T>;
+    for (int64_t c = 0; c < BLOCK; c += LANES<T>) {
         V sum[TAPS];
-        for (int tap = 0; tap < TAPS; ++tap) sum[tap] = load(sums + tap * BLOCK + c);
+        for (int tap = 0; tap < TAPS; ++tap) sum[tap] = at(sums + tap * BLOCK + c);
         for (int64_t t = 0; t < count; ++t) {
-            V value = load(signal.base + t * signal.stride + c);
+            V value = at(signal.base + t * signal.stride + c);
             for (int tap = 0; tap < TAPS; ++tap)
-                sum[tap] += value * load(rows.base + (STEP * t + tap) * rows.stride + c);
+                sum[tap] += value * at(rows.base + (STEP * t + tap) * rows.stride + c);
         }
-        for (int tap = 0; tap < TAPS; ++tap) store(sums + tap * BLOCK + c, sum[tap]);
+        for (int tap = 0; tap < TAPS; ++tap) at(sums + tap * BLOCK + c) = sum[tap];
     }
 }
 

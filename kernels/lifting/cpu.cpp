@@ -12,49 +12,17 @@ namespace {
 
 constexpr int GROUP = 8;  // rows whose sums are held in registers
 
-template <class T>
-struct Exponential;
-template <>
-struct Exponential<float> {
-    using Integer = int32_t;
-    static constexpr int mantissa = 23, degree = 7;
-    static constexpr float limit = 87, rounding = 0x1.8p23f;
-    static constexpr float log2 = 0x1.62e4p-1f, log2_rest = 0x1.7f7d1cp-20f;  // their sum is log(2)
-};
-template <>
-struct Exponential<double> {
-    using Integer = int64_t;
-    static constexpr int mantissa = 52, degree = 13;
-    static constexpr double limit = 708, rounding = 0x1.8p52;
-    static constexpr double log2 = 0x1.62e42fefa38p-1, log2_rest = 0x1.ef35793c7673p-45;
-};
-
-// e^x, with x cut to where the result is finite and normal.
-template <class T, class V = typename Lanes<T>::type>
-inline V exponential(V x) {
-    using E = Exponential<T>;
-    typedef typename E::Integer Integers __attribute__((vector_size(REGISTER)));
-    V most = V{} + E::limit;
-    x = x > most ? most : x;
-    x = x < -most ? -most : x;
-    // The low bits of `shifted` are the nearest integer to x / log(2).
-    V shifted = x * T(1.4426950408889634) + E::rounding;
-    V whole = shifted - E::rounding;
-    V rest = x - whole * E::log2 - whole * E::log2_rest;
-    V sum = V{} + T(1);
-    for (int power = E::degree; power > 0; --power) sum = sum * rest * (T(1) / T(power)) + T(1);
-    return (V)((Integers)sum + ((Integers)shifted << E::mantissa));
-}
-
-template <class T, class V = typename Lanes<T>::type>
+template <class T, class V = Vector<T>>
 inline V sigmoid(V x) {
-    return T(1) / (T(1) + exponential<T>(-x));
+    V most = V{} + T(87);  // the exponential of more leaves the range of a float
+    V opposite = -x;
+    return T(1) / (T(1) + vectors::exponential(opposite > most ? most : opposite));
 }
 
 // What is made of a sum over rows: it is added, or its silu, or the slope of its silu is a factor.
 enum Use { SUM, SILU, SLOPE };
 
-template <Use USE, class T, class V = typename Lanes<T>::type>
+template <Use USE, class T, class V = Vector<T>>
 inline V use(V input, V sum, T scale) {
     if (USE == SUM) return input + scale * sum;
     V share = sigmoid<T>(sum);
@@ -83,16 +51,16 @@ struct Sum {
 
 template <Use USE, int COUNT, class T>
 inline void apply_group(const Sum<T>& sum, T scale, Window<T> input, Window<T> source, T* result, int64_t stride) {
-    using V = typename Lanes<T>::type;
-    for (int64_t c = 0; c < BLOCK; c += Lanes<T>::count) {
+    using V = Vector<T>;
+    for (int64_t c = 0; c < BLOCK; c += LANES<T>) {
         V sums[COUNT] = {};
         for (int64_t tap = 0; tap < sum.count; ++tap) {
-            V weight = load(&sum.taps[tap * BLOCK + c]);
-            for (int t = 0; t < COUNT; ++t) sums[t] += weight * load(source.base + (t + tap) * source.stride + c);
+            V weight = at(&sum.taps[tap * BLOCK + c]);
+            for (int t = 0; t < COUNT; ++t) sums[t] += weight * at(source.base + (t + tap) * source.stride + c);
         }
         for (int t = 0; t < COUNT; ++t) {
-            V value = load(input.base + t * input.stride + c);
-            store(result + t * stride + c, use<USE, T>(value, sums[t], scale));
+            V value = at(input.base + t * input.stride + c);
+            at(result + t * stride + c) = use<USE, T>(value, sums[t], scale);
         }
     }
 }

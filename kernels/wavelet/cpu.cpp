@@ -28,20 +28,20 @@ struct Filters {
 template <int COUNT, class T>
 inline void split_group(const Filters<T>& filters, Window<T> rows, T* low, int64_t low_stride, T* high,
                         int64_t high_stride) {
-    using V = typename Lanes<T>::type;
-    for (int64_t c = 0; c < BLOCK; c += Lanes<T>::count) {
+    using V = Vector<T>;
+    for (int64_t c = 0; c < BLOCK; c += LANES<T>) {
         V lows[COUNT] = {}, highs[COUNT] = {};
         for (int64_t tap = 0; tap < filters.count; ++tap) {
-            V of_low = load(&filters.low[tap * BLOCK + c]), of_high = load(&filters.high[tap * BLOCK + c]);
+            V of_low = at(&filters.low[tap * BLOCK + c]), of_high = at(&filters.high[tap * BLOCK + c]);
             for (int t = 0; t < COUNT; ++t) {
-                V row = load(rows.base + (2 * t + tap) * rows.stride + c);
+                V row = at(rows.base + (2 * t + tap) * rows.stride + c);
                 lows[t] += of_low * row;
                 highs[t] += of_high * row;
             }
         }
         for (int t = 0; t < COUNT; ++t) {
-            store(low + t * low_stride + c, lows[t]);
-            store(high + t * high_stride + c, highs[t]);
+            at(low + t * low_stride + c) = lows[t];
+            at(high + t * high_stride + c) = highs[t];
         }
     }
 }
@@ -72,17 +72,17 @@ void split(const Filters<T>& filters, Rows<const T> rows, Rows<T> low, Rows<T> h
 // rows before t.
 template <int COUNT, class T>
 inline void merge_group(const Filters<T>& filters, Window<T> low, Window<T> high, T* rows, int64_t stride) {
-    using V = typename Lanes<T>::type;
-    for (int64_t c = 0; c < BLOCK; c += Lanes<T>::count) {
+    using V = Vector<T>;
+    for (int64_t c = 0; c < BLOCK; c += LANES<T>) {
         V even[COUNT] = {}, odd[COUNT] = {};
         for (int64_t tap = 0; tap < filters.count; tap += 2) {
             const T *of_low = &filters.low[tap * BLOCK + c], *of_high = &filters.high[tap * BLOCK + c];
-            V low_even = load(of_low), low_odd = load(of_low + BLOCK);
-            V high_even = load(of_high), high_odd = load(of_high + BLOCK);
+            V low_even = at(of_low), low_odd = at(of_low + BLOCK);
+            V high_even = at(of_high), high_odd = at(of_high + BLOCK);
             int64_t start = (filters.count - 2 - tap) / 2;
             for (int t = 0; t < COUNT; ++t) {
-                V from_low = load(low.base + (start + t) * low.stride + c);
-                V from_high = load(high.base + (start + t) * high.stride + c);
+                V from_low = at(low.base + (start + t) * low.stride + c);
+                V from_high = at(high.base + (start + t) * high.stride + c);
                 even[t] += low_even * from_low;
                 odd[t] += low_odd * from_low;
                 even[t] += high_even * from_high;
@@ -90,8 +90,8 @@ inline void merge_group(const Filters<T>& filters, Window<T> low, Window<T> high
             }
         }
         for (int t = 0; t < COUNT; ++t) {
-            store(rows + 2 * t * stride + c, even[t]);
-            store(rows + (2 * t + 1) * stride + c, odd[t]);
+            at(rows + 2 * t * stride + c) = even[t];
+            at(rows + (2 * t + 1) * stride + c) = odd[t];
         }
     }
 }
