@@ -60,10 +60,12 @@ def implementation(operation: str, device: torch.device | str) -> str:
         return choice
     if choice != "auto":
         return choice
-    native = "triton" if kind == "cuda" else "cpu"
-    if kind not in ("cpu", "cuda") or obstacle(operation, native, kind) is not None:
-        return "portable"
-    return native
+    return hand_written(kind) if obstacle(operation, hand_written(kind), kind) is None else "portable"
+
+
+def hand_written(kind: str) -> str:
+    """The implementation that `auto` takes on a device of a kind if it can: triton on a GPU, else cpu."""
+    return "triton" if kind == "cuda" else "cpu"
 
 
 @torch.compiler.assume_constant_result  # torch.compile does not look into imports and builds

@@ -3,10 +3,12 @@
 import os
 import platform
 import shutil
+import warnings
 
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.selection import hand_written, obstacle
 
 from .distributed import resolve_precision
 from .provenance import versions
@@ -21,7 +23,7 @@ def report() -> tuple[str, bool]:
         ("torch built", f"CUDA {torch.version.cuda or 'no'}, C++ ABI {int(torch._C._GLIBCXX_USE_CXX11_ABI)}"),
         *_devices(problems),
         ("compilers", ", ".join(_compilers()) or "none"),
-        *_kernels(),
+        *_kernels(problems),
         *_launching(),
     ]
     if not _compilers():
@@ -93,12 +95,27 @@ def _compilers() -> list[str]:
     return [name for name in ("c++", "g++", "clang++", "nvcc") if shutil.which(name)]
 
 
-def _kernels() -> list[tuple[str, str]]:
+def _kernels(problems: list[str]) -> list[tuple[str, str]]:
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-    return [
-        (f"kernel {name}", ", ".join(f"{device}: {ops.implementation(name, device)}" for device in devices))
-        for name in ops.OPERATIONS
-    ]
+    try:
+        return [
+            (f"kernel {name}", ", ".join(f"{device}: {_choice(name, device)}" for device in devices))
+            for name in ops.OPERATIONS
+        ]
+    except ValueError as error:
+        problems.append(str(error))
+        return [("kernels", "see below")]
+
+
+def _choice(operation: str, device: str) -> str:
+    """The implementation that runs, and why it is not the hand-written one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what they say is part of the line
+        name = ops.implementation(operation, device)
+    if os.environ.get(ops.ENVIRONMENT_VARIABLE, "auto") != "auto":
+        return f"{name} ({ops.ENVIRONMENT_VARIABLE} says so)"
+    reason = obstacle(operation, hand_written(device), device)
+    return name if reason is None else f"{name} ({reason})"
 
 
 def _launching() -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from longmix.data_prep.errors import UserError
+from longmix.kernels import selection
 from longmix.trainer import doctor, evaluate_checkpoint
 from longmix.trainer.cli import main
 
@@ -115,6 +117,22 @@ def test_doctor_reports_versions_devices_and_kernels(capsys, monkeypatch):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     assert main(["doctor"]) == 1
     assert "wrong: no C++ compiler" in capsys.readouterr().out
+
+
+def test_doctor_says_why_a_kernel_runs_as_it_does(capsys, monkeypatch):
+    def lines():
+        main(["doctor"])
+        return re.sub(" +", " ", capsys.readouterr().out)
+
+    monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
+    monkeypatch.setattr(selection, "_obstacle", lambda *_: None)
+    assert "\nkernel link_mix cpu: cpu" in lines()
+    monkeypatch.setattr(selection, "_obstacle", lambda *_: "no C++ compiler (g++) on PATH")
+    assert "\nkernel link_mix cpu: portable (no C++ compiler (g++) on PATH)" in lines()
+    monkeypatch.setenv("LONGMIX_KERNELS", "portable")
+    assert "\nkernel link_mix cpu: portable (LONGMIX_KERNELS says so)" in lines()
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+    assert "wrong: LONGMIX_KERNELS is 'triton', but feature_attention cannot run so: no C++ compiler" in lines()
 
 
 @pytest.mark.parametrize(
