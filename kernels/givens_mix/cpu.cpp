@@ -143,7 +143,8 @@ struct Problem {
     Stages stages(int64_t pair) const {
         int64_t sample = pair / heads;
         const int64_t* own = permutation ? permutation + sample % permutations * orders * positions : nullptr;
-        return {orders, positions, lengths ? lengths[sample] : positions, own};
+        int64_t count = lengths ? std::min(std::max<int64_t>(lengths[sample], 0), positions) : positions;
+        return {orders, positions, count, own};
     }
 
     Angles angles(double* upper, double* lower, double* phase, int64_t pair) const {

@@ -21,7 +21,12 @@ def forward(
     order: torch.Tensor | None,
     planes: bool,
 ) -> torch.Tensor:
-    """Phi^-1 exp(i phase) Phi value; see operator.py."""
+    """Phi^-1 exp(i phase) Phi value; see operator.py. Raises ValueError for an order that leads to no row."""
+    if order is not None:
+        lowest, highest = (int(bound) for bound in order.aminmax())
+        if lowest < 0 or highest >= value.shape[1]:
+            wrong = lowest if lowest < 0 else highest
+            raise ValueError(f"permutation holds row {wrong}; allowed: 0 .. {value.shape[1] - 1}")
     mixed = torch.empty_like(value)
     function = f"longmix_givens_mix_{_name(value)}"
     call(SOURCE, function, value, upper, lower, phase, lengths, order, mixed, *_shape(value, upper, order, planes))

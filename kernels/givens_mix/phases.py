@@ -61,3 +61,24 @@ def stage_tables(
     before = first.right - functional.pad(left_over, (0, 0, 0, 1))
     phases = torch.stack([before, first.left - second.left], 3).flatten(2, 3)
     return rotations, torch.cat([phases, phase[:, :, None]], 2)
+
+
+def transposed_stage_tables(
+    of_rotations: torch.Tensor, of_phases: torch.Tensor, order: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of upper, lower and phase from those of what `stage_tables` returns."""
+    before, between = of_phases[:, :, :-1].unflatten(2, (-1, 2)).unbind(3)
+    left_over = -before[:, :, :-1]
+    if order is not None:
+        index = order[:, None, :-1].expand(left_over.shape)
+        left_over = torch.zeros_like(left_over).scatter(-1, index, left_over)
+    first, second = of_rotations.unflatten(2, (-1, 2)).unbind(3)
+    upper = _transposed_hessenberg(Hessenberg(between, first, before))
+    a, b, c = _transposed_hessenberg(Hessenberg(-between, second, functional.pad(left_over, (0, 0, 1, 0)))).unbind(-1)
+    return upper, torch.stack([-a, b, -c], -1), of_phases[:, :, -1]
+
+
+def _transposed_hessenberg(of: Hessenberg) -> torch.Tensor:
+    """Gradient of the angles (..., N - 1, 3) from those of what `upper_hessenberg` returns."""
+    b = (of.left - of.right).cumsum(-1)[..., :-1]
+    return torch.stack([of.left[..., 1:] - of.right[..., :-1], b, of.rotation], -1)

@@ -7,8 +7,9 @@ import torch
 
 from longmix.kernels import ops
 from longmix.kernels.givens_mix import blocks
+from longmix.kernels.selection import obstacle
 
-NAMES = ["reference", "portable"]
+NAMES = ["reference", "portable", "cpu"]
 SHAPES = [
     # batch, positions, heads, width, orders, lengths, permuted
     (2, 1, 1, 1, 1, None, False),
@@ -36,8 +37,16 @@ def inputs(batch, positions, heads, width, orders=1, lengths=None, permuted=Fals
     return tensors, None if lengths is None else torch.tensor(lengths), order
 
 
-def run(name, monkeypatch, *arguments):
+def choose(name, monkeypatch):
+    """Let ops take this implementation; skips what cannot run here."""
+    reason = obstacle("givens_mix", name, "cpu") if name == "cpu" else None
+    if reason is not None:
+        pytest.skip(reason)
     monkeypatch.setenv("LONGMIX_KERNELS", name)
+
+
+def run(name, monkeypatch, *arguments):
+    choose(name, monkeypatch)
     return ops.givens_mix(*arguments)
 
 
@@ -79,23 +88,25 @@ def test_equals_the_product_of_matrices(name, length, monkeypatch):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_portable_equals_one_rotation_after_the_other(shape, dtype, monkeypatch):
+@pytest.mark.parametrize("fast", NAMES[1:])
+def test_equals_one_rotation_after_the_other(fast, shape, dtype, monkeypatch):
     tensors, lengths, order = inputs(*shape, dtype=dtype)
     cotangent = torch.randn(tensors[0].shape, dtype=dtype)
     results = {}
-    for name in NAMES:
+    for name in ("reference", fast):
         result = run(name, monkeypatch, *tensors, lengths, order)
         assert result.dtype == dtype
         gradients = torch.autograd.grad(result, tensors, cotangent, allow_unused=True)
         results[name] = (result, *(tensor for tensor in gradients if tensor is not None and tensor.any()))
     tolerances = (1e-5, 1e-4, 1e-4, 1e-4, 1e-4) if dtype == torch.float32 else (1e-12,) * 5
-    for value, truth, tolerance in zip(results["portable"], results["reference"], tolerances, strict=False):
+    for value, truth, tolerance in zip(results[fast], results["reference"], tolerances, strict=False):
         assert relative_rms(value, truth) < tolerance
 
 
 @pytest.mark.parametrize("shape", [(2, 33, 1, 3), (1, 130, 2, 4)], ids=str)
 @pytest.mark.parametrize("hard", ["quarter turns", "large"])
-def test_hard_angles(shape, hard, monkeypatch):
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_hard_angles(name, shape, hard, monkeypatch):
     (value, upper, lower, phase), *_ = inputs(*shape)
     if hard == "quarter turns":
         upper, lower, phase = ((angles.detach() * 2).round() * (math.pi / 2) for angles in (upper, lower, phase))
@@ -104,27 +115,29 @@ def test_hard_angles(shape, hard, monkeypatch):
     tensors = (value, *(angles.requires_grad_() for angles in (upper, lower, phase)))
     cotangent = torch.randn(value.shape)
     truth = run("reference", monkeypatch, *tensors)
-    result = run("portable", monkeypatch, *tensors)
+    result = run(name, monkeypatch, *tensors)
     assert relative_rms(result, truth) < 1e-5
     gradients = [torch.autograd.grad(output, tensors, cotangent) for output in (result, truth)]
     for one, other in zip(*gradients, strict=True):
         assert relative_rms(one, other) < 1e-4
 
 
-def test_it_is_unitary_and_constant_eigenvalues_do_not_mix(monkeypatch):
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_it_is_unitary_and_constant_eigenvalues_do_not_mix(name, monkeypatch):
     (value, upper, lower, phase), _, order = inputs(2, 65, 2, 3, 2, None, True, torch.float64)
-    result = run("portable", monkeypatch, value, upper, lower, phase, None, order)
+    result = run(name, monkeypatch, value, upper, lower, phase, None, order)
     norms = [tensor.square().sum((1, 3, 4)) for tensor in (value, result)]
     torch.testing.assert_close(*norms, rtol=1e-12, atol=0)
-    result = run("portable", monkeypatch, value, upper, lower, torch.full_like(phase, 0.7), None, order)
+    result = run(name, monkeypatch, value, upper, lower, torch.full_like(phase, 0.7), None, order)
     turned = torch.view_as_real(torch.view_as_complex(value.detach()) * complex(math.cos(0.7), math.sin(0.7)))
     torch.testing.assert_close(result, turned, rtol=0, atol=1e-12)
 
 
-def test_the_inverse_has_opposite_eigenvalues(monkeypatch):
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_the_inverse_has_opposite_eigenvalues(name, monkeypatch):
     (value, upper, lower, phase), lengths, order = inputs(2, 75, 2, 3, 2, [75, 40], True, torch.float64)
-    mixed = run("portable", monkeypatch, value, upper, lower, phase, lengths, order)
-    back = run("portable", monkeypatch, mixed, upper, lower, -phase, lengths, order)
+    mixed = run(name, monkeypatch, value, upper, lower, phase, lengths, order)
+    back = run(name, monkeypatch, mixed, upper, lower, -phase, lengths, order)
     mask = torch.arange(75) < lengths[:, None]
     torch.testing.assert_close(back[mask], value[mask], rtol=0, atol=1e-12)
 
@@ -133,7 +146,7 @@ def test_the_inverse_has_opposite_eigenvalues(monkeypatch):
 @pytest.mark.parametrize("permuted", [False, True])
 def test_gradients(name, permuted, monkeypatch):
     tensors, lengths, order = inputs(2, 5, 2, 2, 2, [5, 3], permuted, torch.float64)
-    monkeypatch.setenv("LONGMIX_KERNELS", name)
+    choose(name, monkeypatch)
     assert torch.autograd.gradcheck(lambda *given: ops.givens_mix(*given, lengths, order), tensors, fast_mode=True)
 
 
@@ -190,6 +203,50 @@ def test_half_precision_values_are_mixed_in_fp32(dtype, monkeypatch):
     with torch.autocast("cpu", torch.bfloat16):
         inside = run("portable", monkeypatch, value, *angles)
     torch.testing.assert_close(inside, run("portable", monkeypatch, value, *angles), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_the_operator_keeps_the_rules_of_torch(permuted, monkeypatch):
+    choose("cpu", monkeypatch)
+    from longmix.kernels.givens_mix.operator import _backward, _givens_mix
+    from longmix.kernels.givens_mix.portable import restrict
+
+    tensors, lengths, order = inputs(2, 5, 2, 3, 2, [5, 3], permuted, torch.float64)
+    order = None if order is None else restrict(order, lengths)
+    torch.library.opcheck(_givens_mix, (*tensors, lengths, order, False))
+    tensors = tuple(tensor.detach() for tensor in tensors)
+    torch.library.opcheck(_backward, (torch.randn_like(tensors[0]), *tensors, lengths, order, False))
+
+
+@pytest.mark.parametrize("lengths", [[7], [-1]])
+def test_lengths_beyond_the_rows_reach_no_other_memory(lengths, monkeypatch):
+    tensors, *_ = inputs(1, 5, 1, 3)
+    expected = run("cpu", monkeypatch, *tensors, torch.tensor([min(max(lengths[0], 0), 5)]))
+    assert torch.equal(run("cpu", monkeypatch, *tensors, torch.tensor(lengths)), expected)
+
+
+@pytest.mark.parametrize("wrong", [5, -1])
+def test_a_permutation_of_other_rows_is_refused(wrong, monkeypatch):
+    tensors, _, order = inputs(1, 5, 1, 3, 1, None, True)
+    order[0, 2] = wrong
+    with pytest.raises(ValueError, match=r"permutation holds row -?\d; allowed: 0 .. 4"):
+        run("cpu", monkeypatch, *tensors, None, order)
+
+
+def test_values_in_planes_are_not_copied(monkeypatch):
+    """A layer's real parts and its imaginary parts come apart from each other, and the result does so too."""
+    choose("cpu", monkeypatch)
+    (value, *angles), lengths, _ = inputs(2, 20, 2, 9, 1, [20, 11])
+    planes = value.detach().permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2).requires_grad_()
+    results = [ops.givens_mix(tensor, *angles, lengths) for tensor in (value, planes)]
+    assert torch.equal(*results)
+    assert results[1].stride() == planes.stride()
+    cotangent = torch.randn(value.shape)
+    gradients = [
+        torch.autograd.grad(result, (tensor, *angles), cotangent)
+        for result, tensor in zip(results, (value, planes), strict=True)
+    ]
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 2, 3, 2), (2, 0, 2, 3, 2), (2, 5, 2, 0, 2)])

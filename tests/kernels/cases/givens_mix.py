@@ -29,15 +29,18 @@ def make(batch, positions, heads, width, generator, orders=1, lengths=None, perm
 # name -> (arguments of make, keywords of make, whether Triton's interpreter can take it)
 CASES = {
     "one": ((1, 1, 1, 1), {}, True),
-    "two": ((3, 2, 2, 7), {"lengths": [2, 1, 0], "orders": 2, "permuted": "shared"}, True),
+    "two": ((3, 2, 1, 7), {"lengths": [2, 1, 0], "orders": 2, "permuted": "shared"}, True),
     "three": ((2, 3, 1, 1), {"permuted": "each"}, True),
-    "prime": ((2, 37, 2, 5), {"lengths": [37, 20]}, True),
-    "orders": ((2, 34, 1, 17), {"lengths": [34, 19], "orders": 3, "permuted": "each"}, True),
-    "quarters": ((1, 33, 1, 64), {"hard": "quarters"}, True),
-    "large": ((1, 130, 1, 2), {"hard": "large"}, True),
-    "planes": ((2, 21, 2, 8), {"planes": True, "lengths": [21, 13]}, True),
+    "prime": ((2, 19, 1, 17), {"lengths": [19, 12]}, True),
+    "orders": ((2, 18, 1, 5), {"lengths": [18, 11], "orders": 2, "permuted": "each"}, True),
+    "quarters": ((1, 18, 1, 3), {"hard": "quarters"}, True),
+    "several-blocks": ((1, 2, 1, 64), {}, True),
+    "large": ((1, 34, 1, 2), {"hard": "large"}, True),
+    "planes": ((1, 18, 2, 8), {"planes": True, "lengths": [13]}, True),
+    "many-orders": ((2, 34, 2, 17), {"lengths": [34, 19], "orders": 3, "permuted": "shared"}, False),
     "wide": ((1, 40, 1, 100), {"orders": 2}, False),
-    "long": ((1, 4097, 1, 3), {}, False),
+    "wide-planes": ((2, 33, 1, 70), {"planes": True, "lengths": [33, 30]}, False),
+    "long": ((1, 4097, 1, 3), {"hard": "large"}, False),
 }
 # Arguments that have a gradient.
 FLOATING = (0, 1, 2, 3)
