@@ -1,7 +1,7 @@
 // Linear attention on a CPU: from non-negative features, or from the logarithms of positive ones.
 //
 // A task takes one head of one sample and walks over its documents in chunks of rows (attention_chunk.h). What lies
-// before a chunk is one matrix of sums, features by channels, that stays in cache; pairs inside it are taken one by one.
+// before a chunk is one matrix of sums, features by channels, that stays in cache; pairs inside it are taken singly.
 
 #pragma once
 
@@ -52,8 +52,8 @@ private:
             add_product(ROWS, width_, features_, this->query_ + i * features_, features_, 1, this->state_, width_, sums,
                         width_);
             if (inside)
-                add_product(ROWS, width_, std::min(i + ROWS, count), scores_ + i * CHUNK, CHUNK, 1, this->value_, width_,
-                            sums, width_);
+                add_product(ROWS, width_, std::min(i + ROWS, count), scores_ + i * CHUNK, CHUNK, 1, this->value_,
+                            width_, sums, width_);
         }
         for (int64_t i = 0; i < count; ++i) {
             T inverse = this->inverse_weight(i, inside);
@@ -73,7 +73,7 @@ class Backward : Chunk<T, LOGS> {
 
 public:
     Backward(const Shape& shape, const Rows<T>& rows)
-        : Base(shape, rows, CHUNK * (Features(shape) + 2 * Width(shape) + CHUNK) + Features(shape) * (2 * Width(shape) + 1)),
+        : Base(shape, rows, more(whole<T>(shape.features), whole<T>(shape.width))),
           value_columns_(memory_.take(CHUNK * width_)),
           gradient_(memory_.take(CHUNK * width_)),
           of_scores_(memory_.take(CHUNK * CHUNK)),
@@ -90,14 +90,15 @@ public:
         this->forget();
         std::fill(later_, later_ + features_ * width_, T(0));
         std::fill(later_total_, later_total_ + features_, T(0));
-        shape_.causal ? causal(begin, end) : whole(begin, end);
+        shape_.causal ? causal(begin, end) : bidirectional(begin, end);
     }
 
 private:
-    static int64_t Features(const Shape& shape) { return padded(shape.features, LANES<T>); }
-    static int64_t Width(const Shape& shape) { return padded(shape.width, LANES<T>); }
+    static int64_t more(int64_t features, int64_t width) {
+        return CHUNK * (features + 2 * width + CHUNK) + features * (2 * width + 1);
+    }
 
-    void whole(int64_t begin, int64_t end) {
+    void bidirectional(int64_t begin, int64_t end) {
         for (int64_t row = begin, count; row < end; row += count) {
             count = this->load_keys(row, end, false, true);
             this->add_keys(count, true);
@@ -242,8 +243,8 @@ private:
 
     T *value_columns_, *gradient_;       // rows of a chunk, channels wide; the first transposed
     T *of_scores_, *mixed_;              // gradients of scores, and of queries or keys
-    T *later_, *later_columns_;          // sums over later queries with their gradients, features by channels, and transposed
-    T* later_total_;                     // and with their offsets, negative
+    T *later_, *later_columns_;          // sums over later queries: with gradients, features by channels; transposed
+    T* later_total_;                     // and with offsets, negative
     std::vector<T> inverse_, offset_, scale_;  // of each row: one over its weight, its offset, its scale
     std::vector<int64_t> chunks_;              // first row of each chunk of the document
     std::vector<T> peaks_;                     // and its peaks

@@ -35,6 +35,12 @@ struct Rows {
     T *output, *of_query, *of_key, *of_value;
 };
 
+// Features or channels with what is added to fill vectors and the rows of tiles.
+template <class T>
+int64_t whole(int64_t count) {
+    return padded(count, std::max(LANES<T>, ROWS));
+}
+
 // Memory for matrices of whole vectors, aligned to cache lines.
 template <class T>
 class Memory {
@@ -84,8 +90,8 @@ public:
     Chunk(const Shape& shape, const Rows<T>& rows, int64_t more)
         : shape_(shape),
           rows_(rows),
-          features_(padded(shape.features, LANES<T>)),
-          width_(padded(shape.width, LANES<T>)),
+          features_(whole<T>(shape.features)),
+          width_(whole<T>(shape.width)),
           memory_(CHUNK * (3 * features_ + 2 * width_ + CHUNK) + features_ * (width_ + 3) + more),
           query_(memory_.take(CHUNK * features_)),
           key_(memory_.take(CHUNK * features_)),

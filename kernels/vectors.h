@@ -130,13 +130,14 @@ inline void add_tile(int64_t depth, const T* a, int64_t a_row, int64_t a_step, c
 
 // c (rows, columns) += a (rows, depth) b (depth, columns); whole ROWS and whole vectors of columns.
 template <class T>
-ONCE void add_product(int64_t rows, int64_t columns, int64_t depth, const T* a, int64_t a_row, int64_t a_step, const T* b,
-                 int64_t b_row, T* c, int64_t c_row) {
+ONCE void add_product(int64_t rows, int64_t columns, int64_t depth, const T* a, int64_t a_row, int64_t a_step,
+                      const T* b, int64_t b_row, T* c, int64_t c_row) {
     constexpr int64_t WIDE = COLUMNS * LANES<T>;
     int64_t column = 0;
     for (; column + WIDE <= columns; column += WIDE)
         for (int64_t r = 0; r < rows; r += ROWS)
-            add_tile<COLUMNS>(depth, a + r * a_row, a_row, a_step, b + column, b_row, c + r * c_row + column, c_row);
+            add_tile<COLUMNS>(depth, a + r * a_row, a_row, a_step, b + column, b_row, c + r * c_row + column,
+                              c_row);
     for (; column + 2 * LANES<T> <= columns; column += 2 * LANES<T>)
         for (int64_t r = 0; r < rows; r += ROWS)
             add_tile<2>(depth, a + r * a_row, a_row, a_step, b + column, b_row, c + r * c_row + column, c_row);
@@ -148,7 +149,8 @@ ONCE void add_product(int64_t rows, int64_t columns, int64_t depth, const T* a, 
 // ---- transposition ----
 
 template <class T, int64_t... I>
-inline void interleave(Vector<T> a, Vector<T> b, Vector<T>& low, Vector<T>& high, std::integer_sequence<int64_t, I...>) {
+inline void interleave(Vector<T> a, Vector<T> b, Vector<T>& low, Vector<T>& high,
+                       std::integer_sequence<int64_t, I...>) {
     constexpr int64_t COUNT = sizeof...(I);
 #if defined(__clang__)
     low = __builtin_shufflevector(a, b, (I / 2 + I % 2 * COUNT)...);

@@ -1,5 +1,6 @@
 """Linear attention, from features and from their logarithms: explicit matrices, blocks, documents and padding."""
 
+import importlib
 import itertools
 import math
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.selection import obstacle
 
 # Runs of equal ids, one row long or longer than several blocks, with a number that comes back.
 BOUNDS = [0, 1, 2, 5, 40, 41, 64, 65, 128, 260, 261, 300]
@@ -15,6 +17,14 @@ BOUNDS = [0, 1, 2, 5, 40, 41, 64, 65, 128, 260, 261, 300]
 @pytest.fixture(params=["feature_attention", "linear_attention"])
 def operation(request):
     """Name of one of the two operations."""
+    return request.param
+
+
+@pytest.fixture(params=["reference", "portable", "cpu"])
+def name(request, operation, require_or_skip):
+    """Name of an implementation that can run here."""
+    if request.param == "cpu" and (reason := obstacle(operation, "cpu", "cpu")) is not None:
+        require_or_skip("compiler", reason)
     return request.param
 
 
@@ -104,7 +114,6 @@ def test_reference_equals_the_sums(operation, causal, monkeypatch):
         torch.testing.assert_close(result[0, 0], expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("with_documents", [False, True])
 def test_gradients(operation, name, causal, with_documents, monkeypatch):
@@ -118,7 +127,6 @@ def test_gradients(operation, name, causal, with_documents, monkeypatch):
     assert torch.autograd.gradcheck(lambda *x: function(*x, lengths, causal, documents), tensors)
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("with_documents", [False, True])
 def test_padding_is_neither_read_nor_written(operation, name, causal, with_documents, monkeypatch):
@@ -141,12 +149,12 @@ def test_padding_is_neither_read_nor_written(operation, name, causal, with_docum
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_documents_see_only_themselves(operation, causal, monkeypatch):
+def test_documents_see_only_themselves(operation, name, causal, monkeypatch):
     tensors = [x.detach() for x in inputs(operation, (1, 2, 330, 4, 3), torch.float64)]
     documents = documents_of(1, 330)
-    packed = run("portable", monkeypatch, operation, *tensors, None, causal, documents)
+    packed = run(name, monkeypatch, operation, *tensors, None, causal, documents)
     for start, end in itertools.pairwise([*BOUNDS, 330]):
-        alone = run("portable", monkeypatch, operation, *(x[:, :, start:end] for x in tensors), None, causal)
+        alone = run(name, monkeypatch, operation, *(x[:, :, start:end] for x in tensors), None, causal)
         torch.testing.assert_close(packed[:, :, start:end], alone, rtol=0, atol=1e-12)
 
 
@@ -196,7 +204,27 @@ def test_compiles_without_breaks(operation, monkeypatch):
     torch.testing.assert_close(result, function(*tensors, lengths, True, documents))
 
 
-@pytest.mark.parametrize("name", ["reference", "portable"])
+def test_operators_keep_to_torchs_rules(operation, monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    importlib.import_module(f"longmix.kernels.{operation}.operator")
+    tensors = inputs(operation, (2, 1, 7, 3, 2))
+    lengths, documents = torch.tensor([7, 4]), torch.tensor([[1, 1, 2, 2, 2, 2, 2]]).repeat(2, 1)
+    for causal in (False, True):
+        torch.library.opcheck(getattr(torch.ops.longmix, operation), (*tensors, lengths, documents, causal))
+        torch.library.opcheck(getattr(torch.ops.longmix, operation), (*tensors, None, None, causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_kernels_keep_nothing_but_their_arguments(operation, causal, monkeypatch):
+    tensors = inputs(operation, (1, 2, 100, 8, 4))
+    stored = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: stored.append(tensor) or tensor, lambda tensor: tensor
+    ):
+        run("cpu", monkeypatch, operation, *tensors, None, causal)
+    assert {tensor.data_ptr() for tensor in stored} == {tensor.data_ptr() for tensor in tensors}
+
+
 @pytest.mark.parametrize("shape", [(0, 2, 5, 3, 4), (2, 0, 5, 3, 4), (2, 1, 0, 3, 4), (2, 1, 5, 3, 0)])
 def test_empty_tensors(operation, name, shape, monkeypatch):
     tensors = inputs(operation, shape)

@@ -28,11 +28,11 @@ CASES = {
     "prime-causal": ((2, 1, 61, 17, 7), {"lengths": [61, 40], "causal": True}, True),
     "wide": ((1, 1, 70, 7, 100), {}, False),
     "wide-causal": ((1, 2, 99, 33, 100), {"causal": True}, False),
-    "documents": ((2, 1, 100, 8, 33), {"lengths": [100, 77], "documents": 0.1}, True),
-    "documents-causal": ((2, 1, 100, 8, 33), {"lengths": [100, 77], "documents": 0.1, "causal": True}, True),
-    "far": ((1, 2, 67, 5, 4), {"size": 80.0}, True),
-    "far-causal": ((1, 2, 67, 5, 4), {"size": 80.0, "causal": True}, True),
-    "far-documents": ((1, 2, 67, 5, 4), {"size": 80.0, "causal": True, "documents": 0.1}, True),
+    "documents": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1}, True),
+    "documents-causal": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1, "causal": True}, True),
+    "far": ((1, 1, 67, 5, 4), {"size": 80.0}, True),
+    "far-causal": ((1, 1, 67, 5, 4), {"size": 80.0, "causal": True}, True),
+    "far-documents": ((1, 2, 67, 5, 4), {"size": 80.0, "causal": True, "documents": 0.1}, False),
     "long": ((1, 1, 4097, 2, 1), {"causal": True, "lengths": [4096]}, False),
 }
 # Arguments that have a gradient.

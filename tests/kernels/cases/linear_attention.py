@@ -29,8 +29,8 @@ CASES = {
     "prime": ((2, 1, 61, 17, 7), {"lengths": [61, 40]}, True),
     "prime-causal": ((2, 1, 61, 17, 7), {"lengths": [61, 40], "causal": True}, True),
     "wide-causal": ((1, 2, 99, 33, 100), {"causal": True}, False),
-    "documents": ((2, 1, 100, 8, 33), {"lengths": [100, 77], "documents": 0.1}, True),
-    "documents-causal": ((2, 1, 100, 8, 33), {"lengths": [100, 77], "documents": 0.1, "causal": True}, True),
+    "documents": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1}, True),
+    "documents-causal": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1, "causal": True}, True),
     "zeros": ((1, 2, 35, 5, 4), {"zeros": True, "causal": True}, True),
     "long": ((1, 1, 4097, 3, 2), {"causal": True, "lengths": [4096]}, False),
 }
