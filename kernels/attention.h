@@ -58,7 +58,7 @@ private:
         for (int64_t i = 0; i < count; ++i) {
             T inverse = this->inverse_weight(i, inside);
             T* target = rows_.output + (row + i) * shape_.width;
-            for (int64_t c = 0; c < shape_.width; ++c) target[c] = inverse > 0 ? sums_[i * width_ + c] * inverse : T(0);
+            for (int64_t c = 0; c < shape_.width; ++c) target[c] = sums_[i * width_ + c] * inverse;
         }
     }
 };

@@ -179,13 +179,13 @@ protected:
         for (int64_t i = 0; i < count; ++i) std::fill(square + i * CHUNK + i + 1, square + (i + 1) * CHUNK, T(0));
     }
 
-    // One over the sum of row i's weights, zero if none is above it.
+    // One over the sum of row i's weights, zero if that is zero.
     T inverse_weight(int64_t i, bool inside) const {
         Vector<T> sum = {};
         for (int64_t m = 0; m < features_; m += LANES<T>) sum += at(query_ + i * features_ + m) * at(total_ + m);
         for (int64_t j = 0; inside && j <= i; j += LANES<T>) sum += at(scores_ + i * CHUNK + j);
         T weight = sum_of<T>(sum);
-        return weight > 0 ? 1 / weight : T(0);
+        return weight <= 0 ? T(0) : 1 / weight;
     }
 
     // Columns of rows (count, features) times the factors in before_; rows of the state times them.

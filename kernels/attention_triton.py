@@ -402,7 +402,7 @@ def _triangle(scores, index):
 
 @triton.jit
 def _inverse(weight):
-    return tl.where(weight > 0, 1 / tl.where(weight > 0, weight, 1.0), 0.0)
+    return tl.where(weight <= 0, 0.0, 1 / tl.where(weight <= 0, 1.0, weight))
 
 
 @triton.jit
