@@ -94,7 +94,8 @@ def replay(mutant: Mutant) -> tuple[str, float]:
         if text.count(mutant.old) != 1:
             return f"STALE: the text stands {text.count(mutant.old)} times in {mutant.file}", 0.0
         path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-        compile(path.read_text(encoding="utf-8"), mutant.file, "exec")
+        if path.suffix == ".py":
+            compile(path.read_text(encoding="utf-8"), mutant.file, "exec")
         code, output = run_tests(folder, [mutant.test])
     verdict = {PASSED: "SURVIVED", FAILED: "killed"}.get(code, f"STALE: pytest ended with {code}")
     # An error while the tests are collected, or in a fixture of another kind, proves nothing.
