@@ -96,7 +96,8 @@ class MixerConfig(PreTrainedConfig):
             self.require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("type_vocab_size", "buffer_seed"):
             self.require(name, getattr(self, name) >= 0, "at least 0")
-        self.require("initializer_range", 0 <= self.initializer_range < math.inf, "at least 0, and finite")
+        self.require("initializer_range", 0 < self.initializer_range < math.inf, "above 0, and finite")
+        self.require("num_labels", self.num_labels is None or self.num_labels >= 1, "at least 1")
         for name in ("hidden_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
             self.require(name, value is None or 0 <= value < 1, "0 <= probability < 1")
@@ -131,10 +132,9 @@ class MixerConfig(PreTrainedConfig):
         Raises:
             ValueError: fewer positions than now.
         """
-        if positions < self.max_position_embeddings:
-            raise ValueError(
-                f"positions is {positions}; allowed: at least max_position_embeddings ({self.max_position_embeddings})"
-            )
+        if not isinstance(positions, int) or positions < self.max_position_embeddings:
+            allowed = f"integers of at least max_position_embeddings ({self.max_position_embeddings})"
+            raise ValueError(f"positions is {positions!r}; allowed: {allowed}")
         self.max_position_embeddings = positions
 
     def check_types(self) -> None:

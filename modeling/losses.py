@@ -55,6 +55,12 @@ def sequence_loss(
     return losses.mean(1).sum() / _divisor(num_items_in_batch, losses, len(losses))
 
 
+def check_labels(labels: torch.Tensor, shape: torch.Size) -> None:
+    """Raise ValueError unless labels have `shape`, that of what they are labels for."""
+    if labels.shape != shape:
+        raise ValueError(f"labels has shape {tuple(labels.shape)}; allowed: {tuple(shape)}, as the inputs are")
+
+
 def count_items(labels: torch.Tensor) -> int | torch.Tensor:
     """How many items have a label: classes that are not -100, or samples with float targets."""
     return len(labels) if labels.is_floating_point() else (labels != IGNORED_LABEL).sum()

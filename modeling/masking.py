@@ -28,7 +28,7 @@ def masked_mean(tensor: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
     """Mean of the valid rows, (B, N, D) -> (B, D); zero for a sample without any. Sums in fp32 or wider."""
     wide = torch.promote_types(tensor.dtype, torch.float32)
     if mask is None:
-        return tensor.mean(1, dtype=wide).to(tensor.dtype)
+        return (tensor.sum(1, dtype=wide) / max(tensor.shape[1], 1)).to(tensor.dtype)
     count = mask.sum(1, keepdim=True).clamp(min=1)
     return (keep_valid(tensor, mask).sum(1, dtype=wide) / count).to(tensor.dtype)
 

@@ -63,6 +63,8 @@ def _auto_classes(config: transformers.PreTrainedConfig) -> dict[str, type]:
         mapping = getattr(auto_class, "_model_mapping", None)
         if isinstance(auto_class, type) and mapping is not None and type(config) in mapping:
             found[name] = mapping[type(config)]
+    if config.not_causal_because is not None:
+        del found["AutoModelForCausalLM"]  # it only says why there is none
     return found
 
 
