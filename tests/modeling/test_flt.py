@@ -292,6 +292,8 @@ def test_coordinates_that_do_not_fit(dimensions, shape, given, allowed, make_mix
         ({"exponents": [1]}, r"exponents is \[1\]; allowed: null, unless spectral_kind is local"),
         ({"exponents": [1, 2], "spectral_kind": "local"}, r"exponents is \[1, 2\]; allowed: .* \(1\)"),
         ({"exponents": [0], "spectral_kind": "local"}, r"exponents is \[0\]; allowed: .* above 0"),
+        ({"exponents": [True], "spectral_kind": "local"}, r"exponents is \[True\]; allowed: .* integers above 0"),
+        ({"kernel": "cauchy"}, "kernel is 'cauchy'; allowed: gaussian, unless spectral_kind is kernel"),
         ({"frequency_sampling": "kernel"}, "frequency_sampling is 'kernel'; allowed: normal, learnable_normal, str"),
         (
             {"frequency_sampling": "normal", "spectral_kind": "kernel"},
