@@ -28,12 +28,14 @@ class MixerHeadOutput(ModelOutput):
             classification of sequences and pairs: (B, labels); of tokens: (B, N, labels).
         hidden_states: see MixerModelOutput; None for pairs.
         auxiliary_loss: see MixerModelOutput.
+        task_loss: the loss without its share of the auxiliary loss, detached, where it has one.
     """
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
     auxiliary_loss: torch.Tensor | None = None
+    task_loss: torch.Tensor | None = None
 
 
 class MixerLanguageModel(MixerPreTrainedModel):
@@ -92,8 +94,8 @@ class MixerLanguageModel(MixerPreTrainedModel):
             logits = self.head(hidden_states.flatten(0, 1).index_select(0, labelled))
             labels = labels.flatten().index_select(0, labelled)
         loss = classification_loss(logits, labels, num_items_in_batch)
-        loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss)
+        loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
 
     def _targets(self, labels: torch.Tensor) -> torch.Tensor:
         """What each position predicts, (B, N)."""
@@ -219,11 +221,11 @@ class MixerClassifier(MixerPreTrainedModel):
             return_dict=True,
         )
         logits = self._logits(outputs.last_hidden_state, attention_mask)
-        loss = None
+        loss = task_loss = None
         if labels is not None:
             loss = self._loss(logits, labels, num_items_in_batch)
-            loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss)
+            loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
 
     def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         raise NotImplementedError
@@ -317,11 +319,11 @@ class MixerForSequencePairClassification(MixerPreTrainedModel):
         u = pool(first.last_hidden_state, attention_mask, pooling)
         v = pool(second.last_hidden_state, attention_mask_b, pooling)
         logits = self.head(torch.cat([u, v, u * v, u - v], dim=-1))
-        loss = None
+        loss = task_loss = None
         if labels is not None:
             loss = sequence_loss(self.config, logits, labels, num_items_in_batch)
-            loss = self._training_loss(loss, first, count_items(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, logits, None, first.auxiliary_loss)
+            loss, task_loss = self._training_loss(loss, first, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, None, first.auxiliary_loss, task_loss)
 
 
 class SequenceHead(nn.Module):

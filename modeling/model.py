@@ -68,12 +68,13 @@ class MixerPreTrainedModel(PreTrainedModel):
         outputs: MixerModelOutput,
         own_items: int | torch.Tensor,
         num_items_in_batch: int | torch.Tensor | None,
-    ) -> torch.Tensor:
-        """`loss` with its share of the encoder's auxiliary loss in training mode, as it is in evaluation."""
-        if not self.training:
-            return loss
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(what is minimised, `loss` detached) in training with an auxiliary loss, else (`loss`, None)."""
         weight = self.config.auxiliary_loss_weight
-        return mix_auxiliary_loss(loss, outputs.auxiliary_loss, weight, own_items, num_items_in_batch)
+        if not self.training or weight == 0 or outputs.auxiliary_loss is None:
+            return loss, None
+        mixed = mix_auxiliary_loss(loss, outputs.auxiliary_loss, weight, own_items, num_items_in_batch)
+        return mixed, loss.detach()
 
     def resize_positions(self, positions: int) -> None:
         """Extend the model to a longer maximum: what is tied to the length grows, and new parts start anew.

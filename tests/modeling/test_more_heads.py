@@ -178,9 +178,12 @@ def with_auxiliary_loss(make_model, monkeypatch):
     """with_auxiliary_loss(auto_class) -> a model of two layers, each with an auxiliary loss of one of its weights."""
 
     def make(auto_class, **fields):
+        monkeypatch.setattr(model_class("transformer", "Config"), "has_auxiliary_loss", True)
         model = make_model("transformer", auto_class, auxiliary_loss_weight=0.25, **fields)
         for layer in model.encoder.layers:
-            monkeypatch.setattr(layer.mixer, "auxiliary_loss", lambda mixer=layer.mixer: mixer.attention.output.weight.sum())
+            monkeypatch.setattr(
+                layer.mixer, "auxiliary_loss", lambda mixer=layer.mixer: mixer.attention.output.weight.sum()
+            )
         return model.train()
 
     return make
@@ -193,7 +196,10 @@ def test_the_auxiliary_loss_is_mixed_in_training(with_auxiliary_loss, batch):
     mixed = model(input_ids, mask, labels=labels)
     expected = sum(layer.mixer.attention.output.weight.sum() for layer in model.encoder.layers)
     torch.testing.assert_close(mixed.auxiliary_loss, expected)
-    plain = model.eval()(input_ids, mask, labels=labels).loss
+    evaluated = model.eval()(input_ids, mask, labels=labels)
+    plain = evaluated.loss
+    assert evaluated.task_loss is None
+    torch.testing.assert_close(mixed.task_loss, plain)
     torch.testing.assert_close(mixed.loss, 0.75 * plain + 0.25 * expected)
 
 
@@ -211,3 +217,13 @@ def test_micro_batches_add_up_to_one_auxiliary_loss(auto_class, with_auxiliary_l
         for rows in (slice(0, 1), slice(1, 3))
     ]
     torch.testing.assert_close(sum(parts), whole)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [("transformer", {}), ("converter", {"operator": "synvolution"}), ("converter", {"gibbs_kernel": "jackson"})],
+)
+def test_a_weight_of_no_auxiliary_loss_is_refused(model_type, fields, make_config):
+    with pytest.raises(ValueError, match=rf"auxiliary_loss_weight is 0.3; allowed: 0 for this {model_type}"):
+        make_config(model_type, auxiliary_loss_weight=0.3, **fields)
+    assert make_config(model_type, **fields).auxiliary_loss_weight == 0
