@@ -19,7 +19,7 @@ from ..heads import (
     MixerForSequencePairClassification,
     MixerForTokenClassification,
 )
-from ..masking import keep_valid
+from ..masking import keep_valid, right_padded
 from ..model import MixerModel, MixerPreTrainedModel
 from .block import ConverterBlock
 from .configuration_converter import ConverterConfig
@@ -132,8 +132,12 @@ class Converter(Mixer):
         """The unitary matrix of each sample and head for these tokens, (B, H, N, N, 2), zero on padding.
 
         Entry (b, h, i, j) is what token i gets of the value of token j, as a real and an imaginary part. Arguments as
-        in forward.
+        in forward; a mask of any dtype.
+
+        Raises:
+            ValueError: a mask that is not right-padded.
         """
+        attention_mask = right_padded(attention_mask)
         hidden_states = keep_valid(hidden_states, attention_mask)
         operator = self._operator(hidden_states, attention_mask, document_ids)
         batch, positions = hidden_states.shape[:2]
