@@ -93,22 +93,15 @@ class Converter(Mixer):
         document_ids: torch.Tensor | None = None,
         embeddings: torch.Tensor | None = None,
         coordinates: torch.Tensor | None = None,
+        as_pairs: bool = False,
     ) -> torch.Tensor:
-        """See Mixer."""
+        """See Mixer; `as_pairs`: the complex result of eq. 8 or 12, before it becomes real, (B, N, 2, D)."""
         mixed, value, phase = self._convolve(hidden_states, attention_mask, document_ids)
+        if as_pairs:
+            return join_heads(mixed).to(hidden_states.dtype)
         if self.config.block_style == "prenorm":
             mixed = mixed - turn(value, phase)
         return keep_valid(self.readout(join_heads(mixed).to(hidden_states.dtype)), attention_mask)
-
-    def convolve(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """The complex result of eq. 8 or 12, before it becomes real: (B, N, D) -> (B, N, 2, D), zero on padding."""
-        mixed, *_ = self._convolve(hidden_states, attention_mask, document_ids)
-        return join_heads(mixed).to(hidden_states.dtype)
 
     def _convolve(
         self, hidden_states: torch.Tensor, mask: torch.Tensor | None, document_ids: torch.Tensor | None
