@@ -108,7 +108,7 @@ class Mixer(nn.Module):
         Args:
             hidden_states: (B, N, D).
             attention_mask: (B, N) bool, true on the first n_b positions of sample b; None: all valid.
-            document_ids: (B, N) int64, equal on the tokens of one packed document; None: one document a row.
+            document_ids: (B, N) int64, a run of equal ids is one packed document; None: one document a row.
             embeddings: (B, N, D), what entered the first block.
             coordinates: (B, N, l), positions of the tokens in l dimensions.
 

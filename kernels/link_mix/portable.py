@@ -6,6 +6,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from .spans import spans
+
 
 def link_mix(
     value: torch.Tensor,
@@ -28,26 +30,6 @@ def link_mix(
         # The forward pass leaves these rows at zero. This keeps gradients that arrive there out of the backward pass.
         mixed = torch.where(valid[:, :, None], mixed, 0)
     return mixed.to(value.dtype)
-
-
-def spans(
-    positions: int, lengths: torch.Tensor | None, document_ids: torch.Tensor | None, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Start and length, at least 1, of each row's document: int64 that broadcast to (B, N).
-
-    Without documents that of padding is its sample; with them it is the padding, so that no document is longer for it.
-    """
-    zero = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    if document_ids is None:
-        return zero, zero + positions if lengths is None else lengths[:, None].clamp(min=1)
-    position = torch.arange(positions, device=device)
-    begins = torch.ones_like(document_ids, dtype=torch.bool)
-    begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
-    if lengths is not None:
-        begins = begins | (position == lengths[:, None])
-    number = begins.cumsum(1)
-    start = torch.searchsorted(number, number)
-    return start, torch.searchsorted(number, number, right=True) - start
 
 
 class _Product(torch.autograd.Function):

@@ -2,6 +2,8 @@
 
 import torch
 
+from ..rows import keep_valid, valid_rows
+
 
 @torch.compiler.disable
 def spectral_filter(
@@ -17,11 +19,8 @@ def spectral_filter(
     working = torch.float64 if x.dtype == torch.float64 else torch.float32
     with torch.autocast(x.device.type, enabled=False):
         means = x.to(working).view(batch, positions, segments, width).mean(-1) if width > 1 else x.to(working)
-        means = means.transpose(1, 2)
-        valid = None
-        if lengths is not None:
-            valid = (torch.arange(positions, device=x.device) < lengths[:, None])[:, None, :]
-            means = torch.where(valid, means, 0.0)
+        valid = valid_rows(lengths, positions)
+        means = keep_valid(means.transpose(1, 2), valid, axis=2)
         response = torch.view_as_complex(spectrum.to(working).transpose(0, 1).contiguous())
         period = n_fft
         if 2 * positions < n_fft:
@@ -29,8 +28,7 @@ def spectral_filter(
         transformed = torch.fft.rfft(means.contiguous(), n=period, dim=-1)
         product = transformed.unsqueeze(2) * response.view(segments, width, -1)
         result = torch.fft.irfft(product.flatten(1, 2), n=period, dim=-1)[..., :positions]
-        if valid is not None:
-            result = torch.where(valid, result, 0.0)
+        result = keep_valid(result, valid, axis=2)
     return result.to(x.dtype).transpose(1, 2)
 
 

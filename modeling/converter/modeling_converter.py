@@ -11,6 +11,7 @@ from torch import nn
 from transformers import initialization as init
 
 from longmix.kernels import ops
+from longmix.kernels.documents import document_begins, document_starts
 
 from ..block import Mixer, buffer_generator
 from ..heads import (
@@ -148,8 +149,8 @@ class Converter(Mixer):
         # As in the published code, rotation k of H_l belongs to token k, and that of H_u to token k + 1.
         lower, upper = angles[..., :-1, 0, :], angles[..., 1:, 1, :]
         if document_ids is not None:
-            same = (document_ids[:, 1:] == document_ids[:, :-1])[:, None, None, :, None]
-            lower, upper = torch.where(same, lower, 0.0), torch.where(same, upper, 0.0)
+            begins = document_begins(document_ids)[:, None, None, 1:, None]
+            lower, upper = torch.where(begins, 0.0, lower), torch.where(begins, 0.0, upper)
         phase = eigenvalues if self.polynomial is None else self.polynomial(eigenvalues)
         permutation = None
         if self.config.permutations:
@@ -177,9 +178,7 @@ def join_heads(value: torch.Tensor) -> torch.Tensor:
 def permute_documents(keys: torch.Tensor, document_ids: torch.Tensor) -> torch.Tensor:
     """Permutations (B, L, N) within documents (B, N), runs of equal ids: what keys (L, N) are for each one alone."""
     positions = torch.arange(document_ids.shape[1], device=document_ids.device)
-    begins = torch.ones_like(document_ids, dtype=torch.bool)
-    begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
-    start = torch.where(begins, positions, 0).cummax(1).values
+    start = document_starts(document_ids)
     rank = keys.argsort(-1).argsort(-1)[:, positions - start].transpose(0, 1)
     return (start[:, None] * keys.shape[1] + rank).argsort(-1)
 

@@ -6,6 +6,7 @@ from torch.nn import functional
 from transformers import initialization as init
 
 from longmix.kernels import ops
+from longmix.kernels.documents import document_starts
 
 from ..attention import Attention, orthogonal_projection, positive_log_features
 from ..block import buffer_generator
@@ -131,6 +132,4 @@ class SpectralAttention(Attention):
 
 def positions_in_documents(document_ids: torch.Tensor) -> torch.Tensor:
     """(B, N), equal on the tokens of one document -> (B, N) int64, counted from each document's first token."""
-    index = torch.arange(document_ids.shape[1], device=document_ids.device)
-    follows = functional.pad(document_ids[:, 1:] == document_ids[:, :-1], (1, 0))[:, : len(index)]
-    return index - torch.where(follows, 0, index).cummax(1).values
+    return torch.arange(document_ids.shape[1], device=document_ids.device) - document_starts(document_ids)
