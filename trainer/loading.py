@@ -8,11 +8,13 @@ from pathlib import Path
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 import longmix.modeling  # noqa: F401  registers our model types
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import load_tokenizer
+
+from .model_folder import is_damaged
 
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
 # What transformers lets through when a configuration or weights are not what they should be.
@@ -61,7 +63,7 @@ def load_model(
                 source, config=wanted, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
             )
         except _FAILURES as error:
-            damaged = _damaged_weights(Path(source))
+            damaged = next(filter(is_damaged, sorted(Path(source).glob("*.safetensors"))), None)
             if damaged is not None:
                 raise UserError(f"{damaged} is damaged or was cut short: copy it again") from None
             raise UserError(f"{source} cannot be loaded as {auto_class.__name__}: {reason(error)}") from None
@@ -124,14 +126,3 @@ def _silence() -> Iterator[None]:
         yield
     finally:
         transformers.logging.set_verbosity(verbosity)
-
-
-def _damaged_weights(folder: Path) -> Path | None:
-    """The first safetensors file of a folder that cannot be opened."""
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except (SafetensorError, OSError):
-            return path
-    return None
