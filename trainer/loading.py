@@ -4,7 +4,9 @@ import contextlib
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+import huggingface_hub
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
@@ -37,7 +39,8 @@ def load_config(source: str) -> transformers.PreTrainedConfig:
     if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
         raise UserError(f"{source} is a run folder; its checkpoint is {folder / 'model'}")
     try:
-        return transformers.AutoConfig.from_pretrained(source)
+        with _silence(huggingface_hub.logging):
+            return transformers.AutoConfig.from_pretrained(source)
     except _FAILURES as error:
         missing = "" if folder.is_dir() else "no such folder, and as a name on the hub: "
         raise UserError(f"{source} is no loadable checkpoint: {missing}{reason(error)}") from None
@@ -57,7 +60,7 @@ def load_model(
     """
     saved = load_config(source)
     wanted = saved if config is None else config
-    with _silence():
+    with _silence(huggingface_hub.logging, transformers.logging):
         try:
             model, report = auto_class.from_pretrained(
                 source, config=wanted, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
@@ -118,11 +121,14 @@ def reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """transformers reports missing and other weights at length; here they are judged instead."""
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
+def _silence(*libraries: ModuleType) -> Iterator[None]:
+    """What libraries tell at length, given their `logging`, is left out here: transformers' missing and other weights,
+    which are judged instead, and every attempt of the hub's client, whose outcome is told."""
+    verbosities = [library.get_verbosity() for library in libraries]
+    for library in libraries:
+        library.set_verbosity_error()
     try:
         yield
     finally:
-        transformers.logging.set_verbosity(verbosity)
+        for library, verbosity in zip(libraries, verbosities, strict=True):
+            library.set_verbosity(verbosity)

@@ -117,6 +117,8 @@ def test_mistyped_model_fields_are_told_with_the_other_mistakes(write, small):
     path = write("b.yaml", "model: {hiden_size: 16}\noptim: {lrr: 1}\n")
     text = mistakes_of([small, path])
     assert f"{path}: model.hiden_size is no field of TransformerConfig; did you mean hidden_size?" in text
+    labels = mistakes_of([small], "model.num_labels=7")
+    assert "model.num_labels cannot be set" in labels and "comes from the data" in labels and "mean" not in labels
     assert "optim.lrr is not a key" in text
 
 
