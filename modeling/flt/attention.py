@@ -22,6 +22,8 @@ class SpectralAttention(Attention):
     """softmax(N^ + Q K^T / sqrt d) V estimated by m random features at linear cost (FLT, algorithm 1).
 
     Deviations from the paper, besides those of `SpectralMask`:
+    - the features of a position are pairs of real numbers, so that the projection has 2 r + d columns, where the paper
+      counts m + r (FL-1);
     - the features of the concatenation [phi(r_i), q_i d^(-1/4)] are those of the content times those of the position;
       in the logarithm a bias that all samples share, and its constant norm cancels (FL-3). The result is the same;
     - the stabiliser is the running maximum of the valid keys, which cancels exactly: no epsilon, no look into the

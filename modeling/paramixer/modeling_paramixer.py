@@ -69,7 +69,9 @@ class Paramixer(Mixer):
     - outside the paper's block the links start with weights that keep a stack of blocks well-scaled (PX-9);
     - `symmetric` links for CHORD, whose published links lead forward only, so that what came before is reached by
       wrapping around;
-    - causal models link backwards, and links that leave the document are dropped.
+    - causal models link backwards, and links that leave the document are dropped;
+    - in blocks and vocabulary the paper's tables differ from its shipped configurations; nothing here depends on either
+      (PX-8).
 
     A is invertible for almost all weights, not for all (PX-6).
     """
