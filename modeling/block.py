@@ -86,7 +86,8 @@ class Mixer(nn.Module):
 
     supports_causal = False
     isolates_documents = False
-    paper_block: type[PreNormBlock] = PreNormBlock
+    # Block(config, mixer): a module with PreNormBlock's forward and class attributes, and the mixer as `mixer`.
+    paper_block: type[nn.Module] = PreNormBlock
 
     def __init__(self, config: MixerConfig, layer_index: int):
         super().__init__()
