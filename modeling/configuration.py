@@ -128,7 +128,7 @@ class MixerConfig(PreTrainedConfig):
         if self.pad_token_id is not None and self.input_channels is None:
             self.require(
                 "pad_token_id",
-                isinstance(self.pad_token_id, int) and 0 <= self.pad_token_id < self.vocab_size,
+                0 <= self.pad_token_id < self.vocab_size,
                 f"null or 0 .. vocab_size - 1 = {self.vocab_size - 1}",
             )
         if self.input_channels is not None:

@@ -45,7 +45,6 @@ def test_every_field_is_saved(model_type, make_config, tmp_path):
         ("classifier_dropout", -0.1, "0 <= probability < 1"),
         ("classifier_pooling", "max", "mean, first"),
         ("pad_token_id", 60, "vocab_size"),
-        ("pad_token_id", "x", "vocab_size"),
         ("block_style", "postnorm", "prenorm, paper"),
         ("input_channels", 0, "null"),
         ("buffer_seed", 0.5, "int"),
