@@ -194,7 +194,13 @@ def test_the_metric_of_the_best_checkpoint_must_be_one_that_the_objective_has(sm
 
 def test_the_figures_that_can_be_named_are_those_of_the_objectives():
     for name, figures in configurations.FIGURES.items():
-        manifest = Manifest(split="a", split_rule="b", columns={"labels": {"shape": [None] if name == "token_classification" else []}}, mask_token_id=1, vocab_size=9)
+        manifest = Manifest(
+            split="a",
+            split_rule="b",
+            columns={"labels": {"shape": [None] if name == "token_classification" else []}},
+            mask_token_id=1,
+            vocab_size=9,
+        )
         objective = make_objective(ObjectiveSection(name=name), 0, manifest, None)
         outputs = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
         given = objective.figures(torch.ones(3), [outputs[:, 1:] if name == "regression" else outputs])
