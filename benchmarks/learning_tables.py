@@ -125,6 +125,9 @@ def _number(value: float | None) -> str:
 
 
 def _made(records) -> str:
-    made = sorted({tuple(found["made"].values()) for found in records})
-    lines = "; ".join(f"{date} at commit {commit} on {machine}" for date, commit, machine in made)
-    return f"Measured {lines}." if made else ""
+    commits = {}
+    for found in records:
+        date, commit, machine = found["made"].values()
+        commits.setdefault((date, machine), set()).add(commit.removesuffix("+changes"))
+    lines = (f"{date} on {machine}, commits {', '.join(sorted(them))}" for (date, machine), them in commits.items())
+    return f"Measured {'; '.join(lines)}." if commits else ""

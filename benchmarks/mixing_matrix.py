@@ -36,7 +36,7 @@ def mixing_matrices(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> l
         matrix = mixer.mixing_matrix(*arguments)
         found.append(matrix.norm(dim=-1) if matrix.dim() == 5 else matrix.abs())
 
-    layers = model.encoder.layers
+    layers = model.base_model.layers
     if not hasattr(layers[0].mixer, "mixing_matrix"):
         raise ValueError(f"{model.config.model_type} has no mixing matrix: it is not linear in its values")
     hooks = [layer.mixer.register_forward_pre_hook(look) for layer in layers]
@@ -80,7 +80,7 @@ def main() -> None:
         batch.pop("labels", None)
         matrices = mixing_matrices(load_pretrained(arguments.model), batch)
     except (ValueError, OSError) as error:
-        parser.error(str(error))
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
     arguments.output.mkdir(parents=True, exist_ok=True)
     for layer, matrix in enumerate(matrices):
         draw(matrix[0]).save(arguments.output / f"layer-{layer}.png")

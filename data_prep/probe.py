@@ -17,12 +17,14 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.shards import LIST_INT32, write_dataset
+from longmix.data_prep.state import locked
 
 TASKS = ("copy", "lookup")
 LEFT, RIGHT, BOTH = "left", "right", "both"
 DIRECTIONS = (LEFT, RIGHT, BOTH)
 SPLITS = ("train", "validation")
 IGNORED = -100
+LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 VALIDATION_SHARE = 10  # one validation sample for so many training samples
 
 # Copy: padding, then the symbols. Lookup: padding, tokens without a meaning, pairs (a token each), queries.
@@ -42,7 +44,7 @@ class ProbeSettings:
         task: copy | lookup.
         distance: from a position to what it has to find; lookup: between the first pair and the first query.
         direction: where that stands; both: half of the samples each, told by their token types (0 left, 1 right).
-        length: tokens of the longest sample; None: twice what the task needs.
+        length: tokens of the longest sample, at most LONGEST_SAMPLE; None: twice what the task needs.
         samples: samples to train on; a tenth as many more are held out.
         seed: another one gives other samples.
 
@@ -65,12 +67,17 @@ class ProbeSettings:
         nearest = PAIRS if self.task == "lookup" else 1
         if self.distance < nearest:
             raise UserError(f"--distance is {self.distance}, but {self.task} needs at least {nearest}")
+        if self.shortest > LONGEST_SAMPLE:
+            farthest = LONGEST_SAMPLE - self.shortest + self.distance
+            raise UserError(f"--distance is {self.distance}, but must be at most {farthest} for {self.task}")
         if self.length is None:
-            object.__setattr__(self, "length", 2 * self.shortest)
+            object.__setattr__(self, "length", min(2 * self.shortest, LONGEST_SAMPLE))
         if self.length < self.shortest:
             raise UserError(
                 f"--length is {self.length}, but {self.task} at distance {self.distance} needs at least {self.shortest}"
             )
+        if self.length > LONGEST_SAMPLE:
+            raise UserError(f"--length is {self.length}, but must be at most {LONGEST_SAMPLE}")
         if self.samples < 1:
             raise UserError(f"--samples is {self.samples}, but must be at least 1")
         if self.seed < 0:
@@ -96,11 +103,16 @@ def prepare_probe(settings: ProbeSettings, output: str | Path) -> dict[str, Mani
     A folder that the same settings have made is left as it is, an unfinished one is finished.
 
     Raises:
-        UserError: `output` holds anything else.
+        UserError: `output` holds anything else, cannot be written, or is being written by another process.
     """
     output = Path(output)
     report = {"probe": {"format": _FORMAT, **asdict(settings)}}
     _refuse_others(output, report)
+    with locked(output):
+        return _write_splits(settings, output, report)
+
+
+def _write_splits(settings: ProbeSettings, output: Path, report: dict[str, Any]) -> dict[str, Manifest]:
     manifests = {}
     for split, count in zip(SPLITS, (settings.samples, -(-settings.samples // VALIDATION_SHARE)), strict=True):
         folder = output / split

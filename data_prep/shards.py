@@ -1,8 +1,11 @@
 """Parquet shards: one row per sample, small row groups, hashed."""
 
+import contextlib
+import fcntl
 import os
+import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -175,9 +178,7 @@ def write_dataset(
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: choose another folder for the data set")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.new")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
+    with _unfinished_folder(folder) as temporary:
         counted = _Counter(samples)
         with ShardWriter(temporary, columns) as writer:
             for sample in counted:
@@ -191,9 +192,47 @@ def write_dataset(
         )
         manifest.save(temporary)
         replace_folder(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return manifest
+
+
+@contextlib.contextmanager
+def _unfinished_folder(folder: Path) -> Iterator[Path]:
+    """A new folder beside `folder` for this process to write to, removed at the end unless it was renamed.
+
+    A lock on it, which goes with the process, tells others that it is being written. What has none was left by
+    processes that were killed, and is removed first.
+    """
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.new")
+    with contextlib.ExitStack() as stack:
+        # Held while folders are looked through and made, so that none is seen between its making and its lock.
+        with _locked(folder.parent, fcntl.LOCK_EX):
+            for left in _siblings(folder, "new"):
+                with _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_free:
+                    if is_free:
+                        shutil.rmtree(left, ignore_errors=True)
+            temporary.mkdir()
+            stack.enter_context(_locked(temporary, fcntl.LOCK_EX))
+            stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        yield temporary
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[bool]:
+    """Whether the lock was given: not if another process has it, or the folder or its file system cannot be locked."""
+    with contextlib.ExitStack() as stack:
+        given = False
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, kind)
+            given = True
+        yield given
+
+
+def _siblings(folder: Path, suffix: str) -> list[Path]:
+    """Folders `.NAME.PROCESS.suffix` beside a folder."""
+    name = re.compile(rf"\.{re.escape(folder.name)}\.\d+\.{suffix}")
+    return [path for path in folder.parent.iterdir() if name.fullmatch(path.name)]
 
 
 def replace_folder(new: Path, folder: Path) -> None:
@@ -204,7 +243,9 @@ def replace_folder(new: Path, folder: Path) -> None:
         os.replace(folder, old)
     os.replace(new, folder)
     flush_to_disk(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    # With those of processes that were killed just here.
+    for path in _siblings(folder, "old"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class _Counter:

@@ -37,6 +37,7 @@ from longmix.data_prep.tokenizer import (
 )
 
 DEFAULT_VOCABULARY = 32000
+MAXIMUM_WORKERS = 4096
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ def prepare_text(
     """
     rule = settings.check()
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
-    if workers < 1:
-        raise UserError(f"--workers is {workers}: allowed are 1 and more")
+    if not 1 <= workers <= MAXIMUM_WORKERS:
+        raise UserError(f"--workers is {workers}: allowed are 1 to {MAXIMUM_WORKERS}")
     sources = find_sources(list(settings.source), settings.column, output)
     folder = Path(output)
     with locked(folder):

@@ -4,6 +4,11 @@ import functools
 
 import torch
 
+from .documents import document_numbers, same_document
+from .rows import keep_valid, valid_rows
+
+__all__ = ["allowed_pairs", "check", "document_numbers", "keep_rows", "valid_rows", "working_dtype"]
+
 
 def check(
     query: torch.Tensor,
@@ -36,19 +41,8 @@ def working_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
 
 def keep_rows(tensor: torch.Tensor, valid: torch.Tensor | None, fill: float = 0.0) -> torch.Tensor:
-    """`tensor` (B, H, N, k) with `fill` in the rows where `valid` (B, N) is false; a selection, so NaN vanishes too."""
-    return tensor if valid is None else torch.where(valid[:, None, :, None], tensor, fill)
-
-
-def valid_rows(lengths: torch.Tensor | None, positions: int) -> torch.Tensor | None:
-    """(B,) -> (B, N) bool, true on the first lengths[b] rows; None: all."""
-    return None if lengths is None else torch.arange(positions, device=lengths.device) < lengths[:, None]
-
-
-def document_numbers(document_ids: torch.Tensor) -> torch.Tensor:
-    """(B, N) ids, equal along a document -> (B, N) its number in the row, 0, 1, ...; it changes where the id does."""
-    first = torch.zeros_like(document_ids[:, :1], dtype=torch.int64)
-    return torch.cat([first, (document_ids[:, 1:] != document_ids[:, :-1]).cumsum(1)], 1)
+    """`tensor` (B, H, N, k) with `fill` in the rows where `valid` (B, N) is false, whatever they held."""
+    return keep_valid(tensor, valid, fill, axis=2)
 
 
 def allowed_pairs(
@@ -58,6 +52,5 @@ def allowed_pairs(
     row = torch.arange(positions, device=device)
     allowed = (row[:, None] >= row)[None] if causal else torch.ones(1, positions, positions, device=device).bool()
     if document_ids is not None:
-        number = document_numbers(document_ids)
-        allowed = allowed & (number[:, :, None] == number[:, None, :])
+        allowed = allowed & same_document(document_ids)
     return allowed if valid is None else allowed & valid[:, None, :] & valid[:, :, None]

@@ -7,6 +7,8 @@ equal for all samples; of band j the first n' / 2^j rows are valid.
 
 import torch
 
+from .rows import keep_valid, valid_rows
+
 
 def period_of(lengths: int | torch.Tensor, levels: int) -> int | torch.Tensor:
     """n' = 2^J ceil(n / 2^J) of one length n, or of a tensor of them."""
@@ -27,27 +29,19 @@ def band_masks(positions: int, levels: int, lengths: torch.Tensor | None) -> lis
         return [None] * len(slices)
     periods = period_of(lengths, levels)
     depths = [levels, *range(levels, 0, -1)]
-    return [first_rows(rows.stop - rows.start, periods >> depth) for rows, depth in zip(slices, depths, strict=True)]
+    return [valid_rows(periods >> depth, rows.stop - rows.start) for rows, depth in zip(slices, depths, strict=True)]
 
 
 def keep_bands(packed: torch.Tensor, positions: int, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
     """Packed bands (B, N', D) with zeros in the rows that are not valid, whatever they held."""
     if lengths is None:
         return packed
-    valid = torch.cat(band_masks(positions, levels, lengths), dim=1)
-    return torch.where(valid[:, :, None], packed, 0)
-
-
-def first_rows(positions: int, lengths: torch.Tensor) -> torch.Tensor:
-    """(B, N) bool, true on the first n_b positions of sample b."""
-    return torch.arange(positions, device=lengths.device) < lengths[:, None]
+    return keep_valid(packed, torch.cat(band_masks(positions, levels, lengths), dim=1))
 
 
 def keep_rows(rows: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
     """Rows (B, N, D) with zeros at and past each length, whatever they held."""
-    if lengths is None:
-        return rows
-    return torch.where(first_rows(rows.shape[1], lengths)[:, :, None], rows, 0)
+    return keep_valid(rows, valid_rows(lengths, rows.shape[1]))
 
 
 def repeat_rows(rows: torch.Tensor, periods: torch.Tensor | None, before: int, after: int) -> torch.Tensor:

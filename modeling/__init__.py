@@ -24,6 +24,8 @@ CLASS_PREFIXES = {
     "wavspa": "WavSpA",
 }
 MODEL_TYPES = tuple(CLASS_PREFIXES)
+# Options of `from_pretrained` that say where a checkpoint lies.
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 __all__ = [
     "CLASS_PREFIXES",
@@ -52,9 +54,12 @@ def model_class(model_type: str, suffix: str) -> type[MixerPreTrainedModel]:
     if model_type not in CLASS_PREFIXES:
         raise ValueError(f"model_type is {model_type!r}; allowed: {', '.join(MODEL_TYPES)}")
     package, prefix = globals()[model_type], CLASS_PREFIXES[model_type]
-    if not hasattr(package, prefix + suffix):
-        known = [name.removeprefix(prefix) for name in package.__all__ if "For" in name or name == f"{prefix}Model"]
-        raise ValueError(f"{model_type} has no {suffix!r}; allowed: {', '.join(known)}")
+    known = [name.removeprefix(prefix) for name in package.__all__ if name.startswith(f"{prefix}For")]
+    known += ["Config", "Model"]
+    if suffix not in known:
+        reason = getattr(package, f"{prefix}Config").not_causal_because if suffix == "ForCausalLM" else None
+        because = "" if reason is None else f", because {reason}"
+        raise ValueError(f"{model_type} has no {suffix!r}{because}; allowed: {', '.join(known)}")
     return getattr(package, prefix + suffix)
 
 
@@ -66,12 +71,21 @@ def load_pretrained(source: str, **options) -> MixerPreTrainedModel:
         options: as for `from_pretrained`.
 
     Raises:
-        ValueError: the checkpoint is none of ours.
+        ValueError: the checkpoint is none of ours, or its config.json names no class.
     """
-    config = AutoConfig.from_pretrained(source)
-    name = (config.architectures or [""])[0]
+    config = AutoConfig.from_pretrained(source, **{key: options[key] for key in HUB_OPTIONS if key in options})
+    if not config.architectures:
+        raise ValueError(f"{source}: architectures in config.json is empty; allowed: the class that was saved")
+    name = config.architectures[0]
     prefix = CLASS_PREFIXES.get(config.model_type, name)
     return model_class(config.model_type, name.removeprefix(prefix)).from_pretrained(source, **options)
+
+
+class _NoCausalModel(MixerPreTrainedModel):
+    """What AutoModelForCausalLM makes of a type that has no causal form: an error that says why."""
+
+    def __init__(self, config: MixerConfig):
+        raise ValueError(f"{config.model_type} has no causal language model, because {config.not_causal_because}")
 
 
 def _register(model_type: str) -> None:
@@ -86,6 +100,10 @@ def _register(model_type: str) -> None:
         auto_class.register(config_class, model_class(model_type, suffix))
     if config_class.not_causal_because is None:
         AutoModelForCausalLM.register(config_class, model_class(model_type, "ForCausalLM"))
+    else:
+        AutoModelForCausalLM.register(
+            config_class, type("NoCausalModel", (_NoCausalModel,), {"config_class": config_class})
+        )
 
 
 for _model_type in MODEL_TYPES:

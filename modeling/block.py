@@ -86,7 +86,8 @@ class Mixer(nn.Module):
 
     supports_causal = False
     isolates_documents = False
-    paper_block: type[PreNormBlock] = PreNormBlock
+    # Block(config, mixer): a module with PreNormBlock's forward and class attributes, and the mixer as `mixer`.
+    paper_block: type[nn.Module] = PreNormBlock
 
     def __init__(self, config: MixerConfig, layer_index: int):
         super().__init__()
@@ -108,7 +109,7 @@ class Mixer(nn.Module):
         Args:
             hidden_states: (B, N, D).
             attention_mask: (B, N) bool, true on the first n_b positions of sample b; None: all valid.
-            document_ids: (B, N) int64, equal on the tokens of one packed document; None: one document a row.
+            document_ids: (B, N) int64, a run of equal ids is one packed document; None: one document a row.
             embeddings: (B, N, D), what entered the first block.
             coordinates: (B, N, l), positions of the tokens in l dimensions.
 

@@ -37,8 +37,8 @@ class MixerConfig(PreTrainedConfig):
         initializer_range: standard deviation of weights at initialisation.
         layer_norm_eps: epsilon of the layer normalisations.
         tie_word_embeddings: the heads of language models use the embedding matrix.
-        auxiliary_loss_weight: eta, training minimises (1 - eta) * loss + eta * auxiliary_loss where the mixer has such
-            a loss (Converter, eq. 14).
+        auxiliary_loss_weight: eta, training minimises (1 - eta) * loss + eta * auxiliary_loss (Converter, eq. 14);
+            None: 0.001 where the mixer has such a loss, else 0, which is all that is allowed there.
 
     Raises:
         ValueError: with the field, its value and what is allowed.
@@ -66,7 +66,7 @@ class MixerConfig(PreTrainedConfig):
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-5
     tie_word_embeddings: bool = True
-    auxiliary_loss_weight: float = 0.0
+    auxiliary_loss_weight: float | None = None
 
     def __post_init__(self, **kwargs):
         self.fill_defaults()
@@ -82,6 +82,14 @@ class MixerConfig(PreTrainedConfig):
         if self.intermediate_size is None and isinstance(self.hidden_size, int):
             self.intermediate_size = 4 * self.hidden_size
 
+        if self.auxiliary_loss_weight is None:
+            self.auxiliary_loss_weight = 1e-3 if self.has_auxiliary_loss else 0.0
+
+    @property
+    def has_auxiliary_loss(self) -> bool:
+        """Whether the mixers' auxiliary_loss is anything but None."""
+        return False
+
     def check(self) -> None:
         """Raise ValueError with the field, its value and what is allowed, for the first field that is wrong."""
         self.check_types()
@@ -96,11 +104,14 @@ class MixerConfig(PreTrainedConfig):
             self.require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("type_vocab_size", "buffer_seed"):
             self.require(name, getattr(self, name) >= 0, "at least 0")
-        self.require("initializer_range", 0 <= self.initializer_range < math.inf, "at least 0, and finite")
+        self.require("initializer_range", 0 < self.initializer_range < math.inf, "above 0, and finite")
+        self.require("num_labels", self.num_labels is None or self.num_labels >= 1, "at least 1")
         for name in ("hidden_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
             self.require(name, value is None or 0 <= value < 1, "0 <= probability < 1")
         self.require("auxiliary_loss_weight", 0 <= self.auxiliary_loss_weight < 1, "0 <= weight < 1")
+        allowed = f"0 for this {self.model_type}, which has no auxiliary loss"
+        self.require("auxiliary_loss_weight", self.auxiliary_loss_weight == 0 or self.has_auxiliary_loss, allowed)
         self.require("layer_norm_eps", 0 < self.layer_norm_eps < math.inf, "above 0, and finite")
         self.require_one_of("position_embedding_type", POSITION_EMBEDDING_TYPES)
         self.require_one_of("block_style", BLOCK_STYLES)
@@ -131,10 +142,9 @@ class MixerConfig(PreTrainedConfig):
         Raises:
             ValueError: fewer positions than now.
         """
-        if positions < self.max_position_embeddings:
-            raise ValueError(
-                f"positions is {positions}; allowed: at least max_position_embeddings ({self.max_position_embeddings})"
-            )
+        if not isinstance(positions, int) or positions < self.max_position_embeddings:
+            allowed = f"integers of at least max_position_embeddings ({self.max_position_embeddings})"
+            raise ValueError(f"positions is {positions!r}; allowed: {allowed}")
         self.max_position_embeddings = positions
 
     def check_types(self) -> None:

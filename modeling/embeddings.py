@@ -79,7 +79,7 @@ class Embeddings(nn.Module):
             scale = math.sqrt(2) * self.config.initializer_range
             waves = sinusoids(length, embeddings.shape[2], embeddings.device)
             return embeddings + (scale * waves).to(embeddings.dtype)
-        if kind == "gru":
+        if kind == "gru" and embeddings.numel():  # the network refuses empty tensors
             return embeddings + self.position_network(embeddings)[0]
         return embeddings
 

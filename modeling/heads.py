@@ -1,5 +1,6 @@
 """Heads on the encoder: language modelling, classification and regression of sequences, pairs and tokens."""
 
+import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration import MixerConfig
-from .losses import IGNORED_LABEL, classification_loss, count_items, sequence_loss
+from .losses import IGNORED_LABEL, check_labels, classification_loss, count_items, sequence_loss
 from .masking import as_mask, keep_valid, masked_mean
 from .model import MixerModel, MixerPreTrainedModel
 
@@ -25,14 +26,16 @@ class MixerHeadOutput(ModelOutput):
             (config.auxiliary_loss_weight).
         logits: language models: (labelled, V) in row-major order when labels are given, else (B, N, V);
             classification of sequences and pairs: (B, labels); of tokens: (B, N, labels).
-        hidden_states: see MixerModelOutput.
+        hidden_states: see MixerModelOutput; None for pairs.
         auxiliary_loss: see MixerModelOutput.
+        task_loss: the loss without its share of the auxiliary loss, detached, where it has one.
     """
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
     hidden_states: tuple[torch.Tensor, ...] | None = None
     auxiliary_loss: torch.Tensor | None = None
+    task_loss: torch.Tensor | None = None
 
 
 class MixerLanguageModel(MixerPreTrainedModel):
@@ -82,6 +85,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
         hidden_states = outputs.last_hidden_state
         if labels is None:
             return MixerHeadOutput(None, self.head(hidden_states), outputs.hidden_states, outputs.auxiliary_loss)
+        check_labels(labels, hidden_states.shape[:2])
         labels = self._targets(labels)
         if output_all_logits:
             logits = self.head(hidden_states)
@@ -90,8 +94,8 @@ class MixerLanguageModel(MixerPreTrainedModel):
             logits = self.head(hidden_states.flatten(0, 1).index_select(0, labelled))
             labels = labels.flatten().index_select(0, labelled)
         loss = classification_loss(logits, labels, num_items_in_batch)
-        loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss)
+        loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
 
     def _targets(self, labels: torch.Tensor) -> torch.Tensor:
         """What each position predicts, (B, N)."""
@@ -134,6 +138,7 @@ class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
     _tied_weights_keys: ClassVar[dict[str, str]] = {"head.weight": "encoder.embeddings.word_embeddings.weight"}
 
     def __init__(self, config: MixerConfig):
+        config = copy.deepcopy(config)  # the caller's stays as it is, for other models
         config.is_causal = True
         config.use_cache = False
         super().__init__(config)
@@ -216,11 +221,11 @@ class MixerClassifier(MixerPreTrainedModel):
             return_dict=True,
         )
         logits = self._logits(outputs.last_hidden_state, attention_mask)
-        loss = None
+        loss = task_loss = None
         if labels is not None:
             loss = self._loss(logits, labels, num_items_in_batch)
-            loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss)
+            loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
 
     def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         raise NotImplementedError
@@ -314,11 +319,11 @@ class MixerForSequencePairClassification(MixerPreTrainedModel):
         u = pool(first.last_hidden_state, attention_mask, pooling)
         v = pool(second.last_hidden_state, attention_mask_b, pooling)
         logits = self.head(torch.cat([u, v, u * v, u - v], dim=-1))
-        loss = None
+        loss = task_loss = None
         if labels is not None:
             loss = sequence_loss(self.config, logits, labels, num_items_in_batch)
-            loss = self._training_loss(loss, first, count_items(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, logits, None, first.auxiliary_loss)
+            loss, task_loss = self._training_loss(loss, first, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, None, first.auxiliary_loss, task_loss)
 
 
 class SequenceHead(nn.Module):
@@ -342,7 +347,7 @@ def pool(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, pooli
     if pooling == "mean":
         return masked_mean(hidden_states, mask)
     if mask is None:
-        return hidden_states[:, 0]
+        return hidden_states[:, :1].sum(1)  # zero for a sequence without tokens
     return keep_valid(hidden_states, mask & (mask.cumsum(1) == 1)).sum(1)
 
 
@@ -362,4 +367,5 @@ class MixerForTokenClassification(MixerClassifier):
     def _loss(
         self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None
     ) -> torch.Tensor:
+        check_labels(labels, logits.shape[:2])
         return classification_loss(logits, labels, num_items_in_batch)

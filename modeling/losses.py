@@ -55,6 +55,12 @@ def sequence_loss(
     return losses.mean(1).sum() / _divisor(num_items_in_batch, losses, len(losses))
 
 
+def check_labels(labels: torch.Tensor, shape: torch.Size) -> None:
+    """Raise ValueError unless labels have `shape`, that of what they are labels for."""
+    if labels.shape != shape:
+        raise ValueError(f"labels has shape {tuple(labels.shape)}; allowed: {tuple(shape)}, as the inputs are")
+
+
 def count_items(labels: torch.Tensor) -> int | torch.Tensor:
     """How many items have a label: classes that are not -100, or samples with float targets."""
     return len(labels) if labels.is_floating_point() else (labels != IGNORED_LABEL).sum()
@@ -62,17 +68,15 @@ def count_items(labels: torch.Tensor) -> int | torch.Tensor:
 
 def mix_auxiliary_loss(
     loss: torch.Tensor,
-    auxiliary_loss: torch.Tensor | None,
+    auxiliary_loss: torch.Tensor,
     weight: float,
     own_items: int | torch.Tensor = 1,
     num_items_in_batch: int | torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """(1 - weight) * loss + weight * auxiliary_loss (Converter, eq. 14); `loss` itself without an auxiliary loss.
+    """(1 - weight) * loss + weight * auxiliary_loss (Converter, eq. 14).
 
     A micro-batch with `own_items` of the num_items_in_batch items of a global batch adds that share of the auxiliary
     loss, so that the micro-batches of all ranks add up to it once. None: the micro-batch is the whole batch.
     """
-    if auxiliary_loss is None or weight == 0:
-        return loss
     share = 1 if num_items_in_batch is None else own_items / _divisor(num_items_in_batch, loss, 1)
     return (1 - weight) * loss + weight * share * auxiliary_loss.to(loss.dtype)

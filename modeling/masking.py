@@ -14,6 +14,20 @@ def as_mask(attention_mask: torch.Tensor) -> torch.Tensor:
     return attention_mask if attention_mask.dtype == torch.bool else attention_mask != 0
 
 
+def right_padded(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
+    """attention_mask (B, N) of any dtype, or None for all valid -> (B, N) bool, or None. Waits for the device.
+
+    Raises:
+        ValueError: a mask that is not of shape (B, N), or that has a valid token behind padding.
+    """
+    if attention_mask is None:
+        return None
+    mask = as_mask(attention_mask)
+    if (mask[:, 1:] & ~mask[:, :-1]).any():
+        raise ValueError("attention_mask has valid tokens behind padding; allowed: padding on the right alone")
+    return mask
+
+
 def keep_valid(tensor: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """`tensor` (B, N, ...) with zeros where `mask` (B, N) is false.
 
@@ -28,7 +42,7 @@ def masked_mean(tensor: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor
     """Mean of the valid rows, (B, N, D) -> (B, D); zero for a sample without any. Sums in fp32 or wider."""
     wide = torch.promote_types(tensor.dtype, torch.float32)
     if mask is None:
-        return tensor.mean(1, dtype=wide).to(tensor.dtype)
+        return (tensor.sum(1, dtype=wide) / max(tensor.shape[1], 1)).to(tensor.dtype)
     count = mask.sum(1, keepdim=True).clamp(min=1)
     return (keep_valid(tensor, mask).sum(1, dtype=wide) / count).to(tensor.dtype)
 

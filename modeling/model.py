@@ -1,5 +1,6 @@
 """The encoder: embeddings, blocks, and the conventions of transformers."""
 
+import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,18 +54,27 @@ class MixerPreTrainedModel(PreTrainedModel):
         if hasattr(module, "reset"):
             module.reset()
 
+    @property
+    def isolates_documents(self) -> bool:
+        """Whether documents that share a row see nothing of each other, given document_ids.
+
+        Recurrent positions (gru) run across the row in any mixer.
+        """
+        return self.mixer_class.isolates_documents and self.config.position_embedding_type != "gru"
+
     def _training_loss(
         self,
         loss: torch.Tensor,
         outputs: MixerModelOutput,
         own_items: int | torch.Tensor,
         num_items_in_batch: int | torch.Tensor | None,
-    ) -> torch.Tensor:
-        """`loss` with its share of the encoder's auxiliary loss in training mode, as it is in evaluation."""
-        if not self.training:
-            return loss
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(what is minimised, `loss` detached) in training with an auxiliary loss, else (`loss`, None)."""
         weight = self.config.auxiliary_loss_weight
-        return mix_auxiliary_loss(loss, outputs.auxiliary_loss, weight, own_items, num_items_in_batch)
+        if not self.training or weight == 0 or outputs.auxiliary_loss is None:
+            return loss, None
+        mixed = mix_auxiliary_loss(loss, outputs.auxiliary_loss, weight, own_items, num_items_in_batch)
+        return mixed, loss.detach()
 
     def resize_positions(self, positions: int) -> None:
         """Extend the model to a longer maximum: what is tied to the length grows, and new parts start anew.
@@ -75,8 +85,13 @@ class MixerPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: fewer positions than now.
         """
-        self.config.resize_positions(positions)
-        self.config.check()
+        old, new = self.config, copy.deepcopy(self.config)
+        new.resize_positions(positions)
+        new.check()
+        # Other models may share the old configuration.
+        for module in self.modules():
+            if getattr(module, "config", None) is old:
+                module.config = new
         for module in self.modules():
             if hasattr(module, "resize_positions") and not isinstance(module, PreTrainedModel):
                 module.resize_positions()
@@ -141,6 +156,7 @@ class MixerModel(MixerPreTrainedModel):
             ValueError: none or several inputs, a wrong shape, or more than max_position_embeddings positions.
         """
         shape = self._check_inputs(input_ids, inputs_embeds, values)
+        self._check_shapes(shape, token_type_ids, document_ids, coordinates)
         mask, compaction = None, None
         if attention_mask is not None:
             mask = as_mask(attention_mask)
@@ -195,6 +211,22 @@ class MixerModel(MixerPreTrainedModel):
                 f"{self.config.max_position_embeddings}"
             )
         return tensor.shape[:2]
+
+    def _check_shapes(
+        self,
+        shape: torch.Size,
+        token_type_ids: torch.Tensor | None,
+        document_ids: torch.Tensor | None,
+        coordinates: torch.Tensor | None,
+    ) -> None:
+        """What comes beside inputs of `shape` (B, N) has it too."""
+        for name, tensor in (("token_type_ids", token_type_ids), ("document_ids", document_ids)):
+            if tensor is not None and tensor.shape != shape:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}; allowed: that of the inputs, {tuple(shape)}")
+        if coordinates is not None and (coordinates.dim() != 3 or coordinates.shape[:2] != shape):
+            raise ValueError(
+                f"coordinates has shape {tuple(coordinates.shape)}; allowed: {(*shape, 'l')}, as the inputs are"
+            )
 
     def _auxiliary_loss(self) -> torch.Tensor | None:
         losses = [layer.mixer.auxiliary_loss() for layer in self.layers]

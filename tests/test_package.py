@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ROOMS = PROJECT["tool"]["setuptools"]["package-dir"]  # longmix.modeling -> modeling, ...
-SHIPPED = (".py", ".cpp", ".json", ".yaml")
+SHIPPED = (".py", ".cpp", ".h", ".json", ".yaml")
 
 
 def run(*arguments, cwd, **environment):

@@ -19,6 +19,8 @@ from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
 
 from . import checkpoint
 from .configuration import RunConfiguration
+from .flat_code import is_flat_file
+from .model_folder import check_model_folder
 
 CARD = "README.md"
 # What a card says of a model that has no code beside it.
@@ -60,22 +62,25 @@ def publish(source: Path, target: Path, complete: Callable[[Path], None] | None 
     """
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(source, temporary)
-    if complete is not None:
-        complete(temporary)
-    for path in temporary.rglob("*"):
-        flush_to_disk(path)
-    replace_folder(temporary, target)
+    try:
+        shutil.copytree(source, temporary)
+        if complete is not None:
+            complete(temporary)
+        for path in temporary.rglob("*"):
+            flush_to_disk(path)
+        replace_folder(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def export_model(source: str, step: int | None, output: str, self_contained: bool = False) -> Path:
     """Copy a model to `output`: that of a run's checkpoint (the newest whole one, or of `step`), or a model folder's.
 
-    With `self_contained` the model's code comes beside it.
+    With `self_contained` the model's code comes beside it; without, code of an earlier export is left out.
 
     Raises:
-        UserError: no such checkpoint, a damaged one, an output folder that already holds something else, or code
-            wanted of a model type that is not ours.
+        UserError: no such checkpoint, a damaged one, a damaged model folder, an output folder that already holds
+            something else or cannot be written, or code wanted of a model type that is not ours.
     """
     folder = _model_folder(source, step)
     target = Path(output)
@@ -84,13 +89,18 @@ def export_model(source: str, step: int | None, output: str, self_contained: boo
     if target.exists() and not (target / "config.json").is_file() and any(target.iterdir()):
         raise UserError(f"{output} already holds something that is no model: choose another folder")
     complete = None
-    if self_contained:
-        from . import self_contained as code  # imports the models, which a plain copy can do without
+    if self_contained or any(map(is_flat_file, folder.iterdir())):
+        from . import self_contained as code  # imports the models, which other copies can do without
 
-        code.check_model_type(folder)
-        complete = functools.partial(code.add_code, name=target.resolve().name)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    publish(folder, target, complete)
+        complete = code.remove_code
+        if self_contained:
+            code.check_model_type(folder)
+            complete = functools.partial(code.add_code, name=target.resolve().name)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        publish(folder, target, complete)
+    except OSError as error:
+        raise UserError(f"--output {output} cannot be written: {error.strerror or error}") from None
     return target
 
 
@@ -101,6 +111,7 @@ def _model_folder(source: str, step: int | None) -> Path:
     if not available and (run / "config.json").is_file():
         if step is not None:
             raise UserError(f"--step is {step}, but {source} is a model folder, not a run: leave it out")
+        check_model_folder(run)
         return run
     if not available:
         raise UserError(

@@ -4,15 +4,19 @@ import contextlib
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
+import huggingface_hub
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 import longmix.modeling  # noqa: F401  registers our model types
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import load_tokenizer
+
+from .model_folder import is_damaged
 
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
 # What transformers lets through when a configuration or weights are not what they should be.
@@ -35,7 +39,8 @@ def load_config(source: str) -> transformers.PreTrainedConfig:
     if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
         raise UserError(f"{source} is a run folder; its checkpoint is {folder / 'model'}")
     try:
-        return transformers.AutoConfig.from_pretrained(source)
+        with _silence(huggingface_hub.logging):
+            return transformers.AutoConfig.from_pretrained(source)
     except _FAILURES as error:
         missing = "" if folder.is_dir() else "no such folder, and as a name on the hub: "
         raise UserError(f"{source} is no loadable checkpoint: {missing}{reason(error)}") from None
@@ -55,13 +60,13 @@ def load_model(
     """
     saved = load_config(source)
     wanted = saved if config is None else config
-    with _silence():
+    with _silence(huggingface_hub.logging, transformers.logging):
         try:
             model, report = auto_class.from_pretrained(
                 source, config=wanted, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
             )
         except _FAILURES as error:
-            damaged = _damaged_weights(Path(source))
+            damaged = next(filter(is_damaged, sorted(Path(source).glob("*.safetensors"))), None)
             if damaged is not None:
                 raise UserError(f"{damaged} is damaged or was cut short: copy it again") from None
             raise UserError(f"{source} cannot be loaded as {auto_class.__name__}: {reason(error)}") from None
@@ -116,22 +121,14 @@ def reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """transformers reports missing and other weights at length; here they are judged instead."""
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
+def _silence(*libraries: ModuleType) -> Iterator[None]:
+    """What libraries tell at length, given their `logging`, is left out here: transformers' missing and other weights,
+    which are judged instead, and every attempt of the hub's client, whose outcome is told."""
+    verbosities = [library.get_verbosity() for library in libraries]
+    for library in libraries:
+        library.set_verbosity_error()
     try:
         yield
     finally:
-        transformers.logging.set_verbosity(verbosity)
-
-
-def _damaged_weights(folder: Path) -> Path | None:
-    """The first safetensors file of a folder that cannot be opened."""
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except (SafetensorError, OSError):
-            return path
-    return None
+        for library, verbosity in zip(libraries, verbosities, strict=True):
+            library.set_verbosity(verbosity)

@@ -17,6 +17,7 @@ from .configuration import RunConfiguration, nearest
 from .loading import load_config, load_model, reason
 
 FROM = "from"
+LABELS = "cannot be set: how many labels there are comes from the data; leave it out"
 # Types of transformers that number the first token's position pad_token_id + 1, as RoBERTa does.
 POSITIONS_AFTER_PADDING = (
     "camembert",
@@ -182,7 +183,10 @@ def _refuse_unknown(fields: Iterable[str], cls: type) -> None:
 def _unknown(fields: Iterable[str], cls: type) -> list[tuple[str, str]]:
     names = _field_names(cls)
     return [
-        (f"model.{key}", f"is no field of {cls.__name__}; {nearest(str(key), names)}")
+        (
+            f"model.{key}",
+            LABELS if key == "num_labels" else f"is no field of {cls.__name__}; {nearest(str(key), names)}",
+        )
         for key in fields
         if key not in names and key not in (FROM, "model_type")
     ]

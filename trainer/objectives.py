@@ -52,13 +52,17 @@ class LabelledPositions:
         if _takes(model, "num_items_in_batch"):
             output = model(**_accepted(model, batch), num_items_in_batch=items)
             loss, logits = output.loss, output.logits
+            shown = getattr(output, "task_loss", None)
             if logits.dim() == 3:
                 logits = logits[labels != IGNORED]
         else:
             logits = model(**_accepted(model, batch, without="labels")).logits[labels != IGNORED]
             loss = functional.cross_entropy(logits.float(), chosen, reduction="sum") / items
+            shown = None
         hits = (logits.detach().argmax(dim=-1) == chosen).sum()
-        return loss, torch.stack([loss.detach().float() * items, hits.float(), (chosen != IGNORED).sum().float()])
+        # What is shown is the task's loss: an auxiliary one is part of what is minimised alone.
+        shown = loss.detach() if shown is None else shown
+        return loss, torch.stack([shown.float() * items, hits.float(), (chosen != IGNORED).sum().float()])
 
     def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, None]:
         return self.forward(model, batch, 1)[1].double(), None
@@ -98,7 +102,7 @@ class LabelledSamples:
         if auxiliary_loss is not None:
             weight = _unwrapped(model).config.auxiliary_loss_weight
             loss = mix_auxiliary_loss(loss, auxiliary_loss, weight, len(batch["labels"]), items)
-        return loss, self._sums(logits, loss * items, batch["labels"])
+        return loss, self._sums(logits, loss_sum, batch["labels"])
 
     def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, np.ndarray]:
         """Sums of loss, hits and items, and (B, classes + 1) outputs: logits beside the label."""

@@ -19,9 +19,11 @@ from longmix.data_prep.files import write_json, write_text
 from .export import CARD, LOAD_WITH_LONGMIX
 from .flat_code import LICENCE, PACKAGE, FlatCode, flat_name, is_flat_file
 from .loading import has_tokenizer, load_config
+from .model_folder import CONFIGURATION
 
-CONFIGURATION = "config.json"
 HEADING = "## Loading it without longmix"
+# Stands in a card in place of LOAD_WITH_LONGMIX.
+CODE_IS_HERE = "Its code is in this folder."
 
 
 def check_model_type(folder: Path) -> None:
@@ -45,8 +47,7 @@ def add_code(folder: Path, name: str) -> None:
     """
     config = load_config(str(folder))
     classes = _auto_classes(config)
-    for path in filter(is_flat_file, list(folder.iterdir())):
-        path.unlink()
+    _remove_files(folder)
     code = FlatCode(cls.__module__ for cls in classes.values())
     for file, text in code.files.items():
         write_text(folder / file, text)
@@ -56,6 +57,30 @@ def add_code(folder: Path, name: str) -> None:
     write_text(folder / CARD, _card(folder, name, config, classes, code.requirements))
 
 
+def remove_code(folder: Path) -> None:
+    """Undo `add_code`: a folder for those who have longmix."""
+    _remove_files(folder)
+    values = json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
+    values.pop("auto_map", None)
+    write_json(folder / CONFIGURATION, values)
+    path = folder / CARD
+    if path.is_file():
+        card = _without_section(path.read_text(encoding="utf-8")).replace(CODE_IS_HERE, LOAD_WITH_LONGMIX)
+        if LOAD_WITH_LONGMIX not in card:
+            card = f"{card}\n\n{LOAD_WITH_LONGMIX}"
+        write_text(path, f"{card}\n")
+
+
+def _remove_files(folder: Path) -> None:
+    for path in filter(is_flat_file, list(folder.iterdir())):
+        path.unlink()
+
+
+def _without_section(card: str) -> str:
+    """A card without the section on loading, and without white space at its end."""
+    return re.sub(rf"^{HEADING}\n.*?(?=^## |\Z)", "", card, flags=re.MULTILINE | re.DOTALL).rstrip()
+
+
 def _auto_classes(config: transformers.PreTrainedConfig) -> dict[str, type]:
     """Our class for each Auto class, by its name, that the configuration's type is registered with."""
     found = {"AutoConfig": type(config)}
@@ -63,6 +88,8 @@ def _auto_classes(config: transformers.PreTrainedConfig) -> dict[str, type]:
         mapping = getattr(auto_class, "_model_mapping", None)
         if isinstance(auto_class, type) and mapping is not None and type(config) in mapping:
             found[name] = mapping[type(config)]
+    if config.not_causal_because is not None:
+        del found["AutoModelForCausalLM"]  # it only says why there is none
     return found
 
 
@@ -77,8 +104,7 @@ def _card(
     """The model card of the folder with a section on loading, its last; a new card if there is none."""
     path = folder / CARD
     if path.is_file():
-        card = path.read_text(encoding="utf-8").replace(LOAD_WITH_LONGMIX, "Its code is in this folder.")
-        card = re.sub(rf"^{HEADING}\n.*?(?=^## |\Z)", "", card, flags=re.MULTILINE | re.DOTALL).rstrip()
+        card = _without_section(path.read_text(encoding="utf-8").replace(LOAD_WITH_LONGMIX, CODE_IS_HERE))
     else:
         card = f"---\nlibrary_name: transformers\ntags: [longmix, {config.model_type}]\n---\n\n# {name}"
     distributions = importlib.metadata.packages_distributions()

@@ -116,7 +116,7 @@ def layout_notes(model: torch.nn.Module, packing: str | None, world_size: int) -
     """One line each for what a reader of the results should know about exactness and packing."""
     notes = []
     # Models of transformers have no mixer class: they take no document ids, so packed documents see each other.
-    isolates = getattr(model, "mixer_class", None) is not None and model.mixer_class.isolates_documents
+    isolates = getattr(model, "isolates_documents", False)
     if packing == "documents" and not isolates:
         notes.append(
             f"note: documents that share a row see each other in {model.config.model_type} "

@@ -7,6 +7,7 @@ many rows at a time (`blocks`), stage by stage (`stages`). Nothing but the outpu
 import torch
 from torch.nn import functional
 
+from ..rows import keep_valid, valid_rows
 from .blocks import whole_chunks
 from .phases import stage_tables
 from .stages import Conjugation
@@ -26,13 +27,12 @@ def givens_mix(
     with torch.autocast(value.device.type, enabled=False):
         # Phases add up over the sequence, and angles may be large: their tables are small and made in float64.
         upper, lower, phase = (tensor.to(torch.float64) for tensor in (upper, lower, phase))
-        valid = None
-        if lengths is not None:
-            valid = torch.arange(positions, device=value.device) < lengths[:, None]
+        valid = valid_rows(lengths, positions)
+        if valid is not None:
             both = valid[:, None, None, 1:, None]
             upper, lower = torch.where(both, upper, 0.0), torch.where(both, lower, 0.0)
             phase = torch.where(valid[:, None], phase, 0.0)
-            value = _keep(value, valid)
+            value = keep_valid(value, valid)
         order = None if permutation is None else restrict(permutation, lengths)
         chunk, rows = whole_chunks(positions)
         missing = rows - positions
@@ -48,12 +48,7 @@ def givens_mix(
         x = functional.pad(x, (0, 0, 0, missing))
         x = Conjugation.apply(x, rotations.unflatten(-1, (-1, chunk)), phases, order)[:, :, :positions]
         mixed = x.unflatten(3, (2, width)).permute(0, 2, 1, 4, 3).to(value.dtype)
-        return mixed if valid is None else _keep(mixed, valid)
-
-
-def _keep(value: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-    """`value` (B, N, H, d, 2) with zeros where `valid` (B, N) is false."""
-    return torch.where(valid[:, :, None, None, None], value, 0)
+        return keep_valid(mixed, valid)
 
 
 def restrict(permutation: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 import torch
 
+from ..documents import document_begins
+
 
 def spans(
     positions: int, lengths: torch.Tensor | None, document_ids: torch.Tensor | None, device: torch.device
@@ -14,8 +16,7 @@ def spans(
     if document_ids is None:
         return zero, zero + positions if lengths is None else lengths[:, None].clamp(min=1)
     position = torch.arange(positions, device=device)
-    begins = torch.ones_like(document_ids, dtype=torch.bool)
-    begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
+    begins = document_begins(document_ids)
     if lengths is not None:
         begins = begins | (position == lengths[:, None])
     number = begins.cumsum(1)

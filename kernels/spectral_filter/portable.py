@@ -7,6 +7,8 @@ whose backward pass transforms the segments again instead of storing their trans
 
 import torch
 
+from ..rows import keep_valid, valid_rows
+
 
 def spectral_filter(
     x: torch.Tensor, spectrum: torch.Tensor, n_fft: int, segments: int, lengths: torch.Tensor | None
@@ -91,10 +93,7 @@ def _means(x: torch.Tensor, segments: int, lengths: torch.Tensor | None) -> torc
 
 def _mask(rows: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
     """rows (B, .., N), zero at and past each length."""
-    if lengths is None:
-        return rows
-    valid = torch.arange(rows.shape[-1], device=rows.device) < lengths[:, None]
-    return torch.where(valid[:, None], rows, 0.0)
+    return keep_valid(rows, valid_rows(lengths, rows.shape[-1]), axis=rows.dim() - 1)
 
 
 def _response(spectrum: torch.Tensor, n_fft: int, positions: int) -> tuple[torch.Tensor, int]:

@@ -8,7 +8,7 @@ import torch
 def orthogonal_projection(features: int, width: int, generator: torch.Generator) -> torch.Tensor:
     """Rows that are standard normal one by one, and orthogonal within each block of `width` of them.
 
-    A uniformly random orthogonal matrix for each block, its rows stretched to lengths drawn as those of normal vectors
+    Uniformly random orthogonal directions for each block, stretched to lengths drawn as those of normal vectors
     (Choromanski et al., Rethinking Attention with Performers, section 2.4): the estimate stays unbiased, and its
     variance falls.
 
@@ -22,11 +22,11 @@ def orthogonal_projection(features: int, width: int, generator: torch.Generator)
     """
     rows = []
     for start in range(0, features, width):
-        block, stretch = _normal(2, width, width, generator=generator)
-        orthogonal, triangular = torch.linalg.qr(block)
-        # The signs of the decomposition are a convention; without them the matrix is not uniformly random.
+        directions, stretch = _normal(2, width, min(width, features - start), generator=generator)
+        orthogonal, triangular = torch.linalg.qr(directions)
+        # The signs of the decomposition are a convention; without them the columns are not uniformly random.
         orthogonal = orthogonal * triangular.diagonal().sign()
-        rows.append((stretch.norm(dim=1, keepdim=True) * orthogonal)[: features - start])
+        rows.append((stretch.norm(dim=0) * orthogonal).T)
     return torch.cat(rows).to(torch.float32)
 
 

@@ -5,6 +5,8 @@ import math
 import torch
 from torch.nn import functional
 
+from longmix.kernels.documents import same_document
+
 from ..masking import keep_valid
 from .base import Attention
 
@@ -21,7 +23,7 @@ class SoftmaxAttention(Attention):
         attention_mask: torch.Tensor | None = None,
         document_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As in Attention; `document_ids` (B, N) int64 are equal on the tokens of one document."""
+        """As in Attention; a run of equal `document_ids` (B, N) int64 is one document."""
         query, key, value = self.project(hidden_states, attention_mask)
         allowed = self.allowed_pairs(query, attention_mask, document_ids)
         mixed = functional.scaled_dot_product_attention(
@@ -62,7 +64,7 @@ class SoftmaxAttention(Attention):
                 # Right-padded: what is at or before a valid token is valid.
                 return None
             return (attention_mask | ~attention_mask[:, :1])[:, None, None, :]
-        allowed = document_ids[:, :, None] == document_ids[:, None, :]
+        allowed = same_document(document_ids)
         if attention_mask is not None:
             allowed = allowed & attention_mask[:, None, :]
         position = torch.arange(query.shape[2], device=query.device)

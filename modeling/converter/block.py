@@ -36,9 +36,9 @@ class ConverterBlock(GradientCheckpointingLayer):
         embeddings: torch.Tensor | None = None,
         coordinates: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(B, N, D) -> (B, N, D); see Mixer for the other arguments."""
+        """(B, N, D) -> (B, N, D); the other arguments are handed to the mixer."""
         hidden_states = self.embedding_norm(keep_valid(hidden_states, attention_mask))
-        mixed = self.mixer.convolve(hidden_states, attention_mask, document_ids)
+        mixed = self.mixer(hidden_states, attention_mask, document_ids, embeddings, coordinates, as_pairs=True)
         residual = torch.stack([hidden_states, torch.zeros_like(hidden_states)], 2)
         mixed = self.mixer_norm(mixed + residual)
         hidden_states = self.feed_forward_norm(self.feed_forward(mixed) + self.mixer.readout(mixed))

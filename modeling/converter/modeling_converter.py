@@ -11,6 +11,7 @@ from torch import nn
 from transformers import initialization as init
 
 from longmix.kernels import ops
+from longmix.kernels.documents import document_begins, document_starts
 
 from ..block import Mixer, buffer_generator
 from ..heads import (
@@ -19,7 +20,7 @@ from ..heads import (
     MixerForSequencePairClassification,
     MixerForTokenClassification,
 )
-from ..masking import keep_valid
+from ..masking import keep_valid, right_padded
 from ..model import MixerModel, MixerPreTrainedModel
 from .block import ConverterBlock
 from .configuration_converter import ConverterConfig
@@ -93,22 +94,15 @@ class Converter(Mixer):
         document_ids: torch.Tensor | None = None,
         embeddings: torch.Tensor | None = None,
         coordinates: torch.Tensor | None = None,
+        as_pairs: bool = False,
     ) -> torch.Tensor:
-        """See Mixer."""
+        """See Mixer; `as_pairs`: the complex result of eq. 8 or 12, before it becomes real, (B, N, 2, D)."""
         mixed, value, phase = self._convolve(hidden_states, attention_mask, document_ids)
+        if as_pairs:
+            return join_heads(mixed).to(hidden_states.dtype)
         if self.config.block_style == "prenorm":
             mixed = mixed - turn(value, phase)
         return keep_valid(self.readout(join_heads(mixed).to(hidden_states.dtype)), attention_mask)
-
-    def convolve(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """The complex result of eq. 8 or 12, before it becomes real: (B, N, D) -> (B, N, 2, D), zero on padding."""
-        mixed, *_ = self._convolve(hidden_states, attention_mask, document_ids)
-        return join_heads(mixed).to(hidden_states.dtype)
 
     def _convolve(
         self, hidden_states: torch.Tensor, mask: torch.Tensor | None, document_ids: torch.Tensor | None
@@ -132,8 +126,12 @@ class Converter(Mixer):
         """The unitary matrix of each sample and head for these tokens, (B, H, N, N, 2), zero on padding.
 
         Entry (b, h, i, j) is what token i gets of the value of token j, as a real and an imaginary part. Arguments as
-        in forward.
+        in forward; a mask of any dtype.
+
+        Raises:
+            ValueError: a mask that is not right-padded.
         """
+        attention_mask = right_padded(attention_mask)
         hidden_states = keep_valid(hidden_states, attention_mask)
         operator = self._operator(hidden_states, attention_mask, document_ids)
         batch, positions = hidden_states.shape[:2]
@@ -151,8 +149,8 @@ class Converter(Mixer):
         # As in the published code, rotation k of H_l belongs to token k, and that of H_u to token k + 1.
         lower, upper = angles[..., :-1, 0, :], angles[..., 1:, 1, :]
         if document_ids is not None:
-            same = (document_ids[:, 1:] == document_ids[:, :-1])[:, None, None, :, None]
-            lower, upper = torch.where(same, lower, 0.0), torch.where(same, upper, 0.0)
+            begins = document_begins(document_ids)[:, None, None, 1:, None]
+            lower, upper = torch.where(begins, 0.0, lower), torch.where(begins, 0.0, upper)
         phase = eigenvalues if self.polynomial is None else self.polynomial(eigenvalues)
         permutation = None
         if self.config.permutations:
@@ -180,9 +178,7 @@ def join_heads(value: torch.Tensor) -> torch.Tensor:
 def permute_documents(keys: torch.Tensor, document_ids: torch.Tensor) -> torch.Tensor:
     """Permutations (B, L, N) within documents (B, N), runs of equal ids: what keys (L, N) are for each one alone."""
     positions = torch.arange(document_ids.shape[1], device=document_ids.device)
-    begins = torch.ones_like(document_ids, dtype=torch.bool)
-    begins[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
-    start = torch.where(begins, positions, 0).cummax(1).values
+    start = document_starts(document_ids)
     rank = keys.argsort(-1).argsort(-1)[:, positions - start].transpose(0, 1)
     return (start[:, None] * keys.shape[1] + rank).argsort(-1)
 

@@ -6,6 +6,7 @@ from torch.nn import functional
 from transformers import initialization as init
 
 from longmix.kernels import ops
+from longmix.kernels.documents import document_starts
 
 from ..attention import Attention, orthogonal_projection, positive_log_features
 from ..block import buffer_generator
@@ -21,6 +22,8 @@ class SpectralAttention(Attention):
     """softmax(N^ + Q K^T / sqrt d) V estimated by m random features at linear cost (FLT, algorithm 1).
 
     Deviations from the paper, besides those of `SpectralMask`:
+    - the features of a position are pairs of real numbers, so that the projection has 2 r + d columns, where the paper
+      counts m + r (FL-1);
     - the features of the concatenation [phi(r_i), q_i d^(-1/4)] are those of the content times those of the position;
       in the logarithm a bias that all samples share, and its constant norm cancels (FL-3). The result is the same;
     - the stabiliser is the running maximum of the valid keys, which cancels exactly: no epsilon, no look into the
@@ -131,6 +134,4 @@ class SpectralAttention(Attention):
 
 def positions_in_documents(document_ids: torch.Tensor) -> torch.Tensor:
     """(B, N), equal on the tokens of one document -> (B, N) int64, counted from each document's first token."""
-    index = torch.arange(document_ids.shape[1], device=document_ids.device)
-    follows = functional.pad(document_ids[:, 1:] == document_ids[:, :-1], (1, 0))[:, : len(index)]
-    return index - torch.where(follows, 0, index).cummax(1).values
+    return torch.arange(document_ids.shape[1], device=document_ids.device) - document_starts(document_ids)

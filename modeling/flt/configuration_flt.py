@@ -20,7 +20,7 @@ class FLTConfig(MixerConfig):
             coordinates) | gaussian_basis (isotropic Gaussians of the distance) | kernel (a shift-invariant kernel).
         num_components: T, terms of the sum that the first three kinds are; a kernel is one term.
         exponents: powers k of the factors of `local`, one for each coordinate; None: all 1, indicators of windows.
-        kernel: that of spectral_kind kernel: gaussian | laplacian | cauchy.
+        kernel: that of spectral_kind kernel, no other reads it: gaussian | laplacian | cauchy.
         num_frequencies: r, frequencies at which the Fourier transform is sampled.
         frequency_sampling: normal (paper, language) | learnable_normal (a learnable width for each frequency; paper,
             molecules) | stratified (one in each of r equal parts of [-1/2, 1/2]) | kernel (the kernel's own density);
@@ -72,13 +72,14 @@ class FLTConfig(MixerConfig):
         if self.spectral_kind == "kernel":
             self.require("frequency_sampling", self.frequency_sampling == "kernel", "kernel, for spectral_kind kernel")
         else:
+            self.require("kernel", self.kernel == "gaussian", "gaussian, unless spectral_kind is kernel")
             self.require_one_of("frequency_sampling", FREQUENCY_SAMPLINGS[:-1])
         if self.exponents is not None:
             self.require("exponents", self.spectral_kind == "local", "null, unless spectral_kind is local")
             self.require(
                 "exponents",
                 len(self.exponents) == self.position_dimensions
-                and all(isinstance(power, int) and power >= 1 for power in self.exponents),
+                and all(type(power) is int and power >= 1 for power in self.exponents),
                 f"null, or as many integers above 0 as positions have dimensions ({self.position_dimensions})",
             )
         self.require("position_scale", 0 < self.position_scale < math.inf, "above 0, and finite")

@@ -20,7 +20,9 @@ WIDTH_RANGE = 16.0
 class Frequencies(nn.Module):
     """r frequencies in l dimensions, drawn once (FLT, theorem 4.1), the same in every head up to a learnable scale.
 
-    xi_k = draw_k * exp(log_scale). The draws are a buffer, never redrawn (FL-8).
+    xi_k = draw_k * exp(start_k + shift_k). The draws are a buffer, never redrawn (FL-8). A learnable scale starts
+    spread over the frequencies, or over the heads (FL-5), and what is learned is the shift from there: an error of the
+    scale is one of the angle that grows with the position, so half precision must not round where the scale starts.
     """
 
     def __init__(self, config: FLTConfig, layer_index: int):
@@ -31,21 +33,17 @@ class Frequencies(nn.Module):
         self.register_buffer("draws", torch.empty(shape, dtype=torch.int64))
         # Widths of the normal distributions, one for each frequency; or inverse lengths of the heads' kernels.
         scales = {"learnable_normal": config.num_frequencies, "kernel": 1}.get(config.frequency_sampling)
-        self.log_scale = None if scales is None else nn.Parameter(torch.empty(config.num_attention_heads, scales))
+        self.scale_shift = None if scales is None else nn.Parameter(torch.empty(config.num_attention_heads, scales))
         self.reset()
 
     def reset(self) -> None:
-        """Draw the frequencies; a learnable scale starts spread over the frequencies, or over the heads (FL-5)."""
+        """Draw the frequencies."""
         generator = buffer_generator(self.config, self.layer_index, "frequencies")
         count, dimensions = self.config.num_frequencies, self.config.position_dimensions
         draws = _DRAW[self.config.frequency_sampling](self.config, count, dimensions, generator)
         init.copy_(self.draws, (draws * 2**FRACTION_BITS).round().to(torch.int64))
-        if self.config.frequency_sampling == "kernel":
-            lengths = spread_widths(self.config, self.config.num_attention_heads)
-            init.copy_(self.log_scale, -lengths.log()[:, None])
-        elif self.config.frequency_sampling == "learnable_normal":
-            scales = 1 / (2 * math.pi * spread_widths(self.config, count))
-            init.copy_(self.log_scale, scales.log().expand(self.log_scale.shape))
+        if self.scale_shift is not None:
+            init.zeros_(self.scale_shift)
 
     def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Frequencies (1 or H, r, l) in float64, and the logarithms (1 or H, r) of the densities they are drawn from.
@@ -57,12 +55,19 @@ class Frequencies(nn.Module):
         dimensions = self.config.position_dimensions
         if "normal" in self.config.frequency_sampling:
             log_density = (-draws.square().sum(1) / 2 - dimensions / 2 * math.log(2 * math.pi))[None]
-        if self.log_scale is None:
+        if self.scale_shift is None:
             return draws[None], log_density
-        log_scale = self.log_scale.to(torch.float64)
+        log_scale = self.log_scale()
         if self.config.frequency_sampling == "learnable_normal":
             log_density = log_density - dimensions * log_scale
         return draws * log_scale.exp()[:, :, None], log_density
+
+    def log_scale(self) -> torch.Tensor:
+        """Logarithms of the learnable scales, (H, r) for learnable_normal and (H, 1) for a kernel, in float64."""
+        shift = self.scale_shift.to(torch.float64)
+        if self.config.frequency_sampling == "kernel":
+            return shift - log_widths(self.config, shift.shape[0], shift.device)[:, None]
+        return shift - math.log(2 * math.pi) - log_widths(self.config, shift.shape[1], shift.device)
 
 
 def turns(positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
@@ -76,8 +81,14 @@ def turns(positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
 
 def spread_widths(config: FLTConfig, count: int) -> torch.Tensor:
     """`count` widths in the space of positions, geometric, each in the middle of an equal part of the range: fp32."""
-    middles = (torch.arange(count, device="cpu").to(torch.float32) + 0.5) / count
-    return WIDTH_RANGE**middles / (2 * math.pi * SPREADS[config.frequency_sampling])
+    return log_widths(config, count, torch.device("cpu")).exp().to(torch.float32)
+
+
+def log_widths(config: FLTConfig, count: int, device: torch.device) -> torch.Tensor:
+    """Logarithms of `spread_widths`, a function of the configuration alone: (count,) float64."""
+    # Whole numbers first: DeepSpeed's ZeRO-3 context makes every new float tensor half precision.
+    middles = (torch.arange(count, device=device).to(torch.float64) + 0.5) / count
+    return math.log(WIDTH_RANGE) * middles - math.log(2 * math.pi * SPREADS[config.frequency_sampling])
 
 
 def _normal(config: FLTConfig, count: int, dimensions: int, generator: torch.Generator) -> torch.Tensor:

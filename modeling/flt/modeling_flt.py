@@ -16,6 +16,7 @@ from ..heads import (
     MixerForSequencePairClassification,
     MixerForTokenClassification,
 )
+from ..masking import right_padded
 from ..model import MixerModel, MixerPreTrainedModel
 from .attention import SpectralAttention
 from .configuration_flt import FLTConfig
@@ -64,8 +65,12 @@ class FLT(Mixer):
         embeddings: torch.Tensor | None = None,
         coordinates: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The attention weights, (B, H, N, N), zero on padding; the arguments are forward's."""
-        return self.attention.weights(hidden_states, attention_mask, document_ids, coordinates)
+        """The attention weights, (B, H, N, N), zero on padding; arguments as in forward, a mask of any dtype.
+
+        Raises:
+            ValueError: a mask that is not right-padded.
+        """
+        return self.attention.weights(hidden_states, right_padded(attention_mask), document_ids, coordinates)
 
 
 class FLTPreTrainedModel(MixerPreTrainedModel):

@@ -26,6 +26,8 @@ class SpectralMask(nn.Module):
     - with `directional` the terms are centred at learnable offsets c_t, a factor e^(-2 pi i c_t . xi): the
       parametrisations of the paper have real weights, and so even masks only;
     - the mean of |w_k| is held to `mask_bound` (FL-6), since the error of the features grows like its exponential;
+    - no bound of g / p is asked for, as theorem 4.2 does: a window under normal frequencies has none, under
+      `stratified` ones it has (FL-4);
     - the weights start small, so that the model starts as a Performer (FL-8).
     """
 

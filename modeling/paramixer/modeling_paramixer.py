@@ -20,7 +20,7 @@ from ..heads import (
     MixerForSequencePairClassification,
     MixerForTokenClassification,
 )
-from ..masking import keep_valid
+from ..masking import keep_valid, right_padded
 from ..model import MixerModel, MixerPreTrainedModel
 from .configuration_paramixer import ParamixerConfig
 from .links import LinkNetworks, PublishedLinear, link_offsets
@@ -69,7 +69,9 @@ class Paramixer(Mixer):
     - outside the paper's block the links start with weights that keep a stack of blocks well-scaled (PX-9);
     - `symmetric` links for CHORD, whose published links lead forward only, so that what came before is reached by
       wrapping around;
-    - causal models link backwards, and links that leave the document are dropped.
+    - causal models link backwards, and links that leave the document are dropped;
+    - in blocks and vocabulary the paper's tables differ from its shipped configurations; nothing here depends on either
+      (PX-8).
 
     A is invertible for almost all weights, not for all (PX-6).
     """
@@ -103,7 +105,14 @@ class Paramixer(Mixer):
         embeddings: torch.Tensor | None = None,
         coordinates: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The matrix A of these tokens, (B, 1, N, N), zero in rows and columns of padding; arguments as in forward."""
+        """The matrix A of these tokens, (B, 1, N, N), zero in rows and columns of padding.
+
+        Arguments as in forward; a mask of any dtype.
+
+        Raises:
+            ValueError: a mask that is not right-padded.
+        """
+        attention_mask = right_padded(attention_mask)
         identity = torch.eye(hidden_states.shape[1], dtype=hidden_states.dtype, device=hidden_states.device)
         identity = identity.expand(len(hidden_states), -1, -1)
         return self._mix(identity, hidden_states, attention_mask, document_ids, embeddings).unsqueeze(1)

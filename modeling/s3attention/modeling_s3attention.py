@@ -39,7 +39,9 @@ class S3Attention(Mixer):
     - ReLU as in the paper (S3-2; `stem_activation="elu"` is the code's), kernel of 3 (S3-1);
     - layer normalisation in place of batch normalisation per position (`normalization="batch"` is the paper's);
     - the two normalised attentions are averaged, as in Algorithm 1 and the code, not added as in eq. 1 (S3-5);
-    - the spectrum starts at a scale where the smoothed signal is as large as its input (S3-12).
+    - the numbers of landmark tokens and of landmark channels are separate, as in the paper (S3-7);
+    - the spectrum is drawn from a normal distribution, as in Algorithm 2 (S3-3), at a scale where the smoothed signal
+      is as large as its input (S3-12).
     """
 
     paper_block = BarePreNormBlock

@@ -11,6 +11,7 @@ from ..heads import (
     MixerForSequencePairClassification,
     MixerForTokenClassification,
 )
+from ..masking import right_padded
 from ..model import MixerModel, MixerPreTrainedModel
 from .configuration_transformer import TransformerConfig
 
@@ -45,8 +46,12 @@ class SoftmaxMixer(Mixer):
         embeddings: torch.Tensor | None = None,
         coordinates: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The attention weights, (B, H, N, N), zero on padding; the arguments are forward's."""
-        return self.attention.weights(hidden_states, attention_mask, document_ids)
+        """The attention weights, (B, H, N, N), zero on padding; arguments as in forward, a mask of any dtype.
+
+        Raises:
+            ValueError: a mask that is not right-padded.
+        """
+        return self.attention.weights(hidden_states, right_padded(attention_mask), document_ids)
 
 
 class TransformerPreTrainedModel(MixerPreTrainedModel):

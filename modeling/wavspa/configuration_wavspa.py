@@ -30,8 +30,9 @@ class WavSpAConfig(MixerConfig):
         learnable: the steps of lifting are trained; else they are the paper's.
         performer_features: positive (random ones, FAVOR+) | relu (none, of normalised inputs: the published code's).
         num_random_features: m of performer's positive features, None: int(d ln d) for heads of d channels.
-        linformer_rank: k, keys and values of linformer.
+        linformer_rank: k, keys and values of linformer; no other attention reads it.
         attention_window: w of windowed, in tokens; at level j it spans w / 2^j coefficients, where bands do not share.
+            No other attention reads it.
         attention_probs_dropout_prob: dropout of the attention weights, where an attention has such.
     """
 
@@ -58,6 +59,8 @@ class WavSpAConfig(MixerConfig):
     def fill_defaults(self) -> None:
         """See MixerConfig."""
         super().fill_defaults()
+        if not isinstance(self.space, str):
+            return  # check() refuses it
         if self.wavelet is None:
             self.wavelet = DEFAULT_WAVELETS.get(self.space)
         if self.levels is None:
@@ -84,12 +87,19 @@ class WavSpAConfig(MixerConfig):
         ):
             allowed = f"false for space {self.space}; true for {', '.join(spaces)}"
             self.require(name, not getattr(self, name) or self.space in spaces, allowed)
-        self.require_one_of("performer_features", PERFORMER_FEATURES)
-        if self.num_random_features is not None:
-            self.require("num_random_features", self.num_random_features >= 1, "null or at least 1")
+        self._check_performer()
         for name in ("linformer_rank", "attention_window"):
             self.require(name, getattr(self, name) >= 1, "at least 1")
         self.require("attention_probs_dropout_prob", 0 <= self.attention_probs_dropout_prob < 1, "0 <= probability < 1")
+
+    def _check_performer(self) -> None:
+        self.require_one_of("performer_features", PERFORMER_FEATURES)
+        if self.attention != "performer":
+            self.require("performer_features", self.performer_features == "positive", "positive, unless for performer")
+        if self.num_random_features is not None:
+            read = self.attention == "performer" and self.performer_features == "positive"
+            self.require("num_random_features", read, "null, unless for performer with positive features")
+            self.require("num_random_features", self.num_random_features >= 1, "null or at least 1")
 
     def _check_wavelet(self) -> None:
         if self.space in DEFAULT_WAVELETS:

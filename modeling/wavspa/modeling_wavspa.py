@@ -68,6 +68,8 @@ class WavSpA(Mixer):
     - `attention="performer"` has positive random features as in the paper; `performer_features="relu"` is the code's,
       which has none (WS-5);
     - eq. 9 with its missing plus sign, circular at the end (WS-6);
+    - any number of samples, channels and rows, where the code fails for one sample or one channel and reflects short
+      rows several times (WS-9);
     - filters longer than a band wrap around as often as needed, where the code cuts them off (WS-11);
     - the window of `windowed` attention shrinks with the bands, so that it spans the same tokens in all of them.
     """

@@ -12,7 +12,8 @@ from torch import nn
 from transformers import initialization as init
 
 from longmix.kernels import ops
-from longmix.kernels.bands import band_masks, band_slices, first_rows
+from longmix.kernels.bands import band_masks, band_slices
+from longmix.kernels.rows import valid_rows
 
 from .configuration_wavspa import WavSpAConfig
 from .fourier import frequencies, rows_of, spectrum_of
@@ -36,8 +37,7 @@ class Space(nn.Module):
 
     def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None) -> tuple[Bands, Masks]:
         """(B, N, D), zero past the lengths -> bands (B, n_j, width) and masks (B, n_j) bool, None: all valid."""
-        mask = None if lengths is None else first_rows(hidden_states.shape[1], lengths)
-        return [hidden_states], [mask]
+        return [hidden_states], [valid_rows(lengths, hidden_states.shape[1])]
 
     def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
         """Bands (B, n_j, width) -> (B, N, D)."""
@@ -64,7 +64,7 @@ class FourierSpace(Space):
     def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None) -> tuple[Bands, Masks]:
         """See Space."""
         spectrum = spectrum_of(hidden_states, lengths, self.config.two_dimensional)
-        mask = None if lengths is None else first_rows(spectrum.shape[1], frequencies(lengths))
+        mask = None if lengths is None else valid_rows(frequencies(lengths), spectrum.shape[1])
         return [spectrum], [mask]
 
     def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:

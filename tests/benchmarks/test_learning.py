@@ -132,7 +132,7 @@ def test_tables_are_redrawn_between_their_marks(script, work, tmp_path):
     # The curve stands for every mixer before training, and for what missed after it.
     assert text.count("| untrained |  | 7.5e-01 | 2.5e-01 | 5.0e-01 |  |  |") == len(MODEL_TYPES)
     assert text.count("|  | copy 16 | *50.0* | 7.5e-01 | 2.5e-01 | 5.0e-01 |") == text.count("|  | copy 16 |") == 1
-    assert text.count("Measured 2026-01-02 at commit abc on one core.") == 1
+    assert text.count("Measured 2026-01-02 on one core, commits abc.") == 1
 
 
 def test_the_document_has_the_marks(script):

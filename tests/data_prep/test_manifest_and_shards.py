@@ -1,6 +1,8 @@
 """Manifest and shards: what is written is read back, and nothing incomplete passes for whole."""
 
 import json
+import subprocess
+import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -59,6 +61,52 @@ def test_a_failing_source_leaves_the_old_data_set(tmp_path):
         write_dataset(folder, failing(), COLUMNS, split="train", split_rule="all")
     assert Manifest.load(folder).samples == 3
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+WRITES_UNTIL_TOLD = """
+import sys
+from longmix.data_prep.shards import SCALAR_INT64, write_dataset
+
+def samples():
+    yield {"labels": 1}
+    print("writing", flush=True)
+    sys.stdin.readline()
+
+write_dataset(sys.argv[1], samples(), {"labels": SCALAR_INT64}, split="other", split_rule="all")
+"""
+
+
+def test_leftovers_of_killed_processes_are_removed_and_those_who_still_write_are_left_alone(tmp_path):
+    folder = tmp_path / "set"
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITES_UNTIL_TOLD, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    try:
+        for other in others:
+            assert other.stdout.readline() == b"writing\n"
+        unfinished = {f".set.{other.pid}.new" for other in others}
+        # Of others, whatever they are called.
+        others_own = {".set.more.7.new", ".sets.7.new", ".set.7.new.txt", ".set.tmp"}
+        for name in others_own:
+            (tmp_path / name).mkdir()
+        (tmp_path / ".set.7.old").mkdir()
+        write_dataset(folder, make_samples(3), COLUMNS, split="train", split_rule="all")
+        assert {path.name for path in tmp_path.iterdir()} == {"set", *unfinished, *others_own}
+        others[0].kill()
+        others[0].wait()
+        others[1].communicate(b"\n", timeout=60)
+        assert others[1].returncode == 0 and Manifest.load(folder).split == "other"
+        write_dataset(folder, make_samples(3), COLUMNS, split="train", split_rule="all")
+        assert {path.name for path in tmp_path.iterdir()} == {"set", *others_own}
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
 
 
 def test_foreign_folder_is_not_replaced(tmp_path):

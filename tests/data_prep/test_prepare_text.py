@@ -363,6 +363,7 @@ def test_command_prints_a_report(corpus, tmp_path, capsys):
         (["--source", "GOOD", "--documents", "chapters"], "allowed are blank-line"),
         (["--source", "GOOD", "--sequence-length", "4"], "allowed are 8"),
         (["--source", "GOOD", "--workers", "0"], "--workers is 0"),
+        (["--source", "GOOD", "--workers", "99999999999"], "--workers is 99999999999: allowed are 1 to 4096"),
         (["--source", "GOOD", "--tokenizer", "GOOD"], "tokenizer folder .* does not exist"),
         (["--source", "GOOD", "--tokenizer", "GOOD", "--uncased"], "leave --vocab-size and --uncased out"),
         (["--source", "NOWHERE"], "does not exist"),

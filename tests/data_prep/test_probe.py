@@ -11,6 +11,7 @@ from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.probe import IGNORED, ProbeSettings, make_sample, prepare_probe
+from longmix.data_prep.state import locked
 
 
 def samples_of(settings, count=200, split="train"):
@@ -109,6 +110,7 @@ def test_a_second_call_keeps_what_is_there_and_an_interrupted_one_is_finished(tm
     (tmp_path / "validation").rmdir()
     (tmp_path / ".validation.77.new").mkdir()
     assert prepare_probe(settings, tmp_path) == first
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train", "validation"]
 
 
 def test_other_data_are_never_replaced(tmp_path):
@@ -130,6 +132,9 @@ def test_other_data_are_never_replaced(tmp_path):
         (("lookup", 3), "--distance is 3, but lookup needs at least 4"),
         (("copy", 16, "left", 16), "--length is 16, but copy at distance 16 needs at least 17"),
         (("lookup", 16, "left", 19), "--length is 19, but lookup at distance 16 needs at least 20"),
+        (("copy", 4, "left", 99999999999), "--length is 99999999999, but must be at most 131072"),
+        (("copy", 131072), "--distance is 131072, but must be at most 131071 for copy"),
+        (("lookup", 10**30), "--distance is 1000000000000000000000000000000, but must be at most 131068 for lookup"),
         (("copy", 4, "both", None, 0), "--samples is 0"),
         (("copy", 4, "both", None, 1, -1), "--seed is -1"),
         (("sort", 4), "--task is 'sort', but must be one of copy, lookup"),
@@ -139,6 +144,24 @@ def test_other_data_are_never_replaced(tmp_path):
 def test_mistakes_name_the_option_its_value_and_what_is_allowed(options, message):
     with pytest.raises(UserError, match=message):
         ProbeSettings(*options)
+
+
+def test_the_longest_samples_can_be_made():
+    for task, distance in (("copy", 131071), ("lookup", 131068)):
+        settings = ProbeSettings(task, distance)
+        assert len(make_sample(settings, "train", 0)["labels"]) == settings.length == 131072
+
+
+@pytest.mark.parametrize("output", ["file/probe", "file/deep/probe", "/proc/probe"])
+def test_an_output_that_cannot_be_written(tmp_path, output):
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(UserError, match="cannot be used"):
+        prepare_probe(ProbeSettings("copy", 4, samples=2), tmp_path / output)
+
+
+def test_an_output_that_another_process_writes(tmp_path):
+    with locked(tmp_path), pytest.raises(UserError, match="at work in"):
+        prepare_probe(ProbeSettings("copy", 4, samples=2), tmp_path)
 
 
 def test_the_command_makes_the_folder_and_says_what_it_holds(tmp_path, capsys):

@@ -83,6 +83,12 @@ def shape_of(name, distance):
     return (1 / (1 + (distance / 1.5).square())).prod(-1)
 
 
+def set_scale(mask, scale):
+    """Give all frequencies of a mask one scale."""
+    frequencies = mask.frequencies
+    frequencies.scale_shift.sub_(frequencies.log_scale() - math.log(scale))
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "tolerance"),
     [
@@ -118,9 +124,9 @@ def test_many_frequencies_give_the_function(name, fields, tolerance, shift, make
             parameter.fill_(0.2 if parameter.dim() == 3 and name == "mixture" else math.log(width))
         if config.frequency_sampling == "learnable_normal":
             # A little wider than what they sample, for a bounded variance.
-            mask.frequencies.log_scale.fill_(math.log(0.3 if name == "mixture" else 1.2 / (2 * math.pi * width)))
+            set_scale(mask, 0.3 if name == "mixture" else 1.2 / (2 * math.pi * width))
         elif config.frequency_sampling == "kernel":
-            mask.frequencies.log_scale.fill_(-math.log(width))
+            set_scale(mask, 1 / width)
         dimensions = config.coordinate_dimensions
         coordinates = 3 * torch.randn(1, 10, dimensions).double() if dimensions else None
         points = torch.arange(10.0)[:, None].double() if coordinates is None else coordinates[0]
@@ -240,10 +246,17 @@ def test_stratified_frequencies_fill_the_band(make_config):
     assert not torch.equal(frequencies[0, :, 0].argsort(), frequencies[0, :, 1].argsort())
 
 
-def test_a_change_of_precision_keeps_the_frequencies(make_config):
-    mask = SpectralMask(make_config("flt"))
-    before = mask.frequencies()[0].clone()
-    assert torch.equal(mask.bfloat16().frequencies()[0], before)
+@pytest.mark.parametrize("sampling", ["normal", "learnable_normal", "stratified", "kernel"])
+def test_half_precision_keeps_the_frequencies_and_the_mask_of_far_positions(sampling, make_config):
+    torch.manual_seed(0)
+    kind = "kernel" if sampling == "kernel" else "gaussian_mixture"
+    fields = {"spectral_kind": kind, "frequency_sampling": sampling, "num_frequencies": 32}
+    mask = SpectralMask(make_config("flt", coordinate_dimensions=1, **fields))
+    points = torch.tensor([0, 1, 500, 501, 60000, 60001])[None, :, None]
+    frequencies, before = mask.frequencies()[0].clone(), mask.matrix(points, 6)
+    assert torch.equal(mask.bfloat16().frequencies()[0], frequencies)
+    # The weights are rounded, by up to 2^-9, and their terms with the widths and means.
+    torch.testing.assert_close(mask.matrix(points, 6), before, rtol=0, atol=0.005 * before.abs().amax().item())
 
 
 def test_positions_count_from_the_start_of_each_document():
@@ -279,6 +292,8 @@ def test_coordinates_that_do_not_fit(dimensions, shape, given, allowed, make_mix
         ({"exponents": [1]}, r"exponents is \[1\]; allowed: null, unless spectral_kind is local"),
         ({"exponents": [1, 2], "spectral_kind": "local"}, r"exponents is \[1, 2\]; allowed: .* \(1\)"),
         ({"exponents": [0], "spectral_kind": "local"}, r"exponents is \[0\]; allowed: .* above 0"),
+        ({"exponents": [True], "spectral_kind": "local"}, r"exponents is \[True\]; allowed: .* integers above 0"),
+        ({"kernel": "cauchy"}, "kernel is 'cauchy'; allowed: gaussian, unless spectral_kind is kernel"),
         ({"frequency_sampling": "kernel"}, "frequency_sampling is 'kernel'; allowed: normal, learnable_normal, str"),
         (
             {"frequency_sampling": "normal", "spectral_kind": "kernel"},

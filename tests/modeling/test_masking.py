@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longmix.modeling.masking import Compaction, as_mask, keep_valid, masked_mean
+from longmix.modeling.masking import Compaction, as_mask, keep_valid, masked_mean, right_padded
 
 
 def test_compaction_and_back():
@@ -36,3 +36,27 @@ def test_masks_of_any_type():
         assert as_mask(torch.tensor([[1, 0, 1]], dtype=dtype)).tolist() == [[True, False, True]]
     with pytest.raises(ValueError, match=r"attention_mask has shape \(1, 1, 3\)"):
         as_mask(torch.ones(1, 1, 3))
+
+
+def test_masks_that_must_be_right_padded():
+    assert right_padded(None) is None
+    good = [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
+    for dtype in (torch.bool, torch.int64, torch.float32):
+        mask = right_padded(torch.tensor(good, dtype=dtype))
+        assert mask.dtype == torch.bool and mask.tolist() == torch.tensor(good).bool().tolist()
+    assert right_padded(torch.ones(2, 0)).shape == (2, 0)
+    for bad in ([0, 1, 1], [1, 0, 1]):
+        with pytest.raises(ValueError, match="valid tokens behind padding; allowed: padding on the right alone"):
+            right_padded(torch.tensor([[1, 1, 0], bad]))
+
+
+@pytest.mark.parametrize("model_type", ["converter", "flt", "paramixer", "transformer"])
+def test_mixing_matrices_take_right_padded_masks_of_any_type(model_type, make_mixer):
+    mixer = make_mixer(model_type)
+    x = torch.randn(2, 6, 16)
+    mask = torch.arange(6) < torch.tensor([6, 4])[:, None]
+    matrix = mixer.mixing_matrix(x, mask)
+    for dtype in (torch.int64, torch.float32):
+        assert torch.equal(mixer.mixing_matrix(x, mask.to(dtype)), matrix)
+    with pytest.raises(ValueError, match="attention_mask has valid tokens behind padding"):
+        mixer.mixing_matrix(x, mask.flip(1))

@@ -238,12 +238,12 @@ def test_double_precision_is_kept(model_type, make_model, batch):
 
 
 def test_a_compiled_model_gives_the_same_gradients(model_type, make_model, batch):
-    """The graph alone: what Inductor makes of it takes minutes to compile."""
+    """The graph alone: what Inductor makes of it takes minutes to compile. It is one, unless there is a transform."""
     model = make_model(model_type, AutoModelForMaskedLM, num_hidden_layers=1, initializer_range=0.1)
     input_ids, mask = batch([17, 5], 17)
     arguments = {"input_ids": input_ids, "attention_mask": mask, "labels": input_ids, "output_all_logits": True}
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="aot_eager")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=model_type != "s3attention")
     gradients = []
     for function in (model, compiled):
         model.zero_grad()
@@ -252,3 +252,13 @@ def test_a_compiled_model_gives_the_same_gradients(model_type, make_model, batch
         gradients.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
     for plain, other in zip(*gradients, strict=True):
         torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "fields"), [("s3attention", {}), ("wavspa", {"space": "fourier"})], ids=str)
+def test_fourier_transforms_are_left_out_of_the_graph(name, fields, make_model, batch):
+    """Compilers make no code for complex numbers; all else that a mixer computes is in one graph."""
+    model = make_model(name, num_hidden_layers=1, **fields)
+    input_ids, mask = batch([9, 4], 9)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="spectr"):
+        compiled(input_ids=input_ids, attention_mask=mask)

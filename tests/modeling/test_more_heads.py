@@ -5,7 +5,12 @@ import copy
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 import longmix.modeling
 from longmix.modeling import load_pretrained, model_class
@@ -57,10 +62,63 @@ def test_a_causal_model_generates(model_type, make_model, batch):
 
 @pytest.mark.parametrize("model_type", ENCODERS)
 def test_encoders_have_no_causal_model(model_type, make_config):
-    with pytest.raises(ValueError, match=rf"{model_type} has no 'ForCausalLM'; allowed: .*ForMaskedLM"):
+    reason = make_config(model_type).not_causal_because
+    with pytest.raises(ValueError, match=rf"{model_type} has no 'ForCausalLM', because {reason}; allowed: ForMaskedLM"):
         model_class(model_type, "ForCausalLM")
-    with pytest.raises(ValueError, match=r"Unrecognized configuration class|not"):
+    with pytest.raises(ValueError, match=f"{model_type} has no causal language model, because {reason}"):
         AutoModelForCausalLM.from_config(make_config(model_type))
+
+
+@pytest.mark.parametrize("model_type", CAUSAL)
+def test_a_causal_model_leaves_the_callers_configuration_alone(model_type, make_config):
+    config = make_config(model_type)
+    assert model_class(model_type, "ForCausalLM")(config).config.is_causal
+    assert not config.is_causal and not AutoModelForMaskedLM.from_config(config).config.is_causal
+
+
+def test_a_longer_model_leaves_its_siblings_alone(make_config):
+    config = make_config("transformer")
+    first, second = (model_class("transformer", "ForMaskedLM")(config) for _ in range(2))
+    for positions in (39, 50.0):
+        with pytest.raises(ValueError, match=rf"positions is {positions}; allowed: integers of at least"):
+            first.resize_positions(positions)
+    assert config.max_position_embeddings == 40
+    first.resize_positions(50)
+    input_ids = torch.zeros(1, 45, dtype=torch.long)
+    assert first(input_ids).logits.shape == (1, 45, 60) and first.encoder.config is first.config
+    with pytest.raises(ValueError, match="45 positions; allowed: at most max_position_embeddings = 40"):
+        second(input_ids)
+
+
+def test_shapes_that_do_not_fit_are_refused(model_type, make_model, batch):
+    model = make_model(model_type, AutoModelForMaskedLM)
+    input_ids, mask = batch([9, 5], 9)
+    for name, tensor in (
+        ("token_type_ids", torch.zeros(1, 9, dtype=torch.long)),
+        ("document_ids", torch.zeros(2, 8, dtype=torch.long)),
+        ("coordinates", torch.zeros(1)),
+        ("labels", input_ids[:, :8]),
+    ):
+        for arguments in ({}, {"attention_mask": mask}):
+            with pytest.raises(ValueError, match=f"{name} has shape"):
+                model(input_ids=input_ids, **{name: tensor}, **arguments)
+    classifier = make_model(model_type, AutoModelForTokenClassification)
+    with pytest.raises(ValueError, match=r"labels has shape \(2, 8\); allowed: \(2, 9\)"):
+        classifier(input_ids=input_ids, labels=input_ids[:, :8])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("positions", ["learned", "gru"])
+def test_sequences_without_tokens_are_classified_without_nan(pooling, positions, make_model):
+    model = make_model(
+        "transformer",
+        AutoModelForSequenceClassification,
+        classifier_pooling=pooling,
+        position_embedding_type=positions,
+    )
+    for shape in ((2, 0), (0, 0), (0, 3)):
+        logits = model(input_ids=torch.zeros(shape, dtype=torch.long)).logits
+        assert logits.shape == (shape[0], 2) and logits.isfinite().all()
 
 
 def pair_model(model_type, make_config, **fields):
@@ -96,6 +154,17 @@ def test_pairs_of_sequences(model_type, pooling, make_config, batch, tmp_path):
         model(input_ids=first)
 
 
+def test_loading_by_architecture_needs_one(make_config, make_model, tmp_path):
+    make_config("converter").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"architectures in config\.json is empty"):
+        load_pretrained(tmp_path)
+    make_model("converter").save_pretrained(tmp_path / "sub")
+    assert type(load_pretrained(tmp_path, subfolder="sub")) is model_class("converter", "Model")
+    for suffix in ("", "Block"):
+        with pytest.raises(ValueError, match=f"converter has no '{suffix}'; allowed: ForMaskedLM"):
+            model_class("converter", suffix)
+
+
 def test_loading_by_architecture_refuses_foreign_models(tmp_path):
     from transformers import BertConfig
 
@@ -109,9 +178,12 @@ def with_auxiliary_loss(make_model, monkeypatch):
     """with_auxiliary_loss(auto_class) -> a model of two layers, each with an auxiliary loss of one of its weights."""
 
     def make(auto_class, **fields):
+        monkeypatch.setattr(model_class("transformer", "Config"), "has_auxiliary_loss", True)
         model = make_model("transformer", auto_class, auxiliary_loss_weight=0.25, **fields)
         for layer in model.encoder.layers:
-            monkeypatch.setattr(layer.mixer, "auxiliary_loss", lambda mixer=layer.mixer: mixer.output.weight.sum())
+            monkeypatch.setattr(
+                layer.mixer, "auxiliary_loss", lambda mixer=layer.mixer: mixer.attention.output.weight.sum()
+            )
         return model.train()
 
     return make
@@ -122,9 +194,12 @@ def test_the_auxiliary_loss_is_mixed_in_training(with_auxiliary_loss, batch):
     input_ids, mask = batch([9, 5], 9)
     labels = torch.where(mask, input_ids, -100)
     mixed = model(input_ids, mask, labels=labels)
-    expected = sum(layer.mixer.output.weight.sum() for layer in model.encoder.layers)
+    expected = sum(layer.mixer.attention.output.weight.sum() for layer in model.encoder.layers)
     torch.testing.assert_close(mixed.auxiliary_loss, expected)
-    plain = model.eval()(input_ids, mask, labels=labels).loss
+    evaluated = model.eval()(input_ids, mask, labels=labels)
+    plain = evaluated.loss
+    assert evaluated.task_loss is None
+    torch.testing.assert_close(mixed.task_loss, plain)
     torch.testing.assert_close(mixed.loss, 0.75 * plain + 0.25 * expected)
 
 
@@ -142,3 +217,13 @@ def test_micro_batches_add_up_to_one_auxiliary_loss(auto_class, with_auxiliary_l
         for rows in (slice(0, 1), slice(1, 3))
     ]
     torch.testing.assert_close(sum(parts), whole)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields"),
+    [("transformer", {}), ("converter", {"operator": "synvolution"}), ("converter", {"gibbs_kernel": "jackson"})],
+)
+def test_a_weight_of_no_auxiliary_loss_is_refused(model_type, fields, make_config):
+    with pytest.raises(ValueError, match=rf"auxiliary_loss_weight is 0.3; allowed: 0 for this {model_type}"):
+        make_config(model_type, auxiliary_loss_weight=0.3, **fields)
+    assert make_config(model_type, **fields).auxiliary_loss_weight == 0

@@ -236,7 +236,17 @@ def test_projections_grow_with_the_bands(fields, before, after, make_model):
         ),
         ({"dc_normalised": True}, "dc_normalised is True; allowed: false for space adaptive; true for orthogonal"),
         ({"learnable": True}, "learnable is True; allowed: false for space adaptive; true for lifting"),
-        ({"num_random_features": 0}, "num_random_features is 0; allowed: null or at least 1"),
+        ({"space": ["fixed"]}, r"space is \['fixed'\] \(list\); allowed: str"),
+        (
+            {"attention": "performer", "num_random_features": 0},
+            "num_random_features is 0; allowed: null or at least 1",
+        ),
+        ({"num_random_features": 9}, "num_random_features is 9; allowed: null, unless for performer"),
+        (
+            {"attention": "performer", "performer_features": "relu", "num_random_features": 9},
+            "num_random_features is 9; allowed: null, unless for performer with positive features",
+        ),
+        ({"performer_features": "relu"}, "performer_features is 'relu'; allowed: positive, unless for performer"),
         ({"linformer_rank": 0}, "linformer_rank is 0; allowed: at least 1"),
         ({"attention_window": 0}, "attention_window is 0; allowed: at least 1"),
         ({"attention_probs_dropout_prob": 1.0}, "attention_probs_dropout_prob is 1.0; allowed: 0 <= probability < 1"),

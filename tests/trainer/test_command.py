@@ -1,6 +1,7 @@
 """The command line in-process: exit codes, one line for a mistake, --check, doctor, completions."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -158,6 +159,27 @@ def test_evaluate_takes_one_of_data_and_fill(capsys, tmp_path):
     assert "no such folder" in error_of(capsys, "evaluate", tmp_path / "none", "--fill", "a [MASK]")
     assert "no such folder" in error_of(capsys, "evaluate", "./none", "--fill", "a [MASK]")
     assert "none is no loadable checkpoint: no such folder" in error_of(capsys, "evaluate", "none", "--fill", "[MASK]")
+
+
+def test_what_the_hub_cannot_give_is_told_once(capsys, monkeypatch):
+    client = logging.getLogger("huggingface_hub.utils._http")
+    told = []
+
+    def attempt(source):
+        client.warning("Retrying in 1s [Retry 1/5].")
+        client.error("for the user")
+        raise OSError("no connection")
+
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", attempt)
+    client.addHandler(handler)
+    try:
+        assert "name on the hub: no connection" in error_of(capsys, "evaluate", "none", "--fill", "[MASK]")
+        client.warning("from others")
+    finally:
+        client.removeHandler(handler)
+    assert told == ["for the user", "from others"]
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,8 @@ def test_mistyped_model_fields_are_told_with_the_other_mistakes(write, small):
     path = write("b.yaml", "model: {hiden_size: 16}\noptim: {lrr: 1}\n")
     text = mistakes_of([small, path])
     assert f"{path}: model.hiden_size is no field of TransformerConfig; did you mean hidden_size?" in text
+    labels = mistakes_of([small], "model.num_labels=7")
+    assert "model.num_labels cannot be set" in labels and "comes from the data" in labels and "mean" not in labels
     assert "optim.lrr is not a key" in text
 
 
@@ -192,7 +194,13 @@ def test_the_metric_of_the_best_checkpoint_must_be_one_that_the_objective_has(sm
 
 def test_the_figures_that_can_be_named_are_those_of_the_objectives():
     for name, figures in configurations.FIGURES.items():
-        manifest = Manifest(split="a", split_rule="b", columns={"labels": {}}, mask_token_id=1, vocab_size=9)
+        manifest = Manifest(
+            split="a",
+            split_rule="b",
+            columns={"labels": {"shape": [None] if name == "token_classification" else []}},
+            mask_token_id=1,
+            vocab_size=9,
+        )
         objective = make_objective(ObjectiveSection(name=name), 0, manifest, None)
         outputs = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
         given = objective.figures(torch.ones(3), [outputs[:, 1:] if name == "regression" else outputs])

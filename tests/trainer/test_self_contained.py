@@ -241,6 +241,30 @@ def test_a_model_that_is_saved_anew_names_no_code_that_is_not_there(exported, tm
     assert not list(tmp_path.glob("*.py"))
 
 
+@pytest.mark.parametrize("has_card", [True, False])
+def test_a_plain_export_drops_the_code(exported, tmp_path, has_card):
+    model = shutil.copytree(exported / "s3attention", tmp_path / "model")
+    (model / "mine.py").write_text("mine = True\n")
+    if has_card:
+        plain = f"# Ours\n\n{export.LOAD_WITH_LONGMIX}\n\n## Scores\n\nGood.\n"
+        (model / "README.md").write_text(plain)
+        assert main(["export", str(model), "--self-contained", "--output", str(model)]) == 0
+    assert main(["export", str(model), "--output", str(tmp_path / "plain")]) == 0
+    assert [path.name for path in (tmp_path / "plain").glob("*.py")] == ["mine.py"]
+    assert "auto_map" not in json.loads((tmp_path / "plain" / "config.json").read_text())
+    card = (tmp_path / "plain" / "README.md").read_text()
+    assert card == plain if has_card else card.endswith(f"# s3attention\n\n{export.LOAD_WITH_LONGMIX}\n")
+    assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / "plain")).__name__ == "S3AttentionForMaskedLM"
+
+
+def test_a_plain_export_keeps_the_code_of_others(exported, tmp_path):
+    model = shutil.copytree(exported / "s3attention", tmp_path / "model", ignore=shutil.ignore_patterns("*.py"))
+    (model / "modeling_theirs.py").write_text("theirs = True\n")
+    assert main(["export", str(model), "--output", str(tmp_path / "plain")]) == 0
+    assert {path.name for path in (tmp_path / "plain").iterdir()} == {path.name for path in model.iterdir()}
+    assert (tmp_path / "plain" / "config.json").read_text() == (model / "config.json").read_text()
+
+
 def test_mistakes_are_one_line(exported, tmp_path, capsys):
     config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=8)
     BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
@@ -249,7 +273,7 @@ def test_mistakes_are_one_line(exported, tmp_path, capsys):
     (tmp_path / "broken" / "config.json").write_text("{")
     for arguments, part in [
         (["bert", "--self-contained"], "a bert, whose code transformers has: leave it out"),
-        (["broken", "--self-contained"], "is no loadable checkpoint"),
+        (["broken", "--self-contained"], "config.json is damaged"),
         (["bert", "--step", "4"], "--step is 4, but"),
         (["nowhere", "--self-contained"], "is no model folder"),
     ]:

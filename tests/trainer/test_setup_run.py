@@ -47,6 +47,14 @@ def test_dropout_is_noted_where_the_number_of_processes_shows(prepared, field):
     assert prepared().notes(prepared().build(), 2) == []
 
 
+def test_recurrent_positions_let_documents_see_each_other(prepared):
+    run = prepared(**{"model.position_embedding_type": "gru"})
+    (note,) = run.notes(run.build(), 1)
+    assert "documents that share a row see each other in transformer" in note
+    run = prepared(**{"model.position_embedding_type": "learned"})
+    assert run.notes(run.build(), 1) == []
+
+
 def test_an_offloaded_optimizer_that_is_compiled_is_noted(prepared, tmp_path):
     path = tmp_path / "ds.json"
     offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}

@@ -22,13 +22,20 @@ def test_rows_are_orthogonal_in_blocks(features, width):
     assert torch.linalg.matrix_rank(projection) == min(features, width)
 
 
-def test_each_row_is_standard_normal():
-    rows = torch.stack([draw(seed, 4, 4) for seed in range(4000)])
+@pytest.mark.parametrize("features", [2, 4])
+def test_each_row_is_standard_normal(features):
+    rows = torch.stack([draw(seed, features, 4) for seed in range(4000)])
     # Every entry by itself: signs and lengths that follow a convention would show in its mean and variance.
     assert rows.mean(0).abs().max() < 4.5 / math.sqrt(4000)
     assert (rows.square().mean(0) - 1).abs().max() < 4.5 * math.sqrt(2 / 4000)
     lengths = rows.square().sum(2)
     assert abs(lengths.var().item() / (2 * 4) - 1) < 0.15
+
+
+def test_few_features_of_a_large_width_are_few_numbers(count_elements):
+    with count_elements() as count:
+        assert draw(0, 3, 500).shape == (3, 500)
+    assert count.largest <= 2 * 3 * 500
 
 
 def test_the_estimate_of_the_kernel_is_unbiased():

@@ -15,9 +15,10 @@ def frequencies_and_densities(mask, head):
         return draws, normal
     if config.frequency_sampling == "stratified":
         return draws, torch.ones(len(draws))
-    scale = mask.frequencies.log_scale[head].double().exp()
-    if config.frequency_sampling == "kernel":
-        return draws * scale, None
+    shift = mask.frequencies.scale_shift[head].double().exp()
+    if config.frequency_sampling == "kernel":  # inverse lengths of 1 to 16 over the heads
+        return draws * shift / 16 ** ((head + 0.5) / config.num_attention_heads), None
+    scale = shift / (2 * math.pi * 16 ** ((torch.arange(len(draws)).double() + 0.5) / len(draws)))
     return draws * scale[:, None], normal / scale**dimensions
 
 

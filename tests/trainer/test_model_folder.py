@@ -1,0 +1,99 @@
+"""longmix export looks at a model folder before it copies it: nothing damaged takes the place of what is whole."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import BertConfig, BertForMaskedLM
+
+from longmix.trainer.cli import main
+
+SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A model folder of transformers."""
+    folder = tmp_path_factory.mktemp("whole")
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=8)
+    BertForMaskedLM(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def source(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "source")
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size - 5)
+
+
+def as_pickle(folder):
+    (folder / SAFE).unlink()
+    torch.save({"weight": torch.zeros(1000)}, folder / PICKLED)
+
+
+def as_shards(folder):
+    (folder / SAFE).unlink()
+    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
+    for name in names:
+        save_file({name[:11]: torch.zeros(4)}, folder / name)
+    (folder / f"{SAFE}.index.json").write_text(json.dumps({"weight_map": {name[:11]: name for name in names}}))
+    return folder / names[1]
+
+
+def cut_pickle(folder):
+    as_pickle(folder)
+    cut(folder / PICKLED)
+
+
+DAMAGES = {
+    "weights cut": (lambda folder: cut(folder / SAFE), f"{SAFE} is damaged or was cut short"),
+    "weights empty": (lambda folder: (folder / SAFE).write_bytes(b""), f"{SAFE} is damaged or was cut short"),
+    "weights missing": (lambda folder: (folder / SAFE).unlink(), f"holds no weights: {SAFE} or {PICKLED} is missing"),
+    "pickle cut": (cut_pickle, f"{PICKLED} is damaged or was cut short"),
+    "shard missing": (lambda folder: as_shards(folder).unlink(), "model-00002-of-00002.safetensors is missing"),
+    "shard cut": (lambda folder: cut(as_shards(folder)), "model-00002-of-00002.safetensors is damaged"),
+    "index empty": (
+        lambda folder: (as_shards(folder).parent / f"{SAFE}.index.json").write_text("{}"),
+        "index.json is damaged: it names no weights",
+    ),
+    "configuration cut": (lambda folder: (folder / "config.json").write_text("{"), "config.json is damaged, no JSON"),
+    "configuration of nothing": (lambda folder: (folder / "config.json").write_text("{}"), "model_type is missing"),
+    "configuration a list": (lambda folder: (folder / "config.json").write_text("[]"), "it holds no JSON object"),
+    "tokenizer cut": (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer.json is damaged, no JSON"),
+}
+
+
+@pytest.mark.parametrize("options", [[], ["--self-contained"]], ids=["plain", "self-contained"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_folder_is_refused_and_nothing_is_touched(source, whole, tmp_path, capsys, damage, options):
+    spoil, message = DAMAGES[damage]
+    spoil(source)
+    good = shutil.copytree(whole, tmp_path / "good")
+    before = {path.name: path.read_bytes() for path in good.iterdir()}
+    for output in (good, tmp_path / "deep" / "new"):
+        assert main(["export", str(source), *options, "--output", str(output)]) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+    assert {path.name: path.read_bytes() for path in good.iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "source"]
+
+
+@pytest.mark.parametrize("form", [lambda folder: None, as_pickle, as_shards], ids=["one file", "pickle", "shards"])
+def test_whole_folders_of_every_form_are_copied(source, tmp_path, form):
+    form(source)
+    assert main(["export", str(source), "--output", str(tmp_path / "out")]) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {path.name for path in source.iterdir()}
+
+
+@pytest.mark.parametrize("output", ["config.json/below", "/proc/below"])
+def test_an_output_that_cannot_be_written(source, capsys, output):
+    assert main(["export", str(source), "--output", str(source / output)]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be written" in error and error.count("\n") == 1
