@@ -90,11 +90,12 @@ def _obstacle(operation: str, name: str, kind: str) -> str | None:
         return None
     if kind != "cpu":
         return f"it is for the CPU, not for {kind}"
-    from .build import BuildError
+    # Not as a statement: code that stands alone, without longmix, then does without the builder too.
+    build = importlib.import_module("longmix.kernels.build")
 
     try:
         importlib.import_module(module).load()
-    except BuildError as error:
+    except build.BuildError as error:
         warnings.warn(f"{error}; plain PyTorch runs in place of the C++ kernels", stacklevel=3)
         return str(error)
     return None
