@@ -215,6 +215,9 @@ def world():
     joined = distributed.join()
     yield joined
     distributed.leave(joined)
+    groups = sys.modules.get("deepspeed.utils.groups")
+    if groups is not None:
+        groups._WORLD_GROUP = None  # DeepSpeed keeps the group, which is gone, for the next module
     for name in set(os.environ) - set(before):
         del os.environ[name]
 
