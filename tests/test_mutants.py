@@ -32,6 +32,7 @@ def test_every_entry_is_read():
 def test_every_entry_fits_the_code(mutant):
     text = (ROOT / mutant.file).read_text(encoding="utf-8")
     assert text.count(mutant.old) == 1 and mutant.new not in ("", mutant.old)
-    compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
+    if mutant.file.endswith(".py"):
+        compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
     path, name = mutant.test.split("::")
     assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
