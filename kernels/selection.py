@@ -7,8 +7,8 @@
 | cpu | C++, compiled at the first use | CPU, with a C++ compiler |
 | triton | Triton | GPU; CPU under Triton's interpreter (TRITON_INTERPRET=1) |
 
-`auto` takes cpu on a CPU and triton on a GPU, and portable where they cannot run. The environment variable
-LONGMIX_KERNELS overrides it with one of the names.
+`auto` takes cpu on a CPU, and portable where it cannot run and on a GPU: the Triton kernels have run under Triton's
+interpreter alone so far. The environment variable LONGMIX_KERNELS overrides it with one of the names.
 """
 
 import functools
@@ -60,12 +60,7 @@ def implementation(operation: str, device: torch.device | str) -> str:
         return choice
     if choice != "auto":
         return choice
-    return hand_written(kind) if obstacle(operation, hand_written(kind), kind) is None else "portable"
-
-
-def hand_written(kind: str) -> str:
-    """The implementation that `auto` takes on a device of a kind if it can: triton on a GPU, else cpu."""
-    return "triton" if kind == "cuda" else "cpu"
+    return "cpu" if obstacle(operation, "cpu", kind) is None else "portable"
 
 
 @torch.compiler.assume_constant_result  # torch.compile does not look into imports and builds

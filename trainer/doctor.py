@@ -8,7 +8,7 @@ import warnings
 import torch
 
 from longmix.kernels import ops
-from longmix.kernels.selection import hand_written, obstacle
+from longmix.kernels.selection import obstacle
 
 from .distributed import resolve_precision
 from .provenance import versions
@@ -114,7 +114,7 @@ def _choice(operation: str, device: str) -> str:
         name = ops.implementation(operation, device)
     if os.environ.get(ops.ENVIRONMENT_VARIABLE, "auto") != "auto":
         return f"{name} ({ops.ENVIRONMENT_VARIABLE} says so)"
-    reason = obstacle(operation, hand_written(device), device)
+    reason = obstacle(operation, "cpu", device)
     return name if reason is None else f"{name} ({reason})"
 
 

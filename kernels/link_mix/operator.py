@@ -2,6 +2,7 @@
 
 import torch
 
+from ..rows import keep_valid, valid_rows
 from ..selection import kernels
 from .spans import spans
 
@@ -19,14 +20,10 @@ def link_mix(
     shape = value.shape[:2]
     start, length = (part.expand(shape).contiguous() for part in spans(shape[1], lengths, document_ids, value.device))
     mixed, links = value.to(working), weights.to(working)
-    if lengths is not None:
-        valid = torch.arange(shape[1], device=value.device) < lengths[:, None]
-        mixed = torch.where(valid[:, :, None], mixed, 0)
-        links = torch.where(valid[:, :, None, None], links, 0)
+    valid = valid_rows(lengths, shape[1])
+    mixed, links = keep_valid(mixed, valid), keep_valid(links, valid)
     mixed = _link_mix(mixed.contiguous(), links.contiguous(), offsets.contiguous(), start, length, wrap)
-    if lengths is not None:
-        mixed = torch.where(valid[:, :, None], mixed, 0)
-    return mixed.to(value.dtype)
+    return keep_valid(mixed, valid).to(value.dtype)
 
 
 @torch.library.custom_op("longmix::link_mix", mutates_args=())

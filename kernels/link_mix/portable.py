@@ -6,6 +6,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ..rows import keep_valid, valid_rows
 from .spans import spans
 
 
@@ -21,15 +22,11 @@ def link_mix(
     working = torch.promote_types(value.dtype, torch.float32)
     start, length = spans(value.shape[1], lengths, document_ids, value.device)
     mixed, links = value.to(working), weights.to(working)
-    if lengths is not None:
-        valid = torch.arange(value.shape[1], device=value.device) < lengths[:, None]
-        mixed = torch.where(valid[:, :, None], mixed, 0)
-        links = torch.where(valid[:, :, None, None], links, 0)
+    valid = valid_rows(lengths, value.shape[1])
+    mixed, links = keep_valid(mixed, valid), keep_valid(links, valid)
     mixed = _Product.apply(mixed, links, offsets, start, length, wrap)
-    if lengths is not None:
-        # The forward pass leaves these rows at zero. This keeps gradients that arrive there out of the backward pass.
-        mixed = torch.where(valid[:, :, None], mixed, 0)
-    return mixed.to(value.dtype)
+    # The forward pass leaves these rows at zero. This keeps gradients that arrive there out of the backward pass.
+    return keep_valid(mixed, valid).to(value.dtype)
 
 
 class _Product(torch.autograd.Function):
