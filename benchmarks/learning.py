@@ -10,15 +10,13 @@ benchmarks/results.csv and redraws the tables of docs/learning.md. FILE is UTF-8
 import argparse
 import contextlib
 import datetime
-import json
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+import commands
 import influence
 import learning_tables
 import numpy as np
@@ -60,12 +58,12 @@ def main() -> int:
     failed = []
     if "probes" in arguments.part:
         for words in probe_commands(work):
-            _longmix(words, work / "prepare.log")
+            commands.longmix(words, work / "prepare.log")
         for task, distance in RECIPES:
             write_control(work, task, distance)
         failed += run_all(probe_cases(work), arguments.jobs, probe_figures, arguments.models)
     if "text" in arguments.part:
-        _longmix(text_command(work, arguments.corpus), work / "prepare.log")
+        commands.longmix(text_command(work, arguments.corpus), work / "prepare.log")
         cases = text_cases(work)
         count_baselines(work, arguments.corpus)
         failed += run_all(cases, arguments.jobs, text_figures, arguments.models)
@@ -121,7 +119,7 @@ def _note(case: Case, values: dict) -> None:
 
 
 def _train(case: Case) -> int:
-    return _longmix(["train", *case.arguments], _log(case), check=False)
+    return commands.longmix(["train", *case.arguments], _log(case), check=False)
 
 
 def _log(case: Case) -> Path:
@@ -129,27 +127,10 @@ def _log(case: Case) -> Path:
     return case.folder.with_name(f"{case.folder.name}.log")
 
 
-def _longmix(words: list[str], log: Path, check: bool = True) -> int:
-    """Run a command of longmix with one thread, its output to the end of `log`; returns its exit code."""
-    with open(log, "ab") as stream:
-        process = subprocess.run(
-            [sys.executable, "-m", "longmix.trainer", *words],
-            stdout=stream,
-            stderr=stream,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-    if check and process.returncode != 0:
-        raise SystemExit(f"longmix {' '.join(words)} ended with {process.returncode}; see {log}")
-    return process.returncode
-
-
 def _metrics(case: Case) -> tuple[dict, dict]:
     """(the last evaluation, {"tokens_per_second": the median over the run})."""
-    lines = (case.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
-    speeds = [entry["tokens_per_second"] for entry in records if entry["kind"] == "train"]
-    evaluations = [entry for entry in records if entry["kind"] == "eval"]
-    return evaluations[-1], {"tokens_per_second": statistics.median(speeds)}
+    speeds = [entry["tokens_per_second"] for entry in commands.records(case.folder, "train")]
+    return commands.records(case.folder, "eval")[-1], {"tokens_per_second": statistics.median(speeds)}
 
 
 def probe_figures(case: Case) -> dict:

@@ -1,10 +1,9 @@
 """The tables of docs/learning.md, drawn from the runs that have finished."""
 
 import json
-import re
-import textwrap
 from pathlib import Path
 
+import tables
 from learning_cases import CONTROL, DISTANCES, TASKS, Case, probe_cases, text_cases, text_folder
 
 from longmix.data_prep.files import write_text
@@ -20,7 +19,6 @@ UNITS = {
 }
 REACHED = 0.9
 ABSENT = "–"
-WIDTH = 120
 
 
 def redraw(path: Path, work: Path) -> None:
@@ -29,23 +27,11 @@ def redraw(path: Path, work: Path) -> None:
     probes = {(case.table, case.distance, case.row): case.record() for case in probe_cases(work)}
     probes = {key: found for key, found in probes.items() if found is not None}
     if probes:
-        text = _replace(text, "probes", _probe_table(probes))
-        text = _replace(text, "influence", _influence_table(probes))
+        text = tables.replace(text, "probes", _probe_table(probes))
+        text = tables.replace(text, "influence", _influence_table(probes))
     if (work / "baselines.json").is_file() and (text_folder(work) / "train" / "manifest.json").is_file():
-        text = _replace(text, "text", _text_table(work, text_cases(work)))
+        text = tables.replace(text, "text", _text_table(work, text_cases(work)))
     write_text(path, text)
-
-
-def _replace(text: str, name: str, table: str) -> str:
-    pattern = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
-    if not re.search(pattern, text, re.DOTALL):
-        raise ValueError(f"no marks of the table {name!r} in the document")
-    return re.sub(pattern, lambda found: f"{found[1]}{table}\n{found[2]}", text, flags=re.DOTALL)
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _probe_table(probes: dict) -> str:
@@ -59,7 +45,8 @@ def _probe_table(probes: dict) -> str:
                 found = probes.get((task, distance, row))
                 cells.append(ABSENT if found is None else _percent(found["accuracy"], row != CONTROL))
         rows.append([row if row == CONTROL else f"`{row}`", *cells])
-    return f"{_table(header, rows)}\n\n{textwrap.fill(_made(probes.values()), WIDTH)}"
+    made = tables.measured(found["made"] for found in probes.values())
+    return f"{tables.draw(header, rows)}\n\n{made}"
 
 
 def _percent(value: float, mark: bool) -> str:
@@ -81,7 +68,7 @@ def _influence_table(probes: dict) -> str:
         for distance, found in copies.items():
             if found["accuracy"] < REACHED:
                 rows.append(["", f"copy {distance}", _percent(found["accuracy"], True), *_curve(found["influence"])])
-    return _table(header, rows)
+    return tables.draw(header, rows)
 
 
 def _curve(influence: dict[str, float]) -> list[str]:
@@ -116,18 +103,9 @@ def _text_table(work: Path, cases: list[Case]) -> str:
         f"Text: the first {about['bytes'] / 1e6:.1f} MB of {about['corpus']}, {about['tokens']:,} tokens to train on, "
         f"a vocabulary of {about['vocabulary']:,}; {about['masked']:,} positions to evaluate at. "
     )
-    made = _made(found for found in records.values() if found is not None)
-    return f"{_table(header, rows)}\n\n{textwrap.fill(source + made, WIDTH)}"
+    made = tables.measured((found["made"] for found in records.values() if found is not None), source)
+    return f"{tables.draw(header, rows)}\n\n{made}"
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
-
-
-def _made(records) -> str:
-    commits = {}
-    for found in records:
-        date, commit, machine = found["made"].values()
-        commits.setdefault((date, machine), set()).add(commit.removesuffix("+changes"))
-    lines = (f"{date} on {machine}, commits {', '.join(sorted(them))}" for (date, machine), them in commits.items())
-    return f"Measured {'; '.join(lines)}." if commits else ""

@@ -13,35 +13,16 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
+from random_tokens import write_samples
 from record import append
 
-from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.trainer import configuration, distributed, loop
 from longmix.trainer.optimizer import make_adamw, parameter_groups
 from longmix.trainer.setup_run import prepare
 from longmix.trainer.stream import BatchStream
 
-VOCABULARY, LENGTH, SAMPLES = 8000, 128, 2048
-
-
-def write_samples(folder: Path) -> None:
-    generator = np.random.default_rng(0)
-    samples = ({"input_ids": generator.integers(5, VOCABULARY, LENGTH), "document_starts": [0]} for _ in range(SAMPLES))
-    write_dataset(
-        folder,
-        samples,
-        {"input_ids": LIST_INT32, "document_starts": LIST_INT32},
-        split="train",
-        split_rule="random tokens",
-        vocab_size=VOCABULARY,
-        pad_token_id=0,
-        mask_token_id=4,
-        special_token_ids=[0, 1, 2, 3, 4],
-        sequence_length=LENGTH,
-        packing="documents",
-    )
+LENGTH, SAMPLES = 128, 2048
 
 
 def run_values(folder: Path, run: Path, engine: str, steps: int) -> dict:
@@ -107,7 +88,7 @@ def main() -> None:
         ratios, waits = [], []
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            write_samples(folder / "train")
+            write_samples(folder / "train", LENGTH, SAMPLES)
             # The first round warms up both sides and is not counted.
             for number in range(arguments.rounds + 1):
                 values = run_values(folder / "train", folder / f"run-{number}", engine, arguments.steps)
