@@ -2,6 +2,7 @@
 
 import csv
 import datetime
+import functools
 import os
 import platform
 import re
@@ -26,6 +27,13 @@ COLUMNS = (
     "commit",
     "torch",
     "machine",
+    "device",
+    "threads",
+    "dtype",
+    "shape",
+    "p20",
+    "p80",
+    "memory",
 )
 
 
@@ -36,6 +44,7 @@ def machine() -> str:
     return f"{os.cpu_count()} cores, {platform.machine()}, CPU only"
 
 
+@functools.cache
 def commit() -> str:
     """The commit that runs, with a mark where files differ from it; what benchmarks write themselves does not count."""
     made = provenance()
@@ -44,13 +53,36 @@ def commit() -> str:
     return (made["git_commit"] or "")[:12] + ("+changes" if changed else "")
 
 
-def append(benchmark: str, case: str, figure: str, values: list[float], unit: str, command: str | None = None) -> float:
+def quantile(values: list[float], share: float) -> float:
+    """The value below which a share of them lies, 0 .. 1, interpolated between neighbours."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def append(
+    benchmark: str,
+    case: str,
+    figure: str,
+    values: list[float],
+    unit: str,
+    command: str | None = None,
+    device: str = "",
+    threads: int | str = "",
+    dtype: str = "",
+    shape: str = "",
+    memory: float | None = None,
+) -> float:
     """Append the median of `values`, with their range as the spread, and return it.
 
-    `command`: what to repeat; None: this process's own arguments.
+    Args:
+        command: what to repeat; None: this process's own arguments.
+        device, threads, dtype, shape: what the figure depends on, where it does.
+        memory: peak beyond the arguments, in MB.
     """
-    ordered = sorted(values)
-    median = ordered[len(ordered) // 2] if len(ordered) % 2 else sum(ordered[len(ordered) // 2 - 1 :][:2]) / 2
+    median = quantile(values, 0.5)
     row = {
         "date": datetime.date.today().isoformat(),
         "benchmark": benchmark,
@@ -58,12 +90,19 @@ def append(benchmark: str, case: str, figure: str, values: list[float], unit: st
         "figure": figure,
         "value": f"{median:.4g}",
         "unit": unit,
-        "runs": len(ordered),
-        "spread": f"{ordered[0]:.4g}..{ordered[-1]:.4g}",
+        "runs": len(values),
+        "spread": f"{min(values):.4g}..{max(values):.4g}",
         "command": command or " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
         "commit": commit(),
         "torch": torch.__version__,
         "machine": machine(),
+        "device": device,
+        "threads": threads,
+        "dtype": dtype,
+        "shape": shape,
+        "p20": f"{quantile(values, 0.2):.4g}",
+        "p80": f"{quantile(values, 0.8):.4g}",
+        "memory": "" if memory is None else f"{memory:.4g}",
     }
     is_new = not RESULTS.exists()
     with open(RESULTS, "a", newline="", encoding="utf-8") as file:
@@ -73,3 +112,9 @@ def append(benchmark: str, case: str, figure: str, values: list[float], unit: st
         writer.writerow(row)
     print(f"{benchmark}, {case}: {figure} {row['value']} {unit} ({row['spread']})")
     return median
+
+
+def rows(benchmark: str) -> list[dict[str, str]]:
+    """What was recorded of a benchmark, the oldest first."""
+    with open(RESULTS, newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["benchmark"] == benchmark]
