@@ -11,7 +11,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 @pytest.fixture(scope="session")
 def require_or_skip():
-    """require_or_skip(name, reason): skip the test, or fail it where LONGMIX_REQUIRE (slurm,compiler) has the name."""
+    """require_or_skip(name, reason): skip the test, or fail it where LONGMIX_REQUIRE has the name.
+
+    It holds some of slurm, compiler and triton, with commas between them.
+    """
 
     def decide(name: str, reason: str):
         if name in os.environ.get("LONGMIX_REQUIRE", "").split(","):

@@ -32,10 +32,10 @@ def case(request):
     return CASES[request.param]
 
 
-@pytest.fixture(params=MODULES, ids=lambda module: module.OPERATION)
-def operation_cases(request):
-    """The module of cases/ of every operation in turn."""
-    return request.param
+@pytest.fixture(scope="session")
+def cases():
+    """(module of cases/, name of the case) of all cases."""
+    return list(CASES.values())
 
 
 @pytest.fixture

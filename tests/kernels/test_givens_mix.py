@@ -205,19 +205,6 @@ def test_half_precision_values_are_mixed_in_fp32(dtype, monkeypatch):
     torch.testing.assert_close(inside, run("portable", monkeypatch, value, *angles), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("permuted", [False, True])
-def test_the_operator_keeps_the_rules_of_torch(permuted, monkeypatch):
-    choose("cpu", monkeypatch)
-    from longmix.kernels.givens_mix.operator import _backward, _givens_mix
-    from longmix.kernels.givens_mix.portable import restrict
-
-    tensors, lengths, order = inputs(2, 5, 2, 3, 2, [5, 3], permuted, torch.float64)
-    order = None if order is None else restrict(order, lengths)
-    torch.library.opcheck(_givens_mix, (*tensors, lengths, order, False))
-    tensors = tuple(tensor.detach() for tensor in tensors)
-    torch.library.opcheck(_backward, (torch.randn_like(tensors[0]), *tensors, lengths, order, False))
-
-
 @pytest.mark.parametrize("lengths", [[7], [-1]])
 def test_lengths_beyond_the_rows_reach_no_other_memory(lengths, monkeypatch):
     tensors, *_ = inputs(1, 5, 1, 3)

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from longmix.kernels import ops
-from longmix.kernels.link_mix import operator
 
 
 def run(name, monkeypatch, *arguments, **options):
@@ -171,16 +170,6 @@ def test_compiles_without_breaks(name, monkeypatch):
     ]
     for eager, mine in zip(*results, strict=True):
         torch.testing.assert_close(mine, eager)
-
-
-def test_operators_keep_to_torchs_rules(monkeypatch):
-    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
-    value, weights, offsets = inputs(2, 5, 3, 2, 4)
-    start, length = torch.tensor([[0, 0, 0, 3, 3], [0, 0, 0, 0, 0]]), torch.tensor([[3, 3, 3, 2, 2], [4, 4, 4, 4, 4]])
-    for wrap in (True, False):
-        torch.library.opcheck(operator._link_mix, (value, weights, offsets, start, length, wrap))
-    gradient, *saved = (tensor.detach() for tensor in (value.sin(), value, weights, offsets, start, length))
-    torch.library.opcheck(operator._backward, (gradient, *saved, True))
 
 
 @pytest.mark.parametrize("name", ["reference", "cpu"])

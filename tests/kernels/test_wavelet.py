@@ -5,7 +5,6 @@ import pywt
 import torch
 
 from longmix.kernels import ops
-from longmix.kernels.wavelet import operator
 
 FAMILIES = ("haar", "db2", "db7", "sym5", "coif3", "db20")
 
@@ -147,16 +146,6 @@ def test_padding_is_neither_read_nor_written(name, monkeypatch):
     assert (rows[0, 5:] == 0).all() and (rows[1] == 0).all()
     (gradient,) = torch.autograd.grad(rows.sum(), poisoned)
     assert (gradient[0, [2, 5, 10, 11]] == 0).all() and (gradient[1] == 0).all()
-
-
-def test_operators_keep_to_torchs_rules(monkeypatch):
-    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
-    x, filters = inputs(2, 7, 3, 4)
-    lengths = torch.tensor([7, 4])
-    bands = torch.randn(2, 8, 3, requires_grad=True)
-    torch.library.opcheck(operator._analysis, (x, filters, 2, lengths))
-    torch.library.opcheck(operator._synthesis, (bands, filters, 2, 7, None))
-    torch.library.opcheck(operator._derivative, (x.detach(), bands.detach(), filters.detach(), 2, lengths))
 
 
 @pytest.mark.parametrize("trained", [0, 1])

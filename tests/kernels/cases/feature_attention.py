@@ -28,6 +28,8 @@ CASES = {
     "prime-causal": ((2, 1, 61, 17, 7), {"lengths": [61, 40], "causal": True}, True),
     "wide": ((1, 1, 70, 7, 100), {}, False),
     "wide-causal": ((1, 2, 99, 33, 100), {"causal": True}, False),
+    "full": ((2, 2, 130, 64, 64), {"lengths": [130, 77]}, False),
+    "full-causal": ((2, 2, 130, 64, 64), {"lengths": [130, 77], "causal": True}, False),
     "documents": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1}, True),
     "documents-causal": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1, "causal": True}, True),
     "far": ((1, 1, 67, 5, 4), {"size": 80.0}, True),

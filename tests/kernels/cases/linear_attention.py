@@ -26,12 +26,16 @@ def make(shape, generator, lengths=None, causal=False, documents=0.0, zeros=Fals
 CASES = {
     "one": ((1, 1, 1, 1, 1), {"ones": True}, True),
     "two-causal": ((2, 2, 2, 5, 7), {"causal": True, "lengths": [2, 0]}, True),
+    "three": ((3, 1, 3, 4, 1), {"lengths": [3, 0, 2]}, True),
     "prime": ((2, 1, 61, 17, 7), {"lengths": [61, 40]}, True),
     "prime-causal": ((2, 1, 61, 17, 7), {"lengths": [61, 40], "causal": True}, True),
     "wide-causal": ((1, 2, 99, 33, 100), {"causal": True}, False),
+    "full": ((2, 2, 130, 64, 64), {"lengths": [130, 77]}, False),
+    "full-causal": ((2, 2, 130, 64, 64), {"lengths": [130, 77], "causal": True}, False),
     "documents": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1}, True),
     "documents-causal": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1, "causal": True}, True),
-    "zeros": ((1, 2, 35, 5, 4), {"zeros": True, "causal": True}, True),
+    "zeros": ((1, 2, 35, 5, 4), {"zeros": True}, True),
+    "zeros-causal": ((1, 2, 35, 5, 4), {"zeros": True, "causal": True}, True),
     "long": ((1, 1, 4097, 3, 2), {"causal": True, "lengths": [4096]}, False),
 }
 # Arguments that have a gradient.

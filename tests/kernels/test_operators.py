@@ -1,0 +1,70 @@
+"""What torch.compile and export see of the kernels: operators that keep to torch's rules."""
+
+import importlib
+import itertools
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from longmix.kernels import ops
+from longmix.kernels.selection import OPERATIONS, obstacle
+
+for _operation, _folder in OPERATIONS.items():
+    importlib.import_module(f"longmix.kernels.{_folder}.{'portable' if _folder == 'spectral_filter' else 'operator'}")
+PREFIX = "longmix::"
+OPERATORS = sorted(
+    name.removeprefix(PREFIX) for name in torch._C._dispatch_get_all_op_names() if name.startswith(PREFIX)
+)
+LARGEST = 5000  # numbers in the arguments of a call
+
+
+class Recorder(TorchDispatchMode):
+    """Keeps calls of our operators in `calls`, {operator: {kind: arguments}}: the last one of each kind, the tensors'
+    dtypes, those that are None, and the flags.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.calls = {name: {} for name in OPERATORS}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.name().removeprefix(PREFIX)
+        if name in self.calls and sum(x.numel() for x in args if isinstance(x, torch.Tensor)) <= LARGEST:
+            kind = tuple(x.dtype if isinstance(x, torch.Tensor) else isinstance(x, bool) and x for x in args)
+            self.calls[name][kind] = args
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture(scope="module")
+def calls(cases, require_or_skip):
+    """What the cases of cases/ call, forward and backward."""
+    with pytest.MonkeyPatch.context() as patch, Recorder() as recorder:
+        patch.delenv("LONGMIX_KERNELS", raising=False)
+        for (module, name), dtype in itertools.product(cases, (torch.float32, torch.bfloat16)):
+            if module.OPERATION != "spectral_filter" and (reason := obstacle(module.OPERATION, "cpu", "cpu")):
+                require_or_skip("compiler", reason)
+            arguments, keywords = module.inputs(name, torch.Generator().manual_seed(0))
+            if sum(x.numel() for x in arguments if isinstance(x, torch.Tensor)) > LARGEST:
+                continue
+            arguments = [
+                x.to(dtype).requires_grad_() if index in module.FLOATING and x is not None else x
+                for index, x in enumerate(arguments)
+            ]
+            getattr(ops, module.OPERATION)(*arguments, **keywords).sum().backward()
+    return recorder.calls
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_torchs_rules(name, calls, monkeypatch):
+    monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
+    is_derivative = name.endswith(("_backward", "_derivative"))
+    assert calls[name]
+    for arguments in calls[name].values():
+        arguments = [
+            x.detach().clone().requires_grad_(x.is_floating_point() and not is_derivative)
+            if isinstance(x, torch.Tensor)
+            else x
+            for x in arguments
+        ]
+        torch.library.opcheck(getattr(torch.ops.longmix, name).default, arguments)
