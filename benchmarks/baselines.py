@@ -1,0 +1,313 @@
+"""The papers' own algorithms in plain PyTorch, as fast as each allows: what the operations are measured against.
+
+The functions are those of `longmix.kernels.ops`, for samples of full length; they compute in the dtype of their input.
+Where autograd makes a slow backward pass of a fast forward pass, a Function does the same algorithm on the gradients.
+"""
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from longmix.kernels.bands import band_slices, period_of
+
+
+def givens_mix(value: torch.Tensor, upper: torch.Tensor, lower: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
+    """Converter by the parallel scan of its Algorithm 1, with the tokens that it drops restored (CV-1)."""
+    x = torch.view_as_complex(value)
+    up, down = _rotations(upper), _rotations(lower)
+    for order in reversed(range(upper.shape[2])):
+        x = _Sweep.apply(x, *up[order], True)
+        x = _Sweep.apply(x, *down[order], False)
+    x = x * torch.polar(torch.ones_like(phase), phase).transpose(1, 2)[..., None]
+    for order in range(upper.shape[2]):
+        x = _Sweep.apply(x, *_inverse(*down[order]), True)
+        x = _Sweep.apply(x, *_inverse(*up[order]), False)
+    return torch.view_as_real(x)
+
+
+def _rotations(angles: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Angles (B, H, L, N - 1, 3) -> for each order the upper row of eq. 6, (B, N - 1, H, 1) complex each.
+
+    The lower row of a rotation is (-conj(other), conj(diagonal)).
+    """
+    a, b, c = angles.permute(2, 4, 0, 3, 1)[..., None].unbind(1)
+    diagonal, other = torch.polar(torch.ones_like(a), -a) * c.cos(), torch.polar(torch.ones_like(b), b) * -c.sin()
+    return list(zip(diagonal, other, strict=True))
+
+
+def _inverse(diagonal: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.conj_physical(diagonal), -other
+
+
+class _Sweep(torch.autograd.Function):
+    """All rotations, one after the other, of the rows (k, k + 1) of x (B, N, H, d): upwards from the last, or down."""
+
+    @staticmethod
+    def forward(ctx, x, diagonal, other, upwards):
+        carries, result = _sweep(x, diagonal, other, upwards)
+        ctx.save_for_backward(x, carries, diagonal, other)
+        ctx.upwards = upwards
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        x, carries, diagonal, other = ctx.saved_tensors
+        carried, result = _sweep(gradient.contiguous(), *_inverse(diagonal, other), not ctx.upwards)
+        # What each rotation read, and the gradients of what it wrote.
+        if ctx.upwards:
+            first, second, to_first, to_second = x, carries, carried, gradient
+        else:
+            first, second, to_first, to_second = carries, x, gradient, carried
+        first, second, to_first, to_second = first[:, :-1], second[:, 1:], to_first[:, :-1], to_second[:, 1:]
+        of_diagonal = _inner(first, to_first) + _inner(to_second, second)
+        of_other = _inner(second, to_first) - _inner(to_second, first)
+        return result, of_diagonal, of_other, None
+
+
+def _inner(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vecdot(left, right).unsqueeze(-1)
+
+
+def _sweep(
+    x: torch.Tensor, diagonal: torch.Tensor, other: torch.Tensor, upwards: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is carried from rotation to rotation, and the result; both (B, N, H, d)."""
+    carries, result = torch.empty_like(x), torch.empty_like(x)
+    conjugate, opposite = _inverse(diagonal, other)
+    opposite = torch.conj_physical(opposite)
+    if upwards:
+        torch.mul(x[:, :-1], diagonal, out=carries[:, :-1])
+        carries[:, -1] = x[:, -1]
+        _scan_upwards(other, carries)
+        result[:, 0] = carries[:, 0]
+        torch.mul(x[:, :-1], opposite, out=result[:, 1:]).addcmul_(carries[:, 1:], conjugate)
+    else:
+        torch.mul(x[:, 1:], conjugate, out=carries[:, 1:])
+        carries[:, 0] = x[:, 0]
+        _scan_downwards(opposite, carries)
+        result[:, -1] = carries[:, -1]
+        torch.mul(x[:, 1:], other, out=result[:, :-1]).addcmul_(carries[:, :-1], diagonal)
+    return carries, result
+
+
+def _scan_downwards(factors: torch.Tensor, x: torch.Tensor) -> None:
+    """x[:, k + 1] += factors[:, k] x[:, k] for k = 0, 1, ..: Algorithm 1's `expand_`.
+
+    Pairs of rows are joined, their scan is found in the same way, and the rows between are filled in.
+    """
+    rows = x.shape[1]
+    if rows == 1:
+        return
+    even, odd = x[:, 0::2], x[:, 1::2]
+    into_odd, into_even = factors[:, 0::2], factors[:, 1::2]
+    pairs = odd.shape[1]
+    odd.addcmul_(into_odd, even[:, :pairs])
+    _scan_downwards(into_odd[:, 1:] * into_even[:, : pairs - 1], odd)
+    even[:, 1:].addcmul_(into_even, odd[:, : even.shape[1] - 1])
+
+
+def _scan_upwards(factors: torch.Tensor, x: torch.Tensor) -> None:
+    """x[:, k] += factors[:, k] x[:, k + 1] for k = N - 2, N - 3, ..: `_scan_downwards` in the mirror."""
+    rows = x.shape[1]
+    if rows == 1:
+        return
+    # Rows counted from the last one: 0, 2, .. are even.
+    even, odd = x[:, (rows - 1) % 2 :: 2], x[:, rows % 2 :: 2]
+    into_odd, into_even = factors[:, rows % 2 :: 2], factors[:, (rows - 1) % 2 :: 2]
+    pairs = odd.shape[1]
+    odd.addcmul_(into_odd, even[:, -pairs:])
+    _scan_upwards(into_odd[:, :-1] * into_even[:, into_even.shape[1] - pairs + 1 :], odd)
+    even[:, :-1].addcmul_(into_even, odd[:, odd.shape[1] - even.shape[1] + 1 :])
+
+
+def link_mix(value: torch.Tensor, weights: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Paramixer by gathering the linked rows, multiplying them by their weights and adding them up, link by link."""
+    batch, positions, _ = value.shape
+    x = value.flatten(0, 1)
+    row = torch.arange(batch * positions, device=value.device)
+    for factor in range(offsets.shape[0]):
+        mixed = x
+        for link, offset in enumerate(offsets[factor].tolist()):
+            target = row + (row + offset) % positions - row % positions
+            mixed = torch.addcmul(mixed, x.index_select(0, target), weights[:, :, factor, link].reshape(-1, 1))
+        x = mixed
+    return x.view_as(value)
+
+
+def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int) -> torch.Tensor:
+    """WavSpA by convolutions over the full length, as products of Fourier transforms; every second row stays."""
+    positions = x.shape[1]
+    rows = functional.pad(x.transpose(1, 2), (0, period_of(positions, levels) - positions))
+    taps = _filter_pair(filters)
+    details = []
+    for _ in range(levels):
+        rows, detail = _Analysis.apply(rows, taps).unbind(1)
+        details.append(detail)
+    return torch.cat([rows, *reversed(details)], -1).transpose(1, 2)
+
+
+def wavelet_synthesis(bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int) -> torch.Tensor:
+    """The adjoint: convolutions of bands with zeros between their rows."""
+    packed = bands.transpose(1, 2)
+    rows, *details = (packed[..., band] for band in band_slices(length, levels))
+    taps = _filter_pair(filters)
+    for detail in details:
+        rows = _Synthesis.apply(torch.stack([rows, detail], 1), taps)
+    return rows[..., :length].transpose(1, 2)
+
+
+def _filter_pair(filters: torch.Tensor) -> torch.Tensor:
+    """Low-pass taps (T, D) or (T,) -> (2, D or 1, T), low-pass h and high-pass (-1)^l h[T - 1 - l]."""
+    low = filters.reshape(len(filters), -1).T
+    signs = torch.ones_like(low)
+    signs[:, 1::2] = -1
+    return torch.stack([low, low.flip(1) * signs])
+
+
+class _Analysis(torch.autograd.Function):
+    """(B, D, n) -> both bands, (B, 2, D, n / 2)."""
+
+    @staticmethod
+    def forward(ctx, rows, taps):
+        spectrum, response = torch.fft.rfft(rows), _response(taps, rows.shape[-1])
+        ctx.save_for_backward(spectrum, response)
+        ctx.taps = taps.shape
+        return _filter(spectrum, response, rows.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        spectrum, response = ctx.saved_tensors
+        gradient = _transformed(gradient)
+        of_rows = torch.fft.irfft((gradient * response).sum(1), n=_period(spectrum))
+        return of_rows, _of_taps(gradient, spectrum, ctx.taps)
+
+
+class _Synthesis(torch.autograd.Function):
+    """Both bands, (B, 2, D, n / 2) -> (B, D, n)."""
+
+    @staticmethod
+    def forward(ctx, bands, taps):
+        transformed, response = _transformed(bands), _response(taps, 2 * bands.shape[-1])
+        ctx.save_for_backward(transformed, response)
+        ctx.taps = taps.shape
+        return torch.fft.irfft((transformed * response).sum(1), n=2 * bands.shape[-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        transformed, response = ctx.saved_tensors
+        spectrum = torch.fft.rfft(gradient)
+        return _filter(spectrum, response, gradient.shape[-1]), _of_taps(transformed, spectrum, ctx.taps)
+
+
+def _period(spectrum: torch.Tensor) -> int:
+    return 2 * (spectrum.shape[-1] - 1)
+
+
+def _response(taps: torch.Tensor, period: int) -> torch.Tensor:
+    """Taps (2, D, T), as often around the period as they need -> (2, D, period / 2 + 1)."""
+    around = functional.pad(taps, (0, -taps.shape[-1] % period)).unflatten(-1, (-1, period))
+    return torch.fft.rfft(around.sum(-2))
+
+
+def _filter(spectrum: torch.Tensor, response: torch.Tensor, period: int) -> torch.Tensor:
+    return torch.fft.irfft(spectrum[:, None] * response.conj(), n=period)[..., ::2]
+
+
+def _transformed(bands: torch.Tensor) -> torch.Tensor:
+    """The spectra of bands (.., n / 2) with zeros between their rows."""
+    rows = bands.new_zeros(*bands.shape[:-1], 2 * bands.shape[-1])
+    rows[..., ::2] = bands
+    return torch.fft.rfft(rows)
+
+
+def _of_taps(bands: torch.Tensor, spectrum: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Gradient of the taps: the correlation of the bands with the rows, both by their spectra."""
+    product = (bands.conj() * spectrum[:, None]).sum(0)
+    if shape[1] == 1:
+        product = product.sum(1, keepdim=True)
+    period = _period(spectrum)
+    lags = torch.arange(shape[2], device=bands.device) % period
+    return torch.fft.irfft(product, n=period)[..., lags]
+
+
+def feature_attention(
+    query_log: torch.Tensor, key_log: torch.Tensor, value: torch.Tensor, causal: bool = False
+) -> torch.Tensor:
+    """Performer's attention (Choromanski et al., eq. 4): exponentials relative to the largest."""
+    query = (query_log - query_log.detach().amax(-1, keepdim=True)).exp()
+    key = (key_log - key_log.detach().amax((-2, -1), keepdim=True)).exp()
+    return linear_attention(query, key, value, causal)
+
+
+def linear_attention(
+    query_features: torch.Tensor, key_features: torch.Tensor, value: torch.Tensor, causal: bool = False
+) -> torch.Tensor:
+    """Two matrix products, or if causal the cumulative sums over positions of the outer products of keys and values."""
+    if causal:
+        total = (query_features * key_features.cumsum(2)).sum(-1, keepdim=True)
+        return _CausalSums.apply(query_features, key_features, value) / total
+    total = query_features @ key_features.sum(2).unsqueeze(-1)
+    return query_features @ (key_features.transpose(2, 3) @ value) / total
+
+
+# Numbers in the cumulative sums that are held at a time: what the processor's caches hold.
+BLOCK = 1 << 18
+
+
+class _CausalSums(torch.autograd.Function):
+    """sum_{j <= i} (query_i . key_j) value_j, one feature's cumulative sum of key times value after the other.
+
+    Gradients are cumulative sums as well (Katharopoulos et al., eqs. 13 to 15), those of keys and values from the end.
+    """
+
+    @staticmethod
+    def forward(ctx, query, key, value):
+        ctx.save_for_backward(query, key, value)
+        batch_and_heads = value.shape[:2]
+        query, key, value = (_positions_last(tensor) for tensor in (query, key, value))
+        result = torch.zeros_like(value)
+        for heads in _groups(value):
+            for feature in range(query.shape[1]):
+                sums = _sums(key, value, heads, feature)
+                result[heads].addcmul_(query[heads, feature, None], sums)
+        return result.unflatten(0, batch_and_heads).transpose(2, 3)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        batch_and_heads = gradient.shape[:2]
+        query, key, value, gradient = (_positions_last(tensor) for tensor in (*ctx.saved_tensors, gradient))
+        of_query = torch.empty_like(query)
+        for heads in _groups(value):
+            for feature in range(query.shape[1]):
+                sums = _sums(key, value, heads, feature)
+                torch.sum(sums.mul_(gradient[heads]), 1, out=of_query[heads, feature])
+        query, key, value, gradient = (tensor.flip(2) for tensor in (query, key, value, gradient))
+        of_key, of_value = torch.empty_like(key), torch.zeros_like(value)
+        for heads in _groups(value):
+            for feature in range(query.shape[1]):
+                sums = _sums(query, gradient, heads, feature)
+                of_value[heads].addcmul_(key[heads, feature, None], sums)
+                torch.sum(sums.mul_(value[heads]), 1, out=of_key[heads, feature])
+        results = (of_query, of_key.flip(2), of_value.flip(2))
+        return tuple(tensor.unflatten(0, batch_and_heads).transpose(2, 3) for tensor in results)
+
+
+def _positions_last(tensor: torch.Tensor) -> torch.Tensor:
+    """(B, H, N, k) -> (B * H, k, N)."""
+    return tensor.flatten(0, 1).transpose(1, 2).contiguous()
+
+
+def _groups(value: torch.Tensor) -> list[slice]:
+    """The heads of value (B * H, d, N) that are taken at a time."""
+    size = max(1, BLOCK // value[0].numel())
+    return [slice(start, start + size) for start in range(0, len(value), size)]
+
+
+def _sums(features: torch.Tensor, value: torch.Tensor, heads: slice, feature: int) -> torch.Tensor:
+    """Cumulative sums over positions of features (.., m, N) times value (.., d, N), for one feature."""
+    products = features[heads, feature, None] * value[heads]
+    return torch.cumsum(products, 2, out=products)
