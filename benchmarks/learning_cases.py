@@ -144,7 +144,7 @@ def probe_cases(work: Path) -> list[Case]:
             folder = work / "runs" / f"{task}-{distance}" / row.replace(" ", "-")
             fields = {"model_type": model_type, **PROBE_FIELDS.get(row, {})}
             arguments = (
-                str(_model_file(model_type)),
+                str(model_file(model_type)),
                 str(CONFIGS / "probe.yaml"),
                 *(f"model.{name}={json.dumps(value)}" for name, value in fields.items()),
                 *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
@@ -163,7 +163,7 @@ def text_cases(work: Path) -> list[Case]:
     steps = manifest.samples // TEXT_BATCH
     cases = []
     for row in MODEL_TYPES:
-        file = _model_file(row)
+        file = model_file(row)
         layers = parse_yaml(file.read_text(encoding="utf-8"), str(file))["model"]["num_hidden_layers"]
         folder = work / "runs" / "text" / row
         arguments = (
@@ -192,5 +192,5 @@ def text_command(work: Path, corpus: Path) -> list[str]:
     ]
 
 
-def _model_file(model_type: str) -> Path:
+def model_file(model_type: str) -> Path:
     return CONFIGS / "model" / f"{model_type}_tiny.yaml"

@@ -1,0 +1,139 @@
+"""What the kernels are worth to training: the same small run with plain PyTorch and with the kernels.
+
+    python benchmarks/training_speed.py [--models NAME ...] [--steps 12] [--rounds 1] [--threads 2]
+
+Trains every model type of `configs/model/NAME_tiny.yaml` by `longmix train` on rows of 512 and of 2048 random tokens,
+with LONGMIX_KERNELS=portable and =auto in turn; the transformer, which has no kernels, once. Both runs have to begin
+with the same loss and the same gradient, or there are no figures. Appends tokens per second, the median over the steps
+behind the first ones, to benchmarks/results.csv, and draws the table of docs/learning.md from that file.
+"""
+
+import argparse
+import math
+import os
+import tempfile
+from pathlib import Path
+
+import commands
+import record
+import tables
+import torch
+from learning_cases import CONFIGS, ROOT, SINGLE, model_file
+from random_tokens import write_samples
+
+from longmix.data_prep.files import write_text
+from longmix.kernels import selection
+from longmix.modeling import MODEL_TYPES
+
+BENCHMARK = "training_speed"
+DOCUMENT = ROOT / "docs" / "learning.md"
+LENGTHS = (512, 2048)
+CHOICES = ("portable", "auto")
+BASELINE = "transformer"
+TOKENS_OF_A_STEP = 4096
+WARM_UP_STEPS = 3
+# Of two runs with the same weights and the same batch: fp32 rounding, summed in another order.
+TOLERANCE = 1e-3
+
+
+def main() -> None:
+    arguments = _parse()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    os.environ[selection.ENVIRONMENT_VARIABLE] = "auto"
+    if selection.implementation("givens_mix", device) == "portable":
+        raise SystemExit(f"nothing to compare: on {device}, plain PyTorch is what auto takes here")
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        for length in LENGTHS:
+            write_samples(work / f"data-{length}", length, arguments.steps * TOKENS_OF_A_STEP // length)
+        for model_type in arguments.models:
+            for length in LENGTHS:
+                choices = ("auto",) if model_type == BASELINE else CHOICES
+                for choice, speeds in measure(work, model_type, length, choices, arguments).items():
+                    record.append(
+                        BENCHMARK,
+                        case(model_type, length, choice),
+                        "tokens per second",
+                        speeds,
+                        "tokens/s",
+                        device=device,
+                        threads=arguments.threads,
+                        dtype="float32",
+                        shape=f"B={TOKENS_OF_A_STEP // length} N={length}",
+                    )
+    text = DOCUMENT.read_text(encoding="utf-8")
+    write_text(DOCUMENT, tables.replace(text, "speed", table(record.rows(BENCHMARK))))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=list(MODEL_TYPES), choices=MODEL_TYPES, metavar="NAME")
+    parser.add_argument("--steps", type=int, default=12, help="steps of a run (default: 12)")
+    parser.add_argument("--rounds", type=int, default=1, help="runs with each choice, in turn (default: 1)")
+    parser.add_argument("--threads", type=int, default=2, help="threads of a run (default: 2)")
+    arguments = parser.parse_args()
+    if arguments.steps <= WARM_UP_STEPS:
+        parser.error(f"--steps is {arguments.steps}; allowed: more than {WARM_UP_STEPS}, which are not counted")
+    return arguments
+
+
+def case(model_type: str, length: int, choice: str) -> str:
+    """The name of a measurement in results.csv."""
+    return f"{model_type}, N={length}, {choice}"
+
+
+def measure(
+    work: Path, model_type: str, length: int, choices: tuple[str, ...], arguments: argparse.Namespace
+) -> dict[str, list[float]]:
+    """Tokens per second of every counted step, for each of `choices`, whose runs take turns.
+
+    Raises:
+        SystemExit: a run fails, or the runs compute different things.
+    """
+    speeds = {choice: [] for choice in choices}
+    first_steps = []
+    for number in range(arguments.rounds):
+        # Whoever goes first does so in half of the rounds.
+        for choice in choices[:: -1 if number % 2 else 1]:
+            run = work / f"{model_type}-{length}-{choice}-{number}"
+            words = ["train", *run_arguments(model_type, length, arguments.steps, work / f"data-{length}", run)]
+            commands.longmix(words, work / "log", threads=arguments.threads, LONGMIX_KERNELS=choice)
+            steps = commands.records(run, "train")
+            speeds[choice] += [step["tokens_per_second"] for step in steps[WARM_UP_STEPS:]]
+            first_steps.append(steps[0])
+    for figure in ("loss", "grad_norm"):
+        found = [step[figure] for step in first_steps]
+        if not all(math.isclose(value, found[0], rel_tol=TOLERANCE) for value in found):
+            raise SystemExit(f"{model_type}, N={length}: {', '.join(choices)} begin with different {figure}: {found}")
+    return speeds
+
+
+def run_arguments(model_type: str, length: int, steps: int, data: Path, run: Path) -> list[str]:
+    """Arguments of `longmix train`: masked language modelling by a small model, every step noted."""
+    samples = TOKENS_OF_A_STEP // length
+    return [
+        *(str(model_file(model_type)), str(CONFIGS / "tasks" / "mlm.yaml"), *SINGLE, "log.every_steps=1"),
+        *(f"data.train={data}", f"run.dir={run}", f"batch.samples={samples}", f"batch.micro_batch={samples}"),
+        *(f"optim.max_steps={steps}", "optim.warmup_steps=1", f"checkpoint.every_steps={steps}"),
+    ]
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """The table of the newest figure of every case among `rows` of results.csv."""
+    newest = {row["case"]: row for row in rows}
+    header = ["", *(f"N = {length}, {choice}" for length in LENGTHS for choice in (*CHOICES, "ratio"))]
+    lines, shown = [], []
+    for model_type in MODEL_TYPES:
+        cells = []
+        for length in LENGTHS:
+            found = [newest.get(case(model_type, length, choice)) for choice in CHOICES]
+            shown += [row for row in found if row is not None]
+            cells += ["" if row is None else f"{float(row['value']):,.0f}" for row in found]
+            cells.append("" if None in found else f"{float(found[1]['value']) / float(found[0]['value']):.1f}x")
+        if any(cells):
+            lines.append([f"`{model_type}`", *cells])
+    return f"{tables.draw(header, lines)}\n\n{tables.measured(shown)}"
+
+
+if __name__ == "__main__":
+    main()
