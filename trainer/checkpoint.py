@@ -38,6 +38,8 @@ class RunState:
         tokens: valid tokens consumed.
         best_by: metric, mode and evaluated samples that the best checkpoint is chosen by.
         best_step, best_value: the best checkpoint by `checkpoint.best`.
+        evaluation_due: the evaluation of this step was cut short by a stop; it is made first on going on.
+        stopped_by: what stopped the run here (see stop_conditions.Decision); None in a checkpoint that was due.
         figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
     """
 
@@ -50,6 +52,8 @@ class RunState:
     best_by: list[Any] | None = None
     best_step: int | None = None
     best_value: float | None = None
+    evaluation_due: bool = False
+    stopped_by: str | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
 

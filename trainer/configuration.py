@@ -39,6 +39,10 @@ class RunSection:
     seed: int = 0
     gradient_checkpointing: bool = False
     compile: bool = False
+    max_hours: float | None = None
+    stop_at_step: int | None = None
+    hang_minutes: float = 30.0
+    check_every: int = 1000
     allow_changes: list[str] = field(default_factory=list)
 
 
@@ -91,6 +95,7 @@ class OptimSection:
     warmup_steps: int = 100
     max_steps: int = 1000
     grad_clip: float | None = 1.0
+    skip_spikes: bool = False
 
 
 @dataclass
@@ -112,6 +117,7 @@ class CheckpointSection:
     keep_every: int | None = None
     best: BestSection | None = None
     asynchronous: bool = False
+    max_failures: int = 3
 
 
 @dataclass
@@ -213,6 +219,8 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
     )
     for key, value, lowest in (
         ("run.seed", configuration.run.seed, 0),
+        ("run.stop_at_step", configuration.run.stop_at_step, 1),
+        ("run.check_every", configuration.run.check_every, 1),
         ("batch.samples", batch.samples, 1),
         ("batch.micro_batch", batch.micro_batch, 1),
         ("optim.warmup_steps", optim.warmup_steps, 0),
@@ -222,6 +230,7 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
         ("checkpoint.every_steps", configuration.checkpoint.every_steps, 1),
         ("checkpoint.keep", configuration.checkpoint.keep, 1),
         ("checkpoint.keep_every", configuration.checkpoint.keep_every, 1),
+        ("checkpoint.max_failures", configuration.checkpoint.max_failures, 0),
         ("log.every_steps", configuration.log.every_steps, 1),
     ):
         check(value is None or value >= lowest, key, f"is {value}, but must be at least {lowest}")
@@ -234,6 +243,11 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
         "batch.micro_batch",
     )
     check(configuration.run.dir != "", "run.dir", "is empty; name a folder")
+    for key, hours in (
+        ("run.max_hours", configuration.run.max_hours),
+        ("run.hang_minutes", configuration.run.hang_minutes),
+    ):
+        check(hours is None or _positive(hours), key, f"is {hours}, but must be a positive number")
     check(_positive(optim.lr), "optim.lr", f"is {optim.lr}, but must be a positive number")
     check(_positive(optim.eps), "optim.eps", f"is {optim.eps}, but must be a positive number")
     check(
@@ -285,11 +299,6 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
         data.cache == CacheSection(),
         "data.cache",
         "is for data sets on remote storage, which this version cannot read; leave dir and max_bytes null",
-    )
-    check(
-        not configuration.checkpoint.asynchronous,
-        "checkpoint.asynchronous",
-        "is true, but this version writes checkpoints synchronously only; leave it false",
     )
     check(
         configuration.checkpoint.best is None or data.eval is not None,

@@ -1,6 +1,7 @@
 """Figures of a model on a data set, the same for any number of ranks (to rounding)."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -25,13 +26,16 @@ def evaluate(
     world: World,
     samples: int | None,
     micro_batch: int,
-) -> dict[str, float]:
+    interrupted: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
     """The objective's figures (see `figures`) over `samples` samples, on every rank; masks are fixed.
 
     Every rank makes the same number of forward passes, as ZeRO-3 needs; spare ones repeat a sample and do not count.
+    `interrupted` is asked before each of them and gives every rank the same answer; None once it says yes.
     """
-    sums, outputs = run(model, dataset, objective, world, chosen_samples(len(dataset), samples), micro_batch)
-    return objective.figures(sums, outputs)
+    chosen = chosen_samples(len(dataset), samples)
+    found = run(model, dataset, objective, world, chosen, micro_batch, interrupted)
+    return None if found is None else objective.figures(*found)
 
 
 def run(
@@ -41,8 +45,10 @@ def run(
     world: World,
     indices: np.ndarray,
     micro_batch: int,
-) -> tuple[torch.Tensor, list[np.ndarray]]:
-    """Sums over all ranks, and for objectives with sample labels the outputs of `indices` in their order."""
+    interrupted: Callable[[], bool] = lambda: False,
+) -> tuple[torch.Tensor, list[np.ndarray]] | None:
+    """Sums over all ranks, and for objectives with sample labels the outputs of `indices` in their order; None if
+    `interrupted`."""
     mine = np.array_split(indices, world.size)[world.rank]
     rounds = math.ceil(math.ceil(len(indices) / world.size) / micro_batch)
     sums = torch.zeros(3, dtype=torch.float64)
@@ -51,6 +57,8 @@ def run(
     model.eval()
     try:
         for number in range(rounds):
+            if interrupted():
+                return None
             part = mine[number * micro_batch : (number + 1) * micro_batch]
             counts = len(part) > 0
             part = part if counts else indices[:1]

@@ -3,8 +3,7 @@
 import contextlib
 import math
 import shutil
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,19 @@ from longmix.data_prep.errors import UserError
 from . import checkpoint, counter_random, export
 from .checkpoint import RunState
 from .configuration import RunConfiguration
+from .dataset import ShardedDataset
 from .distributed import World
 from .engine import StepResult, make_engine
 from .evaluation import evaluate
 from .exit_codes import FINISHED, INTERRUPTED
 from .model import count_parameters
 from .run_folder import RunLock, refuse_changes, refuse_unusable, write_configuration
-from .run_log import RunLog, model_flops_utilisation, peak_flops
+from .run_log import RunLog
+from .saving import Saver
 from .schedule import learning_rate
 from .setup_run import Prepared, prepare
+from .speed import Interval
+from .stop_conditions import Decision, StopConditions
 from .stopping import StopRequests
 from .stream import BatchStream, StepBatch
 
@@ -83,21 +86,6 @@ def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
     return prepare(configuration, world.size, world.device)
 
 
-@dataclass
-class _Interval:
-    """The stretch of training since the last record; time spent elsewhere (evaluation, checkpoints) is taken out."""
-
-    started: float = field(default_factory=time.perf_counter)
-    waited: float = 0.0
-    tokens: int = 0
-
-    @contextlib.contextmanager
-    def paused(self):
-        began = time.perf_counter()
-        yield
-        self.started += time.perf_counter() - began
-
-
 class _Run:
     """One run on this rank."""
 
@@ -127,13 +115,22 @@ class _Run:
             self.last_step,
             self.configuration.log.tensorboard,
         )
+        self.saver = Saver(self.folder, self.configuration.checkpoint, self.world, self.log)
+        self.conditions = StopConditions(
+            self.folder, self.configuration.run, self.last_step, requests, self.world.is_first
+        )
         with contextlib.closing(self.log):
             for note in self.notes:
                 self.log.say(note)
-            code = self._train(requests)
-            if code == FINISHED:
-                self._finish()
-        return Outcome(code, self.state)
+            decision = self._train(requests)
+            if not decision.stops:
+                decision = self._finish()
+            if decision.stops:
+                self.conditions.obeyed(decision)
+                self.log.say(
+                    f"stopped at step {self.state.step} by {decision.reason}; the same command goes on from there"
+                )
+        return Outcome(INTERRUPTED if decision.stops else FINISHED, self.state)
 
     def _resume(self) -> RunState:
         found = self.world.from_first(str(checkpoint.newest(self.folder) or "") if self.world.is_first else None)
@@ -153,7 +150,7 @@ class _Run:
         best = self.configuration.checkpoint.best
         return None if best is None else [best.metric, best.mode, self.configuration.eval.samples]
 
-    def _train(self, requests: StopRequests) -> int:
+    def _train(self, requests: StopRequests) -> Decision:
         configuration, state = self.configuration, self.state
         stream = BatchStream(
             self.data.train,
@@ -167,35 +164,29 @@ class _Run:
             last_step=self.last_step,
         )
         with stream:
-            if state.step == 0:
-                self._evaluate()
-            elif state.step < self.last_step:
+            if 0 < state.step < self.last_step:
                 self.log.say(f"going on from step {state.step}")
-            self.interval = _Interval(waited=stream.waited, tokens=state.tokens)
+            self.interval = Interval(waited=stream.waited, tokens=state.tokens)
             requests.has_begun = True
-            for batch in stream:
-                stop = self._step(batch, requests)
-                last = state.step == self.last_step
-                if last or state.step % configuration.log.every_steps == 0:
+            decision = self._ask(state.step) if state.step < self.last_step else Decision()
+            if state.step == 0 or state.evaluation_due:
+                decision = self._complete_step(decision)
+            for batch in stream if not decision.stops else ():
+                decision = self._step(batch)
+                if state.step == self.last_step or state.step % configuration.log.every_steps == 0:
                     self._record(stream)
                 with self.interval.paused():
-                    if last or state.step % configuration.eval.every_steps == 0:
-                        self._evaluate()
-                        # A request that came meanwhile is acted on now, not a step later.
-                        stop = self.world.any(requests.requested is not None)
-                    # Within a row of dropped steps the checkpoint before it stays the newest: a way back.
-                    due = last or (state.step % configuration.checkpoint.every_steps == 0 and not state.row_of_skips)
-                    if due and configuration.checkpoint.best is not None:
-                        self._compare_with_best()
-                    if due or stop:
-                        self._save()
-                if stop and not last:
-                    self.log.say(f"stopped at step {state.step} by request; the same command goes on from there")
-                    return INTERRUPTED
-        return FINISHED
+                    decision = self._complete_step(decision)
+                if decision.stops:
+                    break
+        return decision
 
-    def _step(self, batch: StepBatch, requests: StopRequests) -> bool:
-        """One optimizer step; whether any rank was asked to stop."""
+    def _ask(self, step: int = 0) -> Decision:
+        """What all ranks want now, after `step` steps; 0: whatever the step."""
+        return Decision.of(self.world.sum(self.conditions.asked(step)).tolist())
+
+    def _step(self, batch: StepBatch) -> Decision:
+        """One optimizer step; what all ranks want after it."""
         state = self.state
         counts = self.world.sum(torch.tensor([batch.items, batch.tokens], dtype=torch.float64)).tolist()
         items = max(1.0, counts[0])
@@ -203,19 +194,44 @@ class _Run:
         sums = self.engine.forward_backward(
             batch.micro_batches, lambda model, micro_batch: self.objective.forward(model, micro_batch, items)
         )
+        asked = self.conditions.asked(state.step + 1)
+        totals = self.world.sum(torch.cat([sums.double().cpu(), asked])).tolist()
+        sums, asked = totals[: len(sums)], totals[len(sums) :]
         self.learning_rate = learning_rate(self.configuration.optim, state.step + 1)
         self.result = self.engine.step(self.learning_rate)
-        stop = torch.tensor([float(requests.requested is not None)], dtype=torch.float64)
-        totals = self.world.sum(torch.cat([sums.double().cpu(), stop])).tolist()
         state.step += 1
         state.samples += self.configuration.batch.samples
         state.tokens += int(counts[1])
         if self.result.applied:
             state.row_of_skips = 0
-            state.interval = [before + now for before, now in zip(state.interval, totals[:-1], strict=True)]
+            state.interval = [before + now for before, now in zip(state.interval, sums, strict=True)]
         else:
-            self._count_skip(self.result, totals[0])
-        return totals[-1] > 0
+            self._count_skip(self.result, sums[0])
+        return Decision.of(asked)
+
+    def _complete_step(self, decision: Decision) -> Decision:
+        """What is due after a step: evaluation, the choice of the best, a checkpoint. Whether to go on afterwards.
+
+        A stop that is asked for meanwhile cuts the evaluation short: going on, the run makes it first.
+        """
+        configuration, state = self.configuration, self.state
+        last = state.step == self.last_step
+        due = state.step > 0 and (last or state.step % configuration.checkpoint.every_steps == 0)
+        # Within a row of dropped steps the checkpoint before it stays the newest: a way back.
+        due = due and (last or not state.row_of_skips)
+        if state.step == 0 or last or state.step % configuration.eval.every_steps == 0 or state.evaluation_due:
+            decision = self._evaluate(decision)
+        if due and configuration.checkpoint.best is not None and not state.evaluation_due:
+            decision = self._compare_with_best(decision)
+        if last and not state.evaluation_due:
+            decision = Decision()  # nothing is left to stop, but for the reading of the test set
+        if due or decision.stops or decision.saves:
+            state.stopped_by = decision.reason
+            self._save()
+            state.stopped_by = None
+        if decision.saves:
+            self.conditions.obeyed(decision)
+        return decision
 
     def _count_skip(self, result: StepResult, loss_sum: float) -> None:
         state = self.state
@@ -234,60 +250,66 @@ class _Run:
             )
 
     def _record(self, stream: BatchStream) -> None:
-        state, interval = self.state, self.interval
-        now = time.perf_counter()
-        seconds = now - interval.started
-        tokens_per_second = (state.tokens - interval.tokens) / seconds
-        waited = self.world.sum(torch.tensor([stream.waited - interval.waited], dtype=torch.float64)).item()
+        state = self.state
         loss_sum, hits, items = state.interval
-        peak = peak_flops(self.world.device, self.prepared.precision)
-        self.log.record(
-            "train",
-            state.step,
-            {
-                "loss": loss_sum / items if items else math.nan,
-                self.objective.accuracy_name: hits / items if items else math.nan,
-                "lr": self.learning_rate,
-                "grad_norm": self.result.gradient_norm,
-                "tokens_per_second": tokens_per_second,
-                "samples_seen": state.samples,
-                "tokens_seen": state.tokens,
-                "skipped_steps": state.skipped,
-                "data_wait_fraction": waited / self.world.size / seconds,
-                "mfu": model_flops_utilisation(
-                    tokens_per_second, self.matrix_parameters, peak and peak * self.world.size
-                ),
-            },
-        )
+        figures = {
+            "loss": loss_sum / items if items else math.nan,
+            self.objective.accuracy_name: hits / items if items else math.nan,
+            "lr": self.learning_rate,
+            "grad_norm": self.result.gradient_norm,
+            "samples_seen": state.samples,
+            "tokens_seen": state.tokens,
+            "skipped_steps": state.skipped,
+        }
+        speed = self.interval.figures(stream, state.tokens, self.world, self.matrix_parameters, self.prepared.precision)
+        self.log.record("train", state.step, {**figures, **speed})
         state.interval = [0.0, 0.0, 0.0]
-        self.interval = _Interval(now, stream.waited, state.tokens)
+        self.interval = Interval(waited=stream.waited, tokens=state.tokens)
 
-    def _evaluate(self) -> None:
-        if self.data.evaluation is None or self.evaluated_at == self.state.step:
-            return
-        self.latest = evaluate(
-            self.engine.module,
-            self.data.evaluation,
-            self.objective,
-            self.world,
-            self.configuration.eval.samples,
-            self.configuration.batch.micro_batch,
-        )
-        self.evaluated_at = self.state.step
-        self.log.record("eval", self.state.step, self.latest)
+    def _evaluate(self, decision: Decision) -> Decision:
+        """Evaluate this step unless it has been; the decision to stop, if one is made meanwhile."""
+        state = self.state
+        if self.data.evaluation is None or self.evaluated_at == state.step:
+            return decision
+        figures, decision = self._figures(self.engine.module, self.data.evaluation, self.configuration.eval.samples)
+        state.evaluation_due = figures is None
+        if figures is None:
+            return decision
+        self.latest = figures
+        self.evaluated_at = state.step
+        self.log.record("eval", state.step, figures)
         best = self.configuration.checkpoint.best
         if best is None:
-            self.state.figures = self.latest
-        elif best.metric not in self.latest:
+            state.figures = figures
+        elif best.metric not in figures:
             raise SharedMistake(
                 f"checkpoint.best.metric is {best.metric}, which the evaluation does not give; "
-                f"it gives {', '.join(self.latest)}"
+                f"it gives {', '.join(figures)}"
             )
+        # A request that came meanwhile is acted on now, not a step later.
+        return self._ask(state.step)
 
-    def _compare_with_best(self) -> None:
+    def _figures(
+        self, model: torch.nn.Module, dataset: ShardedDataset, samples: int | None
+    ) -> tuple[dict[str, Any] | None, Decision]:
+        """Figures of a model on a data set, None if a stop cuts it short, and what was decided last."""
+        decision = Decision()
+
+        def interrupted() -> bool:
+            nonlocal decision
+            decision = self._ask()
+            return decision.stops
+
+        micro_batch = self.configuration.batch.micro_batch
+        figures = evaluate(model, dataset, self.objective, self.world, samples, micro_batch, interrupted)
+        return figures, decision
+
+    def _compare_with_best(self, decision: Decision) -> Decision:
         """Only where a checkpoint is due: one that a stop request asks for must not change which is the best."""
-        self._evaluate()
+        decision = self._evaluate(decision)
         best, state = self.configuration.checkpoint.best, self.state
+        if state.evaluation_due:
+            return decision
         value = self.latest[best.metric]
         sign = 1 if best.mode == "max" else -1
         known = state.best_value
@@ -295,45 +317,29 @@ class _Run:
         # Every constant answer has Matthews 0, say: between equals the loss decides.
         if improves or (value == known and self.latest["loss"] < state.figures["loss"]):
             state.best_step, state.best_value, state.figures = state.step, value, self.latest
+        return decision
 
     def _save(self) -> None:
-        if self.world.is_first:
-            folder = checkpoint.begin(self.folder, self.state.step)
-        folder = Path(self.world.from_first(str(folder) if self.world.is_first else None))
-        try:
-            self.engine.save(folder)
-            weights = self.engine.gather()
-            self.world.barrier()
-            if self.world.is_first:
-                export.save_model(self.model, weights, folder / "model", self.prepared.tokenizer)
-                current = self.latest if self.evaluated_at == self.state.step else {}
-                self._write_card(folder / "model", self.state, current)
-                self.log.flush()
-                checkpoint.finish(folder, self.folder, self.state)
-        except (OSError, RuntimeError) as error:
-            reason = checkpoint.reason_of_failed_write(folder, error)
-            if reason is None:
-                raise
-            raise UserError(
-                f"the checkpoint of step {self.state.step} could not be written to {folder}: {reason}; earlier ones "
-                "are whole: make room, then the same command goes on from the newest"
-            ) from error
-        if self.world.is_first:
-            checkpoint.prune(self.folder, self.configuration.checkpoint, self.state)
-        self.world.barrier()
+        def write_model(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+            export.save_model(self.model, weights, folder, self.prepared.tokenizer)
+            self._write_card(folder, self.state, self.latest if self.evaluated_at == self.state.step else {})
+
+        self.saver.save(self.engine, self.state, write_model)
 
     def _write_card(self, folder: Path, state: RunState, figures: dict[str, Any]) -> None:
         manifests = [dataset.manifest for dataset in self.data.train]
         export.write_card(folder, self.configuration, manifests, self.parameters, state, figures, self.notes)
 
-    def _finish(self) -> None:
-        """Make RUN/model from the best or the last checkpoint; read the test set once with it."""
+    def _finish(self) -> Decision:
+        """Make RUN/model from the best or the last checkpoint; read the test set once with it, unless stopped there."""
         wants_best = self.configuration.checkpoint.best is not None and self.state.best_step is not None
         step = self.state.best_step if wants_best else self.state.step
         source = checkpoint.path_of(self.folder, step)
         agree(self.world, lambda: self._refuse_damaged(source))
         if self.data.test is not None:
-            self._test(source / "model")
+            decision = self._test(source / "model")
+            if decision.stops:
+                return decision
         if self.world.is_first:
             staged = self.folder / ".model"
             shutil.rmtree(staged, ignore_errors=True)
@@ -343,19 +349,21 @@ class _Run:
             shutil.rmtree(staged)
             self.log.say(f"finished: {self.folder / 'model'} holds the model of step {step}")
         self.world.barrier()
+        return Decision()
 
     def _refuse_damaged(self, source: Path) -> None:
         reason = checkpoint.defect(source) if self.world.is_first else None
         if reason is not None:
             raise UserError(f"the checkpoint to make the model from is damaged: {reason}; longmix export has --step")
 
-    def _test(self, checkpoint_model: Path) -> None:
+    def _test(self, checkpoint_model: Path) -> Decision:
         model = self.objective.auto_class.from_pretrained(checkpoint_model).to(self.world.device)
-        figures = evaluate(
-            model, self.data.test, self.objective, self.world, None, self.configuration.batch.micro_batch
-        )
+        figures, decision = self._figures(model, self.data.test, None)
+        if figures is None:
+            return decision
         self.log.record("test", self.state.step, figures)
         self.state.figures = {
             **self.state.figures,
             **{f"test_{name}": value for name, value in figures.items()},
         }
+        return Decision()

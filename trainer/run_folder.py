@@ -16,7 +16,19 @@ CONFIG = "config.yaml"
 LOCK = ".lock"
 
 # May differ on resume: they change what is watched and kept, or how a batch is cut, not which run it is.
-FREE_KEYS = ("run.dir", "run.allow_changes", "batch.micro_batch", "data.cache", "eval", "checkpoint", "log")
+FREE_KEYS = (
+    "run.dir",
+    "run.allow_changes",
+    "run.max_hours",
+    "run.stop_at_step",
+    "run.hang_minutes",
+    "run.check_every",
+    "batch.micro_batch",
+    "data.cache",
+    "eval",
+    "checkpoint",
+    "log",
+)
 
 
 def _is_free(key: str, free: tuple[str, ...]) -> bool:

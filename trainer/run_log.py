@@ -8,41 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from longmix.data_prep.files import write_text
-
-# Peak dense matrix throughput of a device, flop/s, from the vendor's data sheets.
-_PEAK = {
-    ("V100", "fp16"): 125e12,
-    ("V100", "fp32"): 15.7e12,
-    ("A100", "bf16"): 312e12,
-    ("A100", "fp16"): 312e12,
-    ("A100", "fp32"): 19.5e12,
-    ("H100", "bf16"): 989e12,
-    ("H100", "fp16"): 989e12,
-    ("H100", "fp32"): 67e12,
-    ("H200", "bf16"): 989e12,
-    ("H200", "fp16"): 989e12,
-    ("H200", "fp32"): 67e12,
-}
-
-
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Peak flop/s of one device; None where no data sheet says (CPUs, other devices)."""
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device)
-    return next((peak for (model, kind), peak in _PEAK.items() if model in name and kind == precision), None)
-
-
-def model_flops_utilisation(tokens_per_second: float, matrix_parameters: int, peak: float | None) -> float | None:
-    """mfu = 6 x parameters outside embeddings x tokens per second / peak of all devices.
-
-    6 flop per parameter and token: 2 forward, 4 backward (Kaplan et al. 2020, section 2.1). What a mixer does beside
-    its matrices, and the output projection when it is tied to the embedding, is not counted.
-    """
-    return None if peak is None else 6 * matrix_parameters * tokens_per_second / peak
 
 
 class RunLog:

@@ -222,27 +222,12 @@ def world():
         del os.environ[name]
 
 
-class StopAfter:
-    """Stop requests that come at a given step, counted from the start of this process's part of the run."""
-
-    def __init__(self, steps):
-        self.remaining = steps
-
-    @property
-    def requested(self):
-        # Asked once in every step.
-        self.remaining -= 1
-        return None if self.remaining >= 0 else "SIGTERM"
-
-
 @pytest.fixture
 def train(world, run_values):
-    """train(folder, model type, stop_after=None, **changes) -> Outcome of a tiny in-process run."""
+    """train(folder, model type, **changes) -> Outcome of a tiny in-process run."""
     from longmix.trainer import configuration, loop
 
-    def run(folder, model_type="transformer", stop_after=None, **changes):
-        requests = StopAfter(10**9 if stop_after is None else stop_after)
-        checked = configuration.from_dict(run_values(folder, model_type, **changes), "test")
-        return loop.train(checked, world, requests)
+    def run(folder, model_type="transformer", **changes):
+        return loop.train(configuration.from_dict(run_values(folder, model_type, **changes), "test"), world)
 
     return run

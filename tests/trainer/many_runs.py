@@ -1,8 +1,8 @@
 """Runs several tiny trainings one after the other in the same ranks: `python many_runs.py JOBS.json` under RANK and
 WORLD_SIZE.
 
-JOBS.json is a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient}, "digest": true,
-"stop_after": steps}, all but the first at will; rank 0 prints one JSON line for each: how it ended, and with "digest" a
+JOBS.json is a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient}, "digest": true},
+all but the first at will; rank 0 prints one JSON line for each: how it ended, and with "digest" a
 hash of the parameters after every step.
 """
 
@@ -72,18 +72,6 @@ def poisoned(poison, rank, digests):
             cls.step = original
 
 
-class StopAfter:
-    """Stop requests that come after so many steps; asked once in each."""
-
-    def __init__(self, steps):
-        self.remaining = steps
-
-    @property
-    def requested(self):
-        self.remaining -= 1
-        return None if self.remaining >= 0 else "SIGTERM"
-
-
 def engine_steps():
     return {cls: cls.step for cls in (engine.DeepSpeedEngine, engine.AccelerateEngine)}
 
@@ -100,8 +88,7 @@ def main():
         AcceleratorState._reset_state(reset_partial_state=True)  # it refuses another precision
         with poisoned(job.get("poison"), world.rank, digests):
             try:
-                requests = StopAfter(job.get("stop_after", 10**9))
-                outcome = loop.train(configuration.from_dict(job["values"], "job"), world, requests)
+                outcome = loop.train(configuration.from_dict(job["values"], "job"), world)
                 report = {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}
             except (loop.NotFiniteError, UserError) as error:
                 report = {"error": str(error)}

@@ -86,14 +86,15 @@ def runs(start_for_module, run_values, tmp_path_factory):
             for engine, precision in RESUMED:
                 changes = {"deepspeed": engine, "precision": precision, "model.hidden_dropout_prob": 0.1}
                 changes["checkpoint.every_steps"] = 4
-                for part, stop_after in (("whole", 10**9), ("first", 2), ("rest", 10**9)):
+                for part, last in (("whole", None), ("first", 3), ("rest", None)):
                     name = "whole" if part == "whole" else "parts"
-                    add((part, engine, precision), run_values("", "s3attention", **changes), stop_after=stop_after)
+                    values = run_values("", "s3attention", **changes, **{"run.stop_at_step": last})
+                    add((part, engine, precision), values)
                     jobs[-1]["values"]["run"]["dir"] = str(root / f"{name}-{engine}-{precision}")
         for engine in ("zero0", "zero1", None):
             # Begun by two ranks, gone on with by one.
-            changes = {"deepspeed": engine, "optim.max_steps": 8, **QUIET}
-            add(("moved", engine), run_values("", **changes), stop_after=3 if ranks == 2 else 10**9)
+            changes = {"deepspeed": engine, "optim.max_steps": 8, "run.stop_at_step": 4 if ranks == 2 else None}
+            add(("moved", engine), run_values("", **changes, **QUIET))
             jobs[-1]["values"]["run"]["dir"] = str(shared / f"moved-{engine}")
         for name, last in (("nine", 12), ("ten", 13)) if ranks == 2 else ():
             changes = {"deepspeed": "zero1", "optim.max_steps": 15, "data.eval": None}

@@ -56,12 +56,17 @@ def test_defaults_are_those_of_the_documented_run_file(small):
         "warmup_steps": 100,
         "max_steps": 1000,
         "grad_clip": 1.0,
+        "skip_spikes": False,
     }
     assert values["run"] == {
         "dir": "runs/a",
         "seed": 0,
         "gradient_checkpointing": False,
         "compile": False,
+        "max_hours": None,
+        "stop_at_step": None,
+        "hang_minutes": 30.0,
+        "check_every": 1000,
         "allow_changes": [],
     }
     assert values["objective"] == {"name": "mlm", "mask_probability": 0.15, "whole_word": False}
@@ -71,6 +76,7 @@ def test_defaults_are_those_of_the_documented_run_file(small):
         "keep_every": None,
         "best": None,
         "asynchronous": False,
+        "max_failures": 3,
     }
     assert (values["precision"], values["deepspeed"]) == ("auto", "zero1")
     assert values["eval"] == {"every_steps": 200, "samples": 1000}
@@ -176,7 +182,6 @@ def test_values_out_of_range(small, override, expected):
     ("overrides", "mistake"),
     [
         (["data.cache={dir: /tmp, max_bytes: 0}"], "data.cache is for data sets on remote storage"),
-        (["checkpoint.asynchronous=true"], "checkpoint.asynchronous is true, but this version"),
         (["objective.name=mml", "data.eval=d", "checkpoint.best={metric: accuracy, mode: max}"], "objective.name is"),
         (["optim.max_steps=many", "optim.warmup_steps=2000"], "optim.max_steps is 'many'"),
     ],

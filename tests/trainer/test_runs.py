@@ -103,11 +103,11 @@ def test_export_of_a_step(finished, tmp_path, capsys):
     assert "no checkpoint of step 5; it has: 4, 6" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("stop_after", [1, 3])
-def test_a_stopped_run_goes_on_as_if_nothing_had_happened(finished, train, read_metrics, tmp_path, stop_after):
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_a_stopped_run_goes_on_as_if_nothing_had_happened(finished, train, read_metrics, tmp_path, step):
     reference, changes = finished
-    outcome = train(tmp_path / "run", "s3attention", stop_after=stop_after, **changes)
-    assert outcome.code == 75 and 0 < outcome.state.step < 6
+    outcome = train(tmp_path / "run", "s3attention", **changes, **{"run.stop_at_step": step})
+    assert outcome.code == 75 and outcome.state.step == step
     assert outcome.state.step in checkpoint.steps(tmp_path / "run") and not (tmp_path / "run" / "model").exists()
     assert train(tmp_path / "run", "s3attention", **changes).code == 0
     assert untimed(read_metrics(tmp_path / "run")) == untimed(read_metrics(reference))
@@ -120,8 +120,8 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(finished, train, read_
 def test_means_over_several_steps_survive_a_stop(train, read_metrics, tmp_path):
     changes = {"log.every_steps": 3, "checkpoint.every_steps": 2}
     train(tmp_path / "whole", **changes)
-    assert train(tmp_path / "parts", stop_after=1, **changes).code == 75
-    assert train(tmp_path / "parts", stop_after=1, **changes).code == 75
+    assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 2}).code == 75
+    assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 4}).code == 75
     assert train(tmp_path / "parts", **changes).code == 0
     assert untimed(read_metrics(tmp_path / "parts")) == untimed(read_metrics(tmp_path / "whole"))
     every = {**changes, "log.every_steps": 1}
@@ -139,7 +139,7 @@ def test_a_stop_request_does_not_change_which_checkpoint_is_best(train, read_met
         "eval.every_steps": 100,
     }
     whole = train(tmp_path / "whole", **changes)
-    assert train(tmp_path / "parts", stop_after=1, **changes).code == 75
+    assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 2}).code == 75
     parts = train(tmp_path / "parts", **changes)
     assert untimed(read_metrics(tmp_path / "parts")) == untimed(read_metrics(tmp_path / "whole"))
     assert (parts.state.best_step, parts.state.best_value) == (whole.state.best_step, whole.state.best_value)
@@ -221,7 +221,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_starts_anew(
 def test_a_damaged_checkpoint_is_passed_over_and_the_run_is_the_same(finished, train, read_metrics, tmp_path, caplog):
     reference, changes = finished
     changes = {**changes, "checkpoint.keep": 2}
-    train(tmp_path / "run", "s3attention", stop_after=4, **changes)
+    train(tmp_path / "run", "s3attention", **changes, **{"run.stop_at_step": 5})
     assert checkpoint.steps(tmp_path / "run")[-1] >= 4
     for step in checkpoint.steps(tmp_path / "run")[1:]:
         path = checkpoint.path_of(tmp_path / "run", step) / "engine.pt"
@@ -315,7 +315,7 @@ def test_ten_bad_steps_in_a_row_end_the_run_and_it_goes_on_from_the_last_checkpo
         return (loss * math.nan, sums * math.nan) if model.training else (loss, sums)
 
     changes = {"optim.max_steps": 20, "data.eval": None}
-    assert train(tmp_path / "run", stop_after=2, **changes).code == 75
+    assert train(tmp_path / "run", **changes, **{"run.stop_at_step": 3}).code == 75
     with monkeypatch.context() as patched, pytest.raises(loop.NotFiniteError, match=r"10 steps in a row"):
         patched.setattr(objectives.LabelledPositions, "forward", spoiled)
         train(tmp_path / "run", **{**changes, "checkpoint.every_steps": 100})
@@ -387,7 +387,7 @@ class Bomb:
 
 def test_a_checkpoint_of_someone_elses_runs_no_code(train, tmp_path):
     changes = {"optim.max_steps": 4, "data.eval": None}
-    train(tmp_path / "run", stop_after=1, **changes)
+    train(tmp_path / "run", **changes, **{"run.stop_at_step": 2})
     folder = checkpoint.newest(tmp_path / "run")
     torch.save({"model": Bomb(tmp_path / "exploded")}, folder / "engine.pt")
     (folder / "manifest.json").unlink()

@@ -78,7 +78,7 @@ def test_every_engine_and_way_to_cut_the_batch_takes_the_same_steps(train, read_
 def test_a_stopped_run_goes_on_as_if_nothing_had_happened(train, changes, tmp_path):
     changes = {**changes, "model.hidden_dropout_prob": 0.1}
     assert train(tmp_path / "whole", **changes).code == 0
-    assert train(tmp_path / "parts", stop_after=3, **changes).code == 75
+    assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 4}).code == 75
     assert train(tmp_path / "parts", **changes).code == 0
     whole, parts = (
         AutoModelForTokenClassification.from_pretrained(tmp_path / name / "model").state_dict()
