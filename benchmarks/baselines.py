@@ -13,7 +13,7 @@ from longmix.kernels.bands import band_slices, period_of
 
 def givens_mix(value: torch.Tensor, upper: torch.Tensor, lower: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
     """Converter by the parallel scan of its Algorithm 1, with the tokens that it drops restored (CV-1)."""
-    x = torch.view_as_complex(value)
+    x = torch.view_as_complex(value.contiguous())
     up, down = _rotations(upper), _rotations(lower)
     for order in reversed(range(upper.shape[2])):
         x = _Sweep.apply(x, *up[order], True)
