@@ -26,7 +26,8 @@ def link_mix(
                 mixed = mixed + matrix @ mixed
             pieces.append(mixed)
         padding = value.new_zeros(positions - valid, value.shape[2], dtype=torch.float64)
-        samples.append(torch.cat([*pieces, padding]))
+        # A sample without valid rows belongs to the graph, too.
+        samples.append(torch.cat([value[row, :0].double(), *pieces, padding]))
     return (torch.stack(samples) if samples else value.double()).to(value.dtype)
 
 

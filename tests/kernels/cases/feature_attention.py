@@ -24,6 +24,7 @@ CASES = {
     "one-causal": ((2, 1, 1, 2, 3), {"causal": True, "lengths": [1, 0]}, True),
     "two": ((2, 2, 2, 5, 7), {"lengths": [2, 1]}, True),
     "three": ((3, 1, 3, 4, 1), {"lengths": [3, 0, 2], "causal": True}, True),
+    "none-valid": ((2, 1, 5, 3, 2), {"lengths": [0, 0]}, True),
     "prime": ((2, 1, 61, 17, 7), {"lengths": [61, 40]}, True),
     "prime-causal": ((2, 1, 61, 17, 7), {"lengths": [61, 40], "causal": True}, True),
     "wide": ((1, 1, 70, 7, 100), {}, False),

@@ -31,6 +31,7 @@ CASES = {
     "one": ((1, 1, 1, 1), {}, True),
     "two": ((3, 2, 1, 7), {"lengths": [2, 1, 0], "orders": 2, "permuted": "shared"}, True),
     "three": ((2, 3, 1, 1), {"permuted": "each"}, True),
+    "none-valid": ((2, 5, 1, 3), {"lengths": [0, 0], "permuted": "shared"}, True),
     "prime": ((2, 19, 1, 7), {"lengths": [19, 12]}, True),
     "orders": ((2, 18, 1, 5), {"lengths": [18, 11], "orders": 2, "permuted": "each"}, True),
     "quarters": ((1, 18, 1, 3), {"hard": "quarters"}, True),

@@ -27,6 +27,7 @@ CASES = {
     "one": ((1, 1, 1, 1, 1), {"ones": True}, True),
     "two-causal": ((2, 2, 2, 5, 7), {"causal": True, "lengths": [2, 0]}, True),
     "three": ((3, 1, 3, 4, 1), {"lengths": [3, 0, 2]}, True),
+    "none-valid": ((2, 1, 5, 3, 2), {"lengths": [0, 0], "causal": True}, True),
     "prime": ((2, 1, 61, 17, 7), {"lengths": [61, 40]}, True),
     "prime-causal": ((2, 1, 61, 17, 7), {"lengths": [61, 40], "causal": True}, True),
     "wide-causal": ((1, 2, 99, 33, 100), {"causal": True}, False),

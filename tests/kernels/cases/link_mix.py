@@ -22,6 +22,7 @@ CASES = {
     "one": ((1, 1, 1, 1, 2), {}, True),
     "two": ((2, 2, 7, 2, 3), {"lengths": [2, 1]}, True),
     "three": ((3, 3, 4, 2, 3), {"lengths": [3, 0, 2]}, True),
+    "none-valid": ((1, 5, 3, 2, 2), {"lengths": [0]}, True),
     "blocks": ((1, 35, 40, 2, 2), {}, True),
     "ragged": ((2, 17, 5, 3, 4), {"lengths": [17, 12]}, True),
     "dropped": ((2, 17, 5, 2, 4), {"lengths": [17, 12], "wrap": False}, True),

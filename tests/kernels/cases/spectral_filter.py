@@ -19,6 +19,7 @@ CASES = {
     "one": ((1, 1, 1, 1), {}, True),
     "two": ((2, 2, 7, 8), {"lengths": [2, 1]}, True),
     "three": ((3, 3, 4, 5), {"segments": 2, "lengths": [3, 0, 2]}, True),
+    "none-valid": ((2, 5, 3, 8), {"lengths": [0, 0]}, True),
     "prime": ((2, 61, 64, 128), {"segments": 8, "lengths": [61, 40]}, False),
     "wide": ((1, 99, 100, 99), {}, False),
     "longer-period": ((2, 37, 6, 200), {"segments": 1, "lengths": [37, 0]}, False),
