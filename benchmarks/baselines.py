@@ -18,7 +18,7 @@ def givens_mix(value: torch.Tensor, upper: torch.Tensor, lower: torch.Tensor, ph
     for order in reversed(range(upper.shape[2])):
         x = _Sweep.apply(x, *up[order], True)
         x = _Sweep.apply(x, *down[order], False)
-    x = x * torch.polar(torch.ones_like(phase), phase).transpose(1, 2)[..., None]
+    x = _Turn.apply(x, torch.polar(torch.ones_like(phase), phase).transpose(1, 2)[..., None])
     for order in range(upper.shape[2]):
         x = _Sweep.apply(x, *_inverse(*down[order]), True)
         x = _Sweep.apply(x, *_inverse(*up[order]), False)
@@ -53,20 +53,45 @@ class _Sweep(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, gradient):
         x, carries, diagonal, other = ctx.saved_tensors
-        carried, result = _sweep(gradient.contiguous(), *_inverse(diagonal, other), not ctx.upwards)
+        # Conjugated as a whole: inner products of x with the gradient then take no conjugate of either.
+        gradient = _conjugate(gradient)
+        carried, result = _sweep(gradient, diagonal, -torch.conj_physical(other), not ctx.upwards)
         # What each rotation read, and the gradients of what it wrote.
         if ctx.upwards:
             first, second, to_first, to_second = x, carries, carried, gradient
         else:
             first, second, to_first, to_second = carries, x, gradient, carried
         first, second, to_first, to_second = first[:, :-1], second[:, 1:], to_first[:, :-1], to_second[:, 1:]
-        of_diagonal = _inner(first, to_first) + _inner(to_second, second)
-        of_other = _inner(second, to_first) - _inner(to_second, first)
-        return result, of_diagonal, of_other, None
+        products = torch.empty_like(first)
+        of_diagonal = _dot(first, to_first, products).conj() + _dot(second, to_second, products)
+        of_other = _dot(second, to_first, products).conj() - _dot(first, to_second, products)
+        return result.conj(), of_diagonal, of_other, None
 
 
-def _inner(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vecdot(left, right).unsqueeze(-1)
+class _Turn(torch.autograd.Function):
+    """x (B, N, H, d) times factors (B, N, H, 1)."""
+
+    @staticmethod
+    def forward(ctx, x, factors):
+        ctx.save_for_backward(x, factors)
+        return x * factors
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        x, factors = ctx.saved_tensors
+        gradient = _conjugate(gradient)
+        return (gradient * factors).conj(), _dot(x, gradient, torch.empty_like(x)).conj()
+
+
+def _conjugate(gradient: torch.Tensor) -> torch.Tensor:
+    """Costs nothing where the gradient is a mere mark on its conjugate."""
+    return gradient.conj().resolve_conj()
+
+
+def _dot(left: torch.Tensor, right: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
+    """Sums over the last axis; `products` is memory to use."""
+    return torch.mul(left, right, out=products).sum(-1, keepdim=True)
 
 
 def _sweep(
