@@ -101,19 +101,6 @@ def test_half_precision_is_computed_in_fp32(dtype, monkeypatch):
     assert relative_rms(result, truth) < 2**-8
 
 
-def test_the_environment_chooses(monkeypatch):
-    monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
-    assert ops.implementation("spectral_filter", "cpu") == "portable"
-    for value, name in (("auto", "portable"), ("portable", "portable"), ("reference", "reference")):
-        monkeypatch.setenv("LONGMIX_KERNELS", value)
-        assert ops.implementation("spectral_filter", torch.device("cpu")) == name
-    monkeypatch.setenv("LONGMIX_KERNELS", "fast")
-    with pytest.raises(ValueError, match="LONGMIX_KERNELS is 'fast'; allowed: auto, reference, portable"):
-        ops.spectral_filter(*inputs(1, 4, 4, 4), 4)
-    with pytest.raises(ValueError, match="spectral_filtre"):
-        ops.implementation("spectral_filtre", "cpu")
-
-
 @pytest.mark.parametrize(
     ("n_fft", "segments", "message"),
     [(8, None, "at most n_fft"), (16, 3, "divisors of the 4 channels"), (20, 2, "spectrum has shape")],

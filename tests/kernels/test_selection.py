@@ -1,0 +1,92 @@
+"""Which implementation runs, and why another one cannot."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from longmix.kernels import ops, selection
+from longmix.kernels.selection import OPERATIONS
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_chosen(monkeypatch):
+    """Every test asks anew what can run."""
+    monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
+    selection._obstacle.cache_clear()
+    yield
+    selection._obstacle.cache_clear()
+
+
+@pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - {"spectral_filter"}))
+@pytest.mark.parametrize(
+    ("name", "device", "reason"),
+    [
+        ("cpu", "cuda", "it is for the CPU, not for cuda"),
+        ("triton", "cpu", "triton needs a GPU, not cpu, or its interpreter"),
+        ("triton", "cuda", "triton is not installed"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_the_reason(operation, name, device, reason, monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", name)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    if "not installed" in reason:
+        monkeypatch.setitem(sys.modules, "triton", None)
+    elif name == "triton":
+        pytest.importorskip("triton")
+    with pytest.raises(ValueError, match=f"LONGMIX_KERNELS is '{name}', but {operation} cannot run so: {reason}"):
+        ops.implementation(operation, device)
+
+
+@pytest.mark.parametrize("name", ["cpu", "triton"])
+def test_what_there_is_not_is_refused(name, monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", name)
+    with pytest.raises(ValueError, match=f"spectral_filter cannot run so: it has no {name} implementation"):
+        ops.spectral_filter(torch.zeros(1, 4, 2), torch.zeros(3, 2, 2), 4)
+
+
+def test_other_choices_are_refused(monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "fast")
+    with pytest.raises(ValueError, match="LONGMIX_KERNELS is 'fast'; allowed: auto, reference, portable, cpu, triton"):
+        ops.spectral_filter(torch.zeros(1, 4, 2), torch.zeros(3, 2, 2), 4)
+    with pytest.raises(ValueError, match="operation 'spectral_filtre' is unknown; allowed: feature_attention, "):
+        ops.implementation("spectral_filtre", "cpu")
+
+
+def test_plain_pytorch_is_chosen_by_itself_where_kernels_cannot_run():
+    for operation in OPERATIONS:
+        assert ops.implementation(operation, "cuda") == "portable"
+    assert ops.implementation("spectral_filter", "cpu") == "portable"
+
+
+@pytest.mark.parametrize("choice", ["auto", "reference", "portable", "cpu"])
+def test_choices(choice, monkeypatch, require_or_skip):
+    if reason := selection.obstacle("link_mix", "cpu", "cpu"):
+        require_or_skip("compiler", reason)
+    monkeypatch.setenv("LONGMIX_KERNELS", choice)
+    assert ops.implementation("link_mix", torch.device("cpu")) == {"auto": "cpu"}.get(choice, choice)
+
+
+def test_everything_runs_without_triton():
+    code = """
+import sys
+sys.modules["triton"] = None
+import torch
+from longmix.kernels import ops
+rows, taps = torch.randn(2, 6, 4, requires_grad=True), torch.randn(4, 4)
+features = rows.exp().view(2, 1, 6, 4)
+angles, more = torch.randn(2, 1, 1, 5, 3), {"lengths": torch.tensor([6, 3])}
+results = [
+    ops.feature_attention(features, features, features, **more),
+    ops.linear_attention(features, features, features, causal=True, **more),
+    ops.givens_mix(rows.view(2, 6, 1, 2, 2), angles, angles, torch.randn(2, 1, 6), **more),
+    ops.link_mix(rows, torch.randn(2, 6, 2, 3), torch.arange(6).view(2, 3), **more),
+    ops.spectral_filter(rows, torch.randn(5, 4, 2), 8, **more),
+    ops.wavelet_synthesis(ops.wavelet_analysis(rows, taps, 1, **more), taps, 1, 6, **more),
+    ops.lifting_synthesis(ops.lifting_analysis(rows, taps, taps, 1, **more), taps, taps, 1, 6, **more),
+]
+sum(result.sum() for result in results).backward()
+assert rows.grad.isfinite().all()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
