@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import reprlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
+from longmix.data_prep.manifest_fields import first_mistake
+from longmix.data_prep.remote import RemoteFolder, is_remote
 
 FILE_NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -48,40 +51,66 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Manifest":
-        """Read and check `folder/manifest.json`, and that every shard is there with its size.
+        """Read and check the manifest of a folder, or of a URL; in a folder, every shard must be there with its size.
 
-        Raises `UserError` if the folder or its manifest is missing, if the manifest is damaged or of another schema,
-        or if a shard is missing or was cut short.
+        Raises `UserError` if the folder or its manifest is missing, if the manifest is damaged, of another schema or
+        contradicts itself, or if a shard is missing or was cut short.
         """
+        if is_remote(folder):
+            remote = RemoteFolder(str(folder))
+            try:
+                return cls.parse(remote.read(FILE_NAME), f"{remote.url}/{FILE_NAME}")
+            except FileNotFoundError:
+                raise UserError(f"{remote.url} holds no {FILE_NAME}: it is no data set, or the URL is wrong") from None
         folder = Path(folder)
         path = folder / FILE_NAME
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(_missing(folder)) from None
-        try:
-            values = json.loads(text)
-        except ValueError as error:
-            raise UserError(f"{path} is not valid JSON ({error}): prepare the data set again") from None
-        version = values.get("schema_version") if isinstance(values, dict) else None
-        if version != SCHEMA_VERSION:
-            raise UserError(
-                f"{path}: schema_version is {version!r}, this longmix reads {SCHEMA_VERSION}: "
-                "prepare the data set again, or use the longmix that made it"
-            )
-        names = {item.name: item for item in dataclasses.fields(cls)}
-        unknown = sorted(set(values) - set(names))
-        absent = sorted(name for name, item in names.items() if _is_required(item) and name not in values)
-        if unknown or absent:
-            raise UserError(f"{path}: unknown fields {unknown}, missing fields {absent}: prepare the data set again")
-        manifest = cls(**values)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from None
+        manifest = cls.parse(text, str(path))
         for shard in manifest.shards:
             shard_path = folder / shard["file"]
-            size = shard_path.stat().st_size if shard_path.is_file() else None
+            size = _size(shard_path)
             if size != shard["bytes"]:
                 found = "is missing" if size is None else f"has {size} bytes"
                 raise UserError(f"{shard_path} {found}, {path} says {shard['bytes']} bytes: copy or prepare it again")
         return manifest
+
+    @classmethod
+    def parse(cls, text: bytes, origin: str) -> "Manifest":
+        """The manifest in `text`, checked; `origin` says in messages where it is from. Raises `UserError`."""
+        try:
+            values = json.loads(text)
+            json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair could not be written anywhere
+        except (ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{origin} is not valid JSON ({reason}): prepare the data set again") from None
+        version = values.get("schema_version") if isinstance(values, dict) else None
+        if type(version) is not int or version != SCHEMA_VERSION:
+            raise UserError(
+                f"{origin}: schema_version is {reprlib.repr(version)}, this longmix reads {SCHEMA_VERSION}: "
+                "prepare the data set again, or use the longmix that made it"
+            )
+        names = {item.name: item for item in dataclasses.fields(cls)}
+        unknown = reprlib.repr(sorted(set(values) - set(names)))
+        absent = sorted(name for name, item in names.items() if _is_required(item) and name not in values)
+        if unknown != "[]" or absent:
+            raise UserError(f"{origin}: unknown fields {unknown}, missing fields {absent}: prepare the data set again")
+        mistake = first_mistake(values)
+        if mistake is not None:
+            raise UserError(f"{origin}: {mistake}: prepare or copy the data set again")
+        return cls(**values)
+
+
+def _size(path: Path) -> int | None:
+    """Bytes of a file; None if there is none that this user can see."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None
 
 
 def _is_required(item: dataclasses.Field) -> bool:

@@ -225,6 +225,7 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
         ("batch.micro_batch", batch.micro_batch, 1),
         ("optim.warmup_steps", optim.warmup_steps, 0),
         ("optim.max_steps", optim.max_steps, 1),
+        ("data.cache.max_bytes", data.cache.max_bytes, 1),
         ("eval.every_steps", configuration.eval.every_steps, 1),
         ("eval.samples", configuration.eval.samples, 1),
         ("checkpoint.every_steps", configuration.checkpoint.every_steps, 1),
@@ -295,11 +296,7 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
         check(isinstance(source, str) and source != "", "model.from", text)
     for key, reason in _DECIDED_ELSEWHERE.items():
         check(key not in configuration.model, f"model.{key}", f"has no place in a run file ({reason}); remove it")
-    check(
-        data.cache == CacheSection(),
-        "data.cache",
-        "is for data sets on remote storage, which this version cannot read; leave dir and max_bytes null",
-    )
+    check(data.cache.dir != "", "data.cache.dir", "is empty; name a folder on this machine's own disk, or null")
     check(
         configuration.checkpoint.best is None or data.eval is not None,
         "checkpoint.best",

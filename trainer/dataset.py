@@ -1,54 +1,92 @@
-"""Reading samples by index from a folder of Parquet shards."""
+"""Reading samples by index from a folder of Parquet shards, here or on remote storage."""
 
 from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.remote import RemoteFolder, is_remote
 
+from .configuration import CacheSection
 from .order import WINDOW_SAMPLES
+from .shard_cache import ShardCache
+from .shard_check import Column, check_columns, check_footer, check_group
 
 # Decoded samples kept in memory: twice what the order shuffles among each other at a time.
 CACHED_SAMPLES = 2 * WINDOW_SAMPLES
-OPEN_SHARDS = 128
+KEPT_FOOTERS = 128
+# Copies of remote shards made at the same time.
+COPIERS = 8
+# Other processes that share a small cache may evict a copy before it is opened; each attempt makes it anew.
+_EVICTIONS = 10
+_DAMAGES = (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException)
+Result = TypeVar("Result")
 
 
 class ShardedDataset:
     """A prepared data set: `read` gives any samples by index, decoding whole row groups and keeping recent ones.
 
     Args:
-        folder: a folder with `manifest.json`.
+        folder: a folder with `manifest.json`, or its URL.
+        cache: where copies of remote shards are kept.
 
     Raises:
         UserError: the folder is no complete data set (see `Manifest.load`).
     """
 
-    def __init__(self, folder: str):
-        self.folder = Path(folder)
+    def __init__(self, folder: str, cache: CacheSection | None = None):
+        self.folder = folder
         self.manifest = Manifest.load(folder)
         self.samples = sum(shard["samples"] for shard in self.manifest.shards)
         if self.samples == 0:
             raise UserError(f"{folder}: the data set holds no sample")
-        self._shard_ends = np.cumsum([shard["samples"] for shard in self.manifest.shards])
-        self._open: OrderedDict[int, tuple[pq.ParquetFile, np.ndarray]] = OrderedDict()
-        self._groups: OrderedDict[tuple[int, int], dict[str, Any]] = OrderedDict()
+        check_columns(folder, self.manifest)
+        self._remote = RemoteFolder(folder) if is_remote(folder) else None
+        self._cache = ShardCache(cache or CacheSection()) if is_remote(folder) else None
+        self._copied: set[int] = set()
+        self._shard_starts = np.cumsum([0, *(shard["samples"] for shard in self.manifest.shards)])
+        self._footers: OrderedDict[int, tuple[pq.FileMetaData, np.ndarray]] = OrderedDict()
+        self._groups: OrderedDict[tuple[int, int], dict[str, Column]] = OrderedDict()
         self._cached = 0
 
     def __len__(self) -> int:
         return self.samples
 
-    def read(self, indices: np.ndarray) -> list[dict[str, Any]]:
-        """Samples in the order of `indices`: {column: array of its ragged length, or a number}."""
-        shards = np.searchsorted(self._shard_ends, indices, side="right")
-        return [self._sample(int(shard), int(index)) for shard, index in zip(shards, indices, strict=True)]
+    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(shard, row in it) of samples, without reading anything."""
+        shards = np.searchsorted(self._shard_starts, indices, side="right") - 1
+        return shards, indices - self._shard_starts[shards]
 
-    def _sample(self, shard: int, index: int) -> dict[str, Any]:
-        row = index - (int(self._shard_ends[shard - 1]) if shard else 0)
-        group_ends = self._file(shard)[1]
+    def read(self, indices: np.ndarray) -> list[dict[str, Any]]:
+        """Samples in the order of `indices`: {column: array of its ragged length, or a number}.
+
+        Raises:
+            UserError: a shard cannot be read, or is not what the manifest says.
+        """
+        return [
+            self._sample(shard, row)
+            for shard, row in zip(*(part.tolist() for part in self.locate(indices)), strict=True)
+        ]
+
+    def fetch(self, indices: np.ndarray) -> None:
+        """Have the shards of these samples copied here, several at a time, if they are remote."""
+        if self._remote is None:
+            return
+        wanted = sorted(set(self.locate(indices)[0].tolist()) - self._copied)
+        if wanted:
+            with ThreadPoolExecutor(COPIERS) as copiers:
+                list(copiers.map(self._copy, wanted))
+            self._copied.update(wanted)
+
+    def _sample(self, shard: int, row: int) -> dict[str, Any]:
+        group_ends = self._footer(shard)[1]
         group = int(np.searchsorted(group_ends, row, side="right"))
         row -= int(group_ends[group - 1]) if group else 0
         sample = {}
@@ -56,49 +94,94 @@ class ShardedDataset:
             sample[name] = values[row] if offsets is None else values[offsets[row] : offsets[row + 1]]
         return sample
 
-    def _file(self, shard: int) -> tuple[pq.ParquetFile, np.ndarray]:
-        if shard in self._open:
-            self._open.move_to_end(shard)
-            return self._open[shard]
-        path = self.folder / self.manifest.shards[shard]["file"]
-        try:
-            file = pq.ParquetFile(path, page_checksum_verification=True)
-        except (OSError, ValueError) as error:
-            raise _damaged(path, error) from None
-        rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        self._open[shard] = file, np.cumsum(rows)
-        if len(self._open) > OPEN_SHARDS:
-            self._open.popitem(last=False)[1][0].close()
-        return self._open[shard]
+    def _footer(self, shard: int) -> tuple[pq.FileMetaData, np.ndarray]:
+        if shard in self._footers:
+            self._footers.move_to_end(shard)
+            return self._footers[shard]
 
-    def _group(self, shard: int, group: int) -> dict[str, Any]:
+        def read(path: Path) -> pq.FileMetaData:
+            with pq.ParquetFile(path) as file:
+                check_footer(file.metadata, self.manifest.shards[shard]["samples"], self.manifest)
+                return file.metadata
+
+        metadata = self._reading(shard, read)
+        rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        self._footers[shard] = metadata, np.cumsum(rows)
+        if len(self._footers) > KEPT_FOOTERS:
+            self._footers.popitem(last=False)
+        return self._footers[shard]
+
+    def _group(self, shard: int, group: int) -> dict[str, Column]:
         key = (shard, group)
         if key in self._groups:
             self._groups.move_to_end(key)
             return self._groups[key]
-        try:
-            table = self._file(shard)[0].read_row_group(group, use_threads=False).combine_chunks()
-        except (OSError, ValueError) as error:
-            raise _damaged(self.folder / self.manifest.shards[shard]["file"], error) from None
-        columns = {}
-        for name in self.manifest.columns:
-            array = table.column(name).chunk(0)
-            if self.manifest.columns[name]["shape"]:
-                columns[name] = array.flatten().to_numpy(), array.offsets.to_numpy() - array.offsets[0].as_py()
-            else:
-                columns[name] = array.to_numpy(), None
-        self._groups[key] = columns
-        self._cached += table.num_rows
+        metadata = self._footer(shard)[0]
+
+        def read(path: Path) -> dict[str, Column]:
+            # Open for this one reading: so a copy that is evicted takes no room any more.
+            with pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True) as file:
+                columns = _decode(file.read_row_group(group, use_threads=False).combine_chunks())
+            check_group(columns, self.manifest)
+            return columns
+
+        self._groups[key] = self._reading(shard, read)
+        self._cached += metadata.row_group(group).num_rows
         while self._cached > CACHED_SAMPLES and len(self._groups) > 1:
-            oldest, dropped = self._groups.popitem(last=False)
-            self._cached -= self._rows_of(*oldest, dropped)
-        return columns
+            self._cached -= _rows(self._groups.popitem(last=False)[1])
+        return self._groups[key]
 
-    def _rows_of(self, shard: int, group: int, columns: dict[str, Any]) -> int:
-        values, offsets = next(iter(columns.values()))
-        return len(values) if offsets is None else len(offsets) - 1
+    def _reading(self, shard: int, work: Callable[[Path], Result]) -> Result:
+        """`work` on the shard's file; of a remote one that is damaged here a new copy is made, once."""
+        entry = self.manifest.shards[shard]
+        if self._remote is None:
+            path = Path(self.folder) / entry["file"]
+            try:
+                return work(path)
+            except _DAMAGES as error:
+                raise _damaged(path, error) from None
+        was_damaged = False
+        for _ in range(_EVICTIONS):
+            path = self._copy(shard)
+            try:
+                return work(path)
+            except FileNotFoundError:
+                continue
+            except _DAMAGES as error:
+                if was_damaged:
+                    raise _damaged(f"{self._remote.url}/{entry['file']}", error) from None
+                was_damaged = True
+                self._cache.drop(entry)
+        raise UserError(
+            f"{path} was evicted {_EVICTIONS} times before it could be read: raise data.cache.max_bytes, "
+            "or give the processes caches of their own"
+        )
+
+    def _copy(self, shard: int) -> Path:
+        return self._cache.fetch(self._remote, self.manifest.shards[shard])
 
 
-def _damaged(path: Path, error: Exception) -> UserError:
+def _decode(table: pa.Table) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for name in table.column_names:
+        array = table.column(name).chunk(0)
+        if array.null_count:
+            raise ValueError(f"column {name} holds nulls")
+        if pa.types.is_list(array.type):
+            values = array.flatten()
+            if values.null_count:
+                raise ValueError(f"column {name} holds nulls")
+            columns[name] = values.to_numpy(), array.offsets.to_numpy() - array.offsets[0].as_py()
+        else:
+            columns[name] = array.to_numpy(zero_copy_only=False), None
+    return columns
+
+
+def _rows(columns: dict[str, Column]) -> int:
+    values, offsets = next(iter(columns.values()))
+    return len(values) if offsets is None else len(offsets) - 1
+
+
+def _damaged(path: Path | str, error: Exception) -> UserError:
     reason = " ".join(str(error).split())
-    return UserError(f"{path} cannot be read as Parquet ({reason}): prepare or copy it again")
+    return UserError(f"{path} cannot be read as a shard ({reason}): prepare or copy it again")

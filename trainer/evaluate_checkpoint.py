@@ -8,8 +8,9 @@ import transformers
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import load_tokenizer
 
-from . import distributed, export
+from . import distributed
 from .configuration import ObjectiveSection
+from .data_tokenizer import tokenizer_folder
 from .dataset import ShardedDataset
 from .evaluation import evaluate
 from .loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
@@ -24,7 +25,7 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     """
     config = load_config(checkpoint)
     dataset = ShardedDataset(data)
-    folder = export.tokenizer_folder(data, dataset.manifest)
+    folder = tokenizer_folder(data, dataset.manifest)
     _check_vocabulary(checkpoint, config, data, dataset, folder)
     if (dataset.manifest.num_labels or 0) > config.num_labels:
         raise UserError(

@@ -27,11 +27,6 @@ CARD = "README.md"
 LOAD_WITH_LONGMIX = "Load it after `import longmix.modeling`."
 
 
-def tokenizer_folder(data: str, manifest: Manifest) -> Path | None:
-    """Where a data set's tokenizer lies; None without one."""
-    return None if manifest.tokenizer is None else Path(data) / manifest.tokenizer["path"]
-
-
 def save_model(
     model: transformers.PreTrainedModel, state: dict[str, torch.Tensor], folder: Path, tokenizer: Path | None
 ) -> None:

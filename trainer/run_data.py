@@ -47,7 +47,7 @@ def open_data(configuration: RunConfiguration) -> RunData:
     for path in dict.fromkeys([*(source.path for source in sources), section.eval, section.test]):
         if path is not None:
             with mistakes:
-                opened[path] = ShardedDataset(path)
+                opened[path] = ShardedDataset(path, section.cache)
     for path, dataset in opened.items():
         with mistakes:
             _refuse_other_kind(path, dataset.manifest, *next(iter(opened.items())))

@@ -13,8 +13,8 @@ from longmix.data_prep.tokenizer import load_tokenizer
 
 from . import deepspeed_config
 from .configuration import RunConfiguration
+from .data_tokenizer import tokenizer_folder
 from .distributed import resolve_precision
-from .export import tokenizer_folder
 from .loading import has_other_vocabulary
 from .mistakes import Mistakes
 from .model import FROM, build_model, model_configuration
@@ -71,7 +71,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
     first = configuration.data.sources()[0].path
     if manifest is not None:
         with mistakes:
-            tokenizer = tokenizer_folder(first, manifest)
+            tokenizer = tokenizer_folder(first, manifest, configuration.data.cache)
             objective = make_objective(
                 configuration.objective, configuration.run.seed, manifest, _tokenizer_loader(tokenizer)
             )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from .dataset import ShardedDataset
@@ -90,6 +91,8 @@ class BatchStream:
     def prepare(self, step: int) -> StepBatch:
         """This rank's share of step number `step` (0-based)."""
         draw = self.order.share_of_rank(step * self.batch_samples, self.batch_samples, self.rank, self.world_size)
+        for source in np.unique(draw.source).tolist():
+            self.datasets[source].fetch(draw.sample[draw.source == source])
         micro_batches = []
         tokens = 0
         for first in range(0, len(draw), self.micro_batch):

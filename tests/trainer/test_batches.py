@@ -80,7 +80,7 @@ def test_random_access_equals_sequential_reading_over_all_borders(sharded):
 def test_the_cache_drops_the_longest_unused_row_groups(sharded, monkeypatch):
     folder, _ = sharded
     monkeypatch.setattr(datasets, "CACHED_SAMPLES", 40)
-    monkeypatch.setattr(datasets, "OPEN_SHARDS", 1)
+    monkeypatch.setattr(datasets, "KEPT_FOOTERS", 1)
     dataset = ShardedDataset(str(folder))
     reads = []
     whole = pq.ParquetFile.read_row_group
@@ -97,8 +97,8 @@ def test_the_cache_drops_the_longest_unused_row_groups(sharded, monkeypatch):
     generator = np.random.default_rng(4)
     for index in generator.integers(0, 150, 300):
         assert dataset.read(np.asarray([index]))[0]["labels"] == index
-        assert sum(dataset._rows_of(*key, group) for key, group in dataset._groups.items()) == dataset._cached <= 56
-        assert len(dataset._open) == 1
+        assert sum(map(datasets._rows, dataset._groups.values())) == dataset._cached <= 56
+        assert len(dataset._footers) == 1
 
 
 def test_missing_short_and_damaged_shards_are_the_users_to_mend(sharded):
@@ -112,7 +112,7 @@ def test_missing_short_and_damaged_shards_are_the_users_to_mend(sharded):
     with pytest.raises(UserError, match=r"shard-00001.parquet is missing"):
         ShardedDataset(str(folder))
     shard.write_bytes(b"x" * len(whole))
-    with pytest.raises(UserError, match=r"shard-00001.parquet cannot be read as Parquet"):
+    with pytest.raises(UserError, match=r"shard-00001.parquet cannot be read as a shard"):
         ShardedDataset(str(folder)).read(np.asarray([80]))
     # The footer is whole, the pages are not.
     shard.write_bytes(whole[:4] + b"\0" * 900 + whole[904:])

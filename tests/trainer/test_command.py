@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ import sys
 import pytest
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import sha256_of_folder
 from longmix.kernels import selection
 from longmix.trainer import doctor, evaluate_checkpoint
 from longmix.trainer.cli import main
@@ -254,7 +254,8 @@ def test_data_of_another_tokenizer_is_refused(word_model, write_run_file, capsys
     train_tokenizer(
         ["old cats see the red house as dogs do"] * 40, tmp_path / "other", vocab_size=size, model_max_length=16
     )
-    for name, folder in (("same", word_model), ("foreign", tmp_path / "other")):
+    shutil.copytree(word_model.parent / "tokenizer", tmp_path / "own")
+    for name, tokenizer in (("same", "own"), ("foreign", "other")):
         columns = {"input_ids": {"dtype": "int32", "shape": [None]}}
         write_dataset(
             tmp_path / name,
@@ -267,7 +268,7 @@ def test_data_of_another_tokenizer_is_refused(word_model, write_run_file, capsys
             mask_token_id=4,
             special_token_ids=[0, 1, 2, 3, 4],
             sequence_length=16,
-            tokenizer={"path": os.path.relpath(folder, tmp_path / name), "sha256": ""},
+            tokenizer={"path": f"../{tokenizer}", "sha256": sha256_of_folder(tmp_path / tokenizer)},
         )
     assert main(["evaluate", str(word_model), "--data", str(tmp_path / "same")]) == 0
     capsys.readouterr()

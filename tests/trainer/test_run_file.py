@@ -181,7 +181,8 @@ def test_values_out_of_range(small, override, expected):
 @pytest.mark.parametrize(
     ("overrides", "mistake"),
     [
-        (["data.cache={dir: /tmp, max_bytes: 0}"], "data.cache is for data sets on remote storage"),
+        (["data.cache={dir: /tmp, max_bytes: 0}"], "data.cache.max_bytes is 0, but must be at least 1"),
+        (["data.cache={dir: ''}"], "data.cache.dir is empty"),
         (["objective.name=mml", "data.eval=d", "checkpoint.best={metric: accuracy, mode: max}"], "objective.name is"),
         (["optim.max_steps=many", "optim.warmup_steps=2000"], "optim.max_steps is 'many'"),
     ],

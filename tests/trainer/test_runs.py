@@ -418,5 +418,5 @@ def test_a_shard_that_turns_out_damaged_ends_the_run_with_the_users_mistake(trai
     shard = tmp_path / "set" / "shard-00000.parquet"
     contents = shard.read_bytes()
     shard.write_bytes(contents[:4] + bytes(200) + contents[204:])
-    with pytest.raises(UserError, match=r"shard-00000\.parquet cannot be read as Parquet"):
+    with pytest.raises(UserError, match=r"shard-00000\.parquet cannot be read as a shard"):
         train(tmp_path / "run", **{"data.train": str(tmp_path / "set"), "data.eval": None})

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,9 @@ SMALLEST_TRAIN = 10
 DEFAULT_LENGTH = 128  # as in BERT's own GLUE runs
 SHORTEST = 8
 BATCH = 1000  # texts per tokenizer call
-FORMAT = 1  # raise it when the same examples are to be encoded anew
+FORMAT = 2  # raise it when the same examples are to be encoded anew
 RECORD = "prepared.json"
+TOKENIZER = "tokenizer"
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,9 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     if record.is_file() and json.loads(record.read_text(encoding="utf-8")).get("fingerprint") == fingerprint:
         return encoded
     record.unlink(missing_ok=True)
+    # A copy: a data set names no tokenizer but one beside it.
+    shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
+    shutil.copytree(tokenizer_folder, folder / TOKENIZER)
     rule = (
         f"{len(selection_rows)} of {len(data.train)} training examples, drawn with seed {SELECTION_SEED}"
         f"{'' if data.task.regression else ', stratified by class'}"
@@ -177,7 +181,7 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
             pad_token_id=encoder.tokenizer.pad_token_id,
             mask_token_id=encoder.tokenizer.mask_token_id,
             special_token_ids=sorted({token for token in special if token is not None}),
-            tokenizer={"path": os.path.relpath(tokenizer_folder, folder / name), "sha256": tokenizer_hash},
+            tokenizer={"path": f"../{TOKENIZER}", "sha256": tokenizer_hash},
             sequence_length=encoder.max_length,
             num_labels=len(data.task.label_names) or None,
             label_names=list(data.task.label_names) or None,

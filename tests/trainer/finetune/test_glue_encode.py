@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tokenizer import encode, load_tokenizer
 from longmix.trainer.dataset import ShardedDataset
@@ -133,7 +134,8 @@ def test_data_sets_on_disk(tmp_path, tokenizer_folder):
     train, selection = Manifest.load(tmp_path / "data" / "train"), Manifest.load(tmp_path / "data" / "selection")
     assert (train.samples, selection.samples, train.num_labels) == (36, 4, 2)
     assert train.label_names == ["entailment", "not_entailment"]
-    assert (tmp_path / "data" / "train" / train.tokenizer["path"]).resolve() == tokenizer_folder.resolve()
+    assert train.tokenizer == {"path": "../tokenizer", "sha256": sha256_of_folder(tokenizer_folder)}
+    assert sha256_of_folder(tmp_path / "data" / "tokenizer") == train.tokenizer["sha256"]
     assert "4 of 40 training examples" in selection.split_rule
     dataset = ShardedDataset(str(tmp_path / "data" / "dev"))
     rows = dataset.read(np.arange(5))

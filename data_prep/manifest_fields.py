@@ -1,0 +1,144 @@
+"""What the fields of a manifest may hold. It is a file like any other: damaged, edited by hand, or made to mislead."""
+
+import re
+import reprlib
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+LARGEST_COUNT = 2**62
+LARGEST_SIZE = 2**31 - 1
+DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64")
+# A shard's name is joined to the folder: nothing in it may lead elsewhere.
+_FILE_NAME = re.compile(r"\w[\w.=+-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHARD_FIELDS = ("file", "samples", "bytes", "sha256")
+
+
+def first_mistake(values: dict[str, Any]) -> str | None:
+    """What is wrong with the fields of a manifest: the first mistake, in words, or None."""
+    return next(_mistakes(values), None)
+
+
+def _mistakes(values: dict[str, Any]) -> Iterator[str]:
+    for name in ("split", "split_rule"):
+        if not isinstance(values[name], str):
+            yield f"{name} is {_shown(values[name])}, but must be a text"
+    if not isinstance(values.get("packing"), str | None):
+        yield f"packing is {_shown(values['packing'])}, but must be a text or null"
+    if not isinstance(values.get("report", {}), dict):
+        yield f"report is {_shown(values['report'])}, but must be a map"
+    for name, least, most in (
+        ("samples", 0, LARGEST_COUNT),
+        ("tokens", 0, LARGEST_COUNT),
+        ("vocab_size", 1, LARGEST_SIZE),
+        ("sequence_length", 1, LARGEST_SIZE),
+        ("num_labels", 1, LARGEST_SIZE),
+    ):
+        value = values.get(name)
+        if value is not None and not _is_count(value, least, most):
+            yield f"{name} is {_shown(value)}, but must be a whole number from {least} to {most}, or null"
+    yield from _mistakes_of_ids(values)
+    yield from _mistakes_of_labels(values)
+    yield from _mistakes_of_columns(values["columns"])
+    yield from _mistakes_of_tokenizer(values.get("tokenizer"))
+    yield from _mistakes_of_shards(values.get("shards", []), values.get("samples"))
+
+
+def _mistakes_of_ids(values: dict[str, Any]) -> Iterator[str]:
+    vocabulary = values.get("vocab_size") or LARGEST_SIZE
+    special = values.get("special_token_ids", [])
+    if not isinstance(special, list):
+        yield f"special_token_ids is {_shown(special)}, but must be a list"
+        return
+    named = {name: values.get(name) for name in ("pad_token_id", "mask_token_id")}
+    given = [(name, value) for name, value in named.items() if value is not None]
+    for name, value in [*given, *(("special_token_ids", value) for value in special)]:
+        if not _is_count(value, 0, vocabulary - 1):
+            yield f"{name} holds {_shown(value)}, but an id of this vocabulary lies in 0 .. {vocabulary - 1}"
+
+
+def _mistakes_of_labels(values: dict[str, Any]) -> Iterator[str]:
+    names, count = values.get("label_names"), values.get("num_labels")
+    if names is None:
+        return
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        yield f"label_names is {_shown(names)}, but must be a list of texts, or null"
+    elif len(names) != count:
+        yield f"label_names has {len(names)} names, but num_labels is {count}"
+
+
+def _mistakes_of_columns(columns: Any) -> Iterator[str]:
+    if not isinstance(columns, dict) or not columns:
+        yield f"columns is {_shown(columns)}, but must be a map of column names"
+        return
+    for name, column in columns.items():
+        if not isinstance(column, dict) or set(column) != {"dtype", "shape"}:
+            yield f"columns.{_shown(name)} is {_shown(column)}, but must be a map with dtype and shape"
+        elif column["dtype"] not in DTYPES:
+            yield f"columns.{_shown(name)}.dtype is {_shown(column['dtype'])}, allowed: {', '.join(DTYPES)}"
+        elif not isinstance(column["shape"], list) or not all(
+            size is None or _is_count(size, 1, LARGEST_SIZE) for size in column["shape"]
+        ):
+            yield f"columns.{_shown(name)}.shape is {_shown(column['shape'])}, but must be a list of sizes and nulls"
+
+
+def _mistakes_of_tokenizer(tokenizer: Any) -> Iterator[str]:
+    if tokenizer is None:
+        return
+    if not isinstance(tokenizer, dict) or set(tokenizer) != {"path", "sha256"}:
+        yield f"tokenizer is {_shown(tokenizer)}, but must be a map with path and sha256, or null"
+    elif not isinstance(tokenizer["path"], str) or not _stays_near(tokenizer["path"]):
+        yield (
+            f"tokenizer.path is {_shown(tokenizer['path'])}, but must lead to a folder in the data set's or beside it"
+        )
+    elif not _is_sha256(tokenizer["sha256"]):
+        yield f"tokenizer.sha256 is {_shown(tokenizer['sha256'])}, but must be 64 hexadecimal digits"
+
+
+def _stays_near(path: str) -> bool:
+    """Whether a relative path leads into its folder, or into a neighbour of that: `longmix prepare` writes the
+    tokenizer beside the splits."""
+    parts = PurePosixPath(path).parts
+    names = parts[1:] if parts[:1] == ("..",) else parts
+    return bool(names) and path.isprintable() and not path.startswith("/") and ".." not in names
+
+
+def _mistakes_of_shards(shards: Any, samples: Any) -> Iterator[str]:
+    if not isinstance(shards, list):
+        yield f"shards is {_shown(shards)}, but must be a list"
+        return
+    seen = set()
+    for index, shard in enumerate(shards):
+        if not isinstance(shard, dict) or set(shard) != set(_SHARD_FIELDS):
+            yield f"shards[{index}] is {_shown(shard)}, but must be a map with {', '.join(_SHARD_FIELDS)}"
+            return
+        file = shard["file"]
+        if not isinstance(file, str) or not _FILE_NAME.fullmatch(file):
+            yield f"shards[{index}].file is {_shown(file)}, but must be the plain name of a file in that folder"
+        elif file in seen:
+            yield f"shards[{index}].file is {_shown(file)}, which an earlier shard has"
+        else:
+            seen.add(file)
+        for name in ("samples", "bytes"):
+            if not _is_count(shard[name], 0, LARGEST_COUNT):
+                yield f"shards[{index}].{name} is {_shown(shard[name])}, but must be a whole number, at least 0"
+                return
+        if not _is_sha256(shard["sha256"]):
+            yield f"shards[{index}].sha256 is {_shown(shard['sha256'])}, but must be 64 hexadecimal digits"
+    held = sum(shard["samples"] for shard in shards)
+    if held > LARGEST_COUNT or (samples is not None and held != samples):
+        yield f"samples is {samples}, but the shards hold {held}"
+
+
+def _is_count(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_sha256(value: Any) -> bool:
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
+def _shown(value: Any) -> str:
+    """A value from outside, short and in one line."""
+    return reprlib.repr(value)
