@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     add_finetune_parser(verbs)
     _add_evaluate(verbs)
     _add_export(verbs)
+    _add_requeue(verbs)
     doctor = verbs.add_parser(
         "doctor",
         help="what a bug report needs, and what is wrong here",
@@ -110,10 +111,7 @@ def _add_train(verbs) -> None:
 def _train(arguments: argparse.Namespace) -> int:
     from . import configuration as configurations
 
-    overrides = [text for text in arguments.settings if "=" in text and not os.path.exists(text)]
-    paths = [text for text in arguments.settings if text not in overrides]
-    if not paths:
-        raise UserError("name at least one run file before the changes; configs/ holds examples")
+    paths, overrides = _split(arguments.settings)
     if arguments.processes is not None and arguments.processes < 1:
         raise UserError(f"--processes is {arguments.processes}, but must be at least 1")
     if arguments.check:
@@ -134,6 +132,15 @@ def _train(arguments: argparse.Namespace) -> int:
         if requests.requested is not None:
             return launch.INTERRUPTED
         return launch.launch(["train", *arguments.settings], processes)
+
+
+def _split(settings: list[str]) -> tuple[list[str], list[str]]:
+    """Run files, and changes KEY=VALUE, of which a command was given both in one list."""
+    overrides = [text for text in settings if "=" in text and not os.path.exists(text)]
+    paths = [text for text in settings if text not in overrides]
+    if not paths:
+        raise UserError("name at least one run file before the changes; configs/ holds examples")
+    return paths, overrides
 
 
 def _check(configuration, processes: int | None) -> int:
@@ -267,6 +274,37 @@ def _export(arguments: argparse.Namespace) -> int:
 
     print(f"wrote {export_model(arguments.source, arguments.step, arguments.output, arguments.self_contained)}")
     return 0
+
+
+def _add_requeue(verbs) -> None:
+    parser = verbs.add_parser(
+        "requeue",
+        help="whether a job that has ended is worth starting again (for slurm/pretrain.sh)",
+        description="Note in the run folder that a start of a job has ended. Exit code 0: start it again; 1: it would "
+        "end like this again, for it failed twice at one step, or ended five times without a new checkpoint.",
+    )
+    parser.add_argument("settings", nargs="+", metavar="CONFIG | KEY=VALUE", help="as longmix train was given them")
+    parser.add_argument("--job", required=True, metavar="ID", help="the job; what other jobs did does not count")
+    parser.add_argument(
+        "--code",
+        type=int,
+        required=True,
+        choices=(launch.OURS, launch.INTERRUPTED),
+        help="the exit code that it ended with",
+    )
+    parser.set_defaults(run=_requeue)
+
+
+def _requeue(arguments: argparse.Namespace) -> int:
+    from . import configuration as configurations
+    from .requeue import reason_against
+
+    run = configurations.load(*_split(arguments.settings), model_later=True).run.dir
+    reason = reason_against(run, arguments.job, arguments.code)
+    if reason is None:
+        return 0
+    print(f"longmix: not started again: {reason}", flush=True)
+    return launch.OURS
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

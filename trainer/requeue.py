@@ -1,0 +1,69 @@
+"""Whether a job that ended before its run did is worth starting again.
+
+A run that fails where it failed before would do so for ever, and so would one whose time limit is too short for a first
+step. How the starts of a job have ended since the newest checkpoint stands in RUN/requeue.json.
+"""
+
+import json
+import os
+from pathlib import Path
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import write_json
+
+from .checkpoint import steps
+from .exit_codes import OURS
+
+RECORD = "requeue.json"
+MOST_FAILURES_AT_A_STEP = 2
+MOST_ENDINGS_WITHOUT_CHECKPOINT = 5
+# Bytes at the end of metrics.jsonl that surely hold its last record.
+TAIL = 2**16
+
+
+def reason_against(run: str | Path, job: str, code: int) -> str | None:
+    """Note that a start of `job` ended with `code`; why another start would be useless, None if it may get further.
+
+    Raises:
+        UserError: the run folder cannot be written to.
+    """
+    run = Path(run)
+    saved = max(steps(run), default=0)
+    step = max(saved, _last_recorded_step(run / "metrics.jsonl"))
+    endings = [*_endings_since(saved, run / RECORD, job), [code, step]]
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        write_json(run / RECORD, {"job": job, "checkpoint": saved, "endings": endings})
+    except OSError as error:
+        raise UserError(f"{run / RECORD} cannot be written: {error.strerror}") from None
+    if endings.count([OURS, step]) >= MOST_FAILURES_AT_A_STEP:
+        return f"it failed {MOST_FAILURES_AT_A_STEP} times at step {step}"
+    if len(endings) >= MOST_ENDINGS_WITHOUT_CHECKPOINT:
+        return f"it ended {len(endings)} times without a checkpoint after step {saved}"
+    return None
+
+
+def _endings_since(saved: int, record: Path, job: str) -> list[list[int]]:
+    """[exit code, step] of the earlier starts of this job after which the newest checkpoint was the same."""
+    try:
+        values = json.loads(record.read_text())
+        return list(values["endings"]) if (values["job"], values["checkpoint"]) == (job, saved) else []
+    except (OSError, ValueError, KeyError, TypeError):
+        # There is none, or it is damaged: then counting begins here.
+        return []
+
+
+def _last_recorded_step(metrics: Path) -> int:
+    try:
+        with open(metrics, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError):
+            # Cut short by a kill.
+            continue
+    return 0
