@@ -14,7 +14,7 @@ FAILED, INTERRUPTED = 1, 75
 
 @pytest.fixture
 def stand(tmp_path):
-    """stand(step, saved=0) -> run folder whose metrics end at `step` (and a line cut short), newest checkpoint `saved`."""
+    """stand(step, saved=0) -> run folder with records up to `step`, and one cut short; the newest checkpoint is `saved`."""
     run = tmp_path / "run"
 
     def stand(step, saved=0):
