@@ -146,18 +146,58 @@ def _scan_upwards(factors: torch.Tensor, x: torch.Tensor) -> None:
     even[:, :-1].addcmul_(into_even, odd[:, odd.shape[1] - even.shape[1] + 1 :])
 
 
+# Rows whose linked rows are gathered at a time, so that they stay in the processor's caches.
+ROWS = 128
+
+
 def link_mix(value: torch.Tensor, weights: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Paramixer by gathering the linked rows, multiplying them by their weights and adding them up, link by link."""
+    """Paramixer by gathering each row's linked rows, multiplying them by their weights and adding them up."""
     batch, positions, _ = value.shape
+    position = torch.arange(positions, device=value.device)[:, None]
+    start = positions * torch.arange(batch, device=value.device)[:, None, None]
     x = value.flatten(0, 1)
-    row = torch.arange(batch * positions, device=value.device)
-    for factor in range(offsets.shape[0]):
-        mixed = x
-        for link, offset in enumerate(offsets[factor].tolist()):
-            target = row + (row + offset) % positions - row % positions
-            mixed = torch.addcmul(mixed, x.index_select(0, target), weights[:, :, factor, link].reshape(-1, 1))
-        x = mixed
+    for links, factor in zip(offsets, weights.flatten(0, 1).unbind(1), strict=True):
+        targets = (start + (position + links) % positions).flatten(0, 1)
+        x = _Links.apply(x, factor, targets)
     return x.view_as(value)
+
+
+class _Links(torch.autograd.Function):
+    """x[i] + sum_k weights[i, k] x[targets[i, k]] for x (B * N, D), weights and targets (B * N, K)."""
+
+    @staticmethod
+    def forward(ctx, x, weights, targets):
+        ctx.save_for_backward(x, weights, targets)
+        result, gathered = torch.empty_like(x), _memory_for_links(x, targets)
+        for rows in _row_blocks(x):
+            linked = _gather(x, targets[rows], gathered)
+            torch.baddbmm(x[rows, None], weights[rows, None], linked, out=result[rows, None])
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        x, weights, targets = ctx.saved_tensors
+        of_x, of_weights, gathered = gradient.clone(), torch.empty_like(weights), _memory_for_links(x, targets)
+        for rows in _row_blocks(x):
+            linked = _gather(x, targets[rows], gathered)
+            torch.bmm(gradient[rows, None], linked.mT, out=of_weights[rows, None])
+            products = torch.mul(weights[rows, :, None], gradient[rows, None], out=linked)
+            of_x.index_add_(0, targets[rows].flatten(), products.flatten(0, 1))
+        return of_x, of_weights, None
+
+
+def _row_blocks(x: torch.Tensor) -> list[slice]:
+    return [slice(start, min(start + ROWS, len(x))) for start in range(0, len(x), ROWS)]
+
+
+def _memory_for_links(x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(ROWS * targets.shape[1], x.shape[1])
+
+
+def _gather(x: torch.Tensor, targets: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """The rows x[targets], (n, K, D)."""
+    return torch.index_select(x, 0, targets.flatten(), out=memory[: targets.numel()]).unflatten(0, targets.shape)
 
 
 def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int) -> torch.Tensor:
