@@ -9,12 +9,11 @@ class AttentionLibrary:
     """The compiled kernels of `operation`, feature_attention or linear_attention, from its folder's cpu.cpp."""
 
     def __init__(self, operation: str):
-        self.operation = operation
         self.source = f"{operation}/cpu.cpp"
 
     def load(self) -> None:
-        """Compile the kernels unless that has been done. Raises BuildError."""
-        library(self.source)
+        """Compile the first kernel unless that has been done. Raises BuildError."""
+        library(self.source, "forward", torch.float32)
 
     def forward(
         self,
@@ -27,8 +26,8 @@ class AttentionLibrary:
     ) -> torch.Tensor:
         """The operation on query and key (B, H, N, m) and value (B, H, N, d); see attention_operator.py."""
         result = torch.empty_like(value)
-        name = f"longmix_{self.operation}_{_name(value)}"
-        call(self.source, name, query, key, value, lengths, document_ids, result, *_shape(query, value, causal))
+        arguments = (query, key, value, lengths, document_ids, result, *_shape(query, value, causal))
+        call(self.source, "forward", value.dtype, *arguments)
         return result
 
     def backward(
@@ -45,7 +44,8 @@ class AttentionLibrary:
         gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         call(
             self.source,
-            f"longmix_{self.operation}_backward_{_name(value)}",
+            "backward",
+            value.dtype,
             *(gradient, query, key, value, lengths, document_ids, *gradients),
             *_shape(query, value, causal),
         )
@@ -54,7 +54,3 @@ class AttentionLibrary:
 
 def _shape(query: torch.Tensor, value: torch.Tensor, causal: bool) -> tuple[int, ...]:
     return (*query.shape, value.shape[3], int(causal))
-
-
-def _name(value: torch.Tensor) -> str:
-    return str(value.dtype).removeprefix("torch.")

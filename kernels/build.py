@@ -1,8 +1,9 @@
 """Compiles the C++ kernels at their first use and keeps them for later processes.
 
-A library is found by everything that it depends on: its sources, the compiler, the flags and the features of the CPU,
-so that different machines can share a home. It is compiled to a temporary name under a lock and renamed: a build that
-is interrupted leaves nothing that a later one would take for a library, or wait for.
+A library holds one function for one floating type, so that nobody waits for what is not asked for. It is found by
+everything that it depends on: its sources, the compiler, the flags and the features of the CPU, so that different
+machines can share a home. It is compiled to a temporary name under a lock and renamed: a build that is interrupted
+leaves nothing that a later one would take for a library, or wait for.
 """
 
 import atexit
@@ -21,6 +22,7 @@ import torch
 
 FOLDER = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
+REALS = {torch.float32: "float", torch.float64: "double"}
 FLAGS = ("-O3", "-std=gnu++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 
 
@@ -29,8 +31,12 @@ class BuildError(RuntimeError):
 
 
 @functools.cache
-def library(source: str) -> ctypes.CDLL:
-    """The library of a C++ file of this folder, e.g. "link_mix/cpu.cpp", compiled if it has not been.
+def library(source: str, part: str, dtype: torch.dtype) -> ctypes.CDLL:
+    """The library of one part of a C++ file of this folder, e.g. "forward" of "link_mix/cpu.cpp", compiled if it has
+    not been.
+
+    The file sees the macros FORWARD, or what else the part is called, and REAL, the type in C++ of `dtype`. It exports
+    the function longmix_forward.
 
     Raises:
         BuildError: no compiler, or it fails, or its result cannot be kept or loaded.
@@ -39,12 +45,13 @@ def library(source: str) -> ctypes.CDLL:
     path = FOLDER / source
     try:
         folder = _cache_folder()
-        target = folder / f"{path.parent.name}-{_key(path, compiler)}.so"
+        macros = (f"-D{part.upper()}", f"-DREAL={REALS[dtype]}")
+        target = folder / f"{path.parent.name}-{part}-{REALS[dtype]}-{_key(path, compiler)}.so"
         if not target.is_file():
             with open(folder / f"{target.stem}.lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however it ends
                 if not target.is_file():
-                    _compile(compiler, path, target)
+                    _compile((compiler, *_flags(), *macros), path, target)
         return ctypes.CDLL(str(target))
     except OSError as error:
         raise BuildError(f"the library of {source} cannot be kept or loaded: {error}") from error
@@ -64,15 +71,15 @@ def find_compiler() -> str:
     raise BuildError(f"no C++ compiler ({', '.join(candidates)}) on PATH")
 
 
-def _compile(compiler: str, source: Path, target: Path) -> None:
+def _compile(command: tuple[str, ...], source: Path, target: Path) -> None:
     for left in target.parent.glob(f".{target.stem}.*"):
         left.unlink(missing_ok=True)
     temporary = target.with_name(f".{target.stem}.{os.getpid()}")
-    command = [compiler, *_flags(), f"-I{FOLDER}", str(source), "-o", str(temporary)]
+    command = (*command, f"-I{FOLDER}", str(source), "-o", str(temporary))
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if "error:" in line] or process.stderr.splitlines()
-        raise BuildError(f"{compiler} cannot compile {source.name}: {lines[0] if lines else process.returncode}")
+        raise BuildError(f"{command[0]} cannot compile {source.name}: {lines[0] if lines else process.returncode}")
     os.replace(temporary, target)
 
 
@@ -118,9 +125,9 @@ def _private_folder() -> Path:
     return Path(folder)
 
 
-def call(source: str, function: str, *arguments: torch.Tensor | int | float | None) -> None:
-    """Call a function of a library: tensors, which are contiguous and on the CPU, as pointers, None as a null pointer,
-    integers as int64_t and floats as double; torch's number of threads comes last. The function returns nothing.
+def call(source: str, part: str, dtype: torch.dtype, *arguments: torch.Tensor | int | float | None) -> None:
+    """Call the function of a library. Tensors, contiguous and on the CPU, are passed as pointers, None as a null
+    pointer, integers as int64_t and floats as double; torch's number of threads comes last. It returns nothing.
     """
     converted = []
     for argument in arguments:
@@ -129,4 +136,5 @@ def call(source: str, function: str, *arguments: torch.Tensor | int | float | No
             converted.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
         else:
             converted.append(ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument))
-    getattr(library(source), function)(*converted, ctypes.c_int64(torch.get_num_threads()))
+    function = getattr(library(source, part, dtype), f"longmix_{part}")
+    function(*converted, ctypes.c_int64(torch.get_num_threads()))

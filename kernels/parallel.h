@@ -5,24 +5,35 @@
 
 #pragma once
 
+#include <pthread.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
 template <class Task>
-void parallel_for(int threads, int64_t tasks, const Task& task) {
-    if (threads > tasks) threads = static_cast<int>(tasks);
-    if (threads <= 1) {
-        for (int64_t number = 0; number < tasks; ++number) task(number);
-        return;
-    }
+struct Tasks {
+    const Task& task;
+    int64_t count;
     std::atomic<int64_t> next{0};
-    auto work = [&] {
-        for (int64_t number; (number = next++) < tasks;) task(number);
-    };
-    std::vector<std::thread> others;
-    for (int thread = 1; thread < threads; ++thread) others.emplace_back(work);
-    work();
-    for (auto& other : others) other.join();
+
+    void work() {
+        for (int64_t number; (number = next++) < count;) task(number);
+    }
+    static void* work_on(void* tasks) {
+        static_cast<Tasks*>(tasks)->work();
+        return nullptr;
+    }
+};
+
+// Calls task(number) for all numbers below `count`, on up to `threads` threads: on fewer if no more can be started.
+template <class Task>
+void parallel_for(int64_t threads, int64_t count, const Task& task) {
+    Tasks<Task> tasks{task, count};
+    std::vector<pthread_t> others;
+    for (pthread_t other; static_cast<int64_t>(others.size()) + 1 < std::min(threads, count); others.push_back(other))
+        if (pthread_create(&other, nullptr, Tasks<Task>::work_on, &tasks)) break;
+    tasks.work();
+    for (pthread_t other : others) pthread_join(other, nullptr);
 }

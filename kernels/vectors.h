@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -103,7 +102,7 @@ inline Vector<float> exponential(Vector<float> x) {
 
 inline Vector<double> exponential(Vector<double> x) {
     Vector<double> result = x;
-    for (int64_t lane = 0; lane < LANES<double>; ++lane) result[lane] = std::exp(x[lane]);
+    for (int64_t lane = 0; lane < LANES<double>; ++lane) result[lane] = __builtin_exp(x[lane]);
     return result;
 }
 

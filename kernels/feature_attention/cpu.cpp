@@ -2,5 +2,4 @@
 
 #include "attention.h"
 
-EXPORT_ATTENTION(feature_attention, true, float, float32)
-EXPORT_ATTENTION(feature_attention, true, double, float64)
+EXPORT_ATTENTION(true)

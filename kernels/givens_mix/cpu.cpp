@@ -252,32 +252,32 @@ bool narrow(const Problem& problem) {
 
 }  // namespace
 
-#define EXPORT(T, name)                                                                                               \
-    extern "C" void longmix_givens_mix_##name(                                                                        \
-        const T* value, double* upper, double* lower, double* phase, const int64_t* lengths,                          \
-        const int64_t* permutation, T* result, int64_t batch, int64_t positions, int64_t heads, int64_t width,        \
-        int64_t orders, int64_t planes, int64_t permutations, int64_t threads) {                                      \
-        Problem problem{batch, positions, heads, width, orders, planes, permutations, lengths, permutation};          \
-        auto tables = make_tables<T>(problem, upper, lower, phase, threads);                                          \
-        auto run = narrow<T>(problem) ? forward<T, 1> : forward<T, WIDE<T>>;                                             \
-        run(problem, value, tables.get(), result, threads);                                                           \
-    }                                                                                                                 \
-    extern "C" void longmix_givens_mix_backward_##name(                                                               \
-        const T* gradient, const T* mixed, double* upper, double* lower, double* phase, const int64_t* lengths,       \
-        const int64_t* permutation, T* of_value, double* of_upper, double* of_lower, double* of_phase, int64_t batch, \
-        int64_t positions, int64_t heads, int64_t width, int64_t orders, int64_t planes, int64_t permutations,        \
-        int64_t threads) {                                                                                            \
-        Problem problem{batch, positions, heads, width, orders, planes, permutations, lengths, permutation};          \
-        auto tables = make_tables<T>(problem, upper, lower, phase, threads);                                          \
-        std::unique_ptr<T[]> sums(new T[problem.pairs() * problem.tables() * positions]);                             \
-        auto run = narrow<T>(problem) ? backward<T, 1> : backward<T, WIDE<T>>;                                           \
-        run(problem, gradient, mixed, tables.get(), of_value, sums.get(), threads);                                   \
-        parallel_for(threads, problem.pairs(), [&](int64_t pair) {                                                    \
-            Stages stages = problem.stages(pair);                                                                     \
-            const T* own = sums.get() + pair * problem.tables() * positions;                                          \
-            if (stages.count) angle_gradients(stages, own, problem.angles(of_upper, of_lower, of_phase, pair));       \
-        });                                                                                                           \
-    }
+#ifdef FORWARD
+extern "C" void longmix_forward(const REAL* value, double* upper, double* lower, double* phase, const int64_t* lengths,
+                                const int64_t* permutation, REAL* result, int64_t batch, int64_t positions,
+                                int64_t heads, int64_t width, int64_t orders, int64_t planes, int64_t permutations,
+                                int64_t threads) {
+    Problem problem{batch, positions, heads, width, orders, planes, permutations, lengths, permutation};
+    auto tables = make_tables<REAL>(problem, upper, lower, phase, threads);
+    auto run = narrow<REAL>(problem) ? forward<REAL, 1> : forward<REAL, WIDE<REAL>>;
+    run(problem, value, tables.get(), result, threads);
+}
+#endif
 
-EXPORT(float, float32)
-EXPORT(double, float64)
+#ifdef BACKWARD
+extern "C" void longmix_backward(const REAL* gradient, const REAL* mixed, double* upper, double* lower, double* phase,
+                                 const int64_t* lengths, const int64_t* permutation, REAL* of_value, double* of_upper,
+                                 double* of_lower, double* of_phase, int64_t batch, int64_t positions, int64_t heads,
+                                 int64_t width, int64_t orders, int64_t planes, int64_t permutations, int64_t threads) {
+    Problem problem{batch, positions, heads, width, orders, planes, permutations, lengths, permutation};
+    auto tables = make_tables<REAL>(problem, upper, lower, phase, threads);
+    std::unique_ptr<REAL[]> sums(new REAL[problem.pairs() * problem.tables() * positions]);
+    auto run = narrow<REAL>(problem) ? backward<REAL, 1> : backward<REAL, WIDE<REAL>>;
+    run(problem, gradient, mixed, tables.get(), of_value, sums.get(), threads);
+    parallel_for(threads, problem.pairs(), [&](int64_t pair) {
+        Stages stages = problem.stages(pair);
+        const REAL* own = sums.get() + pair * problem.tables() * positions;
+        if (stages.count) angle_gradients(stages, own, problem.angles(of_upper, of_lower, of_phase, pair));
+    });
+}
+#endif

@@ -8,8 +8,8 @@ SOURCE = "givens_mix/cpu.cpp"
 
 
 def load() -> None:
-    """Compile the kernels unless that has been done. Raises BuildError."""
-    library(SOURCE)
+    """Compile the first kernel unless that has been done. Raises BuildError."""
+    library(SOURCE, "forward", torch.float32)
 
 
 def forward(
@@ -28,8 +28,8 @@ def forward(
             wrong = lowest if lowest < 0 else highest
             raise ValueError(f"permutation holds row {wrong}; allowed: 0 .. {value.shape[1] - 1}")
     mixed = torch.empty_like(value)
-    function = f"longmix_givens_mix_{_name(value)}"
-    call(SOURCE, function, value, upper, lower, phase, lengths, order, mixed, *_shape(value, upper, order, planes))
+    arguments = (value, upper, lower, phase, lengths, order, mixed, *_shape(value, upper, order, planes))
+    call(SOURCE, "forward", value.dtype, *arguments)
     return mixed
 
 
@@ -47,7 +47,8 @@ def backward(
     of_value, of_angles = torch.empty_like(mixed), [torch.zeros_like(angles) for angles in (upper, lower, phase)]
     call(
         SOURCE,
-        f"longmix_givens_mix_backward_{_name(mixed)}",
+        "backward",
+        mixed.dtype,
         *(gradient, mixed, upper, lower, phase, lengths, order, of_value, *of_angles),
         *_shape(mixed, upper, order, planes),
     )
@@ -58,7 +59,3 @@ def _shape(value: torch.Tensor, upper: torch.Tensor, order: torch.Tensor | None,
     batch, positions = value.shape[:2]
     heads, width = value.shape[3:] if planes else value.shape[2:4]
     return batch, positions, heads, width, upper.shape[2], int(planes), 1 if order is None else order.shape[0]
-
-
-def _name(value: torch.Tensor) -> str:
-    return str(value.dtype).removeprefix("torch.")

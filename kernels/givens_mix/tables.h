@@ -6,7 +6,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -31,15 +30,15 @@ struct Stages {
 inline void cosines_and_sines(const double* angles, int64_t count, double* cosines, double* sines) {
     constexpr double QUARTER = 1.57079632679489661923, REST = 6.12323399573676603587e-17;   // sum up to pi / 2
     for (int64_t i = 0; i < count; ++i) {
-        double turns = std::floor(angles[i] * (1 / QUARTER) + 0.5);
-        double x = std::fma(-turns, REST, std::fma(-turns, QUARTER, angles[i]));   // in [-pi / 4, pi / 4]
+        double turns = __builtin_floor(angles[i] * (1 / QUARTER) + 0.5);
+        double x = __builtin_fma(-turns, REST, __builtin_fma(-turns, QUARTER, angles[i]));   // in [-pi / 4, pi / 4]
         double square = x * x, cosine = 1, sine = 1;
         for (int n = 16; n > 0; n -= 2) {   // Taylor's series
             sine = 1 - sine * (square * (1.0 / (n * (n + 1))));
             cosine = 1 - cosine * (square * (1.0 / (n * (n - 1))));
         }
         sine *= x;
-        double quadrant = turns - 4 * std::floor(turns * 0.25);
+        double quadrant = turns - 4 * __builtin_floor(turns * 0.25);
         bool swapped = quadrant == 1 || quadrant == 3;
         double first = swapped ? sine : cosine, second = swapped ? cosine : sine;
         cosines[i] = quadrant == 1 || quadrant == 2 ? -first : first;

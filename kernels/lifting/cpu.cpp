@@ -317,35 +317,39 @@ void synthesis_backward(const Problem<T>& problem, const T* gradient, const T* b
 
 }  // namespace
 
-#define EXPORT(T, name)                                                                                               \
-    extern "C" void longmix_lifting_analysis_##name(const T* x, const T* predict, const T* update,                    \
-                                                    const int64_t* lengths, T* bands, int64_t batch,                  \
-                                                    int64_t positions, int64_t width, int64_t predicts,               \
-                                                    int64_t updates, int64_t levels, int64_t threads) {               \
-        analysis<T>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates}, x, bands,       \
-                    threads);                                                                                         \
-    }                                                                                                                 \
-    extern "C" void longmix_lifting_synthesis_##name(const T* bands, const T* predict, const T* update,               \
-                                                     const int64_t* lengths, T* x, int64_t batch, int64_t positions,  \
-                                                     int64_t width, int64_t predicts, int64_t updates,                \
-                                                     int64_t levels, int64_t threads) {                               \
-        synthesis<T>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates}, bands, x,      \
-                     threads);                                                                                        \
-    }                                                                                                                 \
-    extern "C" void longmix_lifting_analysis_backward_##name(                                                         \
-        const T* gradient, const T* x, const T* predict, const T* update, const int64_t* lengths, T* of_x,            \
-        T* of_predict, T* of_update, int64_t batch, int64_t positions, int64_t width, int64_t predicts,               \
-        int64_t updates, int64_t levels, int64_t threads) {                                                           \
-        analysis_backward<T>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates},        \
-                             gradient, x, of_x, of_predict, of_update, threads);                                      \
-    }                                                                                                                 \
-    extern "C" void longmix_lifting_synthesis_backward_##name(                                                        \
-        const T* gradient, const T* bands, const T* predict, const T* update, const int64_t* lengths, T* of_bands,    \
-        T* of_predict, T* of_update, int64_t batch, int64_t positions, int64_t width, int64_t predicts,               \
-        int64_t updates, int64_t levels, int64_t threads) {                                                           \
-        synthesis_backward<T>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates},       \
-                              gradient, bands, of_bands, of_predict, of_update, threads);                             \
-    }
+#ifdef ANALYSIS
+extern "C" void longmix_analysis(const REAL* x, const REAL* predict, const REAL* update, const int64_t* lengths,
+                                 REAL* bands, int64_t batch, int64_t positions, int64_t width, int64_t predicts,
+                                 int64_t updates, int64_t levels, int64_t threads) {
+    analysis<REAL>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates}, x, bands, threads);
+}
+#endif
 
-EXPORT(float, float32)
-EXPORT(double, float64)
+#ifdef SYNTHESIS
+extern "C" void longmix_synthesis(const REAL* bands, const REAL* predict, const REAL* update, const int64_t* lengths,
+                                  REAL* x, int64_t batch, int64_t positions, int64_t width, int64_t predicts,
+                                  int64_t updates, int64_t levels, int64_t threads) {
+    synthesis<REAL>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates}, bands, x,
+                    threads);
+}
+#endif
+
+#ifdef ANALYSIS_BACKWARD
+extern "C" void longmix_analysis_backward(const REAL* gradient, const REAL* x, const REAL* predict, const REAL* update,
+                                          const int64_t* lengths, REAL* of_x, REAL* of_predict, REAL* of_update,
+                                          int64_t batch, int64_t positions, int64_t width, int64_t predicts,
+                                          int64_t updates, int64_t levels, int64_t threads) {
+    analysis_backward<REAL>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates},
+                            gradient, x, of_x, of_predict, of_update, threads);
+}
+#endif
+
+#ifdef SYNTHESIS_BACKWARD
+extern "C" void longmix_synthesis_backward(const REAL* gradient, const REAL* bands, const REAL* predict,
+                                           const REAL* update, const int64_t* lengths, REAL* of_bands, REAL* of_predict,
+                                           REAL* of_update, int64_t batch, int64_t positions, int64_t width,
+                                           int64_t predicts, int64_t updates, int64_t levels, int64_t threads) {
+    synthesis_backward<REAL>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates},
+                             gradient, bands, of_bands, of_predict, of_update, threads);
+}
+#endif

@@ -9,8 +9,8 @@ SOURCE = "lifting/cpu.cpp"
 
 
 def load() -> None:
-    """Compile the kernels unless that has been done. Raises BuildError."""
-    library(SOURCE)
+    """Compile the first kernel unless that has been done. Raises BuildError."""
+    library(SOURCE, "analysis", torch.float32)
 
 
 def analysis(
@@ -83,6 +83,5 @@ def _sizes(rows: torch.Tensor, predict: torch.Tensor | None, update: torch.Tenso
     return *rows.shape, *(0 if taps is None else len(taps) for taps in (predict, update))
 
 
-def _call(function: str, first: torch.Tensor, *arguments: torch.Tensor | int | None) -> None:
-    dtype = str(first.dtype).removeprefix("torch.")
-    call(SOURCE, f"longmix_lifting_{function}_{dtype}", first, *arguments)
+def _call(part: str, first: torch.Tensor, *arguments: torch.Tensor | int | None) -> None:
+    call(SOURCE, part, first.dtype, first, *arguments)

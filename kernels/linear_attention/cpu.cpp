@@ -2,5 +2,4 @@
 
 #include "attention.h"
 
-EXPORT_ATTENTION(linear_attention, false, float, float32)
-EXPORT_ATTENTION(linear_attention, false, double, float64)
+EXPORT_ATTENTION(false)

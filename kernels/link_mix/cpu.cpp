@@ -327,21 +327,21 @@ void backward(const Shape& shape, const T* gradient, const T* value, const T* we
 
 }  // namespace
 
-#define EXPORT(T, name)                                                                                               \
-    extern "C" void longmix_link_mix_##name(const T* value, const T* weights, const int64_t* offsets,                 \
-                                            const int64_t* starts, const int64_t* lengths, T* result, int64_t batch,  \
-                                            int64_t positions, int64_t width, int64_t factors, int64_t links,         \
-                                            int64_t wrap, int64_t threads) {                                          \
-        Shape shape{batch, positions, width, factors, links, wrap != 0};                                              \
-        forward(shape, value, weights, offsets, starts, lengths, result, threads);                                    \
-    }                                                                                                                 \
-    extern "C" void longmix_link_mix_backward_##name(                                                                 \
-        const T* gradient, const T* value, const T* weights, const int64_t* offsets, const int64_t* starts,           \
-        const int64_t* lengths, T* of_value, T* of_weights, int64_t batch, int64_t positions, int64_t width,          \
-        int64_t factors, int64_t links, int64_t wrap, int64_t threads) {                                              \
-        Shape shape{batch, positions, width, factors, links, wrap != 0};                                              \
-        backward(shape, gradient, value, weights, offsets, starts, lengths, of_value, of_weights, threads);           \
-    }
+#ifdef FORWARD
+extern "C" void longmix_forward(const REAL* value, const REAL* weights, const int64_t* offsets, const int64_t* starts,
+                                const int64_t* lengths, REAL* result, int64_t batch, int64_t positions, int64_t width,
+                                int64_t factors, int64_t links, int64_t wrap, int64_t threads) {
+    Shape shape{batch, positions, width, factors, links, wrap != 0};
+    forward(shape, value, weights, offsets, starts, lengths, result, threads);
+}
+#endif
 
-EXPORT(float, float32)
-EXPORT(double, float64)
+#ifdef BACKWARD
+extern "C" void longmix_backward(const REAL* gradient, const REAL* value, const REAL* weights, const int64_t* offsets,
+                                 const int64_t* starts, const int64_t* lengths, REAL* of_value, REAL* of_weights,
+                                 int64_t batch, int64_t positions, int64_t width, int64_t factors, int64_t links,
+                                 int64_t wrap, int64_t threads) {
+    Shape shape{batch, positions, width, factors, links, wrap != 0};
+    backward(shape, gradient, value, weights, offsets, starts, lengths, of_value, of_weights, threads);
+}
+#endif

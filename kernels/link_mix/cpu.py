@@ -8,8 +8,8 @@ SOURCE = "link_mix/cpu.cpp"
 
 
 def load() -> None:
-    """Compile the kernels unless that has been done. Raises BuildError."""
-    library(SOURCE)
+    """Compile the first kernel unless that has been done. Raises BuildError."""
+    library(SOURCE, "forward", torch.float32)
 
 
 def forward(
@@ -23,7 +23,7 @@ def forward(
     """All factors on value (B, N, D); see operator.py."""
     result = torch.empty_like(value)
     arguments = (value, weights, offsets, start, length, result, *_shape(value, weights, wrap))
-    call(SOURCE, f"longmix_link_mix_{_name(value)}", *arguments)
+    call(SOURCE, "forward", value.dtype, *arguments)
     return result
 
 
@@ -40,7 +40,8 @@ def backward(
     of_value, of_weights = torch.empty_like(value), torch.empty_like(weights)
     call(
         SOURCE,
-        f"longmix_link_mix_backward_{_name(value)}",
+        "backward",
+        value.dtype,
         *(gradient, value, weights, offsets, start, length, of_value, of_weights),
         *_shape(value, weights, wrap),
     )
@@ -49,7 +50,3 @@ def backward(
 
 def _shape(value: torch.Tensor, weights: torch.Tensor, wrap: bool) -> tuple[int, ...]:
     return (*value.shape, *weights.shape[2:], int(wrap))
-
-
-def _name(value: torch.Tensor) -> str:
-    return str(value.dtype).removeprefix("torch.")

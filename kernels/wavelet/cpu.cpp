@@ -202,23 +202,25 @@ void derivative(const Shape& shape, const T* x, const T* bands, const T* filters
 
 }  // namespace
 
-#define EXPORT(T, name)                                                                                               \
-    extern "C" void longmix_wavelet_analysis_##name(const T* x, const T* filters, const int64_t* lengths, T* bands,   \
-                                                    int64_t batch, int64_t positions, int64_t width, int64_t taps,    \
-                                                    int64_t levels, int64_t threads) {                                \
-        analysis(Shape{batch, positions, width, levels, lengths}, x, filters, taps, bands, threads);                  \
-    }                                                                                                                 \
-    extern "C" void longmix_wavelet_synthesis_##name(const T* bands, const T* filters, const int64_t* lengths, T* x,  \
-                                                     int64_t batch, int64_t positions, int64_t width, int64_t taps,   \
-                                                     int64_t levels, int64_t threads) {                               \
-        synthesis(Shape{batch, positions, width, levels, lengths}, bands, filters, taps, x, threads);                 \
-    }                                                                                                                 \
-    extern "C" void longmix_wavelet_derivative_##name(const T* x, const T* bands, const T* filters,                   \
-                                                      const int64_t* lengths, T* of_filters, int64_t batch,           \
-                                                      int64_t positions, int64_t width, int64_t taps, int64_t levels, \
-                                                      int64_t threads) {                                              \
-        derivative(Shape{batch, positions, width, levels, lengths}, x, bands, filters, taps, of_filters, threads);    \
-    }
+#ifdef ANALYSIS
+extern "C" void longmix_analysis(const REAL* x, const REAL* filters, const int64_t* lengths, REAL* bands, int64_t batch,
+                                 int64_t positions, int64_t width, int64_t taps, int64_t levels, int64_t threads) {
+    analysis(Shape{batch, positions, width, levels, lengths}, x, filters, taps, bands, threads);
+}
+#endif
 
-EXPORT(float, float32)
-EXPORT(double, float64)
+#ifdef SYNTHESIS
+extern "C" void longmix_synthesis(const REAL* bands, const REAL* filters, const int64_t* lengths, REAL* x,
+                                  int64_t batch, int64_t positions, int64_t width, int64_t taps, int64_t levels,
+                                  int64_t threads) {
+    synthesis(Shape{batch, positions, width, levels, lengths}, bands, filters, taps, x, threads);
+}
+#endif
+
+#ifdef DERIVATIVE
+extern "C" void longmix_derivative(const REAL* x, const REAL* bands, const REAL* filters, const int64_t* lengths,
+                                   REAL* of_filters, int64_t batch, int64_t positions, int64_t width, int64_t taps,
+                                   int64_t levels, int64_t threads) {
+    derivative(Shape{batch, positions, width, levels, lengths}, x, bands, filters, taps, of_filters, threads);
+}
+#endif

@@ -9,8 +9,8 @@ SOURCE = "wavelet/cpu.cpp"
 
 
 def load() -> None:
-    """Compile the kernels unless that has been done. Raises BuildError."""
-    library(SOURCE)
+    """Compile the first kernel unless that has been done. Raises BuildError."""
+    library(SOURCE, "analysis", torch.float32)
 
 
 def analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
@@ -41,6 +41,5 @@ def derivative(
     return result
 
 
-def _call(function: str, first: torch.Tensor, *arguments: torch.Tensor | int | None) -> None:
-    dtype = str(first.dtype).removeprefix("torch.")
-    call(SOURCE, f"longmix_wavelet_{function}_{dtype}", first, *arguments)
+def _call(part: str, first: torch.Tensor, *arguments: torch.Tensor | int | None) -> None:
+    call(SOURCE, part, first.dtype, first, *arguments)

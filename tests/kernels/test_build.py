@@ -14,6 +14,10 @@ from longmix.kernels import build, ops, selection
 SOURCE = "answer/cpu.cpp"
 
 
+def library(part="answer", dtype=torch.float32):
+    return build.library(SOURCE, part, dtype)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_built(monkeypatch):
     """Every test finds no library loaded and no choice made, and leaves none of its own behind."""
@@ -42,14 +46,16 @@ def sources(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """A compiler that writes its process number to the file `started` for each build, and hangs while `slow` exists."""
+    """A compiler that writes its process number to the file `started` for each build, and hangs half-way while `slow`
+    exists."""
     real = build.find_compiler()
     script = tmp_path / "compiler"
     script.write_text(
         f'#!/bin/sh\nif [ "$1" = --version ]; then cat {tmp_path}/version; exit; fi\n'
-        f"echo $$ >> {tmp_path}/started\n"
-        f"if [ -e {tmp_path}/slow ]; then exec sleep 100; fi\n"
-        f'sleep 0.2\nexec {real} "$@"\n'
+        f"if [ -e {tmp_path}/slow ]; then\n"
+        f'while [ "$1" != -o ]; do shift; done; echo half a library > "$2"\n'
+        f"echo $$ >> {tmp_path}/started; exec sleep 100\nfi\n"
+        f'echo $$ >> {tmp_path}/started; sleep 0.2; exec {real} "$@"\n'
     )
     script.chmod(0o755)
     (tmp_path / "version").write_text("1\n")
@@ -59,7 +65,7 @@ def compiler(tmp_path, monkeypatch):
 
 def start_build():
     """A process that builds, and ends with the library's answer as its exit code."""
-    process = multiprocessing.get_context("fork").Process(target=lambda: os._exit(build.library(SOURCE).answer()))
+    process = multiprocessing.get_context("fork").Process(target=lambda: os._exit(library().answer()))
     process.start()
     return process
 
@@ -82,11 +88,10 @@ def test_a_killed_build_does_not_block_the_next(sources, compiler, tmp_path):
     process.kill()
     process.join()
     hanging = int((tmp_path / "started").read_text())
-    left = next((tmp_path / "cache" / "longmix" / "kernels").glob("*.lock")).with_suffix("").name
-    (tmp_path / "cache" / "longmix" / "kernels" / f".{left}.{process.pid}").write_text("half a library")
+    assert len(files(tmp_path)) == 2  # half a library, and the lock
     (tmp_path / "slow").unlink()
     try:
-        assert build.library(SOURCE).answer() == 42
+        assert library().answer() == 42
     finally:
         os.kill(hanging, signal.SIGKILL)  # the compiler outlived the process that started it
     assert files(tmp_path) == [".lock", ".so"]
@@ -98,9 +103,9 @@ def test_a_killed_compiler_is_an_error_and_the_next_build_succeeds(sources, comp
     killed.chmod(0o755)
     monkeypatch.setenv("CXX", str(killed))
     with pytest.raises(build.BuildError, match=r"cannot compile cpu.cpp: -9"):
-        build.library(SOURCE)
+        library()
     monkeypatch.setenv("CXX", str(compiler))
-    assert build.library(SOURCE).answer() == 42
+    assert library().answer() == 42
 
 
 def test_processes_that_build_at_once_compile_once(sources, compiler, tmp_path):
@@ -136,10 +141,21 @@ def test_a_library_is_found_by_all_it_depends_on(sources, compiler, tmp_path, mo
     assert len(set(keys)) == len(keys)
 
 
+def test_each_part_and_floating_type_is_compiled_when_it_is_used(sources, compiler, tmp_path):
+    with open(sources / SOURCE, "a") as file:
+        file.write('extern "C" int size() { return sizeof(REAL); }\n')
+    assert library().size() == 4
+    assert len((tmp_path / "started").read_text().splitlines()) == 1
+    assert library(dtype=torch.float64).size() == 8
+    (sources / SOURCE).write_text('#ifdef OTHER\nextern "C" int other() { return 43; }\n#endif\n')
+    assert library("other").other() == 43
+    assert len((tmp_path / "started").read_text().splitlines()) == 3
+
+
 def test_an_error_of_the_compiler_is_told_in_one_line(sources, tmp_path):
     (sources / SOURCE).write_text("int answer() { return nothing; }\n")
     with pytest.raises(build.BuildError, match=r"cannot compile cpu.cpp: .*nothing.* was not declared") as caught:
-        build.library(SOURCE)
+        library()
     assert "\n" not in str(caught.value)
     assert files(tmp_path) == [".lock"]
 
@@ -148,14 +164,14 @@ def test_a_library_that_cannot_be_loaded_is_an_error(sources, compiler, tmp_path
     start_build().join()
     next((tmp_path / "cache" / "longmix" / "kernels").glob("*.so")).write_text("not a library")
     with pytest.raises(build.BuildError, match=r"the library of answer/cpu.cpp cannot be kept or loaded: "):
-        build.library(SOURCE)
+        library()
 
 
 @pytest.mark.parametrize("folder", ["/dev/null", "/proc/none"])
 def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_folder(folder, sources, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", folder)
     monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
-    assert build.library(SOURCE).answer() == 42
+    assert library().answer() == 42
     assert len(list(tmp_path.glob("longmix-kernels-*/*.so"))) == 1
 
 
