@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     prepare_command.add_prepare_parser(verbs)
     _add_train(verbs)
+    _add_inspect_order(verbs)
     from .finetune.command import add_finetune_parser
 
     add_finetune_parser(verbs)
@@ -132,6 +133,30 @@ def _train(arguments: argparse.Namespace) -> int:
         if requests.requested is not None:
             return launch.INTERRUPTED
         return launch.launch(["train", *arguments.settings], processes)
+
+
+def _add_inspect_order(verbs) -> None:
+    parser = verbs.add_parser(
+        "inspect-order",
+        help="which samples a step of a run uses, without running it",
+        description="List the samples of one step in the order of reading: rank, source, epoch, sample, and the shard "
+        "and row that hold it. Only manifests are read, and any step is as near as the first.",
+        epilog="Example: longmix inspect-order runs/first --step 90000 --processes 8",
+    )
+    parser.add_argument("settings", nargs="+", metavar="CONFIG | KEY=VALUE", help="as for longmix train")
+    parser.add_argument("--step", type=int, required=True, metavar="N", help="the step; the first is 1")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="ranks that share it (default: 1)")
+    parser.set_defaults(run=_inspect_order)
+
+
+def _inspect_order(arguments: argparse.Namespace) -> int:
+    from . import configuration
+    from .inspect_order import samples_of_step
+
+    checked = configuration.load(*_split(arguments.settings), model_later=True)
+    for line in samples_of_step(checked, arguments.step, arguments.processes):
+        print(line)
+    return 0
 
 
 def _split(settings: list[str]) -> tuple[list[str], list[str]]:
