@@ -98,22 +98,22 @@ class Converter(Mixer):
     ) -> torch.Tensor:
         """See Mixer; `as_pairs`: the complex result of eq. 8 or 12, before it becomes real, (B, N, 2, D)."""
         mixed, value, phase = self._convolve(hidden_states, attention_mask, document_ids)
-        if as_pairs:
-            return join_heads(mixed).to(hidden_states.dtype)
-        if self.config.block_style == "prenorm":
-            mixed = mixed - turn(value, phase)
-        return keep_valid(self.readout(join_heads(mixed).to(hidden_states.dtype)), attention_mask)
+        if self.config.block_style == "prenorm" and not as_pairs:
+            mixed = subtract_turned(mixed, value, phase)
+        pairs = mixed.flatten(3).to(hidden_states.dtype)
+        return pairs if as_pairs else keep_valid(self.readout(pairs), attention_mask)
 
     def _convolve(
         self, hidden_states: torch.Tensor, mask: torch.Tensor | None, document_ids: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The convolution of the values, the values, both (B, N, H, d, 2), and the phase (B, H, N); fp32 or float64."""
+        """The convolution of the values, the values, both (B, N, 2, H, d), and the phase (B, H, N); fp32 or float64."""
         hidden_states = keep_valid(hidden_states, mask)
         wide = torch.promote_types(hidden_states.dtype, torch.float32)
         value = self.dropout(self.value(hidden_states)).to(wide)
-        value = value.unflatten(2, (2, self.config.num_attention_heads, -1)).permute(0, 1, 3, 4, 2)
+        value = value.unflatten(2, (2, self.config.num_attention_heads, -1))
         upper, lower, phase, lengths, permutation = self._operator(hidden_states, mask, document_ids)
-        return ops.givens_mix(value, upper, lower, phase, lengths, permutation), value, phase
+        mixed = ops.givens_mix(value.permute(0, 1, 3, 4, 2), upper, lower, phase, lengths, permutation)
+        return mixed.permute(0, 1, 4, 2, 3), value, phase
 
     def mixing_matrix(
         self,
@@ -163,16 +163,19 @@ class Converter(Mixer):
         return None if self.polynomial is None else self.polynomial.loss()
 
 
-def turn(value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
-    """Values (B, N, H, d, 2) times exp(i phase), phase (B, H, N)."""
-    real, imaginary = value.unbind(-1)
-    cosine, sine = (table.transpose(1, 2)[..., None] for table in (phase.cos(), phase.sin()))
-    return torch.stack([real * cosine - imaginary * sine, real * sine + imaginary * cosine], -1)
-
-
-def join_heads(value: torch.Tensor) -> torch.Tensor:
-    """(B, N, H, d, 2) -> pairs (B, N, 2, D)."""
-    return value.permute(0, 1, 4, 2, 3).flatten(3)
+def subtract_turned(mixed: torch.Tensor, value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
+    """mixed - exp(i phase) value: pairs (B, N, 2, H, d), phase (B, H, N) -> (B, N, 2, H, d)."""
+    real, imaginary = value.unbind(2)
+    mixed_real, mixed_imaginary = mixed.unbind(2)
+    # The factors are written out for every channel: heads may be narrow, and a broadcast product is slow then.
+    cosine, sine = (
+        table.transpose(1, 2)[..., None].expand_as(real).contiguous() for table in (phase.cos(), phase.sin())
+    )
+    turned_away = (
+        mixed_real.addcmul(real, cosine, value=-1).addcmul(imaginary, sine),
+        mixed_imaginary.addcmul(real, sine, value=-1).addcmul(imaginary, cosine, value=-1),
+    )
+    return torch.stack(turned_away, 2)
 
 
 def permute_documents(keys: torch.Tensor, document_ids: torch.Tensor) -> torch.Tensor:
