@@ -59,7 +59,8 @@ class LabelledPositions:
             logits = model(**_accepted(model, batch, without="labels")).logits[labels != IGNORED]
             loss = functional.cross_entropy(logits.float(), chosen, reduction="sum") / items
             shown = None
-        hits = (logits.detach().argmax(dim=-1) == chosen).sum()
+        # The same places as those of argmax, which takes several times as long on a CPU.
+        hits = (logits.detach().max(dim=-1).indices == chosen).sum()
         # What is shown is the task's loss: an auxiliary one is part of what is minimised alone.
         shown = loss.detach() if shown is None else shown
         return loss, torch.stack([shown.float() * items, hits.float(), (chosen != IGNORED).sum().float()])
