@@ -22,6 +22,7 @@ import torch
 
 FOLDER = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
+ELEMENTS_PER_THREAD = 50_000  # starting a thread takes as long as the work on some ten thousand elements
 REALS = {torch.float32: "float", torch.float64: "double"}
 FLAGS = ("-O3", "-std=gnu++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 
@@ -127,14 +128,17 @@ def _private_folder() -> Path:
 
 def call(source: str, part: str, dtype: torch.dtype, *arguments: torch.Tensor | int | float | None) -> None:
     """Call the function of a library. Tensors, contiguous and on the CPU, are passed as pointers, None as a null
-    pointer, integers as int64_t and floats as double; torch's number of threads comes last. It returns nothing.
+    pointer, integers as int64_t and floats as double. The number of threads comes last: torch's, or less for small
+    tensors. It returns nothing.
     """
-    converted = []
+    converted, elements = [], 0
     for argument in arguments:
         if argument is None or isinstance(argument, torch.Tensor):
             assert argument is None or (argument.is_contiguous() and argument.device.type == "cpu")
             converted.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
+            elements += 0 if argument is None else argument.numel()
         else:
             converted.append(ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument))
     function = getattr(library(source, part, dtype), f"longmix_{part}")
-    function(*converted, ctypes.c_int64(torch.get_num_threads()))
+    threads = max(1, min(torch.get_num_threads(), elements // ELEMENTS_PER_THREAD))
+    function(*converted, ctypes.c_int64(threads))

@@ -46,8 +46,7 @@ def sources(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """A compiler that writes its process number to the file `started` for each build, and hangs half-way while `slow`
-    exists."""
+    """A compiler that writes its process number to `started` for each build, and hangs half-way while `slow` exists."""
     real = build.find_compiler()
     script = tmp_path / "compiler"
     script.write_text(
@@ -150,6 +149,20 @@ def test_each_part_and_floating_type_is_compiled_when_it_is_used(sources, compil
     (sources / SOURCE).write_text('#ifdef OTHER\nextern "C" int other() { return 43; }\n#endif\n')
     assert library("other").other() == 43
     assert len((tmp_path / "started").read_text().splitlines()) == 3
+
+
+def test_small_tensors_are_not_worth_a_thread(sources, monkeypatch):
+    (sources / SOURCE).write_text(
+        '#include <cstdint>\nextern "C" void longmix_answer(const float*, int64_t* found, int64_t threads)'
+        "{ *found = threads; }\n"
+    )
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    found = torch.zeros(1, dtype=torch.int64)
+    threads = []
+    for elements in (0, 1, 99_998, 99_999, 149_999, 1_000_000):
+        build.call(SOURCE, "answer", torch.float32, torch.empty(elements), found)
+        threads.append(found.item())
+    assert threads == [1, 1, 1, 2, 3, 3]
 
 
 def test_an_error_of_the_compiler_is_told_in_one_line(sources, tmp_path):
