@@ -201,13 +201,16 @@ def _gather(x: torch.Tensor, targets: torch.Tensor, memory: torch.Tensor) -> tor
 
 
 def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int) -> torch.Tensor:
-    """WavSpA by convolutions over the full length, as products of Fourier transforms; every second row stays."""
-    positions = x.shape[1]
-    rows = functional.pad(x.transpose(1, 2), (0, period_of(positions, levels) - positions))
+    """WavSpA by convolutions over the full length, as products of Fourier transforms; every second row stays.
+
+    Time is the last axis throughout; the result is a transposed view.
+    """
+    rows, missing = x.transpose(1, 2), period_of(x.shape[1], levels) - x.shape[1]
+    rows = functional.pad(rows, (0, missing)) if missing else rows
     taps = _filter_pair(filters)
     details = []
     for _ in range(levels):
-        rows, detail = _Analysis.apply(rows, taps).unbind(1)
+        rows, detail = _Analysis.apply(rows, taps)
         details.append(detail)
     return torch.cat([rows, *reversed(details)], -1).transpose(1, 2)
 
@@ -218,7 +221,7 @@ def wavelet_synthesis(bands: torch.Tensor, filters: torch.Tensor, levels: int, l
     rows, *details = (packed[..., band] for band in band_slices(length, levels))
     taps = _filter_pair(filters)
     for detail in details:
-        rows = _Synthesis.apply(torch.stack([rows, detail], 1), taps)
+        rows = _Synthesis.apply(rows, detail, taps)
     return rows[..., :length].transpose(1, 2)
 
 
@@ -231,7 +234,7 @@ def _filter_pair(filters: torch.Tensor) -> torch.Tensor:
 
 
 class _Analysis(torch.autograd.Function):
-    """(B, D, n) -> both bands, (B, 2, D, n / 2)."""
+    """(B, D, n) -> approximation and detail, (B, D, n / 2) each."""
 
     @staticmethod
     def forward(ctx, rows, taps):
@@ -242,59 +245,63 @@ class _Analysis(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient):
+    def backward(ctx, of_approximation, of_detail):
         spectrum, response = ctx.saved_tensors
-        gradient = _transformed(gradient)
-        of_rows = torch.fft.irfft((gradient * response).sum(1), n=_period(spectrum))
-        return of_rows, _of_taps(gradient, spectrum, ctx.taps)
+        spectra = _spectra(of_approximation, of_detail)
+        return _combine(spectra, response, 2 * of_detail.shape[-1]), _of_taps(spectra, spectrum, ctx.taps)
 
 
 class _Synthesis(torch.autograd.Function):
-    """Both bands, (B, 2, D, n / 2) -> (B, D, n)."""
+    """Approximation and detail, (B, D, n / 2) each -> (B, D, n)."""
 
     @staticmethod
-    def forward(ctx, bands, taps):
-        transformed, response = _transformed(bands), _response(taps, 2 * bands.shape[-1])
-        ctx.save_for_backward(transformed, response)
+    def forward(ctx, approximation, detail, taps):
+        period = 2 * detail.shape[-1]
+        spectra, response = _spectra(approximation, detail), _response(taps, period)
+        ctx.save_for_backward(spectra, response)
         ctx.taps = taps.shape
-        return torch.fft.irfft((transformed * response).sum(1), n=2 * bands.shape[-1])
+        return _combine(spectra, response, period)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
-        transformed, response = ctx.saved_tensors
+        spectra, response = ctx.saved_tensors
         spectrum = torch.fft.rfft(gradient)
-        return _filter(spectrum, response, gradient.shape[-1]), _of_taps(transformed, spectrum, ctx.taps)
-
-
-def _period(spectrum: torch.Tensor) -> int:
-    return 2 * (spectrum.shape[-1] - 1)
+        return *_filter(spectrum, response, gradient.shape[-1]), _of_taps(spectra, spectrum, ctx.taps)
 
 
 def _response(taps: torch.Tensor, period: int) -> torch.Tensor:
-    """Taps (2, D, T), as often around the period as they need -> (2, D, period / 2 + 1)."""
-    around = functional.pad(taps, (0, -taps.shape[-1] % period)).unflatten(-1, (-1, period))
-    return torch.fft.rfft(around.sum(-2))
+    """Taps (2, D, T), as often around the period as they need -> (2, D, n / 2 + 1)."""
+    if taps.shape[-1] > period:
+        taps = functional.pad(taps, (0, -taps.shape[-1] % period)).unflatten(-1, (-1, period)).sum(-2)
+    return torch.fft.rfft(taps, n=period)
 
 
-def _filter(spectrum: torch.Tensor, response: torch.Tensor, period: int) -> torch.Tensor:
-    return torch.fft.irfft(spectrum[:, None] * response.conj(), n=period)[..., ::2]
+def _spectra(approximation: torch.Tensor, detail: torch.Tensor) -> torch.Tensor:
+    """Of both bands with zeros between their rows, (B, 2, D, n / 2 + 1)."""
+    batch, features, rows = detail.shape
+    bands = detail.new_zeros(batch, 2, features, 2 * rows)
+    bands[:, 0, :, ::2], bands[:, 1, :, ::2] = approximation, detail
+    return torch.fft.rfft(bands)
 
 
-def _transformed(bands: torch.Tensor) -> torch.Tensor:
-    """The spectra of bands (.., n / 2) with zeros between their rows."""
-    rows = bands.new_zeros(*bands.shape[:-1], 2 * bands.shape[-1])
-    rows[..., ::2] = bands
-    return torch.fft.rfft(rows)
+def _filter(spectrum: torch.Tensor, response: torch.Tensor, period: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.fft.irfft(spectrum[:, None] * response.conj(), n=period)[..., ::2].unbind(1)
 
 
-def _of_taps(bands: torch.Tensor, spectrum: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Gradient of the taps: the correlation of the bands with the rows, both by their spectra."""
-    product = (bands.conj() * spectrum[:, None]).sum(0)
+def _combine(spectra: torch.Tensor, response: torch.Tensor, period: int) -> torch.Tensor:
+    return torch.fft.irfft((spectra[:, 0] * response[0]).addcmul_(spectra[:, 1], response[1]), n=period)
+
+
+def _of_taps(spectra: torch.Tensor, spectrum: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Gradient of the taps: the correlation of bands and rows, from their spectra."""
+    period, spectrum = 2 * (spectrum.shape[-1] - 1), torch.conj_physical(spectrum)
+    product = spectra[0] * spectrum[0]
+    for sample in range(1, len(spectrum)):
+        product.addcmul_(spectra[sample], spectrum[sample])
     if shape[1] == 1:
         product = product.sum(1, keepdim=True)
-    period = _period(spectrum)
-    lags = torch.arange(shape[2], device=bands.device) % period
+    lags = -torch.arange(shape[2], device=spectrum.device) % period
     return torch.fft.irfft(product, n=period)[..., lags]
 
 
