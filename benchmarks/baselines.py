@@ -309,8 +309,8 @@ def feature_attention(
     query_log: torch.Tensor, key_log: torch.Tensor, value: torch.Tensor, causal: bool = False
 ) -> torch.Tensor:
     """Performer's attention (Choromanski et al., eq. 4): exponentials relative to the largest."""
-    query = (query_log - query_log.detach().amax(-1, keepdim=True)).exp()
-    key = (key_log - key_log.detach().amax((-2, -1), keepdim=True)).exp()
+    query = (query_log - query_log.detach().amax(-1, keepdim=True)).exp_()
+    key = (key_log - key_log.detach().amax((-2, -1), keepdim=True)).exp_()
     return linear_attention(query, key, value, causal)
 
 
@@ -319,8 +319,9 @@ def linear_attention(
 ) -> torch.Tensor:
     """Two matrix products, or if causal the cumulative sums over positions of the outer products of keys and values."""
     if causal:
-        total = (query_features * key_features.cumsum(2)).sum(-1, keepdim=True)
-        return _CausalSums.apply(query_features, key_features, value) / total
+        # The last column sums the weights.
+        sums = _CausalSums.apply(query_features, key_features, functional.pad(value, (0, 1), value=1.0))
+        return sums[..., :-1] / sums[..., -1:]
     total = query_features @ key_features.sum(2).unsqueeze(-1)
     return query_features @ (key_features.transpose(2, 3) @ value) / total
 
@@ -341,9 +342,9 @@ class _CausalSums(torch.autograd.Function):
         batch_and_heads = value.shape[:2]
         query, key, value = (_positions_last(tensor) for tensor in (query, key, value))
         result = torch.zeros_like(value)
-        for heads in _groups(value):
+        for heads, memory in _groups(value):
             for feature in range(query.shape[1]):
-                sums = _sums(key, value, heads, feature)
+                sums = _sums(key[heads, feature], value[heads], memory)
                 result[heads].addcmul_(query[heads, feature, None], sums)
         return result.unflatten(0, batch_and_heads).transpose(2, 3)
 
@@ -353,15 +354,15 @@ class _CausalSums(torch.autograd.Function):
         batch_and_heads = gradient.shape[:2]
         query, key, value, gradient = (_positions_last(tensor) for tensor in (*ctx.saved_tensors, gradient))
         of_query = torch.empty_like(query)
-        for heads in _groups(value):
+        for heads, memory in _groups(value):
             for feature in range(query.shape[1]):
-                sums = _sums(key, value, heads, feature)
+                sums = _sums(key[heads, feature], value[heads], memory)
                 torch.sum(sums.mul_(gradient[heads]), 1, out=of_query[heads, feature])
         query, key, value, gradient = (tensor.flip(2) for tensor in (query, key, value, gradient))
         of_key, of_value = torch.empty_like(key), torch.zeros_like(value)
-        for heads in _groups(value):
+        for heads, memory in _groups(value):
             for feature in range(query.shape[1]):
-                sums = _sums(query, gradient, heads, feature)
+                sums = _sums(query[heads, feature], gradient[heads], memory)
                 of_value[heads].addcmul_(key[heads, feature, None], sums)
                 torch.sum(sums.mul_(value[heads]), 1, out=of_key[heads, feature])
         results = (of_query, of_key.flip(2), of_value.flip(2))
@@ -373,13 +374,14 @@ def _positions_last(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.flatten(0, 1).transpose(1, 2).contiguous()
 
 
-def _groups(value: torch.Tensor) -> list[slice]:
-    """The heads of value (B * H, d, N) that are taken at a time."""
+def _groups(value: torch.Tensor) -> list[tuple[slice, torch.Tensor]]:
+    """The heads of value (B * H, d, N) that are taken at a time, with memory for their sums."""
     size = max(1, BLOCK // value[0].numel())
-    return [slice(start, start + size) for start in range(0, len(value), size)]
+    memory = torch.empty_like(value[:size])
+    starts = range(0, len(value), size)
+    return [(slice(start, start + size), memory[: len(value) - start]) for start in starts]
 
 
-def _sums(features: torch.Tensor, value: torch.Tensor, heads: slice, feature: int) -> torch.Tensor:
-    """Cumulative sums over positions of features (.., m, N) times value (.., d, N), for one feature."""
-    products = features[heads, feature, None] * value[heads]
-    return torch.cumsum(products, 2, out=products)
+def _sums(feature: torch.Tensor, value: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """Cumulative sums over positions of one feature (h, N) times value (h, d, N)."""
+    return torch.cumsum(torch.mul(feature[:, None], value, out=memory), 2, out=memory)
