@@ -24,7 +24,8 @@ def longmix(words: list[str], log: Path, check: bool = True, threads: int = 1, *
             env={**os.environ, "OMP_NUM_THREADS": str(threads), **environment},
         )
     if check and process.returncode != 0:
-        raise SystemExit(f"longmix {' '.join(words)} ended with {process.returncode}; see {log}")
+        told = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+        raise SystemExit(f"longmix {' '.join(words)} ended with {process.returncode}: {told} (log: {log})")
     return process.returncode
 
 
