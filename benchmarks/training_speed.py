@@ -1,6 +1,6 @@
 """What the kernels are worth to training: the same small run with plain PyTorch and with the kernels.
 
-    python benchmarks/training_speed.py [--models NAME ...] [--steps 12] [--rounds 1] [--threads 2]
+    python benchmarks/training_speed.py [--models NAME ...] [--steps 10] [--rounds 1] [--threads 2]
 
 Trains every model type of `configs/model/NAME_tiny.yaml` by `longmix train` on rows of 512 and of 2048 random tokens,
 with LONGMIX_KERNELS=portable and =auto in turn; the transformer, which has no kernels, once. Both runs have to begin
@@ -68,7 +68,7 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODEL_TYPES), choices=MODEL_TYPES, metavar="NAME")
-    parser.add_argument("--steps", type=int, default=12, help="steps of a run (default: 12)")
+    parser.add_argument("--steps", type=int, default=10, help="steps of a run (default: 10)")
     parser.add_argument("--rounds", type=int, default=1, help="runs with each choice, in turn (default: 1)")
     parser.add_argument("--threads", type=int, default=2, help="threads of a run (default: 2)")
     arguments = parser.parse_args()
