@@ -131,3 +131,21 @@ def test_inspect_order_names_each_source_and_refuses_other_steps(
     ):
         assert main(["inspect-order", path, *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_run_over_weighted_sources_goes_on_exactly_where_it_stood(train, read_metrics, tmp_path, data, write_data):
+    write_data(tmp_path / "second", 30, 9)
+    sources = [{"path": str(data / "train"), "weight": 3}, {"path": str(tmp_path / "second"), "weight": 1}]
+    changes = {"data.train": sources, "optim.max_steps": 8, "checkpoint.every_steps": 8}
+    assert train(tmp_path / "whole", **changes).code == 0
+    for stop in (3, 5, None):
+        code = train(tmp_path / "parts", **changes, **{"run.stop_at_step": stop}).code
+        assert code == (0 if stop is None else 75)
+    whole, parts = (
+        [
+            (record["step"], record["loss"], record["grad_norm"], record["lr"])
+            for record in read_metrics(folder, "train")
+        ]
+        for folder in (tmp_path / "whole", tmp_path / "parts")
+    )
+    assert whole == parts and len(whole) == 8
