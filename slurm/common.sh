@@ -59,12 +59,38 @@ run_step() {
         --ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))" --ntasks-per-node="$tasks_per_node" \
         --cpus-per-task="$(share_of_cpus "$tasks_per_node")" bash "$LONGMIX_HOME/slurm/task.sh" "$@" </dev/null
     code=$(ending "$?")
-    case $code in
-        75) say "interrupted; submit the same command again to go on (exit code 75)" ;;
-        1) say "failed; the reason is above (exit code 1)" ;;
-    esac
-    # Automatic requeueing would belong here: on 75, scontrol requeue "$SLURM_JOB_ID".
+    if ((code == 1 || code == 75)) && requeue "$code" "$@"; then
+        say "exit code $code: this job is in the queue again, and goes on from the newest checkpoint when it starts"
+    elif ((code == 75)); then
+        say "interrupted; submit the same command again to go on (exit code 75)"
+    elif ((code == 1)); then
+        say "failed; the reason is above (exit code 1)"
+    fi
     exit "$code"
+}
+
+# requeue CODE VERB ARGUMENTS...: put this job, whose run ended with CODE, into the queue again; false if it is not to be.
+requeue() {
+    local code=$1 verb=$2 allowed starts
+    shift 2
+    # Requeueing ends the job, and with it the commands below, but for those that do not listen.
+    trap '' TERM
+    read -r allowed starts < <(
+        scontrol --oneliner show job "$SLURM_JOB_ID" | sed -n 's/.* Requeue=\([01]\) Restarts=\([0-9]*\) .*/\1 \2/p'
+    ) || return 1
+    # Otherwise Slurm has done it: preemption, a dead node, `scontrol requeue`.
+    if ((starts == ${SLURM_RESTART_COUNT:-0})); then
+        # Fine-tuning runs have no measure of how far they have come.
+        [[ $verb == train && $allowed == 1 ]] || return 1
+        # What asked itself to stop (STOP, run.max_hours, run.stop_at_step) is to stay so.
+        [[ $code == 1 || -e $LONGMIX_ENDINGS/signalled ]] || return 1
+        # Neither after scancel nor after the time limit.
+        [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) == RUNNING ]] || return 1
+        longmix requeue --job "$SLURM_JOB_ID" --code "$code" "$@" || return 1
+        scontrol requeue "$SLURM_JOB_ID" || return 1
+    fi
+    # Slurm lets it wait for two minutes, but for a start time that lies ahead when the nodes have been cleaned up.
+    scontrol update JobId="$SLURM_JOB_ID" StartTime=now+30 || true
 }
 
 # ending SRUN_CODE: the exit code of the run, which the first failure decides.

@@ -2,7 +2,7 @@
 # One task of a step: `task.sh VERB ARGUMENTS...` runs `longmix VERB ARGUMENTS`. Started by run_step in common.sh.
 
 # Slurm signals this shell and its child alike: the shell waits for the child, which saves.
-trap : USR1 TERM
+trap 'touch "$LONGMIX_ENDINGS/signalled"' USR1 TERM
 
 if [[ $1 == train ]]; then
     export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID

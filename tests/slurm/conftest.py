@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ class Job:
             time.sleep(0.2)
         return now["JobState"], int(now["ExitCode"].split(":")[0])
 
-    def wait_for(self, text: str, path: Path | None = None, seconds: float = 60) -> None:
+    def wait_for(self, text: str, path: Path | None = None, seconds: float = 120) -> None:
         """Until `path` (by default the log) holds a text."""
         path = path or self.log
         deadline = time.monotonic() + seconds
@@ -81,6 +82,24 @@ class Job:
             assert self.fields()["JobState"] not in ENDED, f"ended without {text!r}:\n{self.text()}"
             assert time.monotonic() < deadline, f"no {text!r} in {path} after {seconds} s:\n{self.text()}"
             time.sleep(0.1)
+
+    def requeue(self) -> None:
+        """As an administrator, or a job that matters more, would have it."""
+        self._scontrol("requeue", str(self.number))
+
+    def start_again(self, restarts: int, seconds: float = 120) -> float:
+        """Once it waits in the queue to be restarted, start it now; seconds it would have waited."""
+        deadline = time.monotonic() + seconds
+        while (now := self.fields())["JobState"] != "PENDING" or int(now["Restarts"]) < restarts:
+            assert now["JobState"] not in ENDED, f"ended with {now['JobState']}:\n{self.text()}"
+            assert time.monotonic() < deadline, f"{now['JobState']} after {seconds} s:\n{self.text()}"
+            time.sleep(0.1)
+        assert int(now["Restarts"]) == restarts, self.text()
+        wait = datetime.fromisoformat(now["EligibleTime"]) - datetime.now()
+        # Slurm ends a job for good that starts within the second in which its last start was taken back.
+        time.sleep(2)
+        self._scontrol("update", f"JobId={self.number}", "StartTime=now")
+        return wait.total_seconds()
 
     def signal(self, name: str | None = None) -> None:
         """`scancel`, with `--signal=NAME` if there is a name."""
@@ -103,14 +122,35 @@ class Cluster:
     folder: Path
     environment: dict[str, str]
     daemons: list[subprocess.Popen] = field(default_factory=list)
+    _nodes: dict[str, subprocess.Popen] = field(default_factory=dict)
 
-    def start(self, *command: str) -> None:
+    def start(self, *command: str) -> subprocess.Popen:
         with open(self.folder / f"{Path(command[0]).name}.console", "ab") as console:
-            self.daemons.append(
-                subprocess.Popen(
-                    command, env=self.environment, stdout=console, stderr=console, stdin=subprocess.DEVNULL
-                )
+            daemon = subprocess.Popen(
+                command, env=self.environment, stdout=console, stderr=console, stdin=subprocess.DEVNULL
             )
+        self.daemons.append(daemon)
+        return daemon
+
+    def start_node(self, name: str) -> None:
+        self._nodes[name] = self.start(shutil.which("slurmd", path=SEARCH), "-D", "-N", name)
+
+    def lose_node(self, name: str) -> None:
+        """Kill all that runs on a node: its daemon, what watches over its jobs, and their tasks. Slurm is told at once;
+        by itself it would find out after SlurmdTimeout."""
+        daemon = self._nodes.pop(name)
+        self.daemons.remove(daemon)
+        daemon.kill()
+        daemon.wait()
+        on_node = f"SLURMD_NODENAME={name}\0".encode()
+        for process in self._processes(on_node):
+            # Its slurmstepd first, lest it tells how the task has ended.
+            for one in (_parent_if("slurmstepd", process), process):
+                _kill(one)
+        self.command("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=lost")
+
+    def command(self, *words: str) -> str:
+        return subprocess.run(words, env=self.environment, check=True, capture_output=True, text=True).stdout
 
     def submit(self, folder: Path, script: str, *arguments, options: tuple = (), **environment: str) -> Job:
         """`sbatch OPTIONS slurm/SCRIPT ARGUMENTS` from `folder`; `environment` is added to the job's."""
@@ -127,18 +167,19 @@ class Cluster:
         """End the daemons, and whatever a failed test left running: every process that carries this cluster's mark."""
         while processes := self._processes():
             for process in processes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+                _kill(process)
             time.sleep(0.05)
         for daemon in self.daemons:
             daemon.wait()
 
-    def _processes(self) -> list[int]:
+    def _processes(self, also: bytes = b"") -> list[int]:
+        """Those whose environment has this cluster's mark, and `also`."""
         mark = f"{MARK}={self.folder}\0".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
-                if mark in path.read_bytes():
+                environment = path.read_bytes()
+                if mark in environment and also in environment:
                     found.append(int(path.parent.name))
         return found
 
@@ -146,6 +187,21 @@ class Cluster:
         """The ends of the daemons' logs."""
         logs = [*self.folder.glob("*.log"), *self.folder.glob("*.console")]
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+
+
+def _kill(process: int | None) -> None:
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _parent_if(name: str, process: int) -> int | None:
+    """The parent of a process, if it is a `name`."""
+    with contextlib.suppress(OSError):
+        parent = re.search(r"^PPid:\t(\d+)", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)[1]
+        if Path(f"/proc/{parent}/comm").read_text().strip() == name:
+            return int(parent)
+    return None
 
 
 @pytest.fixture(scope="session")
@@ -222,7 +278,7 @@ def _start(cluster: Cluster) -> None:
     _until(cluster, (folder / "munge.socket").exists)
     cluster.start(program["slurmctld"], "-D")
     for name in NODES:
-        cluster.start(program["slurmd"], "-D", "-N", name)
+        cluster.start_node(name)
     _until(cluster, lambda: _idle_nodes(cluster) == len(NODES))
 
 

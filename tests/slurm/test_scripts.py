@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def stub(tmp_path, slurm):
     def submit(body, *arguments, script="pretrain.sh", options=(), **environment):
         program.write_text(
             "#!/usr/bin/env bash\n"
-            'if [[ $1 == doctor || $2 == --check ]]; then echo "stub $*"; exit "${CHECK:-0}"; fi\n' + body
+            'if [[ $1 == doctor || $2 == --check ]]; then echo "stub $*"; exit "${CHECK:-0}"; fi\n'
+            'if [[ $1 == requeue ]]; then echo "stub $*"; ${REQUEUE:-false} "$@"; exit; fi\n' + body
         )
         program.chmod(0o755)
         environment["LONGMIX_HOME"] = str(home)
@@ -91,12 +93,13 @@ def test_ranks(stub, options, environment, per_node):
 def test_exit_codes(stub):
     """What the run ends with is what the job ends with; only a failure looks like one."""
     everyone = ("--nodes=2",)
-    interrupted = stub('sleep "$RANK"; exit 75\n', "x", options=everyone)
+    # Without a signal: it was asked to stop by its user.
+    interrupted = stub('sleep "$RANK"; exit 75\n', "x", options=everyone, REQUEUE="true")
     assert interrupted.wait() == ("FAILED", 75), interrupted.text()
     assert "srun: error" not in interrupted.text()
     assert "submit the same command again" in interrupted.text()
 
-    mistake = stub("exit 0\n", "x", options=everyone, CHECK="2")
+    mistake = stub("exit 0\n", "x", options=everyone, CHECK="2", REQUEUE="true")
     assert mistake.wait() == ("FAILED", 2), mistake.text()
 
     # The others would wait for ever.
@@ -104,7 +107,7 @@ def test_exit_codes(stub):
     assert failed.wait(60) == ("FAILED", 1), failed.text()
     assert "rank 1: broken" in failed.text() and "srun: error" in failed.text()
 
-    late_mistake = stub("[[ $RANK == 1 ]] && exit 2; sleep 600\n", "x", options=everyone)
+    late_mistake = stub("[[ $RANK == 1 ]] && exit 2; sleep 600\n", "x", options=everyone, REQUEUE="true")
     assert late_mistake.wait(60) == ("FAILED", 2), late_mistake.text()
 
     killed = stub("[[ $RANK == 1 ]] && kill -KILL $$; sleep 600\n", "x", options=everyone)
@@ -116,13 +119,13 @@ SAVES = "trap 'sleep 1; echo saved; exit 75' USR1 TERM; echo ready; while true; 
 
 @pytest.mark.slow
 def test_signals_reach_the_ranks_and_wait_for_their_save(stub):
-    signalled = stub(SAVES, "x", options=("--nodes=2",))
+    signalled = stub(SAVES, "x", options=("--nodes=2", "--no-requeue"), REQUEUE="true")
     signalled.wait_for("ready\nready")
     signalled.signal("USR1")
     assert signalled.wait() == ("FAILED", 75), signalled.text()
     assert signalled.text().count("saved") == 2
 
-    cancelled = stub(SAVES, "x", options=("--nodes=2",))
+    cancelled = stub(SAVES, "x", options=("--nodes=2",), REQUEUE="true")
     cancelled.wait_for("ready\nready")
     cancelled.signal()
     assert cancelled.wait()[0] == "CANCELLED"
@@ -132,3 +135,33 @@ def test_signals_reach_the_ranks_and_wait_for_their_save(stub):
         assert time.monotonic() < deadline, cancelled.text()
         time.sleep(0.1)
     assert cancelled.text().count("saved") == 2
+    assert "stub requeue" not in signalled.text() + cancelled.text()
+
+
+@pytest.mark.slow
+def test_what_is_interrupted_or_fails_is_started_again(stub):
+    body = (
+        f"case ${{SLURM_RESTART_COUNT:-0}} in 1) [[ $RANK == 0 ]] || exit 1;; 2) echo finished; exit 0;; esac\n{SAVES}"
+    )
+    job = stub(body, "my run.yaml", "a=1", options=("--nodes=2",), REQUEUE="true")
+    job.wait_for("ready\nready")
+    job.signal("USR1")
+    assert 0 < job.start_again(restarts=1) < 60
+    assert f"stub requeue --job {job.number} --code 75 my run.yaml a=1" in job.text()
+    assert 0 < job.start_again(restarts=2) < 60
+    assert f"stub requeue --job {job.number} --code 1 my run.yaml a=1" in job.text()
+    assert job.wait() == ("COMPLETED", 0), job.text()
+    assert job.text().count("this job is in the queue again") == 2 and job.text().count("finished") == 2
+    assert not list(job.log.parent.glob(".longmix-*"))
+
+
+@pytest.mark.slow
+def test_what_fails_twice_at_the_same_step_is_not(stub, tmp_path):
+    """By the word of the real `longmix requeue`."""
+    (tmp_path / "run.yaml").write_text("run: {dir: run}\nmodel: {model_type: s3attention}\ndata: {train: data}\n")
+    longmix = shutil.which("longmix", path=Path(sys.executable).parent)
+    job = stub("exit 1\n", "run.yaml", "run.seed=1", options=("--nodes=2",), REQUEUE=longmix)
+    job.start_again(restarts=1)
+    assert job.wait() == ("FAILED", 1), job.text()
+    assert "longmix: not started again: it failed 2 times at step 0" in job.text()
+    assert job.text().count("this job is in the queue again") == 1

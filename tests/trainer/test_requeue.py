@@ -14,7 +14,7 @@ FAILED, INTERRUPTED = 1, 75
 
 @pytest.fixture
 def stand(tmp_path):
-    """stand(step, saved=0) -> run folder with records up to `step`, and one cut short; the newest checkpoint is `saved`."""
+    """stand(step, saved=0) -> run folder with records up to `step`, one cut short, and a checkpoint of step `saved`."""
     run = tmp_path / "run"
 
     def stand(step, saved=0):
