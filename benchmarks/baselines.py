@@ -2,6 +2,22 @@
 
 The functions are those of `longmix.kernels.ops`, for samples of full length; they compute in the dtype of their input.
 Where autograd makes a slow backward pass of a fast forward pass, a Function does the same algorithm on the gradients.
+
+What else was tried, in times of what stands here, forward / forward and backward (fp32, B = 2, N = 4096, D = 128, one
+CPU thread unless stated):
+
+- givens_mix: Algorithms 1 and 2 as printed, with their copies and flips and autograd between the scans, 3.1 / 3.0 (the
+  printed backward pass conjugates one factor of each pair only, so that its gradients are wrong for complex factors);
+  recursive doubling, all rows in each of log2 N passes, 6 / 3.6.
+- link_mix, all rows at once: scatter_add 7 / 7, the sum over a row's links in place of the scatter 8 / 6, a batched
+  matrix product 4 / 3.3; one link after the other 3.3 / 3.8. PyTorch's sparse matrix product gathers, multiplies and
+  adds in one go, which is another algorithm: 0.5 / 22 (our portable path, with embedding_bag, 0.35 / 0.5). Adding up
+  the gradient by gathering along the reversed links takes 0.75 of the scatter's time, but wants links that repeat.
+- wavelets: transforms along the strided axis 1.3 / 3.4; gradients by autograd 1 / 1.6; inverse transforms of half the
+  length, with the spectrum folded, 1.1 of the full ones.
+- causal attention: the sums of all features and positions at once, (B, H, N, m, d), 3.3 to 13 forward, by the order of
+  axes and the contraction; a few positions at a time 1 forward, 1.7 on two threads; position by position 0.8 forward,
+  2 on two threads, and no gradient.
 """
 
 import torch
