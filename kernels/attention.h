@@ -46,15 +46,12 @@ private:
 
     // The results of a chunk, from the state and from the pairs `inside`.
     void read(int64_t row, int64_t count, bool inside) {
-        std::fill(sums_, sums_ + padded(count, ROWS) * width_, T(0));
-        for (int64_t i = 0; i < count; i += ROWS) {
-            T* sums = sums_ + i * width_;
-            add_product(ROWS, width_, features_, this->query_ + i * features_, features_, 1, this->state_, width_, sums,
-                        width_);
-            if (inside)
-                add_product(ROWS, width_, std::min(i + ROWS, count), scores_ + i * CHUNK, CHUNK, 1, this->value_,
-                            width_, sums, width_);
-        }
+        int64_t rows = padded(count, ROWS);
+        std::fill(sums_, sums_ + rows * width_, T(0));
+        add_product(rows, width_, features_, this->query_, features_, 1, this->state_, width_, sums_, width_);
+        for (int64_t i = 0; inside && i < count; i += ROWS)
+            add_product(ROWS, width_, std::min(i + ROWS, count), scores_ + i * CHUNK, CHUNK, 1, this->value_, width_,
+                        sums_ + i * width_, width_);
         for (int64_t i = 0; i < count; ++i) {
             T inverse = this->inverse_weight(i, inside);
             T* target = rows_.output + (row + i) * shape_.width;

@@ -115,14 +115,15 @@ inline void add_tile(int64_t depth, const T* a, int64_t a_row, int64_t a_step, c
     Vector<T> sum[ROWS][WIDTH];
     for (int64_t r = 0; r < ROWS; ++r)
         for (int64_t v = 0; v < WIDTH; ++v) sum[r][v] = at(c + r * c_row + v * LANES<T>);
-    for (int64_t k = 0; k < depth; ++k) {
+    int64_t k = 0;
+    do {  // at least once: the sums then stay in registers
         Vector<T> right[WIDTH];
         for (int64_t v = 0; v < WIDTH; ++v) right[v] = at(b + k * b_row + v * LANES<T>);
         for (int64_t r = 0; r < ROWS; ++r) {
             T left = a[r * a_row + k * a_step];
             for (int64_t v = 0; v < WIDTH; ++v) sum[r][v] += left * right[v];
         }
-    }
+    } while (++k < depth);
     for (int64_t r = 0; r < ROWS; ++r)
         for (int64_t v = 0; v < WIDTH; ++v) at(c + r * c_row + v * LANES<T>) = sum[r][v];
 }
@@ -132,7 +133,7 @@ template <class T>
 ONCE void add_product(int64_t rows, int64_t columns, int64_t depth, const T* a, int64_t a_row, int64_t a_step,
                       const T* b, int64_t b_row, T* c, int64_t c_row) {
     constexpr int64_t WIDE = COLUMNS * LANES<T>;
-    int64_t column = 0;
+    int64_t column = depth > 0 ? 0 : columns;
     for (; column + WIDE <= columns; column += WIDE)
         for (int64_t r = 0; r < rows; r += ROWS)
             add_tile<COLUMNS>(depth, a + r * a_row, a_row, a_step, b + column, b_row, c + r * c_row + column,
