@@ -58,8 +58,9 @@ def quantile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    if place == below:
+        return ordered[below]
+    return ordered[below] + (place - below) * (ordered[below + 1] - ordered[below])
 
 
 def append(

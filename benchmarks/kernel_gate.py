@@ -1,0 +1,58 @@
+"""Right before fast: a result that is wrong is not timed."""
+
+import torch
+from kernel_kinds import Layer, Operation, using
+
+# Here everything is compared with the equations themselves, which are slow.
+SMALL = 67
+# Relative root mean square error of the result, and of each gradient.
+TOLERANCES = {
+    torch.float64: (1e-10, 1e-10),
+    torch.float32: (1e-5, 1e-4),
+    torch.float16: (2e-2, 2e-2),
+    torch.bfloat16: (2e-2, 2e-2),
+}
+
+
+class WrongResultError(Exception):
+    """An implementation computes something else than the equations."""
+
+
+def check(
+    case: Operation | Layer, implementations: list[str], length: int, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Compare result and gradients with the truth in float64: the equations at length SMALL; beyond it plain PyTorch,
+    which is one of those that are compared with the equations there.
+
+    Raises:
+        WrongResultError: with what is wrong, and by how much.
+    """
+    truth = _truth(case, length, device, dtype)
+    for implementation in implementations:
+        with using(implementation):
+            found = case.prepare(length, device, dtype).gradients()
+        for index, (tensor, expected) in enumerate(zip(found, truth, strict=True)):
+            error = relative_error(tensor, expected)
+            allowed = TOLERANCES[dtype][min(index, 1)]
+            if not error <= allowed:  # a NaN is wrong too
+                what = f"gradient {index}" if index else "result"
+                raise WrongResultError(
+                    f"{case.name}, {implementation}, N={length}: the {what} is off by {error:.1e}; allowed: {allowed}"
+                )
+
+
+def _truth(case: Operation | Layer, length: int, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
+    prepared = case.prepare(length, device, torch.float64)
+    if dtype != torch.float64:
+        rounded = case.prepare(length, device, dtype)
+        with torch.no_grad():
+            for leaf, value in zip(prepared.leaves, rounded.leaves, strict=True):
+                leaf.copy_(value)
+    with using("reference" if length <= SMALL else "portable"):
+        return prepared.gradients()
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """|found - expected| / |expected|; the absolute error where nothing is expected."""
+    size = expected.double().norm().item()
+    return (found.double() - expected.double()).norm().item() / (size or 1.0)
