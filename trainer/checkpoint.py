@@ -2,8 +2,10 @@
 
 `RUN/checkpoints/step-00000200/` holds `engine*` and `random-*` (to go on), `model/` (a Hugging Face folder),
 `state.json` (step, samples, counters) and, written last, `manifest.json` (size and SHA-256 of every file).
+`RUN/checkpoints/latest` names the newest for people; nothing reads it.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -15,14 +17,14 @@ from typing import Any
 
 from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
 
+from . import checkpoint_files
 from .configuration import CheckpointSection
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
-# Bytes; a disk with less than this is called full.
-SMALLEST_FREE_SPACE = 2**20
+LATEST = "latest"
 
 
 @dataclass
@@ -65,30 +67,64 @@ def begin(run: Path, step: int) -> Path:
     """An empty folder to write a checkpoint into; it counts for nothing before `finish`.
 
     What earlier ones left behind that were never finished is deleted.
+
+    Raises:
+        OSError: e.g. the run folder has gone. It is not made anew, for that might be on another disk.
     """
     folder = path_of(run, step).with_name(f".step-{step:08d}.tmp")
-    for unfinished in folder.parent.glob(".step-*.tmp"):
+    folder.parent.mkdir(exist_ok=True)
+    _put_back(run)
+    for unfinished in (*folder.parent.glob(".step-*.tmp"), *folder.parent.glob(".step-*.old")):
         shutil.rmtree(unfinished, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir()
     return folder
 
 
-def finish(folder: Path, run: Path, state: RunState) -> Path:
-    """Flush every file, write state and manifest, rename: from here on the checkpoint exists."""
+def finish(folder: Path, run: Path, state: RunState, entries: list[dict[str, Any]] | None = None) -> Path:
+    """Write state and manifest, flush, rename: from here on the checkpoint exists.
+
+    `entries`: those of the manifest, of files that are written, flushed and verified; by default they are made here.
+    One of the same step gives way only now.
+    """
     write_json(folder / STATE, asdict(state))
-    entries = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        flush_to_disk(path)
-        name = path.relative_to(folder).as_posix()
-        entries.append({"file": name, "bytes": path.stat().st_size, "sha256": sha256_of_file(path)})
-    for path in [entry for entry in folder.rglob("*") if entry.is_dir()]:
+    if entries is None:
+        entries = checkpoint_files.entries(folder, folder)
+    else:
+        entries = sorted([*entries, checkpoint_files.entry(folder / STATE, folder)], key=lambda entry: entry["file"])
+    for path in [path for path in folder.rglob("*") if path.is_dir()]:
         flush_to_disk(path)
     write_json(folder / MANIFEST, {"step": state.step, "files": entries})
-    final = path_of(run, state.step)
-    shutil.rmtree(final, ignore_errors=True)
+    final, aside = path_of(run, state.step), _aside(run, state.step)
+    if final.exists():
+        os.replace(final, aside)
     os.replace(folder, final)
     flush_to_disk(final.parent)
+    shutil.rmtree(aside, ignore_errors=True)
     return final
+
+
+def _aside(run: Path, step: int) -> Path:
+    """Where a checkpoint lies for the moment in which another of its step takes its place."""
+    return path_of(run, step).with_name(f".step-{step:08d}.old")
+
+
+def _put_back(run: Path) -> None:
+    """Give back their names to those that a kill in that moment has left aside."""
+    for aside in (run / "checkpoints").glob(".step-*.old"):
+        final = aside.with_name(aside.name[1:-4])
+        if not final.exists():
+            # One that may only read (longmix export) passes it over.
+            with contextlib.suppress(OSError):
+                os.replace(aside, final)
+
+
+def point_to(run: Path, step: int) -> None:
+    """Let `checkpoints/latest` name this step's checkpoint, for people."""
+    final = path_of(run, step)
+    temporary = final.with_name(f".{LATEST}.tmp")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(final.name, target_is_directory=True)
+    os.replace(temporary, final.with_name(LATEST))
 
 
 def defect(folder: Path) -> str | None:
@@ -112,17 +148,6 @@ def defect(folder: Path) -> str | None:
     return None
 
 
-def reason_of_failed_write(folder: Path, error: Exception) -> str | None:
-    """Why the disk refused a checkpoint; None if the error is of another kind. torch hides it in a RuntimeError."""
-    try:
-        free = shutil.disk_usage(folder).free
-    except OSError as gone:
-        return gone.strerror
-    if free < SMALLEST_FREE_SPACE:
-        return "the disk is full"
-    return (error.strerror or str(error)) if isinstance(error, OSError) else None
-
-
 def steps(run: Path) -> list[int]:
     """Steps of the checkpoints of a run, oldest first, whole or not."""
     names = [path.name for path in (run / "checkpoints").glob("step-*") if path.is_dir()]
@@ -131,6 +156,7 @@ def steps(run: Path) -> list[int]:
 
 def newest(run: Path) -> Path | None:
     """The newest whole checkpoint; incomplete or damaged ones are named in a warning and passed over."""
+    _put_back(run)
     for step in reversed(steps(run)):
         folder = path_of(run, step)
         reason = defect(folder)

@@ -2,6 +2,7 @@
 
 import datetime
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,10 @@ from longmix.data_prep.errors import UserError
 from .launch import free_port
 
 TIMEOUT = datetime.timedelta(minutes=30)
+
+
+class SharedMistake(UserError):
+    """A user's mistake that every rank knows of, so that all leave together; other ones, a rank meets alone."""
 
 
 @dataclass
@@ -57,6 +62,19 @@ class World:
     def barrier(self) -> None:
         if self.size > 1:
             torch.distributed.barrier(group=self.control)
+
+
+def agree(world: World, work: Callable[[], Any]) -> Any:
+    """The result of `work` on this rank; if it is a user's mistake on any rank, SharedMistake on all of them."""
+    result, mistake = None, None
+    try:
+        result = work()
+    except UserError as error:
+        mistake = str(error)
+    mistakes = [text for text in world.gather(mistake) if text is not None]
+    if mistakes:
+        raise SharedMistake(mistakes[0])
+    return result
 
 
 def _numbers(*names: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Two small engines with the same five methods: forward_backward, step, save, load, gather.
+"""Two small engines with the same five methods: forward_backward, step, collect, load, gather.
 
 DeepSpeedEngine drives ZeRO 0-3; AccelerateEngine one device or DDP. The loop cannot tell them apart.
 """
@@ -19,6 +19,7 @@ import torch
 from longmix.data_prep.errors import UserError
 
 from . import deepspeed_config
+from .checkpoint_files import Collector
 from .configuration import RunConfiguration
 from .distributed import World
 from .optimizer import GuardedAdamW, make_adamw, parameter_groups
@@ -86,6 +87,9 @@ class DeepSpeedEngine:
         except ValidationError as error:
             found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise UserError(f"deepspeed: {configuration.deepspeed} holds what DeepSpeed refuses: {found}") from None
+        self.module.checkpoint_engine = Collector()
+        # DeepSpeed's scripts that unpickle a checkpoint: `longmix export` makes its model from safetensors.
+        self.module._copy_recovery_script = lambda folder: None
         if takes_a_step:
             # To allocate its moments, DeepSpeed has taken a step with zero gradients: it must not count in Adam's
             # correction of their bias. The rate of 0 kept it from decaying weights; every step sets its own.
@@ -113,12 +117,15 @@ class DeepSpeedEngine:
         applied = bool(self.module.was_step_applied())
         return StepResult(applied, float(norm) if applied else math.inf, float(scale))
 
-    def save(self, folder: Path) -> None:
-        """Write parameters, optimizer and counters of every rank below `folder`."""
+    def collect(self, folder: Path) -> dict[str, Any]:
+        """What this rank must write below `folder` to go on from here, by file name; nothing is written yet.
+
+        The values are the engine's own: they change with the next step. Every rank must call it.
+        """
         # Conversion to another number of ranks (ds_to_universal) asks for this entry at stages 1 and 2.
         state = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}}
         self.module.save_checkpoint(str(folder), tag="engine", client_state=state, save_latest=False)
-        _save_random_state(folder, self.world)
+        return {**self.module.checkpoint_engine.take(folder), **_random_state(self.world)}
 
     def load(self, folder: Path) -> None:
         _refuse_other_ranks(folder, self.world, free=self.stage == 0)
@@ -229,16 +236,16 @@ class AccelerateEngine:
         scale = self._scaler.get_scale() if self._scaler else 1.0
         return StepResult(applied, self._optimizer._global_grad_norm if applied else math.inf, scale)
 
-    def save(self, folder: Path) -> None:
-        """Write parameters, optimizer and loss scale (rank 0), and every rank's random state, below `folder`."""
-        if self.world.is_first:
-            state = {
-                "model": self._bare().state_dict(),
-                "optimizer": self._optimizer.state_dict(),
-                "scaler": self._scaler.state_dict() if self._scaler else {},
-            }
-            torch.save(state, folder / "engine.pt")
-        _save_random_state(folder, self.world)
+    def collect(self, folder: Path) -> dict[str, Any]:
+        """As DeepSpeedEngine.collect: model, optimizer and loss scale (rank 0), and every rank's random state."""
+        if not self.world.is_first:
+            return _random_state(self.world)
+        state = {
+            "model": self._bare().state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict() if self._scaler else {},
+        }
+        return {"engine.pt": state, **_random_state(self.world)}
 
     def load(self, folder: Path) -> None:
         state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
@@ -287,8 +294,8 @@ def _random_state_path(folder: Path, rank: int) -> Path:
     return folder / f"random-{rank:05d}.pt"
 
 
-def _save_random_state(folder: Path, world: World) -> None:
-    """Every generator that a model may draw from: torch's (CPU and device), NumPy's and Python's."""
+def _random_state(world: World) -> dict[str, Any]:
+    """By file name: every generator that a model may draw from: torch's (CPU and device), NumPy's and Python's."""
     name, keys, *rest = np.random.get_state()
     version, words, gauss = random.getstate()
     state: dict[str, Any] = {
@@ -297,7 +304,7 @@ def _save_random_state(folder: Path, world: World) -> None:
         "numpy": [name, torch.from_numpy(keys.astype(np.int64)), *rest],
         "python": [version, list(words), gauss],
     }
-    torch.save(state, _random_state_path(folder, world.rank))
+    return {_random_state_path(Path(), world.rank).name: state}
 
 
 def _load_random_state(folder: Path, world: World) -> None:

@@ -2,8 +2,8 @@
 
 import functools
 import json
-import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,13 @@ def save_model(
     # Code that the model was loaded with (longmix export --self-contained) is not beside this one.
     config.pop("auto_map", None)
     write_json(folder / "config.json", {**config, "dtype": "float32"})
+    # That of a file made the ordinary way: to ask for the umask is to change it, for every thread.
+    mode = stat.S_IMODE((folder / "config.json").stat().st_mode)
     for path in folder.iterdir():
         # safetensors writes for the owner alone; a checkpoint is shared like any other file.
-        path.chmod(0o666 & ~_umask())
+        path.chmod(mode)
     if tokenizer is not None:
         save_tokenizer(load_tokenizer(tokenizer), folder)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def publish(source: Path, target: Path, complete: Callable[[Path], None] | None = None) -> None:

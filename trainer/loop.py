@@ -15,7 +15,7 @@ from . import checkpoint, counter_random, export
 from .checkpoint import RunState
 from .configuration import RunConfiguration
 from .dataset import ShardedDataset
-from .distributed import World
+from .distributed import SharedMistake, World, agree
 from .engine import StepResult, make_engine
 from .evaluation import evaluate
 from .exit_codes import FINISHED, INTERRUPTED
@@ -35,10 +35,6 @@ LONGEST_ROW_OF_SKIPS = 10
 
 class NotFiniteError(RuntimeError):
     """Ten steps in a row had a loss or gradients that are not finite."""
-
-
-class SharedMistake(UserError):
-    """A user's mistake that every rank knows of, so that all leave together; other ones, a rank meets alone."""
 
 
 @dataclass
@@ -65,19 +61,6 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         agree(world, lambda: stack.enter_context(lock) if world.is_first else None)
         run = _Run(prepared, world)
         return run.train(requests if requests is not None else stack.enter_context(StopRequests()))
-
-
-def agree(world: World, work):
-    """The result of `work` on this rank; if it is a user's mistake on any rank, SharedMistake on all of them."""
-    result, mistake = None, None
-    try:
-        result = work()
-    except UserError as error:
-        mistake = str(error)
-    mistakes = [text for text in world.gather(mistake) if text is not None]
-    if mistakes:
-        raise SharedMistake(mistakes[0])
-    return result
 
 
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
@@ -115,20 +98,22 @@ class _Run:
             self.last_step,
             self.configuration.log.tensorboard,
         )
-        self.saver = Saver(self.folder, self.configuration.checkpoint, self.world, self.log)
+        self.saver = Saver(self.folder, self.configuration.checkpoint, self.world, self.log, self.state)
         self.conditions = StopConditions(
             self.folder, self.configuration.run, self.last_step, requests, self.world.is_first
         )
-        with contextlib.closing(self.log):
+        with contextlib.closing(self.log), contextlib.closing(self.saver):
             for note in self.notes:
                 self.log.say(note)
             decision = self._train(requests)
             if not decision.stops:
                 decision = self._finish()
+            self.log.say(self.saver.told())
             if decision.stops:
                 self.conditions.obeyed(decision)
                 self.log.say(
-                    f"stopped at step {self.state.step} by {decision.reason}; the same command goes on from there"
+                    f"stopped at step {self.state.step} by {decision.reason}; the same command goes on from "
+                    f"{'there' if self.saver.newest.step == self.state.step else f'step {self.saver.newest.step}'}"
                 )
         return Outcome(INTERRUPTED if decision.stops else FINISHED, self.state)
 
@@ -183,7 +168,16 @@ class _Run:
 
     def _ask(self, step: int = 0) -> Decision:
         """What all ranks want now, after `step` steps; 0: whatever the step."""
-        return Decision.of(self.world.sum(self.conditions.asked(step)).tolist())
+        return self._decide(self.world.sum(self._asked(step)).tolist())
+
+    def _asked(self, step: int) -> torch.Tensor:
+        """What this rank asks for, and how far it is with a checkpoint: to be summed over the ranks."""
+        return torch.cat([self.conditions.asked(step), self.saver.is_over()])
+
+    def _decide(self, asked: list[float]) -> Decision:
+        *asked, over = asked
+        self.saver.poll(over)
+        return Decision.of(asked)
 
     def _step(self, batch: StepBatch) -> Decision:
         """One optimizer step; what all ranks want after it."""
@@ -194,7 +188,7 @@ class _Run:
         sums = self.engine.forward_backward(
             batch.micro_batches, lambda model, micro_batch: self.objective.forward(model, micro_batch, items)
         )
-        asked = self.conditions.asked(state.step + 1)
+        asked = self._asked(state.step + 1)
         totals = self.world.sum(torch.cat([sums.double().cpu(), asked])).tolist()
         sums, asked = totals[: len(sums)], totals[len(sums) :]
         self.learning_rate = learning_rate(self.configuration.optim, state.step + 1)
@@ -207,7 +201,7 @@ class _Run:
             state.interval = [before + now for before, now in zip(state.interval, sums, strict=True)]
         else:
             self._count_skip(self.result, sums[0])
-        return Decision.of(asked)
+        return self._decide(asked)
 
     def _complete_step(self, decision: Decision) -> Decision:
         """What is due after a step: evaluation, the choice of the best, a checkpoint. Whether to go on afterwards.
@@ -219,6 +213,9 @@ class _Run:
         due = state.step > 0 and (last or state.step % configuration.checkpoint.every_steps == 0)
         # Within a row of dropped steps the checkpoint before it stays the newest: a way back.
         due = due and (last or not state.row_of_skips)
+        if due:
+            # What became of the checkpoint before decides which is the best until now.
+            self.saver.wait()
         if state.step == 0 or last or state.step % configuration.eval.every_steps == 0 or state.evaluation_due:
             decision = self._evaluate(decision)
         if due and configuration.checkpoint.best is not None and not state.evaluation_due:
@@ -227,7 +224,7 @@ class _Run:
             decision = Decision()  # nothing is left to stop, but for the reading of the test set
         if due or decision.stops or decision.saves:
             state.stopped_by = decision.reason
-            self._save()
+            self._save(is_last_chance=last or decision.stops)
             state.stopped_by = None
         if decision.saves:
             self.conditions.obeyed(decision)
@@ -319,12 +316,14 @@ class _Run:
             state.best_step, state.best_value, state.figures = state.step, value, self.latest
         return decision
 
-    def _save(self) -> None:
-        def write_model(folder: Path, weights: dict[str, torch.Tensor]) -> None:
-            export.save_model(self.model, weights, folder, self.prepared.tokenizer)
-            self._write_card(folder, self.state, self.latest if self.evaluated_at == self.state.step else {})
+    def _save(self, is_last_chance: bool) -> None:
+        figures = self.latest if self.evaluated_at == self.state.step else {}
 
-        self.saver.save(self.engine, self.state, write_model)
+        def write_model(folder: Path, weights: dict[str, torch.Tensor], state: RunState) -> None:
+            export.save_model(self.model, weights, folder, self.prepared.tokenizer)
+            self._write_card(folder, state, figures)
+
+        self.saver.save(self.engine, write_model, is_last_chance)
 
     def _write_card(self, folder: Path, state: RunState, figures: dict[str, Any]) -> None:
         manifests = [dataset.manifest for dataset in self.data.train]
@@ -332,6 +331,11 @@ class _Run:
 
     def _finish(self) -> Decision:
         """Make RUN/model from the best or the last checkpoint; read the test set once with it, unless stopped there."""
+        if self.saver.newest.step != self.state.step:
+            raise SharedMistake(
+                f"the last step is done, but its checkpoint could not be written to {self.folder / 'checkpoints'}: "
+                f"make room, then the same command goes on from step {self.saver.newest.step}"
+            )
         wants_best = self.configuration.checkpoint.best is not None and self.state.best_step is not None
         step = self.state.best_step if wants_best else self.state.step
         source = checkpoint.path_of(self.folder, step)
@@ -340,16 +344,23 @@ class _Run:
             decision = self._test(source / "model")
             if decision.stops:
                 return decision
-        if self.world.is_first:
-            staged = self.folder / ".model"
-            shutil.rmtree(staged, ignore_errors=True)
+        agree(self.world, lambda: self._publish(source) if self.world.is_first else None)
+        self.log.say(f"finished: {self.folder / 'model'} holds the model of step {step}")
+        return Decision()
+
+    def _publish(self, source: Path) -> None:
+        target, staged = self.folder / "model", self.folder / ".model"
+        shutil.rmtree(staged, ignore_errors=True)
+        try:
             shutil.copytree(source / "model", staged)
             self._write_card(staged, checkpoint.read_state(source), self.state.figures)
-            export.publish(staged, self.folder / "model")
-            shutil.rmtree(staged)
-            self.log.say(f"finished: {self.folder / 'model'} holds the model of step {step}")
-        self.world.barrier()
-        return Decision()
+            export.publish(staged, target)
+        except (OSError, shutil.Error) as error:
+            raise UserError(
+                f"{target} could not be written: {error}; {source} is whole: the same command writes the model from it"
+            ) from error
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
 
     def _refuse_damaged(self, source: Path) -> None:
         reason = checkpoint.defect(source) if self.world.is_first else None

@@ -100,4 +100,7 @@ class RunLock:
 
 
 def write_configuration(run: Path, now: RunConfiguration) -> None:
-    write_text(run / CONFIG, configurations.dump(now, provenance()))
+    try:
+        write_text(run / CONFIG, configurations.dump(now, provenance()))
+    except OSError as error:
+        raise UserError(f"run.dir {run} cannot be written: {error.strerror}") from None

@@ -1,13 +1,16 @@
 """What a run tells: metrics.jsonl, TensorBoard, and a progress line."""
 
+import contextlib
 import json
 import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_text
 
 
@@ -27,8 +30,12 @@ class RunLog:
             return
         self._progress = _Progress(first_step, last_step)
         path = run / "metrics.jsonl"
-        _drop_from(path, first_step)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        try:
+            _drop_from(path, first_step)
+            self._lines = _Lines(path)
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror}") from None
+        self._refused = False
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -39,21 +46,41 @@ class RunLog:
         if not self._active:
             return
         values = {name: None if _is_bad(value) else value for name, value in figures.items()}
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._file.flush()
-        if self._writer is not None:
+        try:
+            self._lines.add(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            self._refused = False
+        except OSError as error:
+            if not self._refused:
+                self.say(f"metrics.jsonl refuses: {error.strerror}; its lines are held back until it takes them")
+            self._refused = True
+        with self._drawing():
             for name, value in values.items():
+                if self._writer is None:
+                    break
                 if isinstance(value, int | float) and name != "items":  # the same at every evaluation
                     self._writer.add_scalar(f"{kind}/{name}", value, step)
         self._progress.show(kind, step, values)
 
+    @contextlib.contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """TensorBoard's files are a copy: where they cannot be written, the run goes on without."""
+        try:
+            yield
+        except OSError as error:
+            self._writer = None
+            self.say(f"TensorBoard's files refuse: {error.strerror}; nothing more is drawn until the next start")
+
     def flush(self) -> None:
-        """Onto the disk: called before a checkpoint is renamed, so that it never knows more than metrics.jsonl."""
+        """Onto the disk: called before a checkpoint is renamed, so that it never knows more than metrics.jsonl.
+
+        Raises:
+            OSError: the disk refuses; the lines are held back, and the next call tries again.
+        """
         if self._active:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            if self._writer is not None:
-                self._writer.flush()
+            self._lines.flush()
+            with self._drawing():
+                if self._writer is not None:
+                    self._writer.flush()
 
     def say(self, text: str) -> None:
         if self._active:
@@ -61,10 +88,77 @@ class RunLog:
 
     def close(self) -> None:
         if self._active:
-            self._file.close()
+            self._lines.close()
             self._progress.finish()
-            if self._writer is not None:
-                self._writer.close()
+            with self._drawing():
+                if self._writer is not None:
+                    self._writer.close()
+
+
+class _Lines:
+    """Appends lines to a file; those that the disk refuses are held back, and written in order once it takes them.
+
+    Every line since the last `flush` is held: what a disk has lost that was away can be written again.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        self._flushed = self._file.tell()
+        self._held: list[bytes] = []
+        self._written = 0  # of those held
+
+    def add(self, line: str) -> None:
+        """Raises OSError if the disk refuses; the line is written later."""
+        self._held.append(line.encode())
+        self._write()
+
+    def flush(self) -> None:
+        """Raises OSError if the disk refuses, or the file has gone."""
+        if self._file is not None and not self._is_the_same():
+            self._let_go()
+        self._write()
+        try:
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._let_go()
+            raise
+        self._flushed += sum(map(len, self._held))
+        self._held, self._written = [], 0
+
+    def close(self) -> None:
+        # What is still held back is newer than every checkpoint: going on, the run makes it again.
+        self._let_go()
+
+    def _is_the_same(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno()))
+        except OSError:
+            return False
+
+    def _write(self) -> None:
+        try:
+            if self._file is None:
+                self._file = open(self._path, "r+b", buffering=0)  # noqa: SIM115 - closed by close()
+                size = self._file.seek(0, os.SEEK_END)
+                self._flushed = min(size, self._flushed)
+                self._file.truncate(self._flushed)
+                self._file.seek(self._flushed)
+            for line in self._held[self._written :]:
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+                self._written += 1
+        except OSError:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """Close the file; opened anew, it is cut back to what is certain."""
+        file, self._file, self._written = self._file, None, 0
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def _is_bad(value: Any) -> bool:

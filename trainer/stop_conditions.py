@@ -1,6 +1,8 @@
 """Why a run stops or saves: signals, files, limits. Each rank tells what it knows; all ranks decide together."""
 
+import contextlib
 import math
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +43,10 @@ class StopConditions:
         return torch.tensor(
             [
                 self._requests.requested is not None,
-                first and self._stop_file.exists(),
+                first and os.path.exists(self._stop_file),  # False, too, while the file system is away
                 first and self._deadline is not None and time.monotonic() >= self._deadline,
                 step >= self._stop_at,
-                first and self._save_file.exists(),
+                first and os.path.exists(self._save_file),
             ],
             dtype=torch.float64,
         )
@@ -54,7 +56,9 @@ class StopConditions:
         if self._is_first:
             for file, followed in ((self._stop_file, decision.stops), (self._save_file, decision.saves)):
                 if followed:
-                    file.unlink(missing_ok=True)
+                    # What refuses this has refused the checkpoint, too, and has been told.
+                    with contextlib.suppress(OSError):
+                        file.unlink()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from longmix.trainer.export import export_model
 
 
 def write(run, step, **state):
+    run.mkdir(exist_ok=True)
     folder = checkpoint.begin(run, step)
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text("{}")

@@ -71,7 +71,9 @@ def test_a_run_folder_holds_what_is_promised(finished):
         "checkpoints",
         "model",
     }
-    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert names == ["latest", "step-00000004", "step-00000006"]
+    assert (folder / "checkpoints" / "latest").readlink().name == "step-00000006"
     assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
     card = (folder / "model" / "README.md").read_text()
     for text in ("## Data", "| train |", "documents", "6 steps of 16 samples (96 samples", "lr 0.005", "| loss | "):
@@ -210,7 +212,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_starts_anew(
         raise RuntimeError("power cut")
 
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="power cut"):
-        patched.setattr(AccelerateEngine, "save", failing)
+        patched.setattr(AccelerateEngine, "collect", failing)
         train(tmp_path / "run", "s3attention", **changes)
     assert len(read_metrics(tmp_path / "run")) == 3 and checkpoint.newest(tmp_path / "run") is None
     assert train(tmp_path / "run", "s3attention", **changes).code == 0
