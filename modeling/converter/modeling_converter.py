@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 
 from longmix.kernels import ops
@@ -165,17 +166,37 @@ class Converter(Mixer):
 
 def subtract_turned(mixed: torch.Tensor, value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
     """mixed - exp(i phase) value: pairs (B, N, 2, H, d), phase (B, H, N) -> (B, N, 2, H, d)."""
-    real, imaginary = value.unbind(2)
-    mixed_real, mixed_imaginary = mixed.unbind(2)
-    # The factors are written out for every channel: heads may be narrow, and a broadcast product is slow then.
-    cosine, sine = (
-        table.transpose(1, 2)[..., None].expand_as(real).contiguous() for table in (phase.cos(), phase.sin())
-    )
-    turned_away = (
-        mixed_real.addcmul(real, cosine, value=-1).addcmul(imaginary, sine),
-        mixed_imaginary.addcmul(real, sine, value=-1).addcmul(imaginary, cosine, value=-1),
-    )
-    return torch.stack(turned_away, 2)
+    return _SubtractTurned.apply(mixed, value, phase)
+
+
+class _SubtractTurned(torch.autograd.Function):
+    """`subtract_turned` with half of the passes over memory that autograd would take."""
+
+    @staticmethod
+    def forward(ctx, mixed: torch.Tensor, value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
+        # The factors are written out for every channel: heads may be narrow, and a broadcast product is slow then.
+        shape = value.select(2, 0).shape
+        tables = (table.transpose(1, 2)[..., None].expand(shape) for table in (phase.cos(), phase.sin()))
+        cosine, sine = (table.contiguous() for table in tables)
+        ctx.save_for_backward(value, cosine, sine)
+        real, imaginary = value.unbind(2)
+        mixed_real, mixed_imaginary = mixed.unbind(2)
+        turned_away = (
+            mixed_real.addcmul(real, cosine, value=-1).addcmul_(imaginary, sine),
+            mixed_imaginary.addcmul(real, sine, value=-1).addcmul_(imaginary, cosine, value=-1),
+        )
+        return torch.stack(turned_away, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        value, cosine, sine = ctx.saved_tensors
+        (real, imaginary), (of_real, of_imaginary) = value.unbind(2), gradient.unbind(2)
+        # -exp(-i phase) times the gradient; its product with i value is that of the phase.
+        back_real = (of_real * cosine).addcmul_(of_imaginary, sine).neg_()
+        back_imaginary = (of_real * sine).addcmul_(of_imaginary, cosine, value=-1)
+        of_phase = (back_imaginary * real).addcmul_(back_real, imaginary, value=-1).sum(-1).transpose(1, 2)
+        return gradient, torch.stack((back_real, back_imaginary), 2), of_phase
 
 
 def permute_documents(keys: torch.Tensor, document_ids: torch.Tensor) -> torch.Tensor:
