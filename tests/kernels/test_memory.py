@@ -92,4 +92,4 @@ def found():
 @pytest.mark.parametrize("operation", LIMITS)
 def test_memory_beyond_arguments_result_and_gradients(operation, found, record_property):
     record_property("times the value", found[operation])
-    assert 0 <= found[operation] < LIMITS[operation]
+    assert -0.1 < found[operation] < LIMITS[operation]  # below zero by pages of memory that were free before
