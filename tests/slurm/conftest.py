@@ -66,7 +66,7 @@ class Job:
         """What `scontrol show job` says of it."""
         return dict(re.findall(r"(\w+)=(\S*)", self._scontrol("show", "job", str(self.number))))
 
-    def wait(self, seconds: float = 120) -> tuple[str, int]:
+    def wait(self, seconds: float = 240) -> tuple[str, int]:
         """(state, exit code) once it has ended."""
         deadline = time.monotonic() + seconds
         while (now := self.fields())["JobState"] not in ENDED:
@@ -74,7 +74,7 @@ class Job:
             time.sleep(0.2)
         return now["JobState"], int(now["ExitCode"].split(":")[0])
 
-    def wait_for(self, text: str, path: Path | None = None, seconds: float = 120) -> None:
+    def wait_for(self, text: str, path: Path | None = None, seconds: float = 240) -> None:
         """Until `path` (by default the log) holds a text."""
         path = path or self.log
         deadline = time.monotonic() + seconds
@@ -87,7 +87,7 @@ class Job:
         """As an administrator, or a job that matters more, would have it."""
         self._scontrol("requeue", str(self.number))
 
-    def start_again(self, restarts: int, seconds: float = 120) -> float:
+    def start_again(self, restarts: int, seconds: float = 240) -> float:
         """Once it waits in the queue to be restarted, start it now; seconds it would have waited."""
         deadline = time.monotonic() + seconds
         while (now := self.fields())["JobState"] != "PENDING" or int(now["Restarts"]) < restarts:
@@ -136,21 +136,36 @@ class Cluster:
         self._nodes[name] = self.start(shutil.which("slurmd", path=SEARCH), "-D", "-N", name)
 
     def lose_node(self, name: str) -> None:
-        """Kill all that runs on a node: its daemon, what watches over its jobs, and their tasks. Slurm is told at once;
-        by itself it would find out after SlurmdTimeout."""
+        """Kill all that runs on a node: its daemon, what watches over its jobs, and their tasks."""
         daemon = self._nodes.pop(name)
         self.daemons.remove(daemon)
         daemon.kill()
         daemon.wait()
         on_node = f"SLURMD_NODENAME={name}\0".encode()
-        for process in self._processes(on_node):
+        for process in self.processes(on_node):
             # Its slurmstepd first, lest it tells how the task has ended.
             for one in (_parent_if("slurmstepd", process), process):
                 _kill(one)
-        self.command("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=lost")
 
-    def command(self, *words: str) -> str:
-        return subprocess.run(words, env=self.environment, check=True, capture_output=True, text=True).stdout
+    def report_lost(self, name: str) -> None:
+        """What Slurm finds out by itself once a node has been silent for SlurmdTimeout."""
+        self._scontrol("update", f"NodeName={name}", "State=DOWN", "Reason=lost")
+
+    @contextlib.contextmanager
+    def silence_allowed(self, seconds: int):
+        """For a while, Slurm gives up a node that has been silent for `seconds`."""
+        path = self.folder / "slurm.conf"
+        configuration = path.read_text()
+        try:
+            path.write_text(f"{configuration}SlurmdTimeout={seconds}\n")
+            self._scontrol("reconfigure")
+            yield
+        finally:
+            path.write_text(configuration)
+            self._scontrol("reconfigure")
+
+    def _scontrol(self, *arguments: str) -> None:
+        subprocess.run(["scontrol", *arguments], env=self.environment, check=True, capture_output=True)
 
     def submit(self, folder: Path, script: str, *arguments, options: tuple = (), **environment: str) -> Job:
         """`sbatch OPTIONS slurm/SCRIPT ARGUMENTS` from `folder`; `environment` is added to the job's."""
@@ -165,14 +180,14 @@ class Cluster:
 
     def stop(self) -> None:
         """End the daemons, and whatever a failed test left running: every process that carries this cluster's mark."""
-        while processes := self._processes():
+        while processes := self.processes():
             for process in processes:
                 _kill(process)
             time.sleep(0.05)
         for daemon in self.daemons:
             daemon.wait()
 
-    def _processes(self, also: bytes = b"") -> list[int]:
+    def processes(self, also: bytes = b"") -> list[int]:
         """Those whose environment has this cluster's mark, and `also`."""
         mark = f"{MARK}={self.folder}\0".encode()
         found = []

@@ -1,7 +1,9 @@
 """Real jobs on two nodes: whatever Slurm does to them, a run is as if it were alone; fine-tuning; mistakes."""
 
 import json
+import os
 import random
+import signal
 import subprocess
 
 import pytest
@@ -88,7 +90,7 @@ def test_a_job_goes_on_by_itself_whatever_takes_its_nodes(work, slurm):
 
     job.wait_for(f"train {stopped[1] + 10}/200")
     slurm.lose_node("longmix-n2")
-    job.wait_for("this job is in the queue again")
+    slurm.report_lost("longmix-n2")
     slurm.start_node("longmix-n2")
     job.start_again(restarts=3)
 
@@ -102,6 +104,49 @@ def test_a_job_goes_on_by_itself_whatever_takes_its_nodes(work, slurm):
     # The log begins with the environment.
     assert "deepspeed" in job.text() and f"JobId={job.number}" in job.text()
     _equal(run, work / "alone")
+
+
+@pytest.mark.faults
+def test_a_job_goes_on_by_itself_after_its_time_limit(work, slurm):
+    run = work / "timed"
+    options = ("--nodes=2", "--time=2", "--signal=USR1@10")
+    job = slurm.submit(work, "pretrain.sh", "run.yaml", "run.dir=timed", options=options)
+    job.wait_for("train 10/200")
+    # The run would be over long before: it sleeps until Slurm's signal wakes it.
+    for rank in slurm.processes(b"\0RANK="):
+        os.kill(rank, signal.SIGSTOP)
+    assert 0 < job.start_again(restarts=1) < 60
+    stopped = _step(run)
+    assert f"stopped at step {stopped} by a signal" in job.text()
+    assert job.wait() == ("COMPLETED", 0), job.text()
+    assert f"going on from step {stopped}\n" in job.text()
+    _equal(run, work / "alone")
+
+
+@pytest.mark.faults
+def test_a_job_goes_on_with_the_nodes_that_are_left(work, slurm):
+    """Slurm notices by itself that a node is gone; what would run on two goes on with one, as in elastic resume."""
+    command = ("run.yaml", "deepspeed=zero0", "checkpoint.every_steps=20")
+    subprocess.run(
+        ["longmix", "train", *command, "run.dir=alone-zero0", "--processes", "2"],
+        cwd=work,
+        env=slurm.environment,
+        check=True,
+        capture_output=True,
+    )
+    with slurm.silence_allowed(seconds=15):
+        job = slurm.submit(work, "pretrain.sh", *command, "run.dir=elastic", options=("--nodes=1-2",))
+        job.wait_for("train 30/200")
+        slurm.lose_node("longmix-n2")
+        job.wait_for("this job is in the queue again")
+        job.start_again(restarts=1)
+        assert job.wait() == ("COMPLETED", 0), job.text()
+    slurm.start_node("longmix-n2")
+    assert "going on from step" in job.text()
+    assert job.fields()["NodeList"] == "longmix-n1"
+    alone, elastic = _records(work / "alone-zero0"), _records(work / "elastic")
+    for ours, expected in zip(elastic, alone, strict=True):
+        assert ours == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_wrong_key_is_told_once(work, slurm):
