@@ -99,6 +99,8 @@ class HashedFile:
         return self._digest.hexdigest()
 
     def write(self, data: Any) -> int:
+        if self.refusal is not None:
+            raise self.refusal  # what lacks a piece is not gone on with
         view = memoryview(data).cast("B")
         self._digest.update(view)
         self.bytes += len(view)
