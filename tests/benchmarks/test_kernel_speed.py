@@ -122,7 +122,7 @@ measuring.return_memory()
 def call(size=1 << 20):
     temporary = torch.ones(16 * size)
     return temporary[: 4 * size] + temporary[4 * size : 8 * size]
-call(1 << 10)
+call(2 << 20)  # more than is measured
 competitor = measuring.Competitor("", call)
 for _ in range(2):
     print(measuring.peak_memory(competitor, torch.device("cpu")))
