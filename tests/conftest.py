@@ -13,7 +13,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 def require_or_skip():
     """require_or_skip(name, reason): skip the test, or fail it where LONGMIX_REQUIRE has the name.
 
-    It holds some of slurm, compiler and triton, with commas between them.
+    It holds some of slurm, compiler, triton and mount, with commas between them.
     """
 
     def decide(name: str, reason: str):
