@@ -1,5 +1,6 @@
 """Reading samples by index from a folder of Parquet shards, here or on remote storage."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.remote import RemoteFolder, is_remote
 
@@ -51,6 +53,10 @@ class ShardedDataset:
         self._remote = RemoteFolder(folder) if is_remote(folder) else None
         self._cache = ShardCache(cache or CacheSection()) if is_remote(folder) else None
         self._copied: set[int] = set()
+        self._unverified: list[int] = []
+        self._seen: set[int] = set()
+        # Where training and evaluation have one data set, two threads read it.
+        self._lock = threading.Lock()
         self._shard_starts = np.cumsum([0, *(shard["samples"] for shard in self.manifest.shards)])
         self._footers: OrderedDict[int, tuple[pq.FileMetaData, np.ndarray]] = OrderedDict()
         self._groups: OrderedDict[tuple[int, int], dict[str, Column]] = OrderedDict()
@@ -70,10 +76,28 @@ class ShardedDataset:
         Raises:
             UserError: a shard cannot be read, or is not what the manifest says.
         """
-        return [
-            self._sample(shard, row)
-            for shard, row in zip(*(part.tolist() for part in self.locate(indices)), strict=True)
-        ]
+        shards, rows = self.locate(indices)
+        with self._lock:
+            return [self._sample(shard, row) for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
+
+    def verify_next(self) -> None:
+        """Compare the hash of one more shard that was read here with the manifest, if one is left to compare.
+
+        Reading does not wait for it: page checksums show damage at once, and only a whole file of another data set with
+        as many bytes passes them. Copies of remote shards were compared when they were made.
+
+        Raises:
+            UserError: it is another file.
+        """
+        if not self._unverified:
+            return
+        entry = self.manifest.shards[self._unverified.pop()]
+        path = Path(self.folder) / entry["file"]
+        try:
+            if sha256_of_file(path) != entry["sha256"]:
+                raise ValueError("its SHA-256 is not the manifest's")
+        except (OSError, ValueError) as error:
+            raise _damaged(path, error) from None
 
     def fetch(self, indices: np.ndarray) -> None:
         """Have the shards of these samples copied here, several at a time, if they are remote."""
@@ -107,6 +131,9 @@ class ShardedDataset:
         metadata = self._reading(shard, read)
         rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         self._footers[shard] = metadata, np.cumsum(rows)
+        if self._remote is None and shard not in self._seen:
+            self._seen.add(shard)
+            self._unverified.append(shard)
         if len(self._footers) > KEPT_FOOTERS:
             self._footers.popitem(last=False)
         return self._footers[shard]

@@ -1,5 +1,6 @@
 """The batches of this rank, step by step, prepared in the background."""
 
+import contextlib
 import queue
 import threading
 import time
@@ -14,6 +15,7 @@ from .objectives import Objective
 from .order import Draw, RunOrder
 
 PREFETCHED_STEPS = 4
+LONGEST_CLOSING_SECONDS = 10.0
 
 
 @dataclass
@@ -80,13 +82,12 @@ class BatchStream:
         self.close()
 
     def close(self) -> None:
+        """End the thread. One that waits for a remote store is left behind: it must not keep a run from stopping."""
         self._closed.set()
-        while self._thread.is_alive():
-            try:
+        deadline = time.monotonic() + LONGEST_CLOSING_SECONDS
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
                 self._queue.get(timeout=0.05)
-            except queue.Empty:
-                continue
-        self._thread.join()
 
     def prepare(self, step: int) -> StepBatch:
         """This rank's share of step number `step` (0-based)."""
@@ -121,5 +122,7 @@ class BatchStream:
                 self._queue.put(prepared, timeout=0.1)
                 return True
             except queue.Full:
-                continue
+                # The consumer is slower: time to spare.
+                for dataset in self.datasets:
+                    dataset.verify_next()
         return False

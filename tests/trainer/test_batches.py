@@ -1,5 +1,7 @@
 """From shards to padded batches: collating, random access, the background thread."""
 
+import json
+import shutil
 import threading
 
 import numpy as np
@@ -10,6 +12,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, ShardWriter
 from longmix.trainer import dataset as datasets
+from longmix.trainer import stream as streams
 from longmix.trainer.collate import collate
 from longmix.trainer.configuration import ObjectiveSection
 from longmix.trainer.dataset import ShardedDataset
@@ -140,6 +143,25 @@ def test_a_flipped_bit_is_noticed(sharded):
     assert noticed > 10
 
 
+def test_a_whole_file_of_another_data_set_is_found_while_there_is_time(sharded):
+    folder, _ = sharded
+    first, second = folder / "shard-00000.parquet", folder / "shard-00001.parquet"
+    dataset = ShardedDataset(str(folder))
+    dataset.read(np.asarray([80]))
+    dataset.verify_next()
+    # As many samples of the same columns, and with luck as many bytes: here the manifest is made to say so.
+    shutil.copy(first, second)
+    path = folder / "manifest.json"
+    entries = json.loads(path.read_text())
+    entries["shards"][1]["bytes"] = entries["shards"][0]["bytes"]
+    path.write_text(json.dumps(entries))
+    dataset = ShardedDataset(str(folder))
+    dataset.verify_next()
+    dataset.read(np.asarray([80, 81]))
+    with pytest.raises(UserError, match=r"shard-00001\.parquet .*its SHA-256 is not the manifest's"):
+        dataset.verify_next()
+
+
 def test_an_empty_data_set_is_refused(tmp_path, write_data):
     write_data(tmp_path / "set", 0, 0)
     with pytest.raises(UserError, match="holds no sample"):
@@ -211,6 +233,28 @@ def test_closing_ends_the_thread_wherever_it_stands(data):
     with pytest.raises(RuntimeError, match="stop here"), make_stream(data / "train") as stream:
         raise RuntimeError("stop here")
     assert not stream._thread.is_alive()
+
+
+def test_the_thread_compares_hashes_while_the_run_computes(data, tmp_path):
+    folder = shutil.copytree(data / "train", tmp_path / "train")
+    path = folder / "manifest.json"
+    values = json.loads(path.read_text())
+    values["shards"][0]["sha256"] = "0" * 64
+    path.write_text(json.dumps(values))
+    with make_stream(folder, last_step=40) as stream, pytest.raises(UserError, match="its SHA-256 is not"):
+        for _ in stream:
+            stream._thread.join(0.15)
+
+
+def test_a_store_that_does_not_answer_keeps_no_run_from_stopping(data, monkeypatch):
+    answer = threading.Event()
+    monkeypatch.setattr(ShardedDataset, "fetch", lambda self, indices: answer.wait(60))
+    monkeypatch.setattr(streams, "LONGEST_CLOSING_SECONDS", 0.1)
+    stream = make_stream(data / "train")
+    stream.close()
+    assert stream._thread.is_alive()
+    answer.set()
+    stream._thread.join()
 
 
 def test_the_thread_reads_only_a_few_steps_ahead(data, monkeypatch):
