@@ -56,11 +56,12 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=30 State=UP
 
 @dataclass
 class Job:
-    """A submitted job; its log is `log`."""
+    """A submitted job; its log is `log`. It may have been requeued `restarts` times: once more is a mistake."""
 
     number: int
     log: Path
     environment: dict[str, str]
+    restarts: int = 0
 
     def fields(self) -> dict[str, str]:
         """What `scontrol show job` says of it."""
@@ -70,6 +71,7 @@ class Job:
         """(state, exit code) once it has ended."""
         deadline = time.monotonic() + seconds
         while (now := self.fields())["JobState"] not in ENDED:
+            assert int(now["Restarts"]) == self.restarts, f"requeued:\n{self.text()}"
             assert time.monotonic() < deadline, f"{now['JobState']} after {seconds} s:\n{self.text()}"
             time.sleep(0.2)
         return now["JobState"], int(now["ExitCode"].split(":")[0])
@@ -87,14 +89,14 @@ class Job:
         """As an administrator, or a job that matters more, would have it."""
         self._scontrol("requeue", str(self.number))
 
-    def start_again(self, restarts: int, seconds: float = 240) -> float:
+    def start_again(self, seconds: float = 240) -> float:
         """Once it waits in the queue to be restarted, start it now; seconds it would have waited."""
+        self.restarts += 1
         deadline = time.monotonic() + seconds
-        while (now := self.fields())["JobState"] != "PENDING" or int(now["Restarts"]) < restarts:
+        while (now := self.fields())["JobState"] != "PENDING" or int(now["Restarts"]) < self.restarts:
             assert now["JobState"] not in ENDED, f"ended with {now['JobState']}:\n{self.text()}"
             assert time.monotonic() < deadline, f"{now['JobState']} after {seconds} s:\n{self.text()}"
             time.sleep(0.1)
-        assert int(now["Restarts"]) == restarts, self.text()
         wait = datetime.fromisoformat(now["EligibleTime"]) - datetime.now()
         # Slurm ends a job for good that starts within the second in which its last start was taken back.
         time.sleep(2)

@@ -78,13 +78,13 @@ def test_a_job_goes_on_by_itself_whatever_takes_its_nodes(work, slurm):
     job.wait_for("train 10/200")
     job.signal("USR1")
     # Less than the two minutes that Slurm makes a requeued job wait.
-    assert 0 < job.start_again(restarts=1) < 60
+    assert 0 < job.start_again() < 60
     stopped = [_step(run)]
     assert f"stopped at step {stopped[0]}" in job.text() and "this job is in the queue again" in job.text()
 
     job.wait_for(f"train {stopped[0] + 10}/200")
     job.requeue()
-    assert 0 < job.start_again(restarts=2) < 60
+    assert 0 < job.start_again() < 60
     stopped.append(_step(run))
     assert f"stopped at step {stopped[1]}" in job.text()
 
@@ -92,7 +92,7 @@ def test_a_job_goes_on_by_itself_whatever_takes_its_nodes(work, slurm):
     slurm.lose_node("longmix-n2")
     slurm.report_lost("longmix-n2")
     slurm.start_node("longmix-n2")
-    job.start_again(restarts=3)
+    job.start_again()
 
     assert job.wait() == ("COMPLETED", 0), job.text()
     assert 0 < stopped[0] < stopped[1] < 200
@@ -115,7 +115,7 @@ def test_a_job_goes_on_by_itself_after_its_time_limit(work, slurm):
     # The run would be over long before: it sleeps until Slurm's signal wakes it.
     for rank in slurm.processes(b"\0RANK="):
         os.kill(rank, signal.SIGSTOP)
-    assert 0 < job.start_again(restarts=1) < 60
+    assert 0 < job.start_again() < 60
     stopped = _step(run)
     assert f"stopped at step {stopped} by a signal" in job.text()
     assert job.wait() == ("COMPLETED", 0), job.text()
@@ -139,7 +139,7 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(work, slurm):
         job.wait_for("train 30/200")
         slurm.lose_node("longmix-n2")
         job.wait_for("this job is in the queue again")
-        job.start_again(restarts=1)
+        job.start_again()
         assert job.wait() == ("COMPLETED", 0), job.text()
     slurm.start_node("longmix-n2")
     assert "going on from step" in job.text()

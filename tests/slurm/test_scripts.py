@@ -146,9 +146,9 @@ def test_what_is_interrupted_or_fails_is_started_again(stub):
     job = stub(body, "my run.yaml", "a=1", options=("--nodes=2",), REQUEUE="true")
     job.wait_for("ready\nready")
     job.signal("USR1")
-    assert 0 < job.start_again(restarts=1) < 60
+    assert 0 < job.start_again() < 60
     assert f"stub requeue --job {job.number} --code 75 my run.yaml a=1" in job.text()
-    assert 0 < job.start_again(restarts=2) < 60
+    assert 0 < job.start_again() < 60
     assert f"stub requeue --job {job.number} --code 1 my run.yaml a=1" in job.text()
     assert job.wait() == ("COMPLETED", 0), job.text()
     assert job.text().count("this job is in the queue again") == 2 and job.text().count("finished") == 2
@@ -161,7 +161,7 @@ def test_what_fails_twice_at_the_same_step_is_not(stub, tmp_path):
     (tmp_path / "run.yaml").write_text("run: {dir: run}\nmodel: {model_type: s3attention}\ndata: {train: data}\n")
     longmix = shutil.which("longmix", path=Path(sys.executable).parent)
     job = stub("exit 1\n", "run.yaml", "run.seed=1", options=("--nodes=2",), REQUEUE=longmix)
-    job.start_again(restarts=1)
+    job.start_again()
     assert job.wait() == ("FAILED", 1), job.text()
     assert "longmix: not started again: it failed 2 times at step 0" in job.text()
     assert job.text().count("this job is in the queue again") == 1
