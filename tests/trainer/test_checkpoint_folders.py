@@ -42,6 +42,20 @@ def test_what_a_killed_save_left_behind_is_replaced(tmp_path):
     assert not (final / "old").exists() and [path.name for path in (tmp_path / "checkpoints").iterdir()] == [final.name]
 
 
+def test_a_run_folder_that_has_gone_is_not_made_anew(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        checkpoint.begin(tmp_path / "gone", 3)
+    assert not (tmp_path / "gone").exists()
+
+
+def test_latest_is_for_people_only(tmp_path):
+    newest = [write(tmp_path, step) for step in (2, 4)][-1]
+    for step in (2, 4, 2):
+        checkpoint.point_to(tmp_path, step)
+        assert (tmp_path / "checkpoints" / "latest").resolve() == checkpoint.path_of(tmp_path, step).resolve()
+    assert checkpoint.newest(tmp_path) == newest and checkpoint.steps(tmp_path) == [2, 4]
+
+
 def damage_truncate(folder):
     (folder / "engine.pt").write_bytes(b"short")
     return "engine.pt has 5 bytes instead of 200"

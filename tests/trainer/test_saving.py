@@ -208,7 +208,7 @@ def refuse_steps(monkeypatch):
 
         def refusing(file, data):
             step = int(Path(file._file.name).parent.name[6:14])
-            if file.refusal is None and attempts.get(step, 0) > 0:
+            if file.bytes and file.refusal is None and attempts.get(step, 0) > 0:
                 attempts[step] -= 1
                 with file._noting():
                     refuse()
@@ -372,6 +372,33 @@ def test_what_is_read_back_is_what_was_written(tmp_path, monkeypatch):
     saver.save(engine, write_model)
     # The one before is not deleted for one that is not what was written.
     assert saver.newest.step == 2 and checkpoint.steps(tmp_path / "run") == [2]
+
+
+def test_all_is_on_the_disk_before_the_checkpoint_exists(train, tmp_path, monkeypatch):
+    """What a power cut would leave: nothing is renamed that is not flushed, nor before metrics.jsonl is."""
+    fsync, replace, run = os.fsync, os.replace, tmp_path / "run"
+    flushed, renamed = {}, []
+
+    def noted_fsync(descriptor):
+        flushed[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_size
+        fsync(descriptor)
+
+    def noted_replace(source, target, **arguments):
+        source = Path(source)
+        if source.name.startswith(".step-"):
+            renamed.append(source.name)
+            paths = [run / "metrics.jsonl", *(path for path in source.rglob("*") if path.name != "manifest.json")]
+            for path in [*paths, source / "manifest.json"]:
+                assert path.stat().st_ino in flushed, path
+                assert path.is_dir() or flushed[path.stat().st_ino] == path.stat().st_size, path
+            flushed.clear()
+        replace(source, target, **arguments)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    train(run)
+    assert len(renamed) == 3
+    assert (run / "checkpoints").stat().st_ino in flushed  # the last rename itself
 
 
 def test_files_have_the_mode_of_the_users_umask(train, tmp_path):
