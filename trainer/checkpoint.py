@@ -34,8 +34,10 @@ class RunState:
     Attributes:
         step: optimizer steps done, dropped ones included.
         samples: samples consumed by them.
-        skipped: steps dropped because loss or gradients were not finite.
-        row_of_skips: dropped steps in a row up to now.
+        skipped: steps dropped because loss or gradients were not finite, or stood out (`optim.skip_spikes`).
+        row_of_skips: steps in a row up to now that were not finite.
+        recent: with `optim.skip_spikes`, (loss, gradient norm) of the last steps that were taken (see spikes).
+        row_of_spikes: steps dropped as spikes since the last one that was taken.
         interval: sums of loss, hits and items since the last record in metrics.jsonl.
         tokens: valid tokens consumed.
         best_by: metric, mode and evaluated samples that the best checkpoint is chosen by.
@@ -49,6 +51,8 @@ class RunState:
     samples: int = 0
     skipped: int = 0
     row_of_skips: int = 0
+    recent: list[list[float]] = field(default_factory=list)
+    row_of_spikes: int = 0
     interval: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     tokens: int = 0
     best_by: list[Any] | None = None

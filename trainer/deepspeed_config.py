@@ -68,10 +68,10 @@ def stage_of(values: dict[str, Any]) -> int:
 
 def compiles_optimizer(values: dict[str, Any]) -> bool:
     """Whether DeepSpeed compiles its own CPU Adam: for an offloaded optimizer that is not to be torch's."""
-    return _offloads(values) and not _optimizer_parameters(values).get("torch_adam", False)
+    return offloads(values) and not _optimizer_parameters(values).get("torch_adam", False)
 
 
-def _offloads(values: dict[str, Any]) -> bool:
+def offloads(values: dict[str, Any]) -> bool:
     section = values.get("zero_optimization", {}).get("offload_optimizer") or {}
     return section.get("device", "none") != "none"
 
@@ -95,7 +95,7 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
     if str(values.get("optimizer.type", "AdamW")).lower() not in ("adam", "adamw"):
         found.append(f"optimizer.type is {values['optimizer.type']!r} in {name}; the run file's optim.name is adamw")
     # What longmix's AdamW does anyway; DeepSpeed's own Adam runs where the optimizer is offloaded.
-    meant = {"adam_w_mode": (True,), "torch_adam": (True, False) if _offloads(nested) else (True,)}
+    meant = {"adam_w_mode": (True,), "torch_adam": (True, False) if offloads(nested) else (True,)}
     found += [
         f"optimizer.params.{key} is {value!r} in {name}, which the run file has no key for; remove it"
         for key, value in _optimizer_parameters(nested).items()
@@ -106,6 +106,10 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
     stage = values.get("zero_optimization.stage", 0)
     if type(stage) is not int or stage not in (0, 1, 2, 3):
         found.append(f"zero_optimization.stage is {stage!r} in {name}; allowed: 0, 1, 2, 3")
+    if values.get("bf16.check_grad_overflow") is False:
+        found.append(
+            f"bf16.check_grad_overflow is False in {name}, but a step that is not finite is dropped; remove it"
+        )
     if values.get("bf16.enabled") is True and values.get("fp16.enabled") is True:
         found.append(f"bf16 and fp16 are both enabled in {name}; enable at most one")
     known = [*_SOURCES, *_SIZED, _PERSISTENCE]
@@ -166,7 +170,7 @@ def fill(configuration: RunConfiguration, precision: str, world_size: int, param
     # The optimizer is made by the engine; only an offloaded one is made by DeepSpeed.
     torch_adam = _optimizer_parameters(values).get("torch_adam", False)
     values.pop("optimizer", None)
-    if _offloads(values):
+    if offloads(values):
         values["optimizer"] = {"type": "AdamW", "params": {"torch_adam": torch_adam}}
     for key, value in wanted.items():
         *parents, last = key.split(".")

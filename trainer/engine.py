@@ -22,7 +22,7 @@ from . import deepspeed_config
 from .checkpoint_files import Collector
 from .configuration import RunConfiguration
 from .distributed import World
-from .optimizer import GuardedAdamW, make_adamw, parameter_groups
+from .optimizer import GuardedAdamW, StepGuard, ask_before_steps, make_adamw, parameter_groups
 
 # forward(model, micro-batch on the device) -> (loss over the global batch's items, sums of statistics)
 Forward = Callable[[torch.nn.Module, dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
@@ -35,6 +35,7 @@ class StepResult:
     applied: bool
     gradient_norm: float
     loss_scale: float = 1.0
+    judged: bool = False  # dropped by the guard's judge
 
 
 def make_engine(
@@ -94,6 +95,11 @@ class DeepSpeedEngine:
             # To allocate its moments, DeepSpeed has taken a step with zero gradients: it must not count in Adam's
             # correction of their bias. The rate of 0 kept it from decaying weights; every step sets its own.
             optimizer.state.clear()
+        if isinstance(self.module.optimizer, GuardedAdamW):
+            self.guard = self.module.optimizer.guard
+        else:
+            self.guard = StepGuard()
+            ask_before_steps(self.module.basic_optimizer, lambda: self.guard.drops(self._gradient_norm()))
 
     def forward_backward(self, micro_batches: list[dict[str, torch.Tensor]], forward: Forward) -> torch.Tensor:
         """Accumulate gradients over the micro-batches; the summed statistics."""
@@ -108,14 +114,21 @@ class DeepSpeedEngine:
         return total
 
     def step(self, learning_rate: float) -> StepResult:
-        """Take the optimizer step, or drop it on every rank if the gradients are not finite."""
+        """Take the optimizer step, or drop it on every rank if the gradients are not finite or the guard says so."""
+        self.guard.dropped = False
         for group in self.module.optimizer.param_groups:
             group["lr"] = learning_rate
         self.module.step()
-        norm = self.module.get_global_grad_norm()
         scale = getattr(self.module.optimizer, "cur_scale", None) or getattr(self.module.optimizer, "loss_scale", 1.0)
-        applied = bool(self.module.was_step_applied())
-        return StepResult(applied, float(norm) if applied else math.inf, float(scale))
+        is_finite, judged = bool(self.module.was_step_applied()), self.guard.dropped
+        norm = self._gradient_norm() if is_finite else math.inf
+        return StepResult(is_finite and not judged, norm, float(scale), judged)
+
+    def _gradient_norm(self) -> float:
+        """Of the step that is being made or was made last: before clipping, without the loss scale."""
+        norm = float(self.module.optimizer._global_grad_norm)
+        # At stage 0 alone DeepSpeed gives it with the scale.
+        return norm / self.module.optimizer.loss_scale if self.precision == "fp16" and self.stage == 0 else norm
 
     def collect(self, folder: Path) -> dict[str, Any]:
         """What this rank must write below `folder` to go on from here, by file name; nothing is written yet.
@@ -206,8 +219,8 @@ class AccelerateEngine:
         )
         # Alone there is nothing to reduce: no DDP.
         self.module = self._accelerator.prepare_model(model, evaluation_mode=world.size == 1)
-        self._optimizer = optimizer
-        self._scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
+        self._optimizer, self.guard = optimizer, optimizer.guard
+        self.scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
 
     def forward_backward(self, micro_batches: list[dict[str, torch.Tensor]], forward: Forward) -> torch.Tensor:
         """Accumulate gradients over the micro-batches; the summed statistics."""
@@ -218,23 +231,24 @@ class AccelerateEngine:
                 loss, sums = forward(self.module, to_device(batch, self.world.device))
                 # DDP averages over the ranks; the loss is already a share of the global mean.
                 loss = _spread_non_finite(loss) * self.world.size
-                (self._scaler.scale(loss) if self._scaler else loss).backward()
+                (self.scaler.scale(loss) if self.scaler else loss).backward()
             total = sums if total is None else total + sums
         return total
 
     def step(self, learning_rate: float) -> StepResult:
-        """Take the optimizer step, or drop it on every rank if the gradients are not finite."""
+        """As DeepSpeedEngine.step."""
+        self.guard.dropped = False
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        if self._scaler:
-            self._scaler.unscale_(self._optimizer)
+        if self.scaler:
+            self.scaler.unscale_(self._optimizer)
         self._optimizer.step()
-        if self._scaler:
-            self._scaler.update()
+        if self.scaler:
+            self.scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
-        applied = not self._optimizer.overflow
-        scale = self._scaler.get_scale() if self._scaler else 1.0
-        return StepResult(applied, self._optimizer._global_grad_norm if applied else math.inf, scale)
+        is_finite, judged = not self._optimizer.overflow, self.guard.dropped
+        norm = self._optimizer._global_grad_norm if is_finite else math.inf
+        return StepResult(is_finite and not judged, norm, self.scaler.get_scale() if self.scaler else 1.0, judged)
 
     def collect(self, folder: Path) -> dict[str, Any]:
         """As DeepSpeedEngine.collect: model, optimizer and loss scale (rank 0), and every rank's random state."""
@@ -243,7 +257,7 @@ class AccelerateEngine:
         state = {
             "model": self._bare().state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "scaler": self._scaler.state_dict() if self._scaler else {},
+            "scaler": self.scaler.state_dict() if self.scaler else {},
         }
         return {"engine.pt": state, **_random_state(self.world)}
 
@@ -251,8 +265,8 @@ class AccelerateEngine:
         state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
         self._bare().load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        if self._scaler:
-            self._scaler.load_state_dict(state["scaler"])
+        if self.scaler:
+            self.scaler.load_state_dict(state["scaler"])
         _load_random_state(folder, self.world)
 
     def gather(self) -> dict[str, torch.Tensor]:

@@ -2,11 +2,13 @@
 
 import contextlib
 import math
+import random
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from longmix.data_prep.errors import UserError
@@ -16,6 +18,7 @@ from .checkpoint import RunState
 from .configuration import RunConfiguration
 from .dataset import ShardedDataset
 from .distributed import SharedMistake, World, agree
+from .dry_run import dry_run
 from .engine import StepResult, make_engine
 from .evaluation import evaluate
 from .exit_codes import FINISHED, INTERRUPTED
@@ -26,9 +29,11 @@ from .saving import Saver
 from .schedule import learning_rate
 from .setup_run import Prepared, prepare
 from .speed import Interval
+from .spikes import SpikeGuard
 from .stop_conditions import Decision, StopConditions
 from .stopping import StopRequests
 from .stream import BatchStream, StepBatch
+from .watchdog import Watchdog
 
 LONGEST_ROW_OF_SKIPS = 10
 
@@ -55,10 +60,12 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         UserError: on one rank alone, e.g. a shard that cannot be read.
         NotFiniteError: ten dropped steps in a row.
     """
-    prepared = agree(world, lambda: _prepare(configuration, world))
     with contextlib.ExitStack() as stack:
+        watchdog = stack.enter_context(Watchdog(world, Path(configuration.run.dir), configuration.run.hang_minutes))
+        prepared = agree(world, lambda: _prepare(configuration, world))
         lock = RunLock(Path(configuration.run.dir))
         agree(world, lambda: stack.enter_context(lock) if world.is_first else None)
+        watchdog.share()
         run = _Run(prepared, world)
         return run.train(requests if requests is not None else stack.enter_context(StopRequests()))
 
@@ -87,10 +94,15 @@ class _Run:
         seed = int(counter_random.key(self.configuration.run.seed, self.world.rank)) % 2**63
         # From here on the ranks differ: dropout must not repeat itself. The model is equal on all.
         torch.manual_seed(seed)
+        # Nothing of ours draws from these two; a model of someone else's may, and they are the same on all ranks.
+        random.seed(self.configuration.run.seed)
+        np.random.seed(self.configuration.run.seed % 2**32)
         self.engine = agree(
             self.world, lambda: make_engine(self.model, self.configuration, self.prepared.precision, self.world)
         )
+        dry_run(self.engine, self.model, self.prepared, self.world)
         self.state = self._resume()
+        self.spikes = SpikeGuard(self.state, self.engine.guard) if self.configuration.optim.skip_spikes else None
         self.log = RunLog(
             self.folder,
             self.world.is_first,
@@ -182,6 +194,7 @@ class _Run:
     def _step(self, batch: StepBatch) -> Decision:
         """One optimizer step; what all ranks want after it."""
         state = self.state
+        self.world.progress.begin_step(state.step + 1)
         counts = self.world.sum(torch.tensor([batch.items, batch.tokens], dtype=torch.float64)).tolist()
         items = max(1.0, counts[0])
         self.model.train()
@@ -192,6 +205,8 @@ class _Run:
         totals = self.world.sum(torch.cat([sums.double().cpu(), asked])).tolist()
         sums, asked = totals[: len(sums)], totals[len(sums) :]
         self.learning_rate = learning_rate(self.configuration.optim, state.step + 1)
+        if self.spikes is not None:
+            self.spikes.expect(sums[0] / sums[2] if sums[2] else math.nan)
         self.result = self.engine.step(self.learning_rate)
         state.step += 1
         state.samples += self.configuration.batch.samples
@@ -199,6 +214,8 @@ class _Run:
         if self.result.applied:
             state.row_of_skips = 0
             state.interval = [before + now for before, now in zip(state.interval, sums, strict=True)]
+            if self.spikes is not None:
+                self.spikes.note_taken()
         else:
             self._count_skip(self.result, sums[0])
         return self._decide(asked)
@@ -233,6 +250,10 @@ class _Run:
     def _count_skip(self, result: StepResult, loss_sum: float) -> None:
         state = self.state
         state.skipped += 1
+        if result.judged:
+            state.row_of_skips = 0  # it is finite, and so are the weights
+            self.log.say(self.spikes.note_dropped())
+            return
         # In fp16 an overflow with a finite loss only means that the loss scale was too high: it is being lowered.
         if self.prepared.precision == "fp16" and math.isfinite(loss_sum) and result.loss_scale > 1:
             self.log.say(f"step {state.step}: overflow in fp16, step dropped, loss scale now {result.loss_scale:g}")
@@ -290,6 +311,7 @@ class _Run:
         self, model: torch.nn.Module, dataset: ShardedDataset, samples: int | None
     ) -> tuple[dict[str, Any] | None, Decision]:
         """Figures of a model on a data set, None if a stop cuts it short, and what was decided last."""
+        self.world.progress.phase = "evaluation"
         decision = Decision()
 
         def interrupted() -> bool:
@@ -318,6 +340,7 @@ class _Run:
 
     def _save(self, is_last_chance: bool) -> None:
         figures = self.latest if self.evaluated_at == self.state.step else {}
+        self.world.progress.phase = "checkpoint"
 
         def write_model(folder: Path, weights: dict[str, torch.Tensor], state: RunState) -> None:
             export.save_model(self.model, weights, folder, self.prepared.tokenizer)

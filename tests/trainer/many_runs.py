@@ -1,9 +1,9 @@
 """Runs several tiny trainings one after the other in the same ranks: `python many_runs.py JOBS.json` under RANK and
 WORLD_SIZE.
 
-JOBS.json is a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient}, "digest": true},
-all but the first at will; rank 0 prints one JSON line for each: how it ended, and with "digest" a
-hash of the parameters after every step.
+JOBS.json is a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike}, "digest":
+true, "fewest": steps before one can be a spike}, all but the first at will; rank 0 prints one JSON line for each: how
+it ended, and with "digest" a hash of the parameters after every step.
 """
 
 import contextlib
@@ -17,25 +17,26 @@ import torch
 from accelerate.state import AcceleratorState
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer import configuration, distributed, engine, loop, objectives
+from longmix.trainer import configuration, distributed, loop, objectives, spikes
 
 
-class Overflow(torch.autograd.Function):
-    """The identity, with infinite gradients."""
+class Scaled(torch.autograd.Function):
+    """The identity, with gradients `factor` times as large."""
 
     @staticmethod
-    def forward(context, value):
+    def forward(context, value, factor):
+        context.factor = factor
         return value.clone()
 
     @staticmethod
     def backward(context, gradient):
-        return gradient * float("inf")
+        return gradient * context.factor, None
 
 
 @contextlib.contextmanager
 def poisoned(poison, rank, digests):
     """Spoil the loss or the gradients of some steps on one rank, and note what the parameters are after each step."""
-    forward, step = objectives.LabelledPositions.forward, engine_steps()
+    forward, step = objectives.LabelledPositions.forward, loop._Run._step
     state = {"step": 0}
 
     def spoiled(self, model, batch, items):
@@ -43,37 +44,28 @@ def poisoned(poison, rank, digests):
         if poison and model.training and state["step"] in poison["steps"] and rank == poison["rank"]:
             if poison["kind"] == "loss":
                 loss, sums = loss * float("nan"), sums * float("nan")
-            else:
-                loss = Overflow.apply(loss)
+            elif poison["kind"] == "gradient":
+                loss = Scaled.apply(loss, float("inf"))
+            elif poison["kind"] == "spike":
+                loss = Scaled.apply(loss, 1000.0)
         return loss, sums
 
-    def counting(cls):
-        def wrapped(self, learning_rate):
-            result = step[cls](self, learning_rate)
-            state["step"] += 1
-            if digests is not None:
-                weights = self.gather()
-                digest = hashlib.sha256()
-                for name in sorted(weights):
-                    digest.update(weights[name].float().numpy().tobytes())
-                digests.append(digest.hexdigest())
-            return result
+    def counting(self, batch):
+        decision = step(self, batch)
+        state["step"] += 1
+        if digests is not None:
+            weights = self.engine.gather()
+            digest = hashlib.sha256()
+            for name in sorted(weights):
+                digest.update(weights[name].float().numpy().tobytes())
+            digests.append(digest.hexdigest())
+        return decision
 
-        return wrapped
-
-    objectives.LabelledPositions.forward = spoiled
-    for cls in step:
-        cls.step = counting(cls)
+    objectives.LabelledPositions.forward, loop._Run._step = spoiled, counting
     try:
         yield
     finally:
-        objectives.LabelledPositions.forward = forward
-        for cls, original in step.items():
-            cls.step = original
-
-
-def engine_steps():
-    return {cls: cls.step for cls in (engine.DeepSpeedEngine, engine.AccelerateEngine)}
+        objectives.LabelledPositions.forward, loop._Run._step = forward, step
 
 
 def main():
@@ -83,6 +75,7 @@ def main():
     # Stage 3 collects garbage again and again: not what the imports have made.
     gc.freeze()
     for job in jobs:
+        spikes.FEWEST_STEPS = job.get("fewest", spikes.FEWEST_STEPS)
         digests = [] if job.get("digest") else None
         report = {}
         AcceleratorState._reset_state(reset_partial_state=True)  # it refuses another precision

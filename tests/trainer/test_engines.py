@@ -13,6 +13,7 @@ from longmix.modeling import MODEL_TYPES
 
 ENGINES = ["zero0", "zero1", "zero2", "zero3", None]
 RESUMED = [("zero0", "bf16"), ("zero1", "fp32"), ("zero2", "bf16"), ("zero3", "bf16"), (None, "bf16")]
+SPIKED = [("zero0", "fp32"), ("zero1", "fp32"), ("zero2", "bf16"), ("zero3", "fp32"), (None, "fp32")]
 OTHERS = [model_type for model_type in MODEL_TYPES if model_type not in ("s3attention", "transformer")]
 QUIET = {"eval.every_steps": 1000, "checkpoint.every_steps": 1000}
 
@@ -91,6 +92,14 @@ def runs(start_for_module, run_values, tmp_path_factory):
                     values = run_values("", "s3attention", **changes, **{"run.stop_at_step": last})
                     add((part, engine, precision), values)
                     jobs[-1]["values"]["run"]["dir"] = str(root / f"{name}-{engine}-{precision}")
+            for engine, precision in SPIKED:
+                changes = {"deepspeed": engine, "precision": precision, "data.eval": None, "optim.max_steps": 10}
+                for part, steps, last in (("whole", [7], None), ("first", [], 6), ("rest", [1], None)):
+                    values = run_values("", **changes, **QUIET, **{"run.stop_at_step": last, "optim.skip_spikes": True})
+                    poison = {"steps": steps, "rank": 1, "kind": "spike"}
+                    add(("spike", part, engine), values, poison=poison, digest=True, fewest=5)
+                    name = "whole" if part == "whole" else "parts"
+                    jobs[-1]["values"]["run"]["dir"] = str(root / f"spike-{name}-{engine}")
         for engine in ("zero0", "zero1", None):
             # Begun by two ranks, gone on with by one.
             changes = {"deepspeed": engine, "optim.max_steps": 8, "run.stop_at_step": 4 if ranks == 2 else None}
@@ -267,6 +276,22 @@ def test_ten_in_a_row_stop_the_run(runs):
     assert (nine["code"], nine["skipped"]) == (0, 9)
     assert "10 steps in a row had a loss or gradients that are not finite (last: step 13)" in ten["error"]
     assert "Lower optim.lr" in ten["error"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_spike_on_one_rank_is_dropped_by_all_and_after_a_stop_too(runs, read_metrics, engine):
+    folder, report = runs[2, "spike", "whole", engine]
+    assert (report["code"], report["skipped"], report["samples"]) == (0, 1, 160)
+    digests = report["digests"]
+    assert digests[6] == digests[7] and len(set(digests)) == 9
+    norms = [record["grad_norm"] for record in read_metrics(folder, "train")]
+    assert norms[7] > 100 * max(norms[:7]) and max(norms[8:]) < 2 * max(norms[:7])
+    # The window goes on where it was: without it the run would know of one step before the spike.
+    first, rest = (runs[2, "spike", part, engine] for part in ("first", "rest"))
+    assert first[1]["code"] == 75 and rest[1]["skipped"] == 1
+    assert first[1]["digests"] + rest[1]["digests"] == digests
+    assert [record["grad_norm"] for record in read_metrics(rest[0], "train")] == norms
 
 
 @pytest.mark.slow
