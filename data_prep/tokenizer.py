@@ -158,7 +158,9 @@ def load_tokenizer(folder: str | Path) -> Any:
         values = json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder} holds no tokenizer: {CONFIGURATION} is missing") from None
-    except ValueError as error:
+    except OSError as error:
+        raise UserError(f"{folder / CONFIGURATION} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{folder / CONFIGURATION} is not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise UserError(
@@ -168,13 +170,15 @@ def load_tokenizer(folder: str | Path) -> Any:
         if values.get("tokenizer_class") != "SentencePieceBackend":
             from transformers import AutoTokenizer
 
-            return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            # False: left open, transformers would ask on the terminal whether to run code from the folder.
+            return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         # Not through AutoTokenizer: that one imports torch.
         from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
         tokenizer = SentencePieceBackend.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, TypeError, RuntimeError, ImportError) as error:
-        raise UserError(f"the tokenizer in {folder} cannot be loaded: {' '.join(str(error).split())}") from None
+    except Exception as error:  # whatever the libraries stumble over comes from these files
+        reason = " ".join(str(error).split())
+        raise UserError(f"the tokenizer in {folder} cannot be loaded: {type(error).__name__}: {reason}") from None
     if tokenizer.special_tokens_pattern is None and tokenizer.cls_token and tokenizer.sep_token:
         tokenizer.special_tokens_pattern = "cls_sep"  # saved by something else than save_tokenizer
     return tokenizer

@@ -1,7 +1,7 @@
 """Checkpoints in Hugging Face's layout, ours or anybody's: found and loaded, every failure as one line for the user."""
 
 import contextlib
-import pickle
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,14 +16,14 @@ import longmix.modeling  # noqa: F401  registers our model types
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import load_tokenizer
 
-from .model_folder import is_damaged
+from .model_folder import is_damaged, weight_files
 
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
 # What transformers lets through when a configuration or weights are not what they should be.
 _FAILURES = (
     *(OSError, EOFError, ImportError, RuntimeError),
     *(ValueError, TypeError, KeyError, AttributeError, StrictDataclassError),
-    *(SafetensorError, pickle.UnpicklingError),
+    SafetensorError,
 )
 
 
@@ -40,10 +40,14 @@ def load_config(source: str) -> transformers.PreTrainedConfig:
         raise UserError(f"{source} is a run folder; its checkpoint is {folder / 'model'}")
     try:
         with _silence(huggingface_hub.logging):
-            return transformers.AutoConfig.from_pretrained(source)
-    except _FAILURES as error:
+            # False: left open, transformers would ask on the terminal whether to run the checkpoint's code.
+            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except (*_FAILURES, RecursionError) as error:
         missing = "" if folder.is_dir() else "no such folder, and as a name on the hub: "
         raise UserError(f"{source} is no loadable checkpoint: {missing}{reason(error)}") from None
+    if getattr(config, "transformers_weights", None) is not None:
+        raise UserError(f"{source}: its config.json has transformers_weights, which is not followed: leave it out")
+    return config
 
 
 def load_model(
@@ -55,15 +59,23 @@ def load_model(
     another number of labels, start anew.
 
     Raises:
-        UserError: damaged weights, weights that do not fit the configuration, or parts of the model not among them;
-            with `config`, most of it.
+        UserError: weights that are damaged, pickled, or not finite, that do not fit the configuration, or parts of the
+            model not among them; with `config`, most of it.
     """
     saved = load_config(source)
+    if Path(source).is_dir():
+        weight_files(Path(source))  # raises for what is not to be read
     wanted = saved if config is None else config
     with _silence(huggingface_hub.logging, transformers.logging):
         try:
             model, report = auto_class.from_pretrained(
-                source, config=wanted, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+                source,
+                config=wanted,
+                dtype=torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
             )
         except _FAILURES as error:
             damaged = next(filter(is_damaged, sorted(Path(source).glob("*.safetensors"))), None)
@@ -87,7 +99,17 @@ def load_model(
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     if 2 * sum(sizes.get(name, 0) for name in missing) > sum(sizes.values()):
         raise UserError(f"{source} lacks most of the weights of a {type(model).__name__}")
+    spoilt = not_finite(model)
+    if spoilt is not None:
+        raise UserError(f"{source}: the weights hold NaN or infinity, first in {spoilt}: take another checkpoint")
     return model
+
+
+def not_finite(model: torch.nn.Module) -> str | None:
+    """The first parameter that is not finite, or buffer that holds NaN (infinity may well be meant there)."""
+    parameters = (name for name, value in model.named_parameters() if not torch.isfinite(value).all())
+    buffers = (name for name, value in model.named_buffers() if torch.isnan(value).any())
+    return next(itertools.chain(parameters, buffers), None)
 
 
 def load_checkpoint_tokenizer(source: str) -> transformers.PreTrainedTokenizerBase:
@@ -95,7 +117,7 @@ def load_checkpoint_tokenizer(source: str) -> transformers.PreTrainedTokenizerBa
     if Path(source).is_dir():
         return load_tokenizer(source)
     try:
-        return transformers.AutoTokenizer.from_pretrained(source)
+        return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except _FAILURES as error:
         raise UserError(f"{source}: its tokenizer cannot be loaded: {reason(error)}") from None
 

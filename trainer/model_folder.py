@@ -1,17 +1,20 @@
 """Whether a model folder is whole, as far as that shows without building the model."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 
 from longmix.data_prep.errors import UserError
 
 CONFIGURATION = "config.json"
-# In the order in which transformers looks for them; large models have an index and several files in place of one.
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# Large models have an index and several files in its place.
+_WEIGHTS = "model.safetensors"
+_INDEX = f"{_WEIGHTS}.index.json"
+_PICKLED = "pytorch_model"
+_FILE_NAME = re.compile(r"\w[\w.+-]*\.safetensors")
 _TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
 
 
@@ -22,7 +25,7 @@ def check_model_folder(folder: Path) -> None:
     for name in _TOKENIZER:
         if (folder / name).is_file():
             _read(folder / name)
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         if not path.is_file():
             raise UserError(f"{path} is missing: copy the folder again")
         if is_damaged(path):
@@ -30,29 +33,38 @@ def check_model_folder(folder: Path) -> None:
 
 
 def is_damaged(path: Path) -> bool:
-    """Whether a file of weights cannot be opened, as one that was cut short. The weights are not read."""
+    """Whether a safetensors file cannot be opened, as one that was cut short. The weights are not read."""
     try:
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt"):
-                pass
-        else:
-            torch.load(path, map_location="meta", weights_only=True)
-    except Exception:  # torch stumbles over damaged files in many ways
+        with safe_open(path, framework="pt"):
+            return False
+    except Exception:  # the library has errors of its own beside the system's
         return True
-    return False
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    for name in _WEIGHTS:
-        if (folder / name).is_file():
-            return [folder / name]
-        index = folder / f"{name}.index.json"
-        if index.is_file():
-            weights = _read(index).get("weight_map")
-            if not isinstance(weights, dict) or not weights:
-                raise UserError(f"{index} is damaged: it names no weights")
-            return [folder / str(file) for file in sorted(set(weights.values()), key=str)]
-    raise UserError(f"{folder} holds no weights: {' or '.join(_WEIGHTS)} is missing")
+def weight_files(folder: Path) -> list[Path]:
+    """Where a model folder's weights are, whether or not they are there.
+
+    Raises:
+        UserError: there are none, only pickled ones, or an index that names files elsewhere.
+    """
+    if (folder / _WEIGHTS).is_file():
+        return [folder / _WEIGHTS]
+    if (folder / _INDEX).is_file():
+        weights = _read(folder / _INDEX).get("weight_map")
+        if not isinstance(weights, dict) or not weights:
+            raise UserError(f"{folder / _INDEX} is damaged: it names no weights")
+        names = sorted(set(map(str, weights.values())))
+        foreign = next((name for name in names if not _FILE_NAME.fullmatch(name)), None)
+        if foreign is not None:
+            raise UserError(f"{folder / _INDEX} names {foreign!r}, but must name safetensors files beside it")
+        return [folder / name for name in names]
+    pickled = next(iter(sorted(folder.glob(f"{_PICKLED}*"))), None)
+    if pickled is not None:
+        raise UserError(
+            f"{pickled} is a pickle, which could run anything when it is read, and there is no {_WEIGHTS} beside it: "
+            "where it is trusted, let transformers load it and save it again (save_pretrained)"
+        )
+    raise UserError(f"{folder} holds no weights: {_WEIGHTS} is missing")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -61,7 +73,7 @@ def _read(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged, no JSON: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} is damaged: it holds no JSON object")

@@ -47,18 +47,19 @@ def as_shards(folder):
     return folder / names[1]
 
 
-def cut_pickle(folder):
-    as_pickle(folder)
-    cut(folder / PICKLED)
+def elsewhere(folder):
+    index = as_shards(folder).parent / f"{SAFE}.index.json"
+    index.write_text(json.dumps({"weight_map": {"weight": "../other/model.safetensors"}}))
 
 
 DAMAGES = {
     "weights cut": (lambda folder: cut(folder / SAFE), f"{SAFE} is damaged or was cut short"),
     "weights empty": (lambda folder: (folder / SAFE).write_bytes(b""), f"{SAFE} is damaged or was cut short"),
-    "weights missing": (lambda folder: (folder / SAFE).unlink(), f"holds no weights: {SAFE} or {PICKLED} is missing"),
-    "pickle cut": (cut_pickle, f"{PICKLED} is damaged or was cut short"),
+    "weights missing": (lambda folder: (folder / SAFE).unlink(), f"holds no weights: {SAFE} is missing"),
+    "weights pickled": (as_pickle, f"{PICKLED} is a pickle, which could run anything"),
     "shard missing": (lambda folder: as_shards(folder).unlink(), "model-00002-of-00002.safetensors is missing"),
     "shard cut": (lambda folder: cut(as_shards(folder)), "model-00002-of-00002.safetensors is damaged"),
+    "shard elsewhere": (elsewhere, "names '../other/model.safetensors', but must name safetensors files beside it"),
     "index empty": (
         lambda folder: (as_shards(folder).parent / f"{SAFE}.index.json").write_text("{}"),
         "index.json is damaged: it names no weights",
@@ -85,7 +86,7 @@ def test_a_damaged_folder_is_refused_and_nothing_is_touched(source, whole, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "source"]
 
 
-@pytest.mark.parametrize("form", [lambda folder: None, as_pickle, as_shards], ids=["one file", "pickle", "shards"])
+@pytest.mark.parametrize("form", [lambda folder: None, as_shards], ids=["one file", "shards"])
 def test_whole_folders_of_every_form_are_copied(source, tmp_path, form):
     form(source)
     assert main(["export", str(source), "--output", str(tmp_path / "out")]) == 0
