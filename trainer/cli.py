@@ -194,7 +194,7 @@ def _train_as_rank(configuration, requests: StopRequests) -> int:
 
     # A bar for each checkpoint that is written would cut through the progress line.
     transformers_logging.disable_progress_bar()
-    world = distributed.join()
+    world = distributed.join(configuration.run.hang_minutes)
     try:
         code = loop.train(configuration, world, requests).code
     except loop.SharedMistake as mistake:

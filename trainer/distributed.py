@@ -3,7 +3,7 @@
 import datetime
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,8 +12,7 @@ import torch.distributed
 from longmix.data_prep.errors import UserError
 
 from .launch import free_port
-
-TIMEOUT = datetime.timedelta(minutes=30)
+from .watchdog import START_MINUTES, Progress
 
 
 class SharedMistake(UserError):
@@ -22,12 +21,16 @@ class SharedMistake(UserError):
 
 @dataclass
 class World:
-    """Rank and size of the run, this process's device, and a group for CPU tensors (gloo on every machine)."""
+    """Rank and size of the run, this process's device, and a group for CPU tensors (gloo on every machine).
+
+    `progress` counts the exchanges, for the watchdog.
+    """
 
     rank: int
     size: int
     device: torch.device
     control: torch.distributed.ProcessGroup
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def is_first(self) -> bool:
@@ -35,6 +38,7 @@ class World:
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Sum of a CPU tensor over all ranks, in place; on every rank."""
+        self.progress.exchanges += 1
         if self.size > 1:
             torch.distributed.all_reduce(values, group=self.control)
         return values
@@ -45,6 +49,7 @@ class World:
 
     def from_first(self, value: Any) -> Any:
         """A small object of rank 0, on every rank."""
+        self.progress.exchanges += 1
         if self.size == 1:
             return value
         box = [value]
@@ -53,6 +58,7 @@ class World:
 
     def gather(self, value: Any) -> list[Any]:
         """A small object of every rank, in rank order, on every rank."""
+        self.progress.exchanges += 1
         if self.size == 1:
             return [value]
         boxes: list[Any] = [None] * self.size
@@ -60,6 +66,7 @@ class World:
         return boxes
 
     def barrier(self) -> None:
+        self.progress.exchanges += 1
         if self.size > 1:
             torch.distributed.barrier(group=self.control)
 
@@ -87,8 +94,10 @@ def _numbers(*names: str) -> list[int]:
     return values
 
 
-def join() -> World:
+def join(hang_minutes: float = 0.0) -> World:
     """Join the run described by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; alone without them.
+
+    An exchange fails soon after a watchdog with `hang_minutes` has had the time to tell why.
 
     Raises:
         UserError: these variables do not describe a run.
@@ -108,10 +117,11 @@ def join() -> World:
         device = torch.device("cpu")
     # Else DeepSpeed, which Accelerate and transformers import behind our back, guesses it and warns about its guess.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
+    timeout = datetime.timedelta(minutes=max(hang_minutes, START_MINUTES) + 2)
     if not torch.distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
-        torch.distributed.init_process_group(backend, rank=rank, world_size=size, timeout=TIMEOUT)
-    control = torch.distributed.new_group(backend="gloo", timeout=TIMEOUT)
+        torch.distributed.init_process_group(backend, rank=rank, world_size=size, timeout=timeout)
+    control = torch.distributed.new_group(backend="gloo", timeout=timeout)
     return World(rank, size, device, control)
 
 

@@ -33,6 +33,7 @@ from .spikes import SpikeGuard
 from .stop_conditions import Decision, StopConditions
 from .stopping import StopRequests
 from .stream import BatchStream, StepBatch
+from .watchdog import Watchdog
 
 LONGEST_ROW_OF_SKIPS = 10
 
@@ -59,10 +60,12 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         UserError: on one rank alone, e.g. a shard that cannot be read.
         NotFiniteError: ten dropped steps in a row.
     """
-    prepared = agree(world, lambda: _prepare(configuration, world))
     with contextlib.ExitStack() as stack:
+        watchdog = stack.enter_context(Watchdog(world, Path(configuration.run.dir), configuration.run.hang_minutes))
+        prepared = agree(world, lambda: _prepare(configuration, world))
         lock = RunLock(Path(configuration.run.dir))
         agree(world, lambda: stack.enter_context(lock) if world.is_first else None)
+        watchdog.share()
         run = _Run(prepared, world)
         return run.train(requests if requests is not None else stack.enter_context(StopRequests()))
 
@@ -191,6 +194,7 @@ class _Run:
     def _step(self, batch: StepBatch) -> Decision:
         """One optimizer step; what all ranks want after it."""
         state = self.state
+        self.world.progress.begin_step(state.step + 1)
         counts = self.world.sum(torch.tensor([batch.items, batch.tokens], dtype=torch.float64)).tolist()
         items = max(1.0, counts[0])
         self.model.train()
@@ -307,6 +311,7 @@ class _Run:
         self, model: torch.nn.Module, dataset: ShardedDataset, samples: int | None
     ) -> tuple[dict[str, Any] | None, Decision]:
         """Figures of a model on a data set, None if a stop cuts it short, and what was decided last."""
+        self.world.progress.phase = "evaluation"
         decision = Decision()
 
         def interrupted() -> bool:
@@ -335,6 +340,7 @@ class _Run:
 
     def _save(self, is_last_chance: bool) -> None:
         figures = self.latest if self.evaluated_at == self.state.step else {}
+        self.world.progress.phase = "checkpoint"
 
         def write_model(folder: Path, weights: dict[str, torch.Tensor], state: RunState) -> None:
             export.save_model(self.model, weights, folder, self.prepared.tokenizer)

@@ -200,7 +200,7 @@ def train(values: dict[str, Any]) -> int:
 
     checked = configuration.from_dict(values, "longmix finetune")
     before = {name: os.environ.pop(name, None) for name in LAUNCH_VARIABLES}
-    world = distributed.join()
+    world = distributed.join(checked.run.hang_minutes)
     try:
         return loop.train(checked, world).code
     except loop.NotFiniteError as error:
