@@ -53,6 +53,7 @@ def run(
     rounds = math.ceil(math.ceil(len(indices) / world.size) / micro_batch)
     sums = torch.zeros(3, dtype=torch.float64)
     outputs = []
+    world.progress.phase = "evaluation"
     was_training = model.training
     model.eval()
     try:

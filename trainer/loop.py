@@ -2,18 +2,17 @@
 
 import contextlib
 import math
-import random
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from longmix.data_prep.errors import UserError
 
-from . import checkpoint, counter_random, export
+from . import checkpoint, export
+from .agreement import Agreement, seed_generators
 from .checkpoint import RunState
 from .configuration import RunConfiguration
 from .dataset import ShardedDataset
@@ -59,6 +58,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         SharedMistake: before any step, on every rank alike.
         UserError: on one rank alone, e.g. a shard that cannot be read.
         NotFiniteError: ten dropped steps in a row.
+        DisagreementError: the ranks have come apart.
     """
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(world, Path(configuration.run.dir), configuration.run.hang_minutes))
@@ -66,8 +66,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         lock = RunLock(Path(configuration.run.dir))
         agree(world, lambda: stack.enter_context(lock) if world.is_first else None)
         watchdog.share()
-        run = _Run(prepared, world)
-        return run.train(requests if requests is not None else stack.enter_context(StopRequests()))
+        return _Run(prepared, world).train(requests if requests is not None else stack.enter_context(StopRequests()))
 
 
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
@@ -91,18 +90,15 @@ class _Run:
         self.evaluated_at: int | None = None
 
     def train(self, requests: StopRequests) -> Outcome:
-        seed = int(counter_random.key(self.configuration.run.seed, self.world.rank)) % 2**63
         # From here on the ranks differ: dropout must not repeat itself. The model is equal on all.
-        torch.manual_seed(seed)
-        # Nothing of ours draws from these two; a model of someone else's may, and they are the same on all ranks.
-        random.seed(self.configuration.run.seed)
-        np.random.seed(self.configuration.run.seed % 2**32)
+        seed_generators(self.configuration.run.seed, self.world.rank)
         self.engine = agree(
             self.world, lambda: make_engine(self.model, self.configuration, self.prepared.precision, self.world)
         )
         dry_run(self.engine, self.model, self.prepared, self.world)
         self.state = self._resume()
-        self.spikes = SpikeGuard(self.state, self.engine.guard) if self.configuration.optim.skip_spikes else None
+        self.spikes = SpikeGuard(self.state, self.engine.guard, self.configuration.optim.skip_spikes)
+        self.agreement = Agreement(self.engine, self.model, self.data.order, self.configuration, self.world, self.state)
         self.log = RunLog(
             self.folder,
             self.world.is_first,
@@ -173,6 +169,7 @@ class _Run:
                 if state.step == self.last_step or state.step % configuration.log.every_steps == 0:
                     self._record(stream)
                 with self.interval.paused():
+                    self.agreement.check_if_due(batch.draw)
                     decision = self._complete_step(decision)
                 if decision.stops:
                     break
@@ -205,8 +202,7 @@ class _Run:
         totals = self.world.sum(torch.cat([sums.double().cpu(), asked])).tolist()
         sums, asked = totals[: len(sums)], totals[len(sums) :]
         self.learning_rate = learning_rate(self.configuration.optim, state.step + 1)
-        if self.spikes is not None:
-            self.spikes.expect(sums[0] / sums[2] if sums[2] else math.nan)
+        self.spikes.expect(sums[0] / sums[2] if sums[2] else math.nan)
         self.result = self.engine.step(self.learning_rate)
         state.step += 1
         state.samples += self.configuration.batch.samples
@@ -214,8 +210,7 @@ class _Run:
         if self.result.applied:
             state.row_of_skips = 0
             state.interval = [before + now for before, now in zip(state.interval, sums, strict=True)]
-            if self.spikes is not None:
-                self.spikes.note_taken()
+            self.spikes.note_taken()
         else:
             self._count_skip(self.result, sums[0])
         return self._decide(asked)
@@ -311,7 +306,6 @@ class _Run:
         self, model: torch.nn.Module, dataset: ShardedDataset, samples: int | None
     ) -> tuple[dict[str, Any] | None, Decision]:
         """Figures of a model on a data set, None if a stop cuts it short, and what was decided last."""
-        self.world.progress.phase = "evaluation"
         decision = Decision()
 
         def interrupted() -> bool:
@@ -340,7 +334,6 @@ class _Run:
 
     def _save(self, is_last_chance: bool) -> None:
         figures = self.latest if self.evaluated_at == self.state.step else {}
-        self.world.progress.phase = "checkpoint"
 
         def write_model(folder: Path, weights: dict[str, torch.Tensor], state: RunState) -> None:
             export.save_model(self.model, weights, folder, self.prepared.tokenizer)

@@ -78,6 +78,7 @@ class Saver:
             SharedMistake: the disk refuses too often; earlier checkpoints are whole.
         """
         began = time.perf_counter()
+        self._world.progress.phase = "checkpoint"
         try:
             self._count(self._wait())
             in_background = self._section.asynchronous and not is_last_chance
