@@ -44,6 +44,7 @@ class RunState:
         best_step, best_value: the best checkpoint by `checkpoint.best`.
         evaluation_due: the evaluation of this step was cut short by a stop; it is made first on going on.
         stopped_by: what stopped the run here (see stop_conditions.Decision); None in a checkpoint that was due.
+        data: what the data sets hold (see RunData.fingerprints).
         figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
     """
 
@@ -60,6 +61,7 @@ class RunState:
     best_value: float | None = None
     evaluation_due: bool = False
     stopped_by: str | None = None
+    data: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import errno
 import hashlib
+import json
 import os
 import re
 from collections import OrderedDict
@@ -139,7 +140,10 @@ def write(folder: Path, name: str, value: Any) -> dict[str, Any]:
         path.parent.mkdir(exist_ok=True)
     with contextlib.closing(HashedFile(path)) as file:
         try:
-            torch.save(value, file)
+            if name.endswith(".json"):
+                file.write(json.dumps(value).encode())
+            else:
+                torch.save(value, file)
         except Exception:
             if file.refusal is not None:
                 raise file.refusal from None

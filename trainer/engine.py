@@ -6,22 +6,20 @@ DeepSpeedEngine drives ZeRO 0-3; AccelerateEngine one device or DDP. The loop ca
 import contextlib
 import math
 import os
-import random
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from longmix.data_prep.errors import UserError
 
-from . import deepspeed_config
+from . import deepspeed_config, elastic, random_state
 from .checkpoint_files import Collector
 from .configuration import RunConfiguration
-from .distributed import World
+from .distributed import World, agree
 from .optimizer import GuardedAdamW, StepGuard, ask_before_steps, make_adamw, parameter_groups
 
 # forward(model, micro-batch on the device) -> (loss over the global batch's items, sums of statistics)
@@ -67,6 +65,7 @@ class DeepSpeedEngine:
         values = deepspeed_config.fill(configuration, precision, world.size, parameters)
         self.stage = deepspeed_config.stage_of(values)
         self.world, self.precision = world, precision
+        self.layout = elastic.Layout(self.stage, world.size, precision)
         groups = parameter_groups(model, configuration.optim)
         optimizer = None
         if "optimizer" not in values:
@@ -137,15 +136,25 @@ class DeepSpeedEngine:
         """
         # Conversion to another number of ranks (ds_to_universal) asks for this entry at stages 1 and 2.
         state = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}}
-        self.module.save_checkpoint(str(folder), tag="engine", client_state=state, save_latest=False)
-        return {**self.module.checkpoint_engine.take(folder), **_random_state(self.world)}
+        self.module.save_checkpoint(str(folder), tag=elastic.ENGINE, client_state=state, save_latest=False)
+        return {**self.module.checkpoint_engine.take(folder), **_common_files(self.layout, self.world)}
 
     def load(self, folder: Path) -> None:
-        _refuse_other_ranks(folder, self.world, free=self.stage == 0)
-        path, _ = self.module.load_checkpoint(str(folder), tag="engine")
-        if path is None:
+        """Go on from a checkpoint. Every rank must call it. Raises UserError if it is of no use to this run."""
+        names = set(self.module.module.state_dict())
+        with elastic.loadable(folder, self.layout, self.world, names) as (path, is_converted):
+            agree(self.world, lambda: self._load(path, is_converted))
+        random_state.restore(folder, self.world)
+
+    def _load(self, folder: Path, is_converted: bool) -> None:
+        self.module._config.load_universal_checkpoint = is_converted
+        with elastic.keeping_settings(self.module.optimizer):
+            found, _ = self.module.load_checkpoint(str(folder), tag=elastic.ENGINE)
+        if found is None:
             raise UserError(f"{folder}: DeepSpeed finds no state that it can load there")
-        _load_random_state(folder, self.world)
+        if is_converted:
+            elastic.separate_steps(self.module.optimizer.optimizer)
+            elastic.load_buffers(self.module.module, folder)
 
     def gather(self) -> dict[str, torch.Tensor]:
         """The whole model in fp32 on the CPU of rank 0; an empty map elsewhere. Every rank must call it."""
@@ -203,6 +212,7 @@ class AccelerateEngine:
         import accelerate
 
         self.world, self.precision = world, precision
+        self.layout = elastic.Layout(None, world.size, precision)
         mixed = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
         # Accelerate wants OMP_NUM_THREADS set; torch's own number is right for a lone process.
         warnings.filterwarnings("ignore", message="OMP_NUM_THREADS/MKL_NUM_THREADS unset", module="accelerate")
@@ -252,22 +262,26 @@ class AccelerateEngine:
 
     def collect(self, folder: Path) -> dict[str, Any]:
         """As DeepSpeedEngine.collect: model, optimizer and loss scale (rank 0), and every rank's random state."""
+        common = _common_files(self.layout, self.world)
         if not self.world.is_first:
-            return _random_state(self.world)
+            return common
         state = {
             "model": self._bare().state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
         }
-        return {"engine.pt": state, **_random_state(self.world)}
+        return {"engine.pt": state, **common}
 
     def load(self, folder: Path) -> None:
-        state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
-        self._bare().load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        if self.scaler:
-            self.scaler.load_state_dict(state["scaler"])
-        _load_random_state(folder, self.world)
+        """As DeepSpeedEngine.load."""
+        with elastic.loadable(folder, self.layout, self.world, set()):
+            state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
+            self._bare().load_state_dict(state["model"])
+            with elastic.keeping_settings(self._optimizer):
+                self._optimizer.load_state_dict(state["optimizer"])
+            if self.scaler:
+                self.scaler.load_state_dict(state["scaler"])
+        random_state.restore(folder, self.world)
 
     def gather(self) -> dict[str, torch.Tensor]:
         """The whole model on the CPU of rank 0; an empty map elsewhere."""
@@ -304,42 +318,6 @@ def _import_deepspeed(world: World):
     return deepspeed
 
 
-def _random_state_path(folder: Path, rank: int) -> Path:
-    return folder / f"random-{rank:05d}.pt"
-
-
-def _random_state(world: World) -> dict[str, Any]:
-    """By file name: every generator that a model may draw from: torch's (CPU and device), NumPy's and Python's."""
-    name, keys, *rest = np.random.get_state()
-    version, words, gauss = random.getstate()
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "device": torch.cuda.get_rng_state(world.device) if world.device.type == "cuda" else None,
-        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), *rest],
-        "python": [version, list(words), gauss],
-    }
-    return {_random_state_path(Path(), world.rank).name: state}
-
-
-def _load_random_state(folder: Path, world: World) -> None:
-    path = _random_state_path(folder, world.rank)
-    if not path.exists():
-        # More ranks than before: the new ones keep the state that they were seeded with.
-        return
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    torch.set_rng_state(state["torch"])
-    if state["device"] is not None and world.device.type == "cuda":
-        torch.cuda.set_rng_state(state["device"], world.device)
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-
-
-def _refuse_other_ranks(folder: Path, world: World, free: bool) -> None:
-    saved = len(list(folder.glob("random-*.pt")))
-    if saved != world.size and not free:
-        raise UserError(
-            f"{folder} was written by {saved} processes and this run has {world.size}; at ZeRO stages 1 to 3 resume "
-            f"with {saved} processes, or start anew from its weights: model.from={folder}/model and another run.dir"
-        )
+def _common_files(layout: elastic.Layout, world: World) -> dict[str, Any]:
+    """What both engines give to a checkpoint, by file name."""
+    return {**({elastic.LAYOUT: layout.to_dict()} if world.is_first else {}), **random_state.collect(world)}

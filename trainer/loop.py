@@ -22,7 +22,7 @@ from .engine import StepResult, make_engine
 from .evaluation import evaluate
 from .exit_codes import FINISHED, INTERRUPTED
 from .model import count_parameters
-from .run_folder import RunLock, refuse_changes, refuse_unusable, write_configuration
+from .run_folder import RunLock, refuse_changes, refuse_other_data, refuse_unusable, write_configuration
 from .run_log import RunLog
 from .saving import Saver
 from .schedule import learning_rate
@@ -97,6 +97,7 @@ class _Run:
         )
         dry_run(self.engine, self.model, self.prepared, self.world)
         self.state = self._resume()
+        agree(self.world, lambda: write_configuration(self.folder, self.configuration) if self.world.is_first else None)
         self.spikes = SpikeGuard(self.state, self.engine.guard, self.configuration.optim.skip_spikes)
         self.agreement = Agreement(self.engine, self.model, self.data.order, self.configuration, self.world, self.state)
         self.log = RunLog(
@@ -127,12 +128,13 @@ class _Run:
 
     def _resume(self) -> RunState:
         found = self.world.from_first(str(checkpoint.newest(self.folder) or "") if self.world.is_first else None)
-        if self.world.is_first:
-            write_configuration(self.folder, self.configuration)
+        data = self.data.fingerprints()
         if not found:
-            return RunState(best_by=self._best_by())
-        agree(self.world, lambda: self.engine.load(Path(found)))
+            return RunState(best_by=self._best_by(), data=data)
         state = checkpoint.read_state(Path(found))
+        agree(self.world, lambda: refuse_other_data(self.configuration.run, state.data, data))
+        state.data = data
+        agree(self.world, lambda: self.engine.load(Path(found)))
         if state.best_by != self._best_by():
             # Values of another metric, or over other samples, cannot be compared: the best is sought anew.
             state.best_by, state.best_step, state.best_value = self._best_by(), None, None

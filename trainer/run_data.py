@@ -1,5 +1,8 @@
 """The data sets of a run, checked against each other before anything is built."""
 
+import dataclasses
+import hashlib
+import json
 from dataclasses import dataclass
 
 from longmix.data_prep.errors import UserError
@@ -27,6 +30,14 @@ class RunData:
     def manifest(self) -> Manifest:
         """The first source's: it speaks for all in what `_COMMON` names."""
         return self.train[0].manifest
+
+    def fingerprints(self) -> dict[str, list[str]]:
+        """By key of the run file, a hash of what each data set holds: the same whenever and wherever it lies."""
+        named = {"data.train": self.train, "data.eval": [self.evaluation], "data.test": [self.test]}
+        return {
+            key: [_fingerprint(dataset.manifest) for dataset in datasets if dataset is not None]
+            for key, datasets in named.items()
+        }
 
     @property
     def tokens_per_sample(self) -> float:
@@ -60,6 +71,13 @@ def open_data(configuration: RunConfiguration) -> RunData:
         configuration.run.seed,
     )
     return RunData(train, order, opened.get(section.eval), opened.get(section.test))
+
+
+def _fingerprint(manifest: Manifest) -> str:
+    values = dataclasses.asdict(manifest)
+    values["tokenizer"] = (manifest.tokenizer or {}).get("sha256")
+    del values["report"]  # how it was made, not what it is
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _refuse_other_kind(path: str, manifest: Manifest, first_path: str, first: ShardedDataset) -> None:

@@ -9,7 +9,8 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_text
 
 from . import configuration as configurations
-from .configuration import RunConfiguration
+from . import deepspeed_config
+from .configuration import RunConfiguration, RunSection
 from .provenance import provenance
 
 CONFIG = "config.yaml"
@@ -42,8 +43,21 @@ def changed_keys(before: RunConfiguration, now: RunConfiguration) -> list[tuple[
     return [
         (key, first.get(key), second.get(key))
         for key in sorted({*first, *second})
-        if first.get(key) != second.get(key) and not _is_free(key, free)
+        if first.get(key) != second.get(key)
+        and not _is_free(key, free)
+        and not (key == "deepspeed" and _differ_in_stage_alone(first[key], second[key]))
     ]
+
+
+def _differ_in_stage_alone(before: str | None, now: str | None) -> bool:
+    """Whether two values of `deepspeed` say the same but for ZeRO's stage, 1 or 2: checkpoints serve both."""
+    if before is None or now is None:
+        return False
+    files = [deepspeed_config.read(name) for name in (before, now)]
+    stages = {deepspeed_config.stage_of(values) for values in files}
+    for values in files:
+        values.get("zero_optimization", {}).pop("stage", None)
+    return stages <= {1, 2} and files[0] == files[1]
 
 
 def refuse_changes(run: Path, now: RunConfiguration) -> None:
@@ -58,6 +72,17 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
         raise UserError(
             f"{run} holds a run with another configuration: {listed}. Choose another run.dir, or allow it with "
             f"'run.allow_changes=[{names}]'"
+        )
+
+
+def refuse_other_data(run: RunSection, before: dict[str, list[str]], now: dict[str, list[str]]) -> None:
+    """Raise UserError if a key of the run file names other data than the checkpoint's (see RunData.fingerprints)."""
+    changed = [key for key in before if before[key] != now.get(key) and not _is_free(key, tuple(run.allow_changes))]
+    if changed:
+        keys = ", ".join(changed)
+        raise UserError(
+            f"{keys}: the data of the run in {run.dir} have changed since its checkpoint was written. Bring back what "
+            f"was there, choose another run.dir, or allow it with 'run.allow_changes=[{keys}]'"
         )
 
 

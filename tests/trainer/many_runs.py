@@ -2,8 +2,9 @@
 WORLD_SIZE.
 
 JOBS.json is a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike}, "digest":
-true, "fewest": steps before one can be a spike}, all but the first at will; rank 0 prints one JSON line for each: how
-it ended, and with "digest" a hash of the parameters after every step.
+true, "draws": true, "fewest": steps before one can be a spike}, all but the first at will; rank 0 prints one JSON line
+for each: how it ended, with "digest" a hash of the parameters after every step, and with "draws" the samples of every
+step, sorted.
 """
 
 import contextlib
@@ -68,29 +69,49 @@ def poisoned(poison, rank, digests):
         objectives.LabelledPositions.forward, loop._Run._step = forward, step
 
 
-def main():
+@contextlib.contextmanager
+def noting_draws(draws):
+    """Note the samples that this rank takes in each step."""
+    step = loop._Run._step
+
+    def noting(self, batch):
+        draws.append(batch.draw.sample.tolist())
+        return step(self, batch)
+
+    loop._Run._step = noting
+    try:
+        yield
+    finally:
+        loop._Run._step = step
+
+
+def run_all(jobs):
+    """Run the jobs as the rank that the environment names."""
     world = distributed.join()
-    with open(sys.argv[1]) as file:
-        jobs = json.load(file)
     # Stage 3 collects garbage again and again: not what the imports have made.
     gc.freeze()
     for job in jobs:
         spikes.FEWEST_STEPS = job.get("fewest", spikes.FEWEST_STEPS)
-        digests = [] if job.get("digest") else None
+        digests, draws = [] if job.get("digest") else None, []
         report = {}
         AcceleratorState._reset_state(reset_partial_state=True)  # it refuses another precision
-        with poisoned(job.get("poison"), world.rank, digests):
+        with poisoned(job.get("poison"), world.rank, digests), noting_draws(draws):
             try:
                 outcome = loop.train(configuration.from_dict(job["values"], "job"), world)
                 report = {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}
             except (loop.NotFiniteError, UserError) as error:
                 report = {"error": str(error)}
+        report["digests"] = digests
+        if job.get("draws"):
+            steps = zip(*world.gather(draws), strict=True)
+            report["draws"] = [sorted(sample for part in parts for sample in part) for parts in steps]
         if world.is_first:
-            print("REPORT " + json.dumps({**report, "digests": digests}), flush=True)
+            print("REPORT " + json.dumps(report), flush=True)
     distributed.leave(world)
     sys.stdout.flush()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    with open(sys.argv[1]) as file:
+        run_all(json.load(file))

@@ -312,15 +312,12 @@ def test_a_stopped_run_goes_on_bit_for_bit(runs, read_metrics, engine, precision
 
 
 @pytest.mark.slow
-def test_another_number_of_ranks_goes_on_where_it_can(runs, read_metrics):
+def test_another_number_of_ranks_goes_on(runs, read_metrics):
     curves = []
-    for engine in ("zero0", None):
+    for engine in ("zero0", "zero1", None):
         assert runs[2, "moved", engine][1]["code"] == 75
         folder, report = runs[1, "moved", engine]
         assert report["code"] == 0
         curves.append([record["loss"] for record in read_metrics(folder, "train")])
         assert [record["step"] for record in read_metrics(folder, "train")] == list(range(1, 9))
-    np.testing.assert_allclose(curves[0], curves[1], rtol=0, atol=1e-5)
-    refused = runs[1, "moved", "zero1"][1]["error"]
-    assert "was written by 2 processes and this run has 1" in refused and "resume with 2 processes" in refused
-    assert "model.from=" in refused
+    np.testing.assert_allclose(curves[1:], [curves[0]] * 2, rtol=0, atol=1e-5)

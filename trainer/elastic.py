@@ -1,0 +1,199 @@
+"""Going on with another number of ranks: what a checkpoint was written by, and its conversion where DeepSpeed needs it.
+
+At ZeRO stages 1 to 3 every rank holds a part of the optimizer's state: for another number of ranks, or for the other of
+stages 1 and 2, rank 0 converts these parts to DeepSpeed's universal form, which any number of ranks can load.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from longmix.data_prep.errors import UserError
+
+from .distributed import World, agree
+
+LAYOUT = "layout.json"
+# The engine's part of a checkpoint; DeepSpeed calls it a tag.
+ENGINE = "engine"
+_CONVERTED = ".universal-"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a checkpoint is written by, or a run goes on with.
+
+    Attributes:
+        stage: of ZeRO; None without DeepSpeed.
+        ranks: how many there are.
+        precision: fp32, bf16 or fp16.
+    """
+
+    stage: int | None
+    ranks: int
+    precision: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        engine = "without DeepSpeed" if self.stage is None else f"at ZeRO stage {self.stage}"
+        return f"{engine}, in {self.precision}, by {self.ranks} process{'es' * (self.ranks != 1)}"
+
+
+def read_layout(folder: Path) -> Layout:
+    """What a checkpoint was written by. Raises UserError if it does not say so."""
+    try:
+        layout = Layout(**json.loads((folder / LAYOUT).read_text()))
+        if layout.stage not in (None, 0, 1, 2, 3) or type(layout.ranks) is not int or type(layout.precision) is not str:
+            raise ValueError(f"it holds {layout.to_dict()}")
+        return layout
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise UserError(
+            f"{folder / LAYOUT} does not say what the checkpoint was written by ({error}); {_way_round(folder)}"
+        ) from None
+
+
+def must_convert(saved: Layout, now: Layout, folder: Path) -> bool:
+    """Whether the checkpoint in `folder` is of use only when converted. Raises UserError if it is of none."""
+    if saved.precision != now.precision:
+        raise UserError(
+            f"{folder} was written {saved}, and this run is in {now.precision}: set precision={saved.precision}, or "
+            f"{_way_round(folder)}"
+        )
+    if saved.stage != now.stage and {saved.stage, now.stage} != {1, 2}:
+        raise UserError(
+            f"{folder} was written {saved}, and this run goes on {now}; DeepSpeed converts its state between stages 1 "
+            f"and 2 alone: {_way_round(folder)}"
+        )
+    return saved.stage not in (None, 0) and (saved.stage, saved.ranks) != (now.stage, now.ranks)
+
+
+def _way_round(folder: Path) -> str:
+    return f"start anew from its weights, with a fresh optimizer: model.from={folder}/model and another run.dir"
+
+
+@contextlib.contextmanager
+def loadable(folder: Path, now: Layout, world: World, names: set[str]) -> Iterator[tuple[Path, bool]]:
+    """The folder to load the engine's state from, and whether that is a converted copy, which is gone afterwards.
+
+    Every rank must enter, and all must have loaded when rank 0 leaves. `names`: the model's parameters and buffers.
+
+    Raises:
+        UserError: on every rank: the checkpoint is of no use to this run, or cannot be converted.
+    """
+    saved = world.from_first(agree(world, lambda: read_layout(folder) if world.is_first else None))
+    is_converted = must_convert(saved, now, folder)
+    if world.is_first:
+        _remove_converted(folder)
+    source = folder
+    try:
+        if is_converted:
+            made = agree(world, lambda: _convert(folder, saved, now, names) if world.is_first else None)
+            source = world.from_first(made)
+        with _plainly_named(source) as plain:
+            yield plain, is_converted
+    finally:
+        if world.is_first:
+            _remove_converted(folder)
+
+
+@contextlib.contextmanager
+def _plainly_named(folder: Path) -> Iterator[Path]:
+    """Another path to a folder: DeepSpeed takes paths for patterns, and finds nothing below `runs[1]` or `c++`."""
+    with tempfile.TemporaryDirectory(prefix="longmix-") as temporary:
+        link = Path(temporary) / "checkpoint"
+        link.symlink_to(folder.absolute(), target_is_directory=True)
+        yield link
+
+
+def _remove_converted(folder: Path) -> None:
+    """What this start has converted, or an earlier one that was killed meanwhile; nothing ever reads it again."""
+    for made in folder.parent.glob(f"{_CONVERTED}*"):
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _convert(folder: Path, saved: Layout, now: Layout, names: set[str]) -> Path:
+    """A folder with the checkpoint's engine in DeepSpeed's universal form. Raises UserError if there is none."""
+    from deepspeed.checkpoint import ds_to_universal
+
+    try:
+        _refuse_other_names(folder / ENGINE, names)
+        made = Path(tempfile.mkdtemp(prefix=_CONVERTED, dir=folder.parent))
+        with _plainly_named(folder) as source, _plainly_named(made) as target, _silence():
+            ds_to_universal.main(
+                argparse.Namespace(
+                    input_folder=str(source / ENGINE),
+                    output_folder=str(target / ENGINE),
+                    num_extract_workers=1,
+                    num_merge_workers=1,
+                    keep_temp_folder=False,
+                    strict=True,
+                    inject_missing_state=False,
+                )
+            )
+    except Exception as error:
+        # The files are whole: it is the disk that refuses, or DeepSpeed.
+        raise UserError(
+            f"{folder} was written {saved}; to go on {now}, it cannot be converted: "
+            f"{' '.join(str(error).split()) or type(error).__name__}; resume as it was written, or {_way_round(folder)}"
+        ) from error
+    return made
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _refuse_other_names(engine: Path, names: set[str]) -> None:
+    """The converter makes a folder of every name that it finds in the files: none may lead out of its own."""
+    for path in sorted(engine.glob("*.pt")):
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        optimizer = state.get("optimizer_state_dict") or {}
+        groups = [*(state.get("param_shapes") or []), *(optimizer.get("param_slice_mappings") or [])]
+        found = {str(name) for group in [*groups, state.get("module") or {}] for name in group}
+        if found - names:
+            raise UserError(f"{path} holds {min(found - names)!r}, which the model does not have")
+
+
+def separate_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Let every parameter count its own steps: those converted from stage 3 share one count, which all would raise."""
+    for state in optimizer.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].clone()
+
+
+def load_buffers(module: torch.nn.Module, folder: Path) -> None:
+    """The buffers of an engine's checkpoint, which a converted one is loaded without.
+
+    Parameters that are not trained have no state either: they stay as the model was made.
+    """
+    path = min((folder / ENGINE).glob("*model_states.pt"))
+    saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["module"]
+    for name, buffer in module.named_buffers():
+        buffer.data.copy_(saved[name])
+
+
+@contextlib.contextmanager
+def keeping_settings(optimizer: Any) -> Iterator[None]:
+    """A checkpoint brings the optimizer settings that it was written with: let those of this run hold.
+
+    DeepSpeed gives all groups the first one's, weight decay too, when it loads what was converted from stage 3.
+    """
+    kept = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    grad_clip = getattr(optimizer, "clip_grad", None)
+    yield
+    for group, own in zip(optimizer.param_groups, kept, strict=True):
+        group.update(own)
+    if grad_clip is not None:
+        optimizer.clip_grad = grad_clip
