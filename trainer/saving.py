@@ -6,6 +6,7 @@ Two sides that share nothing but a Future: `Saver`'s methods run in the step loo
 
 import copy
 import shutil
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -55,7 +56,7 @@ class Saver:
     Attributes:
         newest: the state of the newest checkpoint that is whole, or the one that the run began with.
         written: checkpoints written.
-        seconds_waited: by the step loop, for all of them.
+        waits: seconds that the step loop waited for each, or for an attempt.
     """
 
     def __init__(self, run: Path, section: CheckpointSection, world: World, log: RunLog, state: RunState):
@@ -64,7 +65,8 @@ class Saver:
         self._failures = 0
         self.newest = copy.deepcopy(state)
         self.written = 0
-        self.seconds_waited = 0.0
+        self.waits: list[float] = []
+        self._waited_before = 0.0
 
     def save(
         self, engine: DeepSpeedEngine | AccelerateEngine, write_model: WriteModel, is_last_chance: bool = False
@@ -93,7 +95,8 @@ class Saver:
                 reason = self._begin(engine, write_model, in_background) or self._wait()
             self._count(reason)
         finally:
-            self.seconds_waited += time.perf_counter() - began
+            self.waits.append(self._waited_before + time.perf_counter() - began)
+            self._waited_before = 0.0
 
     def wait(self) -> None:
         """Wait for what is being written. Raises SharedMistake as `save` does."""
@@ -101,7 +104,7 @@ class Saver:
         try:
             self._count(self._wait())
         finally:
-            self.seconds_waited += time.perf_counter() - began
+            self._waited_before += time.perf_counter() - began
 
     def is_over(self) -> torch.Tensor:
         """(1,) float64: 1 if this rank's part of what is being written is done; to be summed over the ranks."""
@@ -113,9 +116,13 @@ class Saver:
             self._count(self._advance())
 
     def told(self) -> str:
-        """What all checkpoints have cost."""
-        each = self.seconds_waited / max(1, self.written)
-        return f"checkpoints written: {self.written}; the step loop waited {each:.3g} s for each"
+        """What the checkpoints have cost."""
+        waited = (
+            f"; the step loop waited {statistics.median(self.waits):.3g} s for one, {max(self.waits):.3g} s at most"
+            if self.waits
+            else ""
+        )
+        return f"checkpoints written: {self.written}{waited}"
 
     def close(self) -> None:
         """Leave no thread behind. Among other ranks this process ends at once instead, however far the thread is."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from longmix.data_prep.errors import UserError
@@ -353,6 +354,26 @@ def test_a_copy_shares_nothing_with_the_engine_and_keeps_what_its_parts_share():
     assert copied_scaler.rate == [1.0] and module._metadata == state._metadata
     pair = checkpoint_files.copy_to_host({"one": tied.detach(), "two": tied.detach()})
     assert pair["one"].data_ptr() == pair["two"].data_ptr() != tied.data_ptr()
+
+
+def test_what_the_disk_refuses_is_told_from_other_errors():
+    reason = checkpoint_files.reason_of_refusal
+    assert reason(OSError(errno.EDQUOT, "Disk quota exceeded", "/a/b")) == "Disk quota exceeded (/a/b)"
+    assert reason(SafetensorError("Error while serializing: I/O error: ... (os error 28)")) == os.strerror(errno.ENOSPC)
+    assert reason(ValueError("a mistake of ours")) is None
+
+
+def test_another_error_than_the_disks_is_not_swallowed(tmp_path):
+    (tmp_path / "run").mkdir()
+    saver, _, engine, state = make(tmp_path / "run", asynchronous=True)
+    step_to(state, engine, 2)
+
+    def failing(*arguments):
+        raise ValueError("a mistake of ours")
+
+    saver.save(engine, failing)
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        saver.wait()
 
 
 def test_what_is_read_back_is_what_was_written(tmp_path, monkeypatch):

@@ -110,8 +110,13 @@ def test_an_interrupted_run_goes_on_with_the_same_losses(glue, own_checkpoint, t
     settings = ("--task", "rte", "--seeds", 1, "--epochs", 3, "--jobs", 1)
     assert finetune(own_checkpoint, glue, tmp_path / "whole", *settings) == 0
     step = loop._Run._step
+
+    def stopped(self, *rest):
+        decision = step(self, *rest)
+        return loop.Decision("a test") if self.state.step == 5 else decision
+
     with monkeypatch.context() as patched:
-        patched.setattr(loop._Run, "_step", lambda self, *rest: step(self, *rest) or self.state.step == 5)
+        patched.setattr(loop._Run, "_step", stopped)
         assert finetune(own_checkpoint, glue, tmp_path / "cut", *settings) == 75
     assert not (tmp_path / "cut" / "results.json").exists()
     assert finetune(own_checkpoint, glue, tmp_path / "cut", *settings) == 0
