@@ -191,6 +191,7 @@ def _train_as_rank(configuration, requests: StopRequests) -> int:
     from transformers.utils import logging as transformers_logging
 
     from . import distributed, loop
+    from .agreement import DisagreementError
 
     # A bar for each checkpoint that is written would cut through the progress line.
     transformers_logging.disable_progress_bar()
@@ -202,7 +203,7 @@ def _train_as_rank(configuration, requests: StopRequests) -> int:
         if world.is_first:
             _tell(mistake)
         code = launch.USER_MISTAKE
-    except loop.NotFiniteError as error:
+    except (loop.NotFiniteError, DisagreementError) as error:
         if world.is_first:
             _tell(error)
         code = launch.OURS

@@ -36,11 +36,13 @@ class SpikeGuard:
     Args:
         state: that of the run; `recent` and `row_of_spikes` are kept here.
         guard: the engine's, which is told to ask.
+        skips: `optim.skip_spikes`; without it no step is a spike, and nothing is kept.
     """
 
-    def __init__(self, state: RunState, guard: StepGuard):
-        self._state = state
-        guard.judge = self.is_spike
+    def __init__(self, state: RunState, guard: StepGuard, skips: bool):
+        self._state, self._skips = state, skips
+        if skips:
+            guard.judge = self.is_spike
 
     def expect(self, loss: float) -> None:
         """The next step has this mean loss over the global batch."""
@@ -68,7 +70,7 @@ class SpikeGuard:
     def note_taken(self) -> None:
         """The expected step was taken."""
         self._state.row_of_spikes = 0
-        if all(map(math.isfinite, self._step)):  # a batch without items has no loss
+        if self._skips and all(map(math.isfinite, self._step)):  # a batch without items has no loss
             self._state.recent.append(self._step)
             del self._state.recent[:-WINDOW_STEPS]
 

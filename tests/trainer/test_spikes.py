@@ -30,7 +30,7 @@ class Steps:
 
     def __init__(self, state=None):
         self.state, self.guard = state or RunState(), StepGuard()
-        self.spikes = SpikeGuard(self.state, self.guard)
+        self.spikes = SpikeGuard(self.state, self.guard, skips=True)
         self.told = []
 
     def make(self, loss, norm=1.0):
