@@ -62,36 +62,61 @@ def read_layout(folder: Path) -> Layout:
         ) from None
 
 
-def must_convert(saved: Layout, now: Layout, folder: Path) -> bool:
-    """Whether the checkpoint in `folder` is of use only when converted. Raises UserError if it is of none."""
-    if saved.precision != now.precision:
+def must_convert(saved: Layout, now: Layout, folder: Path, allowed: list[str]) -> bool:
+    """Whether the checkpoint in `folder` is of use only when converted. `allowed`: the run's `allow_changes`.
+
+    Raises:
+        UserError: it is of no use.
+    """
+    if saved.precision != now.precision and "precision" not in allowed:
         raise UserError(
             f"{folder} was written {saved}, and this run is in {now.precision}: set precision={saved.precision}, or "
-            f"{_way_round(folder)}"
+            "allow the change with 'run.allow_changes=[precision]'"
         )
     if saved.stage != now.stage and {saved.stage, now.stage} != {1, 2}:
         raise UserError(
             f"{folder} was written {saved}, and this run goes on {now}; DeepSpeed converts its state between stages 1 "
             f"and 2 alone: {_way_round(folder)}"
         )
-    return saved.stage not in (None, 0) and (saved.stage, saved.ranks) != (now.stage, now.ranks)
+    if saved.stage == 0 and saved.precision != now.precision:
+        raise UserError(
+            f"{folder} was written {saved}, and at stage 0 DeepSpeed cannot load that in {now.precision}: set "
+            f"precision={saved.precision}, or {_way_round(folder)}"
+        )
+    return saved.stage not in (None, 0) and saved != now
 
 
 def _way_round(folder: Path) -> str:
     return f"start anew from its weights, with a fresh optimizer: model.from={folder}/model and another run.dir"
 
 
+@dataclass(frozen=True)
+class Source:
+    """What to load an engine's state from.
+
+    Attributes:
+        folder: a checkpoint, or a copy that is gone afterwards.
+        is_converted: whether it is such a copy.
+        saved: what the checkpoint was written by.
+    """
+
+    folder: Path
+    is_converted: bool
+    saved: Layout
+
+
 @contextlib.contextmanager
-def loadable(folder: Path, now: Layout, world: World, names: set[str]) -> Iterator[tuple[Path, bool]]:
-    """The folder to load the engine's state from, and whether that is a converted copy, which is gone afterwards.
+def loadable(folder: Path, now: Layout, world: World, names: set[str], allowed: list[str]) -> Iterator[Source]:
+    """What to load from, to go on from the checkpoint in `folder`.
 
     Every rank must enter, and all must have loaded when rank 0 leaves. `names`: the model's parameters and buffers.
+    `allowed`: the run's `allow_changes`.
 
     Raises:
         UserError: on every rank: the checkpoint is of no use to this run, or cannot be converted.
     """
     saved = world.from_first(agree(world, lambda: read_layout(folder) if world.is_first else None))
-    is_converted = must_convert(saved, now, folder)
+    is_converted = must_convert(saved, now, folder, allowed)
     if world.is_first:
         _remove_converted(folder)
     source = folder
@@ -100,7 +125,7 @@ def loadable(folder: Path, now: Layout, world: World, names: set[str]) -> Iterat
             made = agree(world, lambda: _convert(folder, saved, now, names) if world.is_first else None)
             source = world.from_first(made)
         with _plainly_named(source) as plain:
-            yield plain, is_converted
+            yield Source(plain, is_converted, saved)
     finally:
         if world.is_first:
             _remove_converted(folder)
@@ -185,15 +210,17 @@ def load_buffers(module: torch.nn.Module, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def keeping_settings(optimizer: Any) -> Iterator[None]:
+def keeping_settings(optimizer: Any, has_other_precision: bool) -> Iterator[None]:
     """A checkpoint brings the optimizer settings that it was written with: let those of this run hold.
 
-    DeepSpeed gives all groups the first one's, weight decay too, when it loads what was converted from stage 3.
+    DeepSpeed gives all groups the first one's, weight decay too, when it loads what was converted from stage 3. In
+    another precision the loss is scaled otherwise.
     """
     kept = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    grad_clip = getattr(optimizer, "clip_grad", None)
+    names = ["clip_grad", *(["loss_scaler", "dynamic_loss_scale"] if has_other_precision else [])]
+    own_settings = {name: getattr(optimizer, name) for name in names if hasattr(optimizer, name)}
     yield
     for group, own in zip(optimizer.param_groups, kept, strict=True):
         group.update(own)
-    if grad_clip is not None:
-        optimizer.clip_grad = grad_clip
+    for name, value in own_settings.items():
+        setattr(optimizer, name, value)

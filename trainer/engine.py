@@ -66,6 +66,7 @@ class DeepSpeedEngine:
         self.stage = deepspeed_config.stage_of(values)
         self.world, self.precision = world, precision
         self.layout = elastic.Layout(self.stage, world.size, precision)
+        self._allowed = configuration.run.allow_changes
         groups = parameter_groups(model, configuration.optim)
         optimizer = None
         if "optimizer" not in values:
@@ -142,19 +143,19 @@ class DeepSpeedEngine:
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Every rank must call it. Raises UserError if it is of no use to this run."""
         names = set(self.module.module.state_dict())
-        with elastic.loadable(folder, self.layout, self.world, names) as (path, is_converted):
-            agree(self.world, lambda: self._load(path, is_converted))
+        with elastic.loadable(folder, self.layout, self.world, names, self._allowed) as source:
+            agree(self.world, lambda: self._load(source))
         random_state.restore(folder, self.world)
 
-    def _load(self, folder: Path, is_converted: bool) -> None:
-        self.module._config.load_universal_checkpoint = is_converted
-        with elastic.keeping_settings(self.module.optimizer):
-            found, _ = self.module.load_checkpoint(str(folder), tag=elastic.ENGINE)
+    def _load(self, source: elastic.Source) -> None:
+        self.module._config.load_universal_checkpoint = source.is_converted
+        with elastic.keeping_settings(self.module.optimizer, source.saved.precision != self.precision):
+            found, _ = self.module.load_checkpoint(str(source.folder), tag=elastic.ENGINE)
         if found is None:
-            raise UserError(f"{folder}: DeepSpeed finds no state that it can load there")
-        if is_converted:
+            raise UserError(f"{source.folder}: DeepSpeed finds no state that it can load there")
+        if source.is_converted:
             elastic.separate_steps(self.module.optimizer.optimizer)
-            elastic.load_buffers(self.module.module, folder)
+            elastic.load_buffers(self.module.module, source.folder)
 
     def gather(self) -> dict[str, torch.Tensor]:
         """The whole model in fp32 on the CPU of rank 0; an empty map elsewhere. Every rank must call it."""
@@ -213,6 +214,7 @@ class AccelerateEngine:
 
         self.world, self.precision = world, precision
         self.layout = elastic.Layout(None, world.size, precision)
+        self._allowed = configuration.run.allow_changes
         mixed = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
         # Accelerate wants OMP_NUM_THREADS set; torch's own number is right for a lone process.
         warnings.filterwarnings("ignore", message="OMP_NUM_THREADS/MKL_NUM_THREADS unset", module="accelerate")
@@ -274,12 +276,12 @@ class AccelerateEngine:
 
     def load(self, folder: Path) -> None:
         """As DeepSpeedEngine.load."""
-        with elastic.loadable(folder, self.layout, self.world, set()):
+        with elastic.loadable(folder, self.layout, self.world, set(), self._allowed) as source:
             state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
             self._bare().load_state_dict(state["model"])
-            with elastic.keeping_settings(self._optimizer):
+            with elastic.keeping_settings(self._optimizer, has_other_precision=False):
                 self._optimizer.load_state_dict(state["optimizer"])
-            if self.scaler:
+            if self.scaler and source.saved.precision == self.precision:
                 self.scaler.load_state_dict(state["scaler"])
         random_state.restore(folder, self.world)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer import checkpoint, elastic, random_state
@@ -99,9 +100,9 @@ def test_so_they_are_in_every_other_combination(other_runs, run, read_metrics):
     expect_the_same_run(other_runs, run, read_metrics)
 
 
-def test_stages_that_deepspeed_does_not_convert_are_refused_with_the_way_round(train, tmp_path):
+def test_what_cannot_be_converted_is_refused_with_the_way_round(train, read_metrics, tmp_path):
     run = tmp_path / "run"
-    # Of another rank count, its state would have to be converted.
+    train(reference := tmp_path / "reference", deepspeed=None)
     assert train(run, deepspeed="zero1", **{"run.stop_at_step": 3}).code == 75
     written = (run / "config.yaml").read_bytes()
     with pytest.raises(UserError, match="deepspeed was 'zero1' and is now 'zero3'"):
@@ -109,23 +110,56 @@ def test_stages_that_deepspeed_does_not_convert_are_refused_with_the_way_round(t
     for engine, name in (("zero3", "at ZeRO stage 3"), ("zero0", "at ZeRO stage 0"), (None, "without DeepSpeed")):
         with pytest.raises(UserError, match=rf"at ZeRO stage 1, in fp32.* goes on {name}.*model\.from=.*step-00000003"):
             train(run, deepspeed=engine, **{"run.allow_changes": ["deepspeed"]})
-    with pytest.raises(UserError, match=r"in fp32.*this run is in bf16: set precision=fp32"):
-        train(run, deepspeed="zero1", precision="bf16", **{"run.allow_changes": ["precision"]})
-    # The run can still go on as it was, and at stage 2.
+    # The run can still go on as it was, or at stage 2.
     assert (run / "config.yaml").read_bytes() == written
-    assert train(run, deepspeed="zero2").code == 0
+    leftover = run / "checkpoints" / ".universal-killed"
+    leftover.mkdir()
+    assert train(run, deepspeed="zero2", **{"run.stop_at_step": 5}).code == 75
+    assert not leftover.exists() and len(list((run / "checkpoints").iterdir())) == 4
+    # And in another precision, if that is allowed: Adam's moments are kept in fp32 in any case.
+    with pytest.raises(UserError, match="precision was 'fp32' and is now 'bf16'"):
+        train(run, deepspeed="zero2", precision="bf16")
+    AcceleratorState._reset_state(reset_partial_state=True)  # which refuses another precision
+    allowed = {"run.allow_changes": ["precision"]}
+    assert train(run, deepspeed="zero2", precision="bf16", **allowed).code == 0
+    losses = [record["loss"] for record in read_metrics(run, "train")]
+    expected = [record["loss"] for record in read_metrics(reference, "train")]
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=5e-3)
 
 
 @pytest.mark.parametrize("stages", [(1, 2), (2, 1), (1, 1), (2, 2), (3, 3)])
 @pytest.mark.parametrize("ranks", [(2, 1), (1, 4), (2, 2)])
 def test_what_is_the_same_is_loaded_as_it_is_and_the_rest_converted(stages, ranks):
     saved, now = (Layout(stage, count, "bf16") for stage, count in zip(stages, ranks, strict=True))
-    assert elastic.must_convert(saved, now, Path("step")) == (saved != now)
+    assert elastic.must_convert(saved, now, Path("step"), []) == (saved != now)
 
 
 @pytest.mark.parametrize("stage", [0, None])
 def test_whole_states_serve_any_number_of_ranks(stage):
-    assert not elastic.must_convert(Layout(stage, 2, "fp32"), Layout(stage, 4, "fp32"), Path("step"))
+    assert not elastic.must_convert(Layout(stage, 2, "fp32"), Layout(stage, 4, "fp32"), Path("step"), [])
+
+
+def test_another_precision_is_allowed_by_name_and_never_at_stage_0():
+    for stage, converts in ((1, True), (3, True), (None, False)):
+        saved, now = (Layout(stage, 2, precision) for precision in ("fp16", "bf16"))
+        # precision: auto gives another one on other devices.
+        with pytest.raises(UserError, match=r"in fp16, .* this run is in bf16: set precision=fp16, or allow"):
+            elastic.must_convert(saved, now, Path("step"), [])
+        assert elastic.must_convert(saved, now, Path("step"), ["precision"]) == converts
+    with pytest.raises(UserError, match=r"at stage 0 DeepSpeed cannot load that in fp32.*model\.from="):
+        elastic.must_convert(Layout(0, 1, "bf16"), Layout(0, 1, "fp32"), Path("step"), ["precision"])
+
+
+def test_each_parameter_counts_its_own_steps():
+    parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = torch.optim.AdamW(parameters)
+    sum(parameters).backward()
+    optimizer.step()
+    for parameter in parameters:
+        optimizer.state[parameter]["step"] = optimizer.state[parameters[0]]["step"]
+    elastic.separate_steps(optimizer)
+    optimizer.step()
+    assert [optimizer.state[parameter]["step"].item() for parameter in parameters] == [2, 2]
 
 
 def test_a_checkpoint_that_does_not_say_what_it_was_written_by_is_refused(tmp_path):
