@@ -11,14 +11,17 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
 
 from . import checkpoint_files
 from .configuration import CheckpointSection
+from .sections import Mistake, build
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +143,7 @@ def defect(folder: Path) -> str | None:
         entries = [(folder / entry["file"], entry["bytes"], entry["sha256"]) for entry in manifest["files"]]
     except FileNotFoundError:
         return f"{folder / MANIFEST} is missing"
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         return f"{folder / MANIFEST} is damaged ({error})"
     if folder / STATE not in [path for path, _, _ in entries]:
         return f"{folder / MANIFEST} is damaged (it does not list {STATE})"
@@ -173,7 +176,32 @@ def newest(run: Path) -> Path | None:
 
 
 def read_state(folder: Path) -> RunState:
-    return RunState(**json.loads((folder / STATE).read_text()))
+    """Where the run stood at a checkpoint. Raises UserError if that is not what its file holds."""
+    path = folder / STATE
+    mistakes: list[Mistake] = []
+    try:
+        state = build(RunState, json.loads(path.read_text(encoding="utf-8")), "", mistakes)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    mistakes = mistakes or list(_contradictions(state, folder))
+    if mistakes:
+        key, text = mistakes[0]
+        raise UserError(f"{path}: {key} {text}: delete this checkpoint, and the run goes on from the one before it")
+    return state
+
+
+def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
+    if folder.name != path_of(Path(), state.step).name:
+        yield "step", f"is {state.step}, but the folder is {folder.name}"
+    for name in ("samples", "skipped", "row_of_skips", "row_of_spikes", "tokens"):
+        if getattr(state, name) < 0:
+            yield name, f"is {getattr(state, name)}, but counts"
+    if len(state.interval) != 3 or any(len(pair) != 2 for pair in state.recent):
+        yield "interval", "and recent are lists of 3 numbers and of pairs"
+    if not all(value is None or isinstance(value, int | float) for value in state.figures.values()):
+        yield "figures", "are numbers"
+    if state.best_step is not None and (state.best_value is None or "loss" not in state.figures):
+        yield "best_step", "needs best_value and figures"
 
 
 def prune(run: Path, section: CheckpointSection, state: RunState) -> None:

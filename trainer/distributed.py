@@ -19,6 +19,10 @@ class SharedMistake(UserError):
     """A user's mistake that every rank knows of, so that all leave together; other ones, a rank meets alone."""
 
 
+class LoneMistake(UserError):
+    """One that a rank meets where others may wait in an exchange: it leaves at once, and they are ended."""
+
+
 @dataclass
 class World:
     """Rank and size of the run, this process's device, and a group for CPU tensors (gloo on every machine).
@@ -76,6 +80,8 @@ def agree(world: World, work: Callable[[], Any]) -> Any:
     result, mistake = None, None
     try:
         result = work()
+    except LoneMistake:
+        raise
     except UserError as error:
         mistake = str(error)
     mistakes = [text for text in world.gather(mistake) if text is not None]
@@ -120,7 +126,9 @@ def join(hang_minutes: float = 0.0) -> World:
     timeout = datetime.timedelta(minutes=max(hang_minutes, START_MINUTES) + 2)
     if not torch.distributed.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
-        torch.distributed.init_process_group(backend, rank=rank, world_size=size, timeout=timeout)
+        # A lone rank meets nobody: no port.
+        store = torch.distributed.HashStore() if size == 1 else None
+        torch.distributed.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, store=store)
     control = torch.distributed.new_group(backend="gloo", timeout=timeout)
     return World(rank, size, device, control)
 

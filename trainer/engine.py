@@ -20,6 +20,7 @@ from . import deepspeed_config, elastic, random_state
 from .checkpoint_files import Collector
 from .configuration import RunConfiguration
 from .distributed import World, agree
+from .loaded_state import loading, refuse_not_finite
 from .optimizer import GuardedAdamW, StepGuard, ask_before_steps, make_adamw, parameter_groups
 
 # forward(model, micro-batch on the device) -> (loss over the global batch's items, sums of statistics)
@@ -143,8 +144,9 @@ class DeepSpeedEngine:
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint. Every rank must call it. Raises UserError if it is of no use to this run."""
         names = set(self.module.module.state_dict())
-        with elastic.loadable(folder, self.layout, self.world, names, self._allowed) as source:
+        with elastic.loadable(folder, self.layout, self.world, names, self._allowed) as source, loading(folder):
             agree(self.world, lambda: self._load(source))
+        refuse_not_finite(folder, self.module.module, self.module.basic_optimizer)
         random_state.restore(folder, self.world)
 
     def _load(self, source: elastic.Source) -> None:
@@ -276,13 +278,15 @@ class AccelerateEngine:
 
     def load(self, folder: Path) -> None:
         """As DeepSpeedEngine.load."""
-        with elastic.loadable(folder, self.layout, self.world, set(), self._allowed) as source:
+        settings = elastic.keeping_settings(self._optimizer, has_other_precision=False)
+        loadable = elastic.loadable(folder, self.layout, self.world, set(), self._allowed)
+        with loadable as source, loading(folder), settings:
             state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
             self._bare().load_state_dict(state["model"])
-            with elastic.keeping_settings(self._optimizer, has_other_precision=False):
-                self._optimizer.load_state_dict(state["optimizer"])
+            self._optimizer.load_state_dict(state["optimizer"])
             if self.scaler and source.saved.precision == self.precision:
                 self.scaler.load_state_dict(state["scaler"])
+        refuse_not_finite(folder, self._bare(), self._optimizer)
         random_state.restore(folder, self.world)
 
     def gather(self) -> dict[str, torch.Tensor]:

@@ -21,6 +21,7 @@ from .dry_run import dry_run
 from .engine import StepResult, make_engine
 from .evaluation import evaluate
 from .exit_codes import FINISHED, INTERRUPTED
+from .loaded_state import refuse_foreign_names
 from .model import count_parameters
 from .run_folder import RunLock, refuse_changes, refuse_other_data, refuse_unusable, write_configuration
 from .run_log import RunLog
@@ -131,7 +132,8 @@ class _Run:
         data = self.data.fingerprints()
         if not found:
             return RunState(best_by=self._best_by(), data=data)
-        state = checkpoint.read_state(Path(found))
+        agree(self.world, lambda: refuse_foreign_names(Path(found)) if self.world.is_first else None)
+        state = agree(self.world, lambda: checkpoint.read_state(Path(found)))
         agree(self.world, lambda: refuse_other_data(self.configuration.run, state.data, data))
         state.data = data
         agree(self.world, lambda: self.engine.load(Path(found)))

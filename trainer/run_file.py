@@ -9,10 +9,22 @@ import yaml
 
 from longmix.data_prep.errors import UserError
 
+# Values of a run file, each counted as often as aliases (*name) repeat it.
+MOST_VALUES = 100_000
+
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads 1e-3 as a number and a date as text (YAML 1.2), and refuses a key that stands twice in one
-    map, a key that is no single word, and a map that holds itself."""
+    """Safe YAML that reads 1e-3 as a number and a date as text (YAML 1.2), and refuses tags, a key that stands twice in
+    one map, a key that is no single word, a map that holds itself, and aliases that multiply without end."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        event = self.peek_event()
+        if getattr(event, "tag", None) is not None:
+            name = event.tag.replace("tag:yaml.org,2002:", "!!")
+            raise yaml.composer.ComposerError(
+                None, None, f"the tag {name} has no place in a run file", event.start_mark
+            )
+        return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         # Before merge keys (<<) are resolved: what they bring in may well stand there again.
@@ -27,9 +39,23 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_document(self, node: yaml.Node) -> Any:
+        if _count(node, {}) > MOST_VALUES:
+            problem = f"with its aliases followed it holds more than {MOST_VALUES} values"
+            raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
         # Whole at once: only then does a map that holds itself raise.
         self.deep_construct = True
         return super().construct_document(node)
+
+
+def _count(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
+    """Values below a node and itself; `known` are those of nodes that were counted before."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if node not in known:
+        known[node] = 0  # one that holds itself is refused later
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [value for _, value in node.value]
+        known[node] = 1 + sum(_count(part, known) for part in parts)
+    return known[node]
 
 
 _Loader.add_implicit_resolver(

@@ -54,6 +54,8 @@ def _convert(hint: Any, value: Any, key: str, mistakes: list[Mistake]) -> Any:
     if value is None and type(None) in options:
         return None
     for option in options:
+        if option is Any:
+            return value
         if is_dataclass(option) and (isinstance(value, dict) or len(options) <= 2):
             return build(option, value, f"{key}.", mistakes)
         if typing.get_origin(option) is list and isinstance(value, list):

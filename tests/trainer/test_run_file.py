@@ -236,7 +236,11 @@ def test_a_key_that_stands_twice_is_refused_with_its_line(write):
         ("? [a, b]\n: 3\n", "line 1: not valid YAML: a list or a map cannot be a key"),
         ("{a: b}: 3\n", "line 1: not valid YAML: a list or a map cannot be a key"),
         ("run: {seed: 2024-13-45}\n", "run.seed is '2024-13-45', but takes a whole number"),
-        ("run: {seed: !!int x}\n", "a value cannot be read"),
+        ("run: {seed: 0x_}\n", "a value cannot be read"),
+        ("run: {seed: !!int 1}\n", "line 1: not valid YAML: the tag !!int has no place in a run file"),
+        ("model:\n  x: !!set {a, b}\n", "line 2: not valid YAML: the tag !!set has no place in a run file"),
+        ("model: {x: !!binary aGk=}\n", "the tag !!binary has no place in a run file"),
+        ("model: {x: !mine y}\n", "the tag !mine has no place in a run file"),
         ("model: &x {hidden_size: 16, y: *x}\n", "line 1: not valid YAML: found unconstructable recursive node"),
         ("[" * 3000 + "]" * 3000, "nested too deeply"),
         ("\0", "not valid YAML: unacceptable character"),
@@ -246,6 +250,19 @@ def test_odd_yaml_is_a_mistake_and_no_traceback(write, small, text, expected):
     path = write("odd.yaml", text)
     told = mistakes_of([small, path])
     assert path in told and expected in told
+
+
+def test_tags_and_multiplying_aliases_are_refused_and_nothing_is_executed(write, small, tmp_path):
+    for tag in ("apply:builtins.open", "object/new:builtins.open", "object/apply:builtins.open"):
+        path = write("bomb.yaml", f"model:\n  x: !!python/{tag} ['{tmp_path}/executed', w]\n")
+        assert f"line 2: not valid YAML: the tag !!python/{tag} has no place" in mistakes_of([small, path])
+    assert f"the tag !!python/{tag} has no place" in mistakes_of(
+        small, f"run.dir=!!python/{tag} ['{tmp_path}/executed', w]"
+    )
+    assert not (tmp_path / "executed").exists()
+    levels = ["a0: &a0 {x: 1, y: 2}", *(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}" for n in range(1, 60))]
+    path = write("aliases.yaml", "\n".join(levels))
+    assert "with its aliases followed it holds more than 100000 values" in mistakes_of([small, path])
 
 
 def test_a_date_is_text_and_merge_keys_bring_in_what_does_not_stand_there(write, small):

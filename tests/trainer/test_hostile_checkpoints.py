@@ -1,0 +1,185 @@
+"""Checkpoints that are whole by their manifest and were made to run something, or spoilt: refused, nothing executed."""
+
+import json
+import pickle
+import shutil
+
+import pytest
+import torch
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer import checkpoint, checkpoint_files
+
+
+class Bomb:
+    """Unpickled, it makes the file `path`."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+@pytest.fixture(scope="module")
+def interrupted(world, run_values, tmp_path_factory):
+    """interrupted(engine) -> a run folder with checkpoints of the steps 2 and 4, made once for each engine."""
+    from longmix.trainer import configuration, loop
+
+    made = {}
+
+    def make(engine):
+        if engine not in made:
+            folder = made[engine] = tmp_path_factory.mktemp("interrupted") / "run"
+            changes = {"deepspeed": engine, "run.stop_at_step": 4, "data.eval": None}
+            loop.train(configuration.from_dict(run_values(folder, **changes), "test"), world)
+        return made[engine]
+
+    return make
+
+
+@pytest.fixture
+def resume(interrupted, train, tmp_path):
+    """resume(engine, spoil) -> the mistake that a run meets whose newest checkpoint's folder `spoil` has changed, and
+    whose manifest says that this is what was written."""
+
+    def go_on(engine, spoil):
+        run = shutil.copytree(interrupted(engine), tmp_path / "run")
+        folder = checkpoint.path_of(run, 4)
+        spoil(folder)
+        (folder / "manifest.json").unlink()
+        entries = checkpoint_files.entries(folder, folder)
+        kept = [entry for entry in entries if not entry["file"].startswith("model/")]
+        (folder / "manifest.json").write_text(json.dumps({"step": 4, "files": kept}))
+        assert checkpoint.newest(run) == folder
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        with pytest.raises(UserError) as caught:
+            train(run, deepspeed=engine, **{"data.eval": None})
+        text = str(caught.value)
+        assert "\n" not in text and str(folder) in text and len(text) < 1000, text
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+        assert not (tmp_path / "executed").exists()
+        return text
+
+    return go_on
+
+
+def engine_files(folder):
+    return sorted([*folder.glob("engine/*.pt"), *folder.glob("engine.pt")])
+
+
+def put_bomb(path, executed, raw=False):
+    """Beside what the file holds, or in its place."""
+    if raw:
+        path.write_bytes(pickle.dumps(Bomb(executed)))
+        return
+    state = torch.load(path, weights_only=False)
+    state["bomb"] = Bomb(executed)
+    torch.save(state, path)
+
+
+@pytest.mark.parametrize("engine", [None, "zero0", "zero2", "zero3"])
+def test_a_pickle_bomb_in_any_engine_file_is_refused_and_not_executed(resume, interrupted, tmp_path, engine):
+    files = engine_files(checkpoint.path_of(interrupted(engine), 4))
+    assert files or engine is None
+    for index in range(len(files)):
+        text = resume(engine, lambda folder, index=index: put_bomb(engine_files(folder)[index], tmp_path / "executed"))
+        assert "is a pickle that would run" in text and ".open" in text
+        shutil.rmtree(tmp_path / "run")
+
+
+def test_a_bare_pickle_in_the_place_of_a_file_is_refused(resume, tmp_path):
+    text = resume("zero2", lambda folder: put_bomb(engine_files(folder)[0], tmp_path / "executed", raw=True))
+    assert "is no file of a checkpoint" in text
+
+
+def test_no_bomb_goes_off_if_it_hides_from_the_first_look(resume, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.serialization, "get_unsafe_globals_in_checkpoint", lambda path: [])
+    text = resume("zero2", lambda folder: put_bomb(engine_files(folder)[0], tmp_path / "executed"))
+    assert "cannot be loaded" in text
+
+
+def spoil_engine(folder, change):
+    for path in engine_files(folder):
+        state = torch.load(path, weights_only=False)
+        change(state)
+        torch.save(state, path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: state.clear(),
+        lambda state: state.update(dict.fromkeys(state, 5)),
+        lambda state: state.update(dict.fromkeys(state)),
+        lambda state: state.get("module", {}).clear(),
+    ],
+)
+def test_engine_files_with_other_contents_are_a_mistake_and_no_traceback(resume, damage):
+    assert "cannot be loaded" in resume("zero1", lambda folder: spoil_engine(folder, damage))
+
+
+def poison(value):
+    """In every tensor that `value` holds, the first number is NaN."""
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point() and value.numel() > 1:
+            value.data.view(-1)[0] = float("nan")
+    elif isinstance(value, dict):
+        for item in value.values():
+            poison(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            poison(item)
+
+
+@pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3"])
+def test_weights_that_are_nan_are_refused(resume, engine):
+    assert "NaN" in resume(engine, lambda folder: spoil_engine(folder, poison))
+
+
+@pytest.mark.parametrize("engine", ["zero1", "zero3"])
+def test_an_optimizer_state_that_is_nan_is_refused(resume, engine):
+    def spoil(folder):
+        def change(state):
+            for moments in ("exp_avg", "exp_avg_sq"):
+                poison(list(_found(state, moments)))
+
+        spoil_engine(folder, change)
+
+    assert "the optimizer's state holds NaN" in resume(engine, spoil)
+
+
+def _found(value, key):
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        if name == key:
+            yield item
+        yield from _found(item, key)
+
+
+STATES = [
+    ({"step": 3}, "step is 3, but the folder is step-00000004"),
+    ({"step": "4"}, "step is '4', but takes a whole number"),
+    ({"samples": -1}, "samples is -1"),
+    ({"samples": None}, "samples is None"),
+    ({"interval": [0.0]}, "interval"),
+    ({"interval": ["a", "b", "c"]}, "interval"),
+    ({"figures": []}, "figures is []"),
+    ({"figures": {"loss": "low"}}, "figures"),
+    ({"best_step": 2}, "best_step needs best_value and figures"),
+    ({"surprise": 1}, "surprise is not a key"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), STATES)
+def test_a_state_that_is_none_is_refused(resume, changes, message):
+    def spoil(folder):
+        values = json.loads((folder / "state.json").read_text())
+        (folder / "state.json").write_text(json.dumps({**values, **changes}))
+
+    assert f"state.json: {message}" in resume(None, spoil)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"step": 4', "null"])
+def test_a_state_that_is_no_map_is_refused(resume, text):
+    assert "state.json" in resume(None, lambda folder: (folder / "state.json").write_text(text))
