@@ -36,6 +36,7 @@ FILE_BYTES = 1024
 CALM, RAISED, TOLD = "calm", "raised", "told"
 # Frames of a thread that waits for other ranks.
 EXCHANGES = ("/torch/distributed/", "/deepspeed/comm/")
+BACKWARD = "_engine_run_backward"
 LONGEST_LIST = 16
 
 
@@ -65,7 +66,7 @@ class Heartbeat:
     """What a rank tells the others.
 
     Attributes:
-        waits: how surely it waits for other ranks: 0 does not seem so, 1 in a backward pass that may, 2 in an exchange.
+        waits: whether it seems to wait for other ranks: in an exchange, or in a backward pass, which may hold one.
         place: where its main thread is.
         has_dumped: whether it has met the alarm and written its stacks.
     """
@@ -76,7 +77,7 @@ class Heartbeat:
     exchanges: int = 0
     step: int = 0
     phase: str = "start"
-    waits: int = 0
+    waits: bool = False
     place: str = ""
     has_dumped: bool = False
 
@@ -219,7 +220,7 @@ class Watchdog:
             range(self._world.size) if self._is_shared else known, key=lambda rank: (rank not in missing, rank)
         )
         lines = [
-            f"{reason}; no progress for {self._minutes():g} minutes (run.hang_minutes), so the run ends here; "
+            f"{reason}; no progress for {self._minutes():.3g} minutes (run.hang_minutes), so the run ends here; "
             "the same command goes on from its newest checkpoint"
         ]
         for rank in ranks[:LONGEST_LIST]:
@@ -239,17 +240,16 @@ def _missing(known: dict[int, Heartbeat], size: int) -> tuple[list[int], str]:
     silent = [rank for rank in range(size) if rank not in known or not known[rank].has_dumped]
     if silent:
         return silent, f"{_named(silent, known)} is missing: stopped, gone, or cut off from the run folder"
-    waits = {told.waits for told in known.values()}
-    if len(waits) > 1:
-        busy = [rank for rank, told in known.items() if told.waits == min(waits)]
+    busy = [rank for rank, told in known.items() if not told.waits]
+    if len(busy) < size and busy:
         return busy, f"{_named(busy, known)} does not come to where the others wait for it"
-    if waits == {2} and size > 1:
+    if not busy and size > 1:
         return [], f"{_named(sorted(known), known)} wait for one another: the network between them may be cut"
     exchanges = {told.exchanges for told in known.values()}
     behind = [rank for rank, told in known.items() if told.exchanges == min(exchanges)]
     if len(exchanges) > 1:
         return behind, f"{_named(behind, known)} is behind the others"
-    return [], f"{_named(sorted(known), known)} hangs"
+    return [], f"{_named(sorted(known), known)}: no progress, and none waits for another"
 
 
 def _named(ranks: list[int], known: dict[int, Heartbeat]) -> str:
@@ -257,13 +257,12 @@ def _named(ranks: list[int], known: dict[int, Heartbeat]) -> str:
     return ", ".join(names) + (f" and {len(ranks) - len(names)} more" if len(ranks) > len(names) else "")
 
 
-def _whereabouts(frame: FrameType) -> tuple[str, int]:
+def _whereabouts(frame: FrameType) -> tuple[str, bool]:
     """(place of the innermost frame, Heartbeat.waits)."""
-    files = [inner.f_code.co_filename for inner, _ in traceback.walk_stack(frame)]
-    place = f"{files[0]}:{frame.f_lineno} {frame.f_code.co_name}"
-    if any(part in file for file in files for part in EXCHANGES):
-        return place, 2
-    return place, int(frame.f_code.co_name == "_engine_run_backward")
+    file, function = frame.f_code.co_filename, frame.f_code.co_name
+    files = [outer.f_code.co_filename for outer, _ in traceback.walk_stack(frame)]
+    waits = function == BACKWARD or any(part in name for name in files for part in EXCHANGES)
+    return f"{file}:{frame.f_lineno} {function}", waits
 
 
 def _stacks() -> str:
