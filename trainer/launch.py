@@ -1,7 +1,9 @@
 """Starting the worker processes of one machine, forwarding signals to them, and adding up how they ended."""
 
+import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,9 +24,14 @@ def is_worker() -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port for the ranks of this machine to meet at, from those that systems do not give out by themselves: another
+    process's connection does not take it before the first rank listens there."""
+    numbers = random.SystemRandom()  # the seeded generators are the run's
+    while True:
+        port = numbers.randrange(10_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def launch(arguments: list[str], processes: int) -> int:

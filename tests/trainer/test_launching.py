@@ -80,7 +80,7 @@ def test_stopped_and_killed_again_and_again_it_is_the_same_run(
     os.kill(stopped.process.pid, signal.SIGTERM)
     code, output = stopped.wait()
     assert code == 75 and "Traceback" not in output, output
-    assert "by request; the same command goes on from there" in output
+    assert "by a signal; the same command goes on from there" in output
     step = newest_step(folder)
     assert step == max(record["step"] for record in read_metrics(folder)) >= 7
 
