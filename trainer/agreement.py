@@ -19,6 +19,11 @@ from .distributed import World
 from .engine import AccelerateEngine, DeepSpeedEngine
 from .order import Draw, RunOrder
 
+# Integers of an element's size, and elements that are summed at a time.
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PIECE = 2**16
+_SPREAD = 0x1E3779B97F4A7C15
+
 
 class DisagreementError(RuntimeError):
     """The ranks have come apart: a fault of the hardware, or of the program."""
@@ -118,14 +123,14 @@ class Agreement:
             "NumPy's random generator": _digest(numpy_state[1].tobytes(), repr(numpy_state[2:]).encode()),
             "Python's random generator": _digest(repr(random.getstate()).encode()),
         }
+        tensors = {}
         if self._stage < 3:
-            for name, parameter in self._model.named_parameters():
-                common[f"parameter {name}"] = _digest_of(parameter)
+            tensors = {f"parameter {name}": parameter for name, parameter in self._model.named_parameters()}
         per_rank = _of_local_statistics(self._model)
         for name, buffer in self._model.named_buffers():
             if id(buffer) not in per_rank:
-                common[f"buffer {name}"] = _digest_of(buffer)
-        return common
+                tensors[f"buffer {name}"] = buffer
+        return {**common, **dict(zip(tensors, _checksums(list(tensors.values())), strict=True))}
 
 
 def first_difference(everywhere: list[tuple[dict[str, bool], dict[str, Any]]]) -> tuple[str, list[int]]:
@@ -163,5 +168,18 @@ def _digest(*parts: bytes) -> str:
     return digest.hexdigest()
 
 
-def _digest_of(tensor: torch.Tensor) -> str:
-    return _digest(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+def _checksums(tensors: list[torch.Tensor]) -> list[int]:
+    """One number for each tensor, made on its device: any change of one element changes it."""
+    sums = [_checksum(tensor.detach()) for tensor in tensors]
+    return torch.stack(sums).tolist() if sums else []
+
+
+def _checksum(tensor: torch.Tensor) -> torch.Tensor:
+    bits = tensor.contiguous().reshape(-1).view(_BITS[tensor.element_size()])
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for first in range(0, len(bits), _PIECE):
+        piece = bits[first : first + _PIECE].to(torch.int64)
+        weights = torch.arange(first, first + len(piece), device=tensor.device)
+        # Odd, so that no difference is lost modulo 2^64; of each place its own, so that none makes up for another.
+        total += (piece * (weights * _SPREAD | 1)).sum()
+    return total

@@ -54,6 +54,20 @@ def test_ranks_that_agree_have_the_same_facts():
         assert "buffer landmarks" in first[1] and "buffer 1.running_mean" not in first[1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool])
+def test_every_element_and_its_place_count(dtype, monkeypatch):
+    monkeypatch.setattr(agreement, "_PIECE", 8)
+    values = torch.arange(30).reshape(5, 6).to(dtype).T
+    changed = [values.clone() for _ in range(32)]
+    for place in range(30):
+        changed[place][place // 5, place % 5] = 0 if values[place // 5, place % 5] else 1
+    if dtype != torch.bool:
+        changed[30][:, [1, 3]] = values[:, [3, 1]]  # the same numbers elsewhere
+    sums = agreement._checksums([values, values.clone(), *changed, torch.zeros(0, dtype=dtype)])
+    assert sums[0] == sums[1] == sums[33] and sums[-1] == 0
+    assert len(set(sums[:-1])) == (31 if dtype == torch.bool else 32)
+
+
 BREAKAGES = {
     "the share of the samples": lambda one: setattr(one, "draw", one.order.share_of_rank(0, SAMPLES, 1, RANKS)),
     "torch's random generator": lambda one: torch.manual_seed(0),
