@@ -1,10 +1,10 @@
 """Runs several tiny trainings one after the other in the same ranks: `python many_runs.py JOBS.json` under RANK and
 WORLD_SIZE.
 
-JOBS.json is a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike}, "digest":
-true, "draws": true, "fewest": steps before one can be a spike}, all but the first at will; rank 0 prints one JSON line
-for each: how it ended, with "digest" a hash of the parameters after every step, and with "draws" the samples of every
-step, sorted.
+JOBS.json is a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike | weight |
+memory}, "digest": true, "draws": true, "fewest": steps before one can be a spike}, all but the first at will; rank 0
+prints one JSON line for each: how it ended, with "digest" a hash of the parameters after every step, and with "draws"
+the samples of every step, sorted.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from accelerate.state import AcceleratorState
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer import configuration, distributed, loop, objectives, spikes
+from longmix.trainer.agreement import DisagreementError
 
 
 class Scaled(torch.autograd.Function):
@@ -47,12 +48,17 @@ def poisoned(poison, rank, digests):
                 loss, sums = loss * float("nan"), sums * float("nan")
             elif poison["kind"] == "gradient":
                 loss = Scaled.apply(loss, float("inf"))
+            elif poison["kind"] == "memory" and len(batch["input_ids"]) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
             elif poison["kind"] == "spike":
                 loss = Scaled.apply(loss, 1000.0)
         return loss, sums
 
     def counting(self, batch):
         decision = step(self, batch)
+        if poison and poison["kind"] == "weight" and state["step"] in poison["steps"] and rank == poison["rank"]:
+            with torch.no_grad():
+                next(self.model.parameters())[0] += 0.01
         state["step"] += 1
         if digests is not None:
             weights = self.engine.gather()
@@ -99,7 +105,7 @@ def run_all(jobs):
             try:
                 outcome = loop.train(configuration.from_dict(job["values"], "job"), world)
                 report = {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}
-            except (loop.NotFiniteError, UserError) as error:
+            except (loop.NotFiniteError, DisagreementError, UserError) as error:
                 report = {"error": str(error)}
         report["digests"] = digests
         if job.get("draws"):

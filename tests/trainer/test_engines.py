@@ -86,12 +86,20 @@ def runs(start_for_module, run_values, tmp_path_factory):
         if ranks == 2:
             for engine, precision in RESUMED:
                 changes = {"deepspeed": engine, "precision": precision, "model.hidden_dropout_prob": 0.1}
-                changes["checkpoint.every_steps"] = 4
+                changes |= {"checkpoint.every_steps": 4, "run.check_every": 2}
                 for part, last in (("whole", None), ("first", 3), ("rest", None)):
                     name = "whole" if part == "whole" else "parts"
                     values = run_values("", "s3attention", **changes, **{"run.stop_at_step": last})
                     add((part, engine, precision), values)
                     jobs[-1]["values"]["run"]["dir"] = str(root / f"{name}-{engine}-{precision}")
+            for engine in ("zero0", "zero2", None):
+                changes = {"deepspeed": engine, "data.eval": None, "run.check_every": 2}
+                # At stage 2 the next step would put back what another rank holds.
+                poison = {"steps": [3 if engine == "zero2" else 2], "rank": 1, "kind": "weight"}
+                add(("apart", engine), run_values("", **changes), poison=poison)
+            # With batch statistics, which ranks exchange in the middle of the model.
+            memory = {"steps": [0], "rank": 1, "kind": "memory"}
+            add("too large", run_values("", "s3attention", **{"model.block_style": "paper"}), poison=memory)
             for engine, precision in SPIKED:
                 changes = {"deepspeed": engine, "precision": precision, "data.eval": None, "optim.max_steps": 10}
                 for part, steps, last in (("whole", [7], None), ("first", [], 6), ("rest", [1], None)):
@@ -292,6 +300,21 @@ def test_a_spike_on_one_rank_is_dropped_by_all_and_after_a_stop_too(runs, read_m
     assert first[1]["code"] == 75 and rest[1]["skipped"] == 1
     assert first[1]["digests"] + rest[1]["digests"] == digests
     assert [record["grad_norm"] for record in read_metrics(rest[0], "train")] == norms
+
+
+@pytest.mark.slow
+def test_all_ranks_leave_together_if_a_micro_batch_does_not_fit_on_one(runs):
+    text = runs[2, "too large"][1]["error"]
+    assert "does not fit into the memory of rank 1; set batch.micro_batch=2 (" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["zero0", "zero2", None])
+def test_ranks_that_come_apart_are_told(runs, engine):
+    """A weight of rank 1 changes after step 3 or 4; the ranks compare theirs after steps 2, 4 and 6."""
+    text = runs[2, "apart", engine][1]["error"]
+    assert "come apart by step 4: parameter encoder.embeddings.word_embeddings.weight is not what it should be" in text
+    assert "on rank 1. They agreed at step 2" in text
 
 
 @pytest.mark.slow
