@@ -13,6 +13,7 @@ import yaml
 
 from longmix.data_prep.errors import UserError
 
+from .provenance import holds_password
 from .run_file import Settings, read_settings
 from .sections import Mistake, build, nearest
 
@@ -211,11 +212,12 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
         if not holds and noted.isdisjoint((key, *others)):
             found.append((key, text))
 
-    batch, optim, data, objective = (
+    batch, optim, data, objective, model = (
         configuration.batch,
         configuration.optim,
         configuration.data,
         configuration.objective,
+        configuration.model,
     )
     for key, value, lowest in (
         ("run.seed", configuration.run.seed, 0),
@@ -286,16 +288,27 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
     for index, source in enumerate(data.sources()):
         check(_positive(source.weight), f"data.train[{index}].weight", f"is {source.weight}, but must be positive")
     check(
-        "model_type" in configuration.model or "from" in configuration.model,
+        "model_type" in model or "from" in model,
         "model",
         "names neither model_type (a model to build) nor from (a checkpoint to start from)",
     )
-    if "from" in configuration.model:
-        source = configuration.model["from"]
+    if "from" in model:
+        source = model["from"]
         text = f"is {source!r}, but takes a text: a model folder, or a name on the hub"
         check(isinstance(source, str) and source != "", "model.from", text)
+    named = {f"data.train[{index}].path": source.path for index, source in enumerate(data.sources())}
+    for key, place in {
+        **named,
+        "data.eval": data.eval,
+        "data.test": data.test,
+        "model.from": model.get("from"),
+    }.items():
+        text = (
+            "holds a password, which the run folder would keep: leave it to the environment or the storage's own file"
+        )
+        check(not (isinstance(place, str) and holds_password(place)), key, text)
     for key, reason in _DECIDED_ELSEWHERE.items():
-        check(key not in configuration.model, f"model.{key}", f"has no place in a run file ({reason}); remove it")
+        check(key not in model, f"model.{key}", f"has no place in a run file ({reason}); remove it")
     check(data.cache.dir != "", "data.cache.dir", "is empty; name a folder on this machine's own disk, or null")
     check(
         configuration.checkpoint.best is None or data.eval is not None,
