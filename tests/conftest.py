@@ -1,6 +1,7 @@
 """What every test may ask for, and what holds for all of them."""
 
 import os
+import random
 
 import pytest
 
@@ -9,11 +10,26 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+def pytest_addoption(parser):
+    # Here, for pytest asks only the conftest files it meets first.
+    parser.addoption(
+        "--fault-seed",
+        type=int,
+        default=random.randrange(10**6),
+        metavar="N",
+        help="draw the moments at which tests/faults kills from this seed (default: another one each time)",
+    )
+
+
+def pytest_report_header(config):
+    return f"fault seed: {config.getoption('fault_seed')}"
+
+
 @pytest.fixture(scope="session")
 def require_or_skip():
     """require_or_skip(name, reason): skip the test, or fail it where LONGMIX_REQUIRE has the name.
 
-    It holds some of slurm, compiler, triton and mount, with commas between them.
+    It holds some of slurm, compiler, triton, mount and netns, with commas between them.
     """
 
     def decide(name: str, reason: str):
