@@ -9,6 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from longmix.trainer import loop
+from longmix.trainer.distributed import World
+from longmix.trainer.watchdog import Watchdog
 
 RANK = Path(__file__).with_name("watched_rank.py")
 SECONDS = 1.0
@@ -106,8 +111,15 @@ def test_a_start_that_hangs_ends_without_touching_the_run_folder(ranks):
     assert "read_a_shard" in output and list(run.iterdir()) == []
 
 
-def test_what_makes_progress_goes_on_even_after_a_pause_of_the_whole_job(ranks):
-    run, commands = ranks("on", "on")
+def test_an_alarm_takes_every_rank_along(ranks):
+    run, commands = ranks("on", "busy")
+    (run / "go").touch()
+    outputs = end(commands)
+    assert len(told(outputs)) == 1 and len(list((run / "stacks").iterdir())) == 2
+
+
+def test_a_slow_start_and_a_pause_of_the_whole_job_are_no_hang(ranks):
+    run, commands = ranks("crawl", "crawl")
     for command in commands:
         os.kill(command.process.pid, signal.SIGSTOP)
     time.sleep(2 * SECONDS)
@@ -115,7 +127,7 @@ def test_what_makes_progress_goes_on_even_after_a_pause_of_the_whole_job(ranks):
         os.kill(command.process.pid, signal.SIGCONT)
     before = [steps_of(run, rank) for rank in (0, 1)]
     for rank, command in enumerate(commands):
-        command.wait_until(lambda rank=rank: steps_of(run, rank) > before[rank] + 50)
+        command.wait_until(lambda rank=rank: steps_of(run, rank) > before[rank] + 3)
 
 
 def test_a_run_that_ends_leaves_no_heartbeats(ranks):
@@ -125,3 +137,35 @@ def test_a_run_that_ends_leaves_no_heartbeats(ranks):
         code, output = command.wait(60)
         assert code == 0 and output == "ended\n"
     assert not (run / "heartbeats").exists() and not (run / "stacks").exists()
+
+
+def test_every_exchange_counts():
+    world = World(0, 1, torch.device("cpu"), None)
+    exchanges = [
+        lambda: world.sum(torch.zeros(1)),
+        lambda: world.any(False),
+        lambda: world.from_first(1),
+        lambda: world.gather(1),
+        world.barrier,
+    ]
+    for number, exchange in enumerate(exchanges, start=1):
+        exchange()
+        assert world.progress.exchanges == number
+
+
+def test_a_run_is_watched_and_tells_how_far_it_is(train, monkeypatch, tmp_path):
+    seen = []
+
+    class Observed(Watchdog):
+        def share(self):
+            super().share()
+            seen.append((tmp_path / "run" / "heartbeats" / "alarm").read_text().strip())
+
+        def __exit__(self, *error):
+            seen.append((self._progress.steps_begun, self._progress.step, self._progress.phase))
+            super().__exit__(*error)
+
+    monkeypatch.setattr(loop, "Watchdog", Observed)
+    train(tmp_path / "run")
+    assert seen == ["calm", (6, 6, "checkpoint")]
+    assert not (tmp_path / "run" / "heartbeats").exists()

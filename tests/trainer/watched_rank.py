@@ -1,7 +1,7 @@
 """One rank of a pretended run under a watchdog: `python watched_rank.py RUN RANK SIZE HANG_MINUTES BEHAVIOUR`.
 
 It makes progress until the file RUN/go is there. Then, by BEHAVIOUR, it `waits` as in an exchange, is `busy` elsewhere,
-`ends`, or goes `on` and on. `start`: it hangs before its run folder is shared.
+`ends`, or goes on, be it at a `crawl` after a slow start. `start`: it hangs before its run folder is shared.
 """
 
 import socket
@@ -37,11 +37,15 @@ def main():
     with watchdog.Watchdog(world, run, minutes) as watched:
         if behaviour == "start":
             read_a_shard()
+        if behaviour == "crawl":
+            time.sleep(1.5 * 60 * minutes)
         watched.share()
-        while not (run / "go").exists() or behaviour == "on":
+        while not (run / "go").exists() or behaviour in ("on", "crawl"):
             progress.begin_step(progress.step + 1)
             progress.exchanges += 2
-            time.sleep(0.01)
+            # In pieces: a pause of the whole process lengthens one.
+            for _ in range(20 if behaviour == "crawl" else 1):
+                time.sleep(0.01)
         progress.step = 41
         if behaviour == "waits":
             exchange["all_reduce"](60)
