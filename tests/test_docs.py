@@ -38,3 +38,14 @@ def test_every_file_that_a_page_links_is_there(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_test_that_a_page_names_is_there(page):
+    path = None
+    for name, test in re.findall(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`", page.read_text(encoding="utf-8")):
+        if not name and not test:
+            continue
+        path = name or path
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert not test or f"def {test}(" in text, f"{path} has no {test}"
