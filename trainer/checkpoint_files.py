@@ -16,6 +16,8 @@ import torch
 
 from longmix.data_prep.files import flush_to_disk, sha256_of_file
 
+from . import engine_state
+
 
 class Collector:
     """What DeepSpeed takes for its checkpoint engine: it notes what belongs into which file, and writes nothing.
@@ -142,6 +144,8 @@ def write(folder: Path, name: str, value: Any) -> dict[str, Any]:
         try:
             if name.endswith(".json"):
                 file.write(json.dumps(value).encode())
+            elif name.endswith(".safetensors"):
+                file.write(engine_state.to_bytes(value))
             else:
                 torch.save(value, file)
         except Exception:

@@ -16,7 +16,7 @@ import torch
 
 from longmix.data_prep.errors import UserError
 
-from . import deepspeed_config, elastic, random_state
+from . import deepspeed_config, elastic, engine_state, random_state
 from .checkpoint_files import Collector
 from .configuration import RunConfiguration
 from .distributed import World, agree
@@ -274,14 +274,14 @@ class AccelerateEngine:
             "optimizer": self._optimizer.state_dict(),
             "scaler": self.scaler.state_dict() if self.scaler else {},
         }
-        return {"engine.pt": state, **common}
+        return {**engine_state.as_files(state), **common}
 
     def load(self, folder: Path) -> None:
         """As DeepSpeedEngine.load."""
         settings = elastic.keeping_settings(self._optimizer, has_other_precision=False)
         loadable = elastic.loadable(folder, self.layout, self.world, set(), self._allowed)
         with loadable as source, loading(folder), settings:
-            state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
+            state = engine_state.read(folder)
             self._bare().load_state_dict(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
             if self.scaler and source.saved.precision == self.precision:

@@ -11,7 +11,7 @@ import torch
 from accelerate.state import AcceleratorState
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer import checkpoint, elastic, random_state
+from longmix.trainer import checkpoint, elastic, engine_state, random_state
 from longmix.trainer.elastic import Layout
 
 STEPS = 50
@@ -203,7 +203,7 @@ def test_the_settings_of_the_run_file_hold_and_not_the_checkpoints(train, tmp_pa
     changes = {"run.allow_changes": ["optim"], "optim.weight_decay": 0.5, "optim.max_steps": 4}
     train(tmp_path / "run", **{"run.stop_at_step": 2})
     train(tmp_path / "run", **changes)
-    state = torch.load(checkpoint.newest(tmp_path / "run") / "engine.pt", weights_only=True)
+    state = engine_state.read(checkpoint.newest(tmp_path / "run"))
     assert [group["weight_decay"] for group in state["optimizer"]["param_groups"]] == [0.5, 0.0]
 
 

@@ -236,7 +236,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_is_the_same(finished, t
     train(tmp_path / "run", "s3attention", **changes, **{"run.stop_at_step": 5})
     assert checkpoint.steps(tmp_path / "run")[-1] >= 4
     for step in checkpoint.steps(tmp_path / "run")[1:]:
-        path = checkpoint.path_of(tmp_path / "run", step) / "engine.pt"
+        path = checkpoint.path_of(tmp_path / "run", step) / "engine.safetensors"
         contents = bytearray(path.read_bytes())
         contents[len(contents) // 2] ^= 255
         path.write_bytes(contents)
@@ -244,7 +244,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_is_the_same(finished, t
         file.write('{"kind": "train", "step": 5, "lo')
     with caplog.at_level(logging.WARNING):
         assert train(tmp_path / "run", "s3attention", **changes).code == 0
-    assert "passed over" in caplog.text and "engine.pt" in caplog.text
+    assert "passed over" in caplog.text and "engine.safetensors" in caplog.text
     assert untimed(read_metrics(tmp_path / "run")) == untimed(read_metrics(reference))
 
 
