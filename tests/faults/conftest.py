@@ -28,8 +28,8 @@ read_metrics, start = _trainer.read_metrics, _trainer.start
 
 LONGEST_SECONDS = 600
 EVALUATE_EVERY = 4
-# About what a checkpoint has of files, and an evaluation or a step of seconds: moments are drawn from these.
-FILES, SECONDS = 10, 0.02
+# About what an evaluation or a step takes.
+SECONDS = 0.02
 TIMED = ("tokens_per_second", "data_wait_fraction", "mfu")
 
 COMMON = {
@@ -201,7 +201,8 @@ class Start:
             return time.monotonic() - self._began >= fault.delay * seconds_to_begin
         if fault.kind == "save":
             step, files = self._saving() or (0, 0)
-            return step >= self._base + fault.after and files >= int(fault.delay * FILES)
+            whole = max((_count_files(path) for path in self._folder.glob("step-*")), default=0)
+            return step >= self._base + fault.after and files >= int(fault.delay * whole)
         if step < self._base + fault.after or self._at() != fault.kind:
             return False
         time.sleep(fault.delay * SECONDS)
@@ -225,8 +226,7 @@ class Start:
         """(step, files so far) of the checkpoint that is being written."""
         for name, status in self._unfinished().items():
             if self._unfinished_before.get(name) != status:
-                files = sum(len(files) for _, _, files in os.walk(self._folder / name))
-                return int(name[6:-4]), files
+                return int(name[6:-4]), _count_files(self._folder / name)
         return None
 
     def _unfinished(self) -> dict[str, tuple[int, int]]:
@@ -247,6 +247,10 @@ class Start:
             if rank is not None:
                 found[int(rank[1])] = int(process)
         return found if len(found) == self._processes else {}
+
+
+def _count_files(folder: Path) -> int:
+    return sum(len(files) for _, _, files in os.walk(folder))
 
 
 def _read(path: str) -> str:
