@@ -231,6 +231,7 @@ def test_a_key_that_stands_twice_is_refused_with_its_line(write):
         ('run: {"x.y": {c: 1}}\n', "run.x.y is not a key of a run file"),
         ("1: {a: 2}\n", "1 is not a key of a run file"),
         ("on: {a: 2}\n", "True is not a key of a run file"),
+        ('"a\\nb\\e[31m": 1\n', r"a\nb\x1b[31m is not a key of a run file"),
         ("null: {a: 2}\n", "None is not a key of a run file"),
         ("model: {1: {a: 2}}\n", "model.1 is no field of TransformerConfig"),
         ("? [a, b]\n: 3\n", "line 1: not valid YAML: a list or a map cannot be a key"),
