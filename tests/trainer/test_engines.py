@@ -99,7 +99,7 @@ def runs(start_for_module, run_values, tmp_path_factory):
                 add(("apart", engine), run_values("", **changes), poison=poison)
             # With batch statistics, which ranks exchange in the middle of the model.
             memory = {"steps": [0], "rank": 1, "kind": "memory"}
-            add("too large", run_values("", "s3attention", **{"model.block_style": "paper"}), poison=memory)
+            add("too large", run_values("", "s3attention", **{"model.normalization": "batch"}), poison=memory)
             for engine, precision in SPIKED:
                 changes = {"deepspeed": engine, "precision": precision, "data.eval": None, "optim.max_steps": 10}
                 for part, steps, last in (("whole", [7], None), ("first", [], 6), ("rest", [1], None)):
