@@ -293,7 +293,9 @@ def test_evaluating_on_data_of_a_larger_vocabulary_is_refused(word_model, data, 
     assert "a vocabulary of 96" in error_of(capsys, "evaluate", word_model, "--data", data / "train")
 
 
-@pytest.mark.parametrize("verb", ["prepare", "train", "inspect-order", "finetune", "evaluate", "export", "requeue", "doctor"])
+@pytest.mark.parametrize(
+    "verb", ["prepare", "train", "inspect-order", "finetune", "evaluate", "export", "requeue", "doctor"]
+)
 def test_help_of_every_verb(verb, capsys):
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
