@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from longmix.data_prep.errors import UserError
+from longmix.modeling.s3attention import batch_norm
 from longmix.trainer import distributed, dry_run, loop, objectives
 from longmix.trainer.dataset import ShardedDataset
 from longmix.trainer.objectives import LabelledPositions
@@ -167,6 +168,26 @@ def test_it_is_made_before_a_checkpoint_is_loaded(train, tmp_path, smaller_memor
     with pytest.raises(UserError, match=r"batch\.micro_batch=4"):
         train(tmp_path / "run", **{"batch.micro_batch": 8})
     assert train(tmp_path / "run").code == 0
+
+
+def test_batch_statistics_are_left_out_where_a_rank_tries_alone(train, tmp_path, monkeypatch):
+    """They are exchanged with other ranks, which may have failed by then."""
+    whole, summed = LabelledPositions.forward, batch_norm._sum_over_ranks
+    exchanges = []
+
+    def forward(self, model, batch, items):
+        exchanges.append(0)
+        return whole(self, model, batch, items)
+
+    def sum_over_ranks(tensor):
+        exchanges[-1] += 1
+        return summed(tensor)
+
+    monkeypatch.setattr(LabelledPositions, "forward", forward)
+    monkeypatch.setattr(batch_norm, "_sum_over_ranks", sum_over_ranks)
+    train(tmp_path / "run", "s3attention", **{"model.normalization": "batch", "data.eval": None, "optim.max_steps": 2})
+    # Alone; the two micro-batches of the dry run; two steps of four.
+    assert exchanges == [0] + [2] * 10
 
 
 def test_its_samples_are_the_longest_and_no_shard_is_read(data, write_data, tmp_path, monkeypatch):
