@@ -4,6 +4,7 @@ import functools
 
 import torch
 
+from .arguments import as_documents, as_lengths
 from .documents import document_numbers, same_document
 from .rows import keep_valid, valid_rows
 
@@ -17,10 +18,12 @@ def check(
     lengths: torch.Tensor | None,
     document_ids: torch.Tensor | None,
     names: tuple[str, str],
-) -> None:
-    """Raise ValueError unless query and key are (B, H, N, m), value (B, H, N, d), lengths (B,), document_ids (B, N).
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """lengths (B,) and document_ids (B, N) as `arguments` has them.
 
-    `names` are those of query and key in the message.
+    Raises:
+        ValueError: that cannot be, or query and key are not (B, H, N, m), value not (B, H, N, d); `names` are those of
+            query and key in the message.
     """
     if query.dim() != 4 or key.shape != query.shape or value.dim() != 4 or value.shape[:3] != query.shape[:3]:
         raise ValueError(
@@ -30,9 +33,8 @@ def check(
     if query.shape[3] == 0:
         raise ValueError(f"{names[0]} has no features; allowed: at least 1")
     batch, _, positions, _ = value.shape
-    for name, tensor, shape in (("lengths", lengths, (batch,)), ("document_ids", document_ids, (batch, positions))):
-        if tensor is not None and tuple(tensor.shape) != shape:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; needed: {shape}")
+    of_batch = (batch, positions, value.device)
+    return as_lengths(lengths, *of_batch), as_documents(document_ids, *of_batch)
 
 
 def working_dtype(*tensors: torch.Tensor) -> torch.dtype:

@@ -67,7 +67,6 @@ def register(operation: str) -> Callable:
     ) -> torch.Tensor:
         working = working_dtype(query, key, value)
         tensors = (tensor.to(working).contiguous() for tensor in (query, key, value))
-        numbers = (None if tensor is None else tensor.long().contiguous() for tensor in (lengths, document_ids))
-        return forward(*tensors, *numbers, causal).to(value.dtype)
+        return forward(*tensors, lengths, document_ids, causal).to(value.dtype)
 
     return call

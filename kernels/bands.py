@@ -82,19 +82,17 @@ def fill(rows: torch.Tensor, positions: int) -> torch.Tensor:
     return torch.cat([rows, rows.new_zeros(positions - len(rows), rows.shape[1])])
 
 
-def check_rows(name: str, rows: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> None:
-    """Raise ValueError unless `rows` are (B, N, D), there is a level, and there is one length for each sample."""
+def check_rows(name: str, rows: torch.Tensor, levels: int) -> None:
+    """Raise ValueError unless `rows` are (B, N, D), and there is a level."""
     if rows.dim() != 3:
         raise ValueError(f"{name} has shape {tuple(rows.shape)}; allowed: (B, N, D)")
     if levels < 1:
         raise ValueError(f"levels is {levels}; allowed: at least 1")
-    if lengths is not None and lengths.shape != rows.shape[:1]:
-        raise ValueError(f"lengths has shape {tuple(lengths.shape)}; allowed: ({len(rows)},), one for each sample")
 
 
-def check_bands(bands: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None) -> None:
+def check_bands(bands: torch.Tensor, levels: int, length: int) -> None:
     """Raise ValueError unless `bands` are the packed bands of `length` positions."""
-    check_rows("bands", bands, levels, lengths)
+    check_rows("bands", bands, levels)
     if bands.shape[1] != period_of(length, levels):
         raise ValueError(
             f"bands has {bands.shape[1]} rows; allowed: {period_of(length, levels)}, for {length} positions at "

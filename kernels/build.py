@@ -13,6 +13,7 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ import torch
 
 FOLDER = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
+LONGEST_SECONDS = 120  # for one call of the compiler, which takes about one
 ELEMENTS_PER_THREAD = 50_000  # starting a thread takes as long as the work on some ten thousand elements
 REALS = {torch.float32: "float", torch.float64: "double"}
 FLAGS = ("-O3", "-std=gnu++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
@@ -52,24 +54,29 @@ def library(source: str, part: str, dtype: torch.dtype) -> ctypes.CDLL:
             with open(folder / f"{target.stem}.lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however it ends
                 if not target.is_file():
-                    _compile((compiler, *_flags(), *macros), path, target)
+                    _compile((*compiler, *_flags(), *macros), path, target)
         return ctypes.CDLL(str(target))
     except OSError as error:
         raise BuildError(f"the library of {source} cannot be kept or loaded: {error}") from error
 
 
-def find_compiler() -> str:
-    """Path of the C++ compiler: the environment variable CXX, or the first of COMPILERS on PATH.
+def find_compiler() -> tuple[str, ...]:
+    """The command of the C++ compiler, its path first: the environment variable CXX, such as "g++" or "ccache g++", or
+    the first of COMPILERS on PATH.
 
     Raises:
         BuildError: there is none.
     """
-    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
-    for name in candidates:
+    try:
+        given = tuple(shlex.split(os.environ.get("CXX", "")))
+    except ValueError as error:
+        raise BuildError(f"CXX is {os.environ['CXX']!r}, no command: {error}") from error
+    candidates = [given] if given else [(name,) for name in COMPILERS]
+    for name, *options in candidates:
         found = shutil.which(name)
         if found:
-            return found
-    raise BuildError(f"no C++ compiler ({', '.join(candidates)}) on PATH")
+            return found, *options
+    raise BuildError(f"no C++ compiler ({', '.join(name for name, *_ in candidates)}) on PATH")
 
 
 def _compile(command: tuple[str, ...], source: Path, target: Path) -> None:
@@ -77,11 +84,21 @@ def _compile(command: tuple[str, ...], source: Path, target: Path) -> None:
         left.unlink(missing_ok=True)
     temporary = target.with_name(f".{target.stem}.{os.getpid()}")
     command = (*command, f"-I{FOLDER}", str(source), "-o", str(temporary))
-    process = subprocess.run(command, capture_output=True, text=True)
+    process = _run(command)
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if "error:" in line] or process.stderr.splitlines()
         raise BuildError(f"{command[0]} cannot compile {source.name}: {lines[0] if lines else process.returncode}")
     os.replace(temporary, target)
+
+
+def _run(command: tuple[str, ...]) -> subprocess.CompletedProcess:
+    """The compiler, which may hang: on a file system that is gone, or a server of licences."""
+    try:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=LONGEST_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{command[0]} has not ended after {LONGEST_SECONDS} seconds and was stopped") from error
 
 
 def _flags() -> tuple[str, ...]:
@@ -89,12 +106,12 @@ def _flags() -> tuple[str, ...]:
     return (*FLAGS, tuning)
 
 
-def _key(source: Path, compiler: str) -> str:
+def _key(source: Path, compiler: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for path in (source, *sorted(source.parent.glob("*.h")), *sorted(FOLDER.glob("*.h"))):
         digest.update(path.read_bytes())
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-    digest.update("\0".join((compiler, version, *_flags(), platform.machine(), _cpu_features())).encode())
+    version = _run((*compiler, "--version")).stdout
+    digest.update("\0".join((*compiler, version, *_flags(), platform.machine(), _cpu_features())).encode())
     return digest.hexdigest()[:16]
 
 
@@ -109,12 +126,12 @@ def _cpu_features() -> str:
 
 def _cache_folder() -> Path:
     """Where libraries are kept: the user's cache, or a private folder of this process where that cannot be written."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longmix" / "kernels"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longmix" / "kernels"
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # the latter for a user without a home
         pass
     return _private_folder()
 
@@ -130,6 +147,10 @@ def call(source: str, part: str, dtype: torch.dtype, *arguments: torch.Tensor | 
     """Call the function of a library. Tensors, contiguous and on the CPU, are passed as pointers, None as a null
     pointer, integers as int64_t and floats as double. The number of threads comes last: torch's, or less for small
     tensors. It returns nothing.
+
+    Raises:
+        BuildError: the library cannot be built. What runs was chosen by the first library of an operation; for a later
+            one, of its derivative or another floating type, nothing can take its place any more.
     """
     converted, elements = [], 0
     for argument in arguments:
@@ -139,6 +160,9 @@ def call(source: str, part: str, dtype: torch.dtype, *arguments: torch.Tensor | 
             elements += 0 if argument is None else argument.numel()
         else:
             converted.append(ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument))
-    function = getattr(library(source, part, dtype), f"longmix_{part}")
+    try:
+        function = getattr(library(source, part, dtype), f"longmix_{part}")
+    except BuildError as error:
+        raise BuildError(f"{error}; LONGMIX_KERNELS=portable runs plain PyTorch in place of the C++ kernels") from error
     threads = max(1, min(torch.get_num_threads(), elements // ELEMENTS_PER_THREAD))
     function(*converted, ctypes.c_int64(threads))

@@ -25,18 +25,19 @@ def feature_attention(
     Args:
         query_log, key_log: (B, H, N, m), any floating dtype.
         value: (B, H, N, d), any floating dtype.
-        lengths: (B,) int64, valid positions of each sample; rows at or past it are ignored, whatever they hold, and
-            come out zero. None: all N.
+        lengths: (B,) integers, valid positions of each sample, clamped to 0 .. N; rows at or past it are ignored,
+            whatever they hold, and come out zero. None: all N.
         causal: a row sees itself and what stands before it.
-        document_ids: (B, N) int64; a row sees the run of equal ids that it stands in. None: one document a row.
+        document_ids: (B, N) integers; a row sees the run of equal ids that it stands in. None: one document a row.
 
     Returns:
         (B, H, N, d) in the dtype of value; computed in fp32, or in float64 if an argument is.
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: shapes that do not fit together, or integers that are none.
     """
-    check(query_log, key_log, value, lengths, document_ids, ("query_log", "key_log"))
+    names = ("query_log", "key_log")
+    lengths, document_ids = check(query_log, key_log, value, lengths, document_ids, names)
     run = select("feature_attention", value.device, {"portable": portable, "reference": reference})
     if value.numel() == 0:
         return value.clone()  # maxima over nothing do not exist

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..arguments import check_permutation
 from ..build import call, library
 
 SOURCE = "givens_mix/cpu.cpp"
@@ -23,10 +24,7 @@ def forward(
 ) -> torch.Tensor:
     """Phi^-1 exp(i phase) Phi value; see operator.py. Raises ValueError for an order that leads to no row."""
     if order is not None:
-        lowest, highest = (int(bound) for bound in order.aminmax())
-        if lowest < 0 or highest >= value.shape[1]:
-            wrong = lowest if lowest < 0 else highest
-            raise ValueError(f"permutation holds row {wrong}; allowed: 0 .. {value.shape[1] - 1}")
+        check_permutation(order, value.shape[1])  # in a compiled graph nothing else has
     mixed = torch.empty_like(value)
     arguments = (value, upper, lower, phase, lengths, order, mixed, *_shape(value, upper, order, planes))
     call(SOURCE, "forward", value.dtype, *arguments)

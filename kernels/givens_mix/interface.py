@@ -2,6 +2,7 @@
 
 import torch
 
+from ..arguments import as_integers, as_lengths, check_permutation
 from ..selection import select
 from .portable import givens_mix as portable
 from .reference import givens_mix as reference
@@ -30,16 +31,17 @@ def givens_mix(
         upper: (B, H, L, N - 1, 3), the angles (A, B, C) of H_u for the orders 1 .. L.
         lower: (B, H, L, N - 1, 3), those of H_l.
         phase: (B, H, N), the arguments of the eigenvalues.
-        lengths: (B,) int64, valid positions of each sample. Rows at or past it are ignored, whatever they hold, and
-            come out zero; a rotation that touches one is the identity. None: all N.
-        permutation: (L, N) or (B, L, N) int64, each row a permutation p of 0 .. N - 1; (P x)[k] = x[p[k]]. A sample
+        lengths: (B,) integers, valid positions of each sample, clamped to 0 .. N. Rows at or past it are ignored,
+            whatever they hold, and come out zero; a rotation that touches one is the identity. None: all N.
+        permutation: (L, N) or (B, L, N) integers, each row a permutation p of 0 .. N - 1; (P x)[k] = x[p[k]]. A sample
             of n valid tokens is permuted by those elements of p that are below n, in their order. None: identity.
 
     Returns:
         (B, N, H, d, 2) in the dtype of value; computed in fp32, or in float64 for float64 values.
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: shapes that do not fit together, integers that are none, or, on a CPU, a permutation with a row that
+            there is not.
     """
     shape = tuple(value.shape)
     if value.dim() != 5 or shape[4] != 2:
@@ -55,16 +57,13 @@ def givens_mix(
             )
     if tuple(phase.shape) != (batch, heads, positions):
         raise ValueError(f"phase has shape {tuple(phase.shape)}; allowed: (B, H, N) = {(batch, heads, positions)}")
-    if lengths is not None and tuple(lengths.shape) != (batch,):
-        raise ValueError(f"lengths has shape {tuple(lengths.shape)}; allowed: (B,) = {(batch,)}")
+    lengths = as_lengths(lengths, batch, positions, value.device)
     if permutation is not None:
-        allowed = ((orders, positions), (batch, orders, positions))
-        if tuple(permutation.shape) not in allowed:
-            raise ValueError(
-                f"permutation has shape {tuple(permutation.shape)}; allowed: (L, N) = {allowed[0]} or "
-                f"(B, L, N) = {allowed[1]}"
-            )
+        shapes = ((orders, positions), (batch, orders, positions))
+        permutation = as_integers("permutation", permutation, value.device, *shapes)
     run = select("givens_mix", value.device, {"portable": portable, "reference": reference})
     if value.numel() == 0:
         return value.clone()
+    if permutation is not None and value.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_permutation(permutation, positions)
     return run(value, upper, lower, phase, lengths, permutation)

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..arguments import as_documents, as_integers, as_lengths
 from ..selection import select
 from .portable import link_mix as portable
 from .reference import link_mix as reference
@@ -23,31 +24,27 @@ def link_mix(
     Args:
         value: (B, N, D), any floating dtype.
         weights: (B, N, M, K), of factor m = 0, which is applied first, to M - 1.
-        offsets: (M, K) int64, positive and negative.
-        lengths: (B,) int64, valid positions of each sample; rows at or past it are ignored, whatever they hold, and
-            come out zero. None: all N.
+        offsets: (M, K) integers, positive and negative.
+        lengths: (B,) integers, valid positions of each sample, clamped to 0 .. N; rows at or past it are ignored,
+            whatever they hold, and come out zero. None: all N.
         wrap: links that leave the row's document re-enter it at the other end; False: they are dropped.
-        document_ids: (B, N) int64, any numbers, equal on the adjacent rows of one document. None: a sample is one
+        document_ids: (B, N) integers, any numbers, equal on the adjacent rows of one document. None: a sample is one
             document.
 
     Returns:
         (B, N, D) in the dtype of value; computed in fp32, or in float64 for float64 input.
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: shapes that do not fit together, or integers that are none.
     """
     if value.dim() != 3:
         raise ValueError(f"value has shape {tuple(value.shape)}; needed: (B, N, D)")
     batch, positions, _ = value.shape
     if weights.dim() != 4 or weights.shape[:2] != value.shape[:2]:
         raise ValueError(f"weights has shape {tuple(weights.shape)}; needed: {(batch, positions)} and (M, K)")
-    for name, tensor, shape in (
-        ("offsets", offsets, weights.shape[2:]),
-        ("lengths", lengths, (batch,)),
-        ("document_ids", document_ids, (batch, positions)),
-    ):
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; needed: {tuple(shape)}")
+    offsets = as_integers("offsets", offsets, value.device, tuple(weights.shape[2:]))
+    lengths = as_lengths(lengths, batch, positions, value.device)
+    document_ids = as_documents(document_ids, batch, positions, value.device)
     run = select("link_mix", value.device, {"portable": portable, "reference": reference})
     if value.numel() == 0:
         return value.clone()

@@ -22,7 +22,7 @@ def link_mix(
     mixed, links = value.to(working), weights.to(working)
     valid = valid_rows(lengths, shape[1])
     mixed, links = keep_valid(mixed, valid), keep_valid(links, valid)
-    mixed = _link_mix(mixed.contiguous(), links.contiguous(), offsets.contiguous(), start, length, wrap)
+    mixed = _link_mix(mixed.contiguous(), links.contiguous(), offsets, start, length, wrap)
     return keep_valid(mixed, valid).to(value.dtype)
 
 

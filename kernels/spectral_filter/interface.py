@@ -2,6 +2,7 @@
 
 import torch
 
+from ..arguments import as_lengths
 from ..selection import select
 from .portable import spectral_filter as portable
 from .reference import spectral_filter as reference
@@ -25,14 +26,14 @@ def spectral_filter(
             the last one for even n_fft, have no effect.
         n_fft: period of the convolution, in positions.
         segments: number r of segments that D channels are averaged in; None: every channel is its own segment.
-        lengths: (B,) int64, valid positions of each sample; rows at or past it are ignored, whatever they hold, and
-            come out zero. None: all N.
+        lengths: (B,) integers, valid positions of each sample, clamped to 0 .. N; rows at or past it are ignored,
+            whatever they hold, and come out zero. None: all N.
 
     Returns:
         (B, N, D) in the dtype of x; computed in fp32, or in float64 for float64 input.
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: shapes that do not fit together, or integers that are none.
     """
     features = x.shape[-1]
     if x.dim() != 3 or tuple(spectrum.shape) != (n_fft // 2 + 1, features, 2):
@@ -44,6 +45,7 @@ def spectral_filter(
         raise ValueError(f"x has {x.shape[1]} positions; allowed: at most n_fft = {n_fft}")
     if segments is not None and (segments < 1 or features % segments):
         raise ValueError(f"segments is {segments}; allowed: divisors of the {features} channels")
+    lengths = as_lengths(lengths, *x.shape[:2], x.device)
     run = select("spectral_filter", x.device, {"portable": portable, "reference": reference})
     if x.numel() == 0:
         return x.clone()  # Fourier transforms refuse empty tensors

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..arguments import as_lengths
 from ..bands import check_bands, check_rows, period_of
 from ..selection import select
 from .portable import wavelet_analysis as portable_analysis
@@ -24,7 +25,8 @@ def wavelet_analysis(
         x: (B, N, D), any floating dtype.
         filters: low-pass taps h, (T, D), or (T,) for the same in all channels; T even.
         levels: J, at least 1.
-        lengths: (B,) int64, valid rows n_b of each sample; rows at or past it are ignored, whatever they hold. None: N.
+        lengths: (B,) integers, valid rows n_b of each sample, clamped to 0 .. N; rows at or past it are ignored,
+            whatever they hold. None: N.
 
     Returns:
         (B, N', D) in the dtype of x, N' = 2^J ceil(N / 2^J): the bands [cA_J, cD_J, .., cD_1] one behind the other, of
@@ -32,9 +34,10 @@ def wavelet_analysis(
         for such input.
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: shapes that do not fit together, or integers that are none.
     """
-    check_rows("x", x, levels, lengths)
+    check_rows("x", x, levels)
+    lengths = as_lengths(lengths, *x.shape[:2], x.device)
     _check_filters(filters, x.shape[2])
     run = select("wavelet_analysis", x.device, {"portable": portable_analysis, "reference": reference_analysis})
     if x.numel() == 0:
@@ -54,15 +57,16 @@ def wavelet_synthesis(
         filters: low-pass taps h, (T, D) or (T,); T even.
         levels: J, at least 1.
         length: N, positions of the result; N' = 2^J ceil(N / 2^J).
-        lengths: (B,) int64, valid rows n_b of each sample. None: N.
+        lengths: (B,) integers, valid rows n_b of each sample, clamped to 0 .. N. None: N.
 
     Returns:
         (B, N, D) in the dtype of bands, zero at and past each length. Computed in fp32, or in float64 for such input.
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: shapes that do not fit together, or integers that are none.
     """
-    check_bands(bands, levels, length, lengths)
+    check_bands(bands, levels, length)
+    lengths = as_lengths(lengths, bands.shape[0], length, bands.device)
     _check_filters(filters, bands.shape[2])
     run = select("wavelet_synthesis", bands.device, {"portable": portable_synthesis, "reference": reference_synthesis})
     if bands.numel() == 0:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shlex
 import shutil
 import signal
 import time
@@ -47,7 +48,7 @@ def sources(tmp_path, monkeypatch):
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
     """A compiler that writes its process number to `started` for each build, and hangs half-way while `slow` exists."""
-    real = build.find_compiler()
+    real = shlex.join(build.find_compiler())
     script = tmp_path / "compiler"
     script.write_text(
         f'#!/bin/sh\nif [ "$1" = --version ]; then cat {tmp_path}/version; exit; fi\n'
@@ -178,6 +179,50 @@ def test_a_library_that_cannot_be_loaded_is_an_error(sources, compiler, tmp_path
     next((tmp_path / "cache" / "longmix" / "kernels").glob("*.so")).write_text("not a library")
     with pytest.raises(build.BuildError, match=r"the library of answer/cpu.cpp cannot be kept or loaded: "):
         library()
+
+
+def test_a_compiler_that_hangs_is_stopped(sources, compiler, tmp_path, monkeypatch):
+    (tmp_path / "slow").touch()
+    monkeypatch.setattr(build, "LONGEST_SECONDS", 1)
+    with pytest.raises(build.BuildError, match=r"compiler has not ended after 1 seconds and was stopped"):
+        library()
+    wait_for(tmp_path / "started")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "started").read_text()), 0)
+    compiler.write_text("#!/bin/sh\nexec sleep 100\n")  # before it says its version
+    with pytest.raises(build.BuildError, match=r"compiler has not ended after 1 seconds"):
+        library()
+
+
+def test_a_compiler_may_be_a_command_with_arguments(sources, compiler, tmp_path, monkeypatch):
+    launcher = tmp_path / "a launcher"
+    launcher.write_text(f'#!/bin/sh\necho "$1 $2" >> {tmp_path}/launched\nexec "$@"\n')
+    launcher.chmod(0o755)
+    monkeypatch.setenv("CXX", f"'{launcher}' {compiler} -O0")
+    assert library().answer() == 42
+    assert set((tmp_path / "launched").read_text().splitlines()) == {f"{compiler} -O0"}
+    monkeypatch.setenv("CXX", "'unfinished")
+    with pytest.raises(build.BuildError, match=r"CXX is .*unfinished"):
+        build.find_compiler()
+    monkeypatch.setenv("CXX", " ")
+    assert shutil.which(build.find_compiler()[0])
+
+
+def test_a_derivative_that_cannot_be_built_is_told_with_the_remedy(sources):
+    (sources / SOURCE).write_text("nonsense\n")
+    with pytest.raises(RuntimeError, match=r"cannot compile cpu.cpp: .*; LONGMIX_KERNELS=portable runs plain PyTorch"):
+        build.call(SOURCE, "backward", torch.float32)
+
+
+def test_a_user_without_a_home_has_a_private_folder(sources, monkeypatch, tmp_path):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(build.Path, "home", no_home)
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    assert library().answer() == 42
+    assert len(list(tmp_path.glob("longmix-kernels-*/*.so"))) == 1
 
 
 @pytest.mark.parametrize("folder", ["/dev/null", "/proc/none"])

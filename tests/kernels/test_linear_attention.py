@@ -228,8 +228,8 @@ def test_empty_tensors(operation, name, shape, monkeypatch):
         ({"value": (2, 1, 6, 4)}, "and value have shapes"),
         ({"value": (2, 5, 4)}, "and value have shapes"),
         ({"query": (2, 1, 5, 0), "key": (2, 1, 5, 0)}, "has no features"),
-        ({"lengths": (1,)}, r"lengths has shape \(1,\); needed: \(2,\)"),
-        ({"documents": (2, 4)}, r"document_ids has shape \(2, 4\); needed: \(2, 5\)"),
+        ({"lengths": (1,)}, r"lengths has shape \(1,\); allowed: \(2,\)"),
+        ({"documents": (2, 4)}, r"document_ids has shape \(2, 4\); allowed: \(2, 5\)"),
     ],
 )
 def test_shapes_that_do_not_fit(operation, change, message):

@@ -200,9 +200,9 @@ def test_empty_tensors(shape, monkeypatch):
     [
         ({"value": torch.zeros(5, 4)}, r"value has shape \(5, 4\)"),
         ({"weights": torch.zeros(2, 4, 3, 2)}, r"weights has shape \(2, 4, 3, 2\); needed: \(2, 5\)"),
-        ({"offsets": torch.zeros(2, 3, dtype=torch.int64)}, r"offsets has shape \(2, 3\); needed: \(3, 2\)"),
-        ({"lengths": torch.zeros(3, dtype=torch.int64)}, r"lengths has shape \(3,\); needed: \(2,\)"),
-        ({"document_ids": torch.zeros(2, 4, dtype=torch.int64)}, r"document_ids has shape \(2, 4\); needed: \(2, 5\)"),
+        ({"offsets": torch.zeros(2, 3, dtype=torch.int64)}, r"offsets has shape \(2, 3\); allowed: \(3, 2\)"),
+        ({"lengths": torch.zeros(3, dtype=torch.int64)}, r"lengths has shape \(3,\); allowed: \(2,\)"),
+        ({"document_ids": torch.zeros(2, 4, dtype=torch.int64)}, r"document_ids has shape \(2, 4\); allowed: \(2, 5\)"),
     ],
 )
 def test_shapes_that_do_not_fit(changed, message):
