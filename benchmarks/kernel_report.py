@@ -19,6 +19,10 @@ ABSENT = "–"
 TOO_LARGE = "> 8 GB"
 SOFTMAX = f"{LAYER}softmax"
 DIRECTIONS = {FORWARD: "forward", BOTH: "forward + backward"}
+PICTURES = {
+    "operations": "![Time of each operation against the length](kernels/operations.svg)",
+    "layers": "![Time of each layer against the length, with the crossover to softmax attention](kernels/layers.svg)",
+}
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,9 @@ def redraw() -> None:
     if figures.rows:
         made = tables.measured(figures.rows.values())
         text = tables.replace(text, "goals", f"{goals_table(figures)}\n\n{made}")
-        text = tables.replace(text, "operations", operations_table(figures, LENGTH))
-        text = tables.replace(text, "layers", "\n\n".join(layers_table(figures, each) for each in DIRECTIONS))
+        text = tables.replace(text, "operations", f"{operations_table(figures, LENGTH)}\n\n{PICTURES['operations']}")
+        layers = [layers_table(figures, each) for each in DIRECTIONS]
+        text = tables.replace(text, "layers", "\n\n".join([*layers, PICTURES["layers"]]))
         kernel_plots.draw_all(figures, DOCUMENT.parent / DOCUMENT.stem)
     gpu = gpu_tables()
     if gpu:
