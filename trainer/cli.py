@@ -130,9 +130,7 @@ def _train(arguments: argparse.Namespace) -> int:
         open_data(configuration)
         # From here on the workers are asked, and this process waits for them.
         requests.has_begun = True
-        if requests.requested is not None:
-            return launch.INTERRUPTED
-        return launch.launch(["train", *arguments.settings], processes)
+        return launch.launch(["train", *arguments.settings], processes, requests)
 
 
 def _add_inspect_order(verbs) -> None:

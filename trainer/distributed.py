@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ import torch.distributed
 from longmix.data_prep.errors import UserError
 
 from .launch import free_port
+from .stopping import StopRequests
 from .watchdog import START_MINUTES, Progress
 
 
@@ -88,6 +90,25 @@ def agree(world: World, work: Callable[[], Any]) -> Any:
     if mistakes:
         raise SharedMistake(mistakes[0])
     return result
+
+
+def begin_together(world: World, requests: StopRequests) -> None:
+    """From here on a signal is noted on every rank, and no longer ends the one that it reaches first.
+
+    A rank that waits here notes it already: who still leaves at once does so before all have come, and those that wait
+    for it, which have as little to save, leave with the same code.
+    """
+    requests.has_begun = True
+    try:
+        world.barrier()
+    except RuntimeError as error:
+        if not is_lost_rank(error):
+            raise
+        # The signal that has ended the other rank is on its way to this one, too, if it is meant for all.
+        time.sleep(1.0)
+        if requests.requested is None:
+            raise
+        requests.leave()
 
 
 def _numbers(*names: str) -> list[int]:

@@ -11,7 +11,7 @@ import sys
 import time
 
 from .exit_codes import INTERRUPTED, OURS, USER_MISTAKE
-from .stopping import STOP_SIGNALS
+from .stopping import STOP_SIGNALS, StopRequests
 
 # What the other workers get to end by themselves once one has failed: they wait in an exchange that never comes.
 GRACE_SECONDS = 3.0
@@ -34,8 +34,11 @@ def free_port() -> int:
             return port
 
 
-def launch(arguments: list[str], processes: int) -> int:
-    """Run `python -m longmix.trainer ARGUMENTS` as `processes` workers on this machine; the exit code of the run."""
+def launch(arguments: list[str], processes: int, requests: StopRequests) -> int:
+    """Run `python -m longmix.trainer ARGUMENTS` as `processes` workers on this machine; the exit code of the run.
+
+    `requests`: those of this process, which are no longer listened to from here on.
+    """
     environment = {
         **os.environ,
         "WORLD_SIZE": str(processes),
@@ -57,6 +60,9 @@ def launch(arguments: list[str], processes: int) -> int:
 
     previous = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
     try:
+        # One that came before could not be forwarded.
+        if requests.requested is not None:
+            return INTERRUPTED
         for rank in range(processes):
             workers.append(
                 subprocess.Popen(

@@ -16,7 +16,7 @@ from .agreement import Agreement, seed_generators
 from .checkpoint import RunState
 from .configuration import RunConfiguration
 from .dataset import ShardedDataset
-from .distributed import SharedMistake, World, agree
+from .distributed import SharedMistake, World, agree, begin_together
 from .dry_run import dry_run
 from .engine import StepResult, make_engine
 from .evaluation import evaluate
@@ -97,21 +97,21 @@ class _Run:
             self.world, lambda: make_engine(self.model, self.configuration, self.prepared.precision, self.world)
         )
         dry_run(self.engine, self.model, self.prepared, self.world)
-        self.state = self._resume()
-        agree(self.world, lambda: write_configuration(self.folder, self.configuration) if self.world.is_first else None)
+        state = self.state = self._resume()
+        is_first = self.world.is_first
+        agree(self.world, lambda: write_configuration(self.folder, self.configuration) if is_first else None)
         self.spikes = SpikeGuard(self.state, self.engine.guard, self.configuration.optim.skip_spikes)
         self.agreement = Agreement(self.engine, self.model, self.data.order, self.configuration, self.world, self.state)
         self.log = RunLog(
             self.folder,
-            self.world.is_first,
-            self.state.step,
+            is_first,
+            state.step,
             self.last_step,
             self.configuration.log.tensorboard,
+            state.evaluation_due,
         )
         self.saver = Saver(self.folder, self.configuration.checkpoint, self.world, self.log, self.state)
-        self.conditions = StopConditions(
-            self.folder, self.configuration.run, self.last_step, requests, self.world.is_first
-        )
+        self.conditions = StopConditions(self.folder, self.configuration.run, self.last_step, requests, is_first)
         with contextlib.closing(self.log), contextlib.closing(self.saver):
             for note in self.notes:
                 self.log.say(note)
@@ -164,7 +164,7 @@ class _Run:
             if 0 < state.step < self.last_step:
                 self.log.say(f"going on from step {state.step}")
             self.interval = Interval(waited=stream.waited, tokens=state.tokens)
-            requests.has_begun = True
+            begin_together(self.world, requests)
             decision = self._ask(state.step) if state.step < self.last_step else Decision()
             if state.step == 0 or state.evaluation_due:
                 decision = self._complete_step(decision)

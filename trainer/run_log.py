@@ -21,9 +21,18 @@ class RunLog:
         run: the run folder.
         is_first: whether this is rank 0.
         first_step: the step that the run goes on from; what the coming steps will record again is dropped.
+        evaluation_due: the run makes the evaluation of `first_step` again: so its record is dropped, too.
     """
 
-    def __init__(self, run: Path, is_first: bool, first_step: int, last_step: int, tensorboard: bool):
+    def __init__(
+        self,
+        run: Path,
+        is_first: bool,
+        first_step: int,
+        last_step: int,
+        tensorboard: bool,
+        evaluation_due: bool = False,
+    ):
         self._active = is_first
         self._writer = None
         if not is_first:
@@ -31,7 +40,7 @@ class RunLog:
         self._progress = _Progress(first_step, last_step)
         path = run / "metrics.jsonl"
         try:
-            _drop_from(path, first_step)
+            _drop_from(path, first_step, evaluation_due)
             self._lines = _Lines(path)
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}") from None
@@ -165,18 +174,19 @@ def _is_bad(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _drop_from(path: Path, first_step: int) -> None:
+def _drop_from(path: Path, first_step: int, evaluation_due: bool) -> None:
     """Drop the records that a run going on from `first_step` makes: of later steps, of the end, at 0 all of them."""
     if not path.exists():
         return
+    made_again = ("eval", "test") if evaluation_due else ("test",)
     kept = []
     for line in path.read_bytes().split(b"\n"):
         try:
             record = json.loads(line)
             is_before = record["step"] < first_step
-            if is_before or (record["step"] == first_step > 0 and record["kind"] != "test"):
+            if is_before or (record["step"] == first_step > 0 and record["kind"] not in made_again):
                 kept.append(line.decode() + "\n")
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             # A line cut short by a kill, or damaged; the resumed run writes it again.
             continue
     write_text(path, "".join(kept))

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from types import FrameType
+from typing import NoReturn
 
 from .exit_codes import INTERRUPTED
 
@@ -21,6 +22,7 @@ class StopRequests:
     def __init__(self) -> None:
         self.requested: str | None = None
         self.has_begun = False
+        self._is_interrupted = False
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequests":
@@ -42,13 +44,19 @@ class StopRequests:
     def _watch(self) -> None:
         while received := os.read(self._reader, 1):
             if received[0] in STOP_SIGNALS and not self.has_begun:
-                if os.environ.get("RANK", "0") == "0":
-                    name = signal.Signals(received[0]).name
-                    print(f"longmix: stopped by {name} before any step: nothing to save", file=sys.stderr, flush=True)
-                os._exit(INTERRUPTED)
+                self.leave(signal.Signals(received[0]).name)
         os.close(self._reader)
 
+    def leave(self, name: str | None = None) -> NoReturn:
+        """End this process as one that has nothing to save; `name`: of the signal, by default the one noted."""
+        if os.environ.get("RANK", "0") == "0":
+            text = f"longmix: stopped by {name or self.requested} before any step: nothing to save"
+            print(text, file=sys.stderr, flush=True)
+        os._exit(INTERRUPTED)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.requested is not None:
-            raise KeyboardInterrupt
+        if number == signal.SIGINT:
+            if self._is_interrupted:
+                raise KeyboardInterrupt
+            self._is_interrupted = True
         self.requested = signal.Signals(number).name

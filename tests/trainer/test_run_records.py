@@ -3,6 +3,7 @@
 import json
 import subprocess
 
+import pytest
 from torch.utils import tensorboard
 
 from longmix.trainer import provenance
@@ -11,13 +12,30 @@ from longmix.trainer.run_log import RunLog
 
 def test_damaged_records_are_dropped_and_the_rest_kept(tmp_path):
     kept = b'{"kind": "train", "step": 1, "note": "\xc3\xbc"}\n'
-    damaged = [b'{"kind": "train", "st', b"\xff\xfe", b"3", b"[1]", b'{"kind": "train", "step": "x"}', b"null"]
+    damaged = [
+        b'{"kind": "train", "st',
+        b"\xff\xfe",
+        b"3",
+        b"[1]",
+        b'{"kind": "train", "step": "x"}',
+        b"null",
+        b"[" * 99_999,
+    ]
     (tmp_path / "metrics.jsonl").write_bytes(kept + b"\n".join(damaged) + b'\n{"kind": "train", "step": 5}\n')
     log = RunLog(tmp_path, True, first_step=3, last_step=9, tensorboard=False)
     log.record("train", 4, {"loss": 1.0})
     log.close()
     first, second = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     assert first == kept and json.loads(second) == {"kind": "train", "step": 4, "loss": 1.0}
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+def test_an_evaluation_that_is_made_again_is_recorded_once(tmp_path, is_due):
+    kinds = [("eval", 2), ("train", 4), ("eval", 4), ("train", 6)]
+    lines = [json.dumps({"kind": kind, "step": step}) + "\n" for kind, step in kinds]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    RunLog(tmp_path, True, first_step=4, last_step=9, tensorboard=False, evaluation_due=is_due).close()
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(lines[:2] if is_due else lines[:3])
 
 
 def test_tensorboard_draws_no_count_that_never_changes(tmp_path, monkeypatch):

@@ -373,6 +373,9 @@ def test_signals_are_noted_and_a_second_interrupt_is_obeyed_at_once():
             os.kill(os.getpid(), number)
             assert requests.requested == number.name
             os.kill(os.getpid(), signal.SIGTERM)
+            if number != signal.SIGINT:
+                os.kill(os.getpid(), signal.SIGINT)
+                assert requests.requested == "SIGINT"
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
     assert {number: signal.getsignal(number) for number in STOP_SIGNALS} == before

@@ -1,10 +1,15 @@
 """Why a run stops or saves, and that what a stop cuts short is made good."""
 
+import os
+import signal
+
 import pytest
 
-from longmix.trainer import checkpoint, loop, stop_conditions
+from longmix.trainer import checkpoint, distributed, launch, loop, stop_conditions
 from longmix.trainer.configuration import RunSection
+from longmix.trainer.exit_codes import INTERRUPTED
 from longmix.trainer.stop_conditions import Decision, StopConditions
+from longmix.trainer.stopping import StopRequests
 
 TIMED = ("tokens_per_second", "data_wait_fraction")
 
@@ -146,3 +151,38 @@ def test_a_run_that_stands_at_its_stop_does_not_step(train, tmp_path):
         outcome = train(tmp_path / "run", **changes)
         assert (outcome.code, outcome.state.step) == (75, 2)
     assert checkpoint.steps(tmp_path / "run") == [2]
+
+
+class LeftAlone:
+    """A world whose other rank goes while this one waits at the barrier."""
+
+    def __init__(self, signal_number):
+        self.signal_number = signal_number
+
+    def barrier(self):
+        if self.signal_number is not None:
+            os.kill(os.getpid(), self.signal_number)
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:4242")
+
+
+def test_a_rank_that_waits_to_begin_leaves_with_those_that_a_signal_ends(monkeypatch):
+    class Left(Exception):
+        pass
+
+    def leave(code):
+        raise Left(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    with StopRequests() as requests, pytest.raises(Left, match=str(INTERRUPTED)):
+        distributed.begin_together(LeftAlone(signal.SIGTERM), requests)
+    # Without a signal the other rank was lost.
+    with StopRequests() as requests, pytest.raises(RuntimeError, match="Connection closed"):
+        distributed.begin_together(LeftAlone(None), requests)
+
+
+def test_the_launcher_starts_nothing_for_a_run_that_was_stopped_meanwhile(monkeypatch):
+    monkeypatch.setattr(launch.subprocess, "Popen", lambda *_, **__: pytest.fail("a worker was started"))
+    with StopRequests() as requests:
+        requests.has_begun = True
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert launch.launch(["train"], 2, requests) == INTERRUPTED
