@@ -148,12 +148,17 @@ def defect(folder: Path) -> str | None:
     if folder / STATE not in [path for path, _, _ in entries]:
         return f"{folder / MANIFEST} is damaged (it does not list {STATE})"
     for path, size, digest in entries:
-        if not path.is_file():
-            return f"{path} is missing"
-        if path.stat().st_size != size:
-            return f"{path} has {path.stat().st_size} bytes instead of {size}"
-        if sha256_of_file(path) != digest:
-            return f"{path} does not have the contents that were written (SHA-256 differs)"
+        if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(folder)):
+            return f"{folder / MANIFEST} is damaged (it lists {path}, which is not of this checkpoint)"
+        try:
+            if not path.is_file():
+                return f"{path} is missing"
+            if path.stat().st_size != size:
+                return f"{path} has {path.stat().st_size} bytes instead of {size}"
+            if sha256_of_file(path) != digest:
+                return f"{path} does not have the contents that were written (SHA-256 differs)"
+        except OSError as error:
+            return f"{path} cannot be read ({error.strerror})"
     return None
 
 

@@ -1,7 +1,9 @@
 """Checkpoints as folders: what is incomplete or damaged is passed over, what is not needed is deleted."""
 
+import errno
 import json
 import logging
+import os
 import shutil
 
 import pytest
@@ -113,6 +115,36 @@ def test_a_damaged_newest_checkpoint_is_named_and_passed_over(tmp_path, caplog, 
         assert checkpoint.newest(tmp_path) == good
     assert len(caplog.records) == 1
     assert expected in caplog.text and str(bad) in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../step-00000002/engine.pt", "which is not of this checkpoint"),
+        ("/etc/hostname", "which is not of this checkpoint"),
+        ("n" * 300, "cannot be read (File name too long)"),
+        ("locked", "cannot be read (Input/output error)"),
+    ],
+)
+def test_files_that_cannot_be_looked_at_are_told_and_the_checkpoint_passed_over(
+    tmp_path, caplog, monkeypatch, name, message
+):
+    whole, newest = write(tmp_path, 2), write(tmp_path, 4)
+    manifest = json.loads((newest / "manifest.json").read_text())
+    (newest / "locked").write_bytes(bytes(7))
+    manifest["files"].append({"file": name, "bytes": 7, "sha256": "0" * 64})
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    read = checkpoint.sha256_of_file
+
+    def refuse(path):
+        if path.name == "locked":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path)
+
+    monkeypatch.setattr(checkpoint, "sha256_of_file", refuse)
+    with caplog.at_level(logging.WARNING):
+        assert checkpoint.newest(tmp_path) == whole
+    assert message in caplog.text and name[:200] in caplog.text
 
 
 def test_no_whole_checkpoint_at_all(tmp_path):
