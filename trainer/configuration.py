@@ -13,6 +13,7 @@ import yaml
 
 from longmix.data_prep.errors import UserError
 
+from .folder_names import folder_mistakes
 from .provenance import holds_password
 from .run_file import Settings, read_settings
 from .sections import Mistake, build, nearest
@@ -31,6 +32,8 @@ _DECIDED_ELSEWHERE = {
     "return_dict": "longmix reads outputs by their names",
     "transformers_version": "it is noted when a model is saved",
 }
+# About two years: clocks and time-outs hold no more than some hundred.
+LONGEST_HANG_MINUTES = 1e6
 SHIPPED_DEEPSPEED = ("zero0", "zero1", "zero2", "zero3")
 
 
@@ -245,12 +248,15 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
         f"nearest: {max(1, round(batch.samples / max(1, batch.micro_batch))) * batch.micro_batch}",
         "batch.micro_batch",
     )
-    check(configuration.run.dir != "", "run.dir", "is empty; name a folder")
+    for text in folder_mistakes(configuration.run.dir):
+        check(False, "run.dir", text)
     for key, hours in (
         ("run.max_hours", configuration.run.max_hours),
         ("run.hang_minutes", configuration.run.hang_minutes),
     ):
         check(hours is None or _positive(hours), key, f"is {hours}, but must be a positive number")
+    minutes = configuration.run.hang_minutes
+    check(not LONGEST_HANG_MINUTES < minutes < math.inf, "run.hang_minutes", f"is {minutes}, but must be at most 10^6")
     check(_positive(optim.lr), "optim.lr", f"is {optim.lr}, but must be a positive number")
     check(_positive(optim.eps), "optim.eps", f"is {optim.eps}, but must be a positive number")
     check(

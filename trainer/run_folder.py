@@ -8,8 +8,8 @@ from typing import Any
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_text
 
+from . import checkpoint, deepspeed_config
 from . import configuration as configurations
-from . import deepspeed_config
 from .configuration import RunConfiguration, RunSection
 from .provenance import provenance
 
@@ -64,6 +64,11 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
     """Raise UserError if the run folder was begun with another configuration."""
     path = run / CONFIG
     if not path.is_file():
+        if checkpoint.steps(run):
+            raise UserError(
+                f"{run} holds checkpoints, but no {CONFIG} that says which run they are of: put it back (a copy of the "
+                "run file that it was begun with will do), or choose another run.dir"
+            )
         return
     changes = changed_keys(configurations.load([str(path)], []), now)
     if changes:

@@ -149,6 +149,15 @@ def test_an_unknown_model_type_names_the_nearest(small):
         ("run.seed=1.5", "run.seed is 1.5, but takes a whole number"),
         ("run.seed=true", "run.seed is True, but takes a whole number"),
         ("run.dir=", "run.dir is None, but takes a text"),
+        ("run.dir=''", "run.dir is empty; name a folder"),
+        ("run.dir=s3://bucket/run", "run.dir is 's3://bucket/run', a URL, but a run is written to a folder"),
+        ('run.dir="a\\0b"', "run.dir is 'a\\x00b', which holds a control character or no text"),
+        ('run.dir="a\\nb"', "run.dir is 'a\\nb', which holds a control character or no text"),
+        ("run.dir=a\udc80b", "run.dir: not valid YAML: unacceptable character"),
+        ("run.dir=" + "n" * 300, "and is too long: at most 255 bytes between two slashes"),
+        ("run.dir=" + "ab/" * 2000, "and is too long"),
+        ("run.hang_minutes=1e7", "run.hang_minutes is 10000000.0, but must be at most 10^6"),
+        ("run.hang_minutes=.inf", "run.hang_minutes is inf, but must be a positive number"),
         ("optim=", "optim is None, but takes a map with: name, lr"),
         ("optim.lr=fast", "optim.lr is 'fast', but takes a number"),
         ("optim.lr=.nan", "optim.lr is nan, but must be a positive number"),
@@ -355,3 +364,11 @@ def test_a_run_folder_refuses_another_configuration_unless_it_is_allowed(small, 
     refuse_changes(tmp_path, configurations.load([small], ["optim.lr=0.5", "run.allow_changes=[optim.lr]"]))
     refuse_changes(tmp_path, configurations.load([small], ["optim.lr=0.5", "run.allow_changes=[optim]"]))
     assert "optim.eps" in refused("optim.lr=0.5", "optim.eps=0.5", "run.allow_changes=[optim.lr]")
+
+
+def test_checkpoints_without_the_configuration_of_their_run_are_refused(small, tmp_path):
+    now = configurations.load([small], [])
+    refuse_changes(tmp_path / "run", now)
+    (tmp_path / "run" / "checkpoints" / "step-00000002").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"holds checkpoints, but no config\.yaml .* put it back"):
+        refuse_changes(tmp_path / "run", now)
