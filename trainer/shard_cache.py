@@ -82,6 +82,12 @@ class ShardCache:
         Raises:
             UserError: it cannot be read, or is another one.
         """
+        try:
+            return self._tokenizer(remote, path, sha256)
+        except OSError as error:
+            raise UserError(f"data.cache.dir {self.folder} cannot be used: {error}") from None
+
+    def _tokenizer(self, remote: RemoteFolder, path: str, sha256: str) -> Path:
         folder = self.folder / _TOKENIZERS / sha256
         if folder.is_dir() and sha256_of_folder(folder) == sha256:
             return folder

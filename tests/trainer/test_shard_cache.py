@@ -317,6 +317,10 @@ def test_the_tokenizer_of_a_remote_data_set_is_copied_and_compared(storage, buck
     for place in (f"storage://{bucket}", str(bucket)):
         with pytest.raises(UserError, match=r"is not the tokenizer that .*train was prepared with"):
             tokenizer_folder(place, manifest, section)
+    shutil.rmtree(tmp_path / "cache" / "tokenizers")
+    (tmp_path / "cache" / "tokenizers").write_text("no folder")
+    with pytest.raises(UserError, match=r"data\.cache\.dir .*cache cannot be used: .*tokenizers"):
+        tokenizer_folder(f"storage://{bucket}", manifest, section)
 
 
 def test_training_from_a_url_equals_training_from_its_copy_here(
