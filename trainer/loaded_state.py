@@ -2,6 +2,7 @@
 looked at before an engine unpickles them, and what it has loaded is looked at, too."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,12 @@ from longmix.data_prep.errors import UserError
 from .distributed import LoneMistake, is_lost_rank
 
 _REMEDY = "delete this checkpoint, and the run goes on from the one before it"
+
+_SHAPES_DIFFER = re.compile(r"size mismatch|(Missing|Unexpected) key\(s\) in state_dict")
+_OTHER_SHAPE = (
+    "the run's model has another shape than the checkpoint's: take back what was changed of model, or begin a new run "
+    f"that starts from this one's model (model.from); if nothing was changed, {_REMEDY}"
+)
 
 
 def refuse_foreign_names(folder: Path) -> None:
@@ -46,7 +53,8 @@ def loading(folder: Path) -> Iterator[None]:
     except Exception as error:
         if is_lost_rank(error):
             raise
-        raise LoneMistake(f"{folder} cannot be loaded ({_in_a_line(error)}): {_REMEDY}") from error
+        remedy = _OTHER_SHAPE if _SHAPES_DIFFER.search(str(error)) else _REMEDY
+        raise LoneMistake(f"{folder} cannot be loaded ({_in_a_line(error)}): {remedy}") from error
 
 
 def refuse_not_finite(folder: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:

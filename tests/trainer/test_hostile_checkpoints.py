@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer import checkpoint, checkpoint_files, engine_state
+from longmix.trainer import checkpoint, checkpoint_files, engine_state, loaded_state
 
 
 class Bomb:
@@ -229,3 +229,15 @@ def test_a_state_that_is_none_is_refused(resume, changes, message):
 @pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"step": 4', "null"])
 def test_a_state_that_is_no_map_is_refused(resume, text):
     assert "state.json" in resume(None, lambda folder: (folder / "state.json").write_text(text))
+
+
+def test_a_model_of_another_shape_is_no_damage(tmp_path):
+    small, large = torch.nn.Linear(2, 2), torch.nn.Linear(3, 2)
+    text = r"take back what was changed of model, or begin a new run .*model\.from"
+    with pytest.raises(UserError, match=text), loaded_state.loading(tmp_path):
+        large.load_state_dict(small.state_dict())
+    with (
+        pytest.raises(UserError, match=r"ZeroDivisionError.*\): delete this checkpoint"),
+        loaded_state.loading(tmp_path),
+    ):
+        raise ZeroDivisionError
