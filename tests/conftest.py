@@ -9,6 +9,12 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import torch
+
+if not torch.cuda.is_available():
+    # Before anything imports Triton, which decides then how kernels run, its own small functions too.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 def pytest_addoption(parser):
     # Here, for pytest asks only the conftest files it meets first.

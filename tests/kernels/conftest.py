@@ -1,15 +1,10 @@
 """Every operation with its cases and its implementations."""
 
 import importlib.util
-import os
 from pathlib import Path
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    # Before any kernel is imported: Triton decides then how its kernels run.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 FOLDER = Path(__file__).parent / "cases"
 

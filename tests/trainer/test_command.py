@@ -165,7 +165,7 @@ def test_what_the_hub_cannot_give_is_told_once(capsys, monkeypatch):
     client = logging.getLogger("huggingface_hub.utils._http")
     told = []
 
-    def attempt(source):
+    def attempt(source, **options):
         client.warning("Retrying in 1s [Retry 1/5].")
         client.error("for the user")
         raise OSError("no connection")
