@@ -16,9 +16,9 @@ from .attention_triton import (
     whole_backward,
     whole_forward,
 )
+from .interpreter import interpreted
 
-INTERPRETED = not torch.cuda.is_available()
-ROWS = 16 if INTERPRETED else 32
+ROWS = 16 if interpreted() else 32
 
 
 class AttentionKernels:

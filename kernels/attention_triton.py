@@ -85,10 +85,9 @@ def whole_backward(
 ):  # fmt: skip
     """All gradients where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
-    query, key, value, gradient = _of_head(query, key, value, gradient, head * positions, features, width)
-    of_query, of_key, of_value, gradient = _of_head(
-        of_query, of_key, of_value, gradient, head * positions, features, width, OTHER=False
-    )
+    first = head * positions
+    query, key, value, gradient = _of_head(query, key, value, gradient, first, features, width)
+    of_query, of_key, of_value = _gradients_of_head(of_query, of_key, of_value, first, features, width)
     length, ids = _of_sample(lengths, ids, head // heads, positions)
     index = tl.arange(0, ROWS)
     feature = tl.arange(0, FEATURES)
@@ -135,9 +134,7 @@ def causal_queries(
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
     query, key, value, gradient = _of_head(query, key, value, gradient, first, features, width)
-    of_query, of_key, of_value, gradient = _of_head(
-        of_query, of_key, of_value, gradient, first, features, width, OTHER=False
-    )
+    of_query, of_key, of_value = _gradients_of_head(of_query, of_key, of_value, first, features, width)
     inverses, offsets, scales, sizes, peaks = _notes(inverses, offsets, scales, sizes, peaks, first, features)
     length, ids = _of_sample(lengths, ids, head // heads, positions)
     index = tl.arange(0, ROWS)
@@ -191,9 +188,7 @@ def causal_keys(
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
     query, key, value, gradient = _of_head(query, key, value, gradient, first, features, width)
-    of_query, of_key, of_value, gradient = _of_head(
-        of_query, of_key, of_value, gradient, first, features, width, OTHER=False
-    )
+    of_query, of_key, of_value = _gradients_of_head(of_query, of_key, of_value, first, features, width)
     inverses, offsets, scales, sizes, peaks = _notes(inverses, offsets, scales, sizes, peaks, first, features)
     length, ids = _of_sample(lengths, ids, head // heads, positions)
     index = tl.arange(0, ROWS)
@@ -237,10 +232,13 @@ def causal_keys(
 
 
 @triton.jit
-def _of_head(query, key, value, other, first, features, width, OTHER: tl.constexpr = True):
-    if OTHER:
-        other += first * width
-    return query + first * features, key + first * features, value + first * width, other
+def _of_head(query, key, value, other, first, features, width):
+    return query + first * features, key + first * features, value + first * width, other + first * width
+
+
+@triton.jit
+def _gradients_of_head(of_query, of_key, of_value, first, features, width):
+    return of_query + first * features, of_key + first * features, of_value + first * width
 
 
 @triton.jit

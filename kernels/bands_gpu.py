@@ -4,13 +4,13 @@ Rows are given as views (B, rows, D) whose channels lie side by side. They hold 
 the period of their level, or rows of x, of which a sample may have fewer: `of_x` is "none", "all", "even" or "odd".
 """
 
-import os
-
 import torch
 import triton
 from triton import language as tl
 
-if os.environ.get("TRITON_INTERPRET") == "1":
+from .interpreter import interpreted
+
+if interpreted():
     ROWS, CHANNELS, TAPS, CHUNKS = 16, 16, 4, 2
 else:
     ROWS, CHANNELS, TAPS, CHUNKS = 32, 64, 8, 256

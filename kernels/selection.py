@@ -22,6 +22,8 @@ from types import ModuleType
 
 import torch
 
+from .interpreter import interpreted
+
 ENVIRONMENT_VARIABLE = "LONGMIX_KERNELS"
 CHOICES = ("auto", "reference", "portable", "cpu", "triton")
 # Operation -> its folder.
@@ -80,7 +82,7 @@ def _obstacle(operation: str, name: str, kind: str) -> str | None:
     if name == "triton":
         if importlib.util.find_spec("triton") is None:
             return "triton is not installed"
-        if kind != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        if kind != "cuda" and not interpreted():
             return f"triton needs a GPU, not {kind}, or its interpreter (TRITON_INTERPRET=1)"
         return None
     if kind != "cpu":

@@ -4,17 +4,15 @@ The stages are those of stages.py. A program takes some channels of one sample a
 a chunk the carries are one small triangular matrix product, from chunk to chunk one row is handed on.
 """
 
-import os
-
 import torch
 import triton
 import triton.language as tl
 from torch.nn import functional
 
+from ..interpreter import interpreted
 from .phases import stage_tables, transposed_stage_tables
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-CHUNK, CHANNELS = (16, 16) if INTERPRETED else (32, 32)
+CHUNK, CHANNELS = (16, 16) if interpreted() else (32, 32)
 WARPS = 2
 
 

@@ -1,14 +1,15 @@
 """Paramixer's product of sparse factors in Triton, one kernel for each factor."""
 
 import math
-import os
 
 import torch
 import triton
 from triton import language as tl
 
+from ..interpreter import interpreted
+
 # Rows and channels of a program.
-if os.environ.get("TRITON_INTERPRET") == "1":
+if interpreted():
     ROWS, CHANNELS = 16, 32
 else:
     ROWS, CHANNELS = 32, 64
