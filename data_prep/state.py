@@ -96,12 +96,13 @@ class State:
             for name, value in wanted.settings.items()
             if values["settings"].get(name) != value
         ]
+        if values["sources"] != wanted.sources:
+            different.append("the files of the sources have changed since")
+        same_place = values["settings"].get("tokenizer") == wanted.settings["tokenizer"]
+        if same_place and values["tokenizer"] != wanted.tokenizer:
+            different.append(f"the tokenizer in {settings.tokenizer} has changed since")
         if values["format"] != _FORMAT:
             different = [f"made by another version of longmix (format {values['format']}, this one's is {_FORMAT})"]
-        elif not different and values["sources"] != wanted.sources:
-            different = ["the files of the sources have changed since"]
-        elif not different and values["tokenizer"] != wanted.tokenizer:
-            different = [f"the tokenizer in {settings.tokenizer} has changed since"]
         if different:
             raise UserError(
                 f"--output {folder} already holds another data set ({'; '.join(different)}): "
