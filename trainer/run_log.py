@@ -39,6 +39,8 @@ class RunLog:
             return
         self._progress = _Progress(first_step, last_step)
         path = run / "metrics.jsonl"
+        if first_step > 0 and not path.exists():
+            self.say(f"warning: {path} is missing: the records up to step {first_step} are lost, and the run goes on")
         try:
             _drop_from(path, first_step, evaluation_due)
             self._lines = _Lines(path)

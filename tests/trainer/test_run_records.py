@@ -29,6 +29,20 @@ def test_damaged_records_are_dropped_and_the_rest_kept(tmp_path):
     assert first == kept and json.loads(second) == {"kind": "train", "step": 4, "loss": 1.0}
 
 
+def test_records_that_have_gone_are_told(tmp_path, capsys):
+    RunLog(tmp_path, True, first_step=3, last_step=9, tensorboard=False).close()
+    told = capsys.readouterr().err
+    assert told == (
+        f"warning: {tmp_path / 'metrics.jsonl'} is missing: the records up to step 3 are lost, and the run goes on\n"
+    )
+    # What is there, and what has only begun, is not lost; nor do the other ranks tell it again.
+    RunLog(tmp_path, True, first_step=3, last_step=9, tensorboard=False).close()
+    for name, is_first, step in (("begun", True, 0), ("other", False, 3)):
+        (tmp_path / name).mkdir()
+        RunLog(tmp_path / name, is_first, first_step=step, last_step=9, tensorboard=False).close()
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("is_due", [False, True])
 def test_an_evaluation_that_is_made_again_is_recorded_once(tmp_path, is_due):
     kinds = [("eval", 2), ("train", 4), ("eval", 4), ("train", 6)]
