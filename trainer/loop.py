@@ -21,9 +21,9 @@ from .dry_run import dry_run
 from .engine import StepResult, make_engine
 from .evaluation import evaluate
 from .exit_codes import FINISHED, INTERRUPTED
-from .loaded_state import refuse_foreign_names
 from .model import count_parameters
-from .run_folder import RunLock, refuse_changes, refuse_other_data, refuse_unusable, write_configuration
+from .resuming import resume
+from .run_folder import RunLock, refuse_changes, refuse_unusable, write_configuration
 from .run_log import RunLog
 from .saving import Saver
 from .schedule import learning_rate
@@ -97,7 +97,7 @@ class _Run:
             self.world, lambda: make_engine(self.model, self.configuration, self.prepared.precision, self.world)
         )
         dry_run(self.engine, self.model, self.prepared, self.world)
-        state = self.state = self._resume()
+        state = self.state = resume(self.configuration, self.data, self.engine, self.world)
         is_first = self.world.is_first
         agree(self.world, lambda: write_configuration(self.folder, self.configuration) if is_first else None)
         self.spikes = SpikeGuard(self.state, self.engine.guard, self.configuration.optim.skip_spikes)
@@ -126,26 +126,6 @@ class _Run:
                     f"{'there' if self.saver.newest.step == self.state.step else f'step {self.saver.newest.step}'}"
                 )
         return Outcome(INTERRUPTED if decision.stops else FINISHED, self.state)
-
-    def _resume(self) -> RunState:
-        found = self.world.from_first(str(checkpoint.newest(self.folder) or "") if self.world.is_first else None)
-        data = self.data.fingerprints()
-        if not found:
-            return RunState(best_by=self._best_by(), data=data)
-        agree(self.world, lambda: refuse_foreign_names(Path(found)) if self.world.is_first else None)
-        state = agree(self.world, lambda: checkpoint.read_state(Path(found)))
-        agree(self.world, lambda: refuse_other_data(self.configuration.run, state.data, data))
-        state.data = data
-        agree(self.world, lambda: self.engine.load(Path(found)))
-        if state.best_by != self._best_by():
-            # Values of another metric, or over other samples, cannot be compared: the best is sought anew.
-            state.best_by, state.best_step, state.best_value = self._best_by(), None, None
-        return state
-
-    def _best_by(self) -> list[Any] | None:
-        """What makes two values of `checkpoint.best` comparable."""
-        best = self.configuration.checkpoint.best
-        return None if best is None else [best.metric, best.mode, self.configuration.eval.samples]
 
     def _train(self, requests: StopRequests) -> Decision:
         configuration, state = self.configuration, self.state

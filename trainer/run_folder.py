@@ -91,6 +91,15 @@ def refuse_other_data(run: RunSection, before: dict[str, list[str]], now: dict[s
         )
 
 
+def refuse_fewer_steps(run: RunSection, last_step: int, step: int) -> None:
+    """Raise UserError if the run stands beyond its last step, where its schedule of learning rates has no value."""
+    if last_step < step:
+        raise UserError(
+            f"optim.max_steps is {last_step}, but the run in {run.dir} stands at step {step}: set it to {step} or "
+            "more, or choose another run.dir (longmix export --step gives the model of an earlier checkpoint)"
+        )
+
+
 def refuse_unusable(run: Path) -> None:
     """Raise UserError if the run folder cannot be made or written, or is a data set. Changes nothing."""
     existing = next(path for path in (run, *run.absolute().parents) if path.exists())
@@ -100,6 +109,9 @@ def refuse_unusable(run: Path) -> None:
         raise UserError(f"run.dir is {run}, but {existing} cannot be written to: name another folder")
     if existing == run and (run / "manifest.json").is_file():
         raise UserError(f"run.dir is {run}, which holds a data set: name another folder")
+    checkpoints = run / "checkpoints"
+    if os.path.lexists(checkpoints) and not checkpoints.is_dir():
+        raise UserError(f"{checkpoints} is no folder, and takes no checkpoints: move it away, or name another run.dir")
 
 
 class RunLock:

@@ -27,6 +27,29 @@ def test_folders_that_cannot_be_run_folders_are_refused(train, tmp_path, data):
         train("/proc/run")
 
 
+def test_checkpoints_need_a_folder(train, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    for make in ((run / "checkpoints").touch, lambda: (run / "checkpoints").symlink_to(tmp_path / "nowhere")):
+        make()
+        with pytest.raises(UserError, match=r"run/checkpoints is no folder, and takes no checkpoints: move it away"):
+            train(run)
+        (run / "checkpoints").unlink()
+    assert not any(run.iterdir())
+
+
+def test_fewer_steps_than_are_done_are_refused(train, tmp_path):
+    few = {"data.eval": None, "run.allow_changes": ["optim.max_steps", "optim.warmup_steps"]}
+    assert train(tmp_path / "run", **few, **{"run.stop_at_step": 5}).code == 75
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=r"max_steps is 4, but the run in .* stands at step 5: set it to 5 or more, or"):
+        train(tmp_path / "run", **few, **{"optim.max_steps": 4})
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    # With as many as are done it is finished.
+    outcome = train(tmp_path / "run", **few, **{"optim.max_steps": 5})
+    assert (outcome.code, outcome.state.step) == (0, 5) and (tmp_path / "run" / "model" / "config.json").is_file()
+
+
 def test_another_metric_seeks_the_best_checkpoint_anew(train, tmp_path):
     short = {"optim.max_steps": 4, "checkpoint.every_steps": 2, "eval.every_steps": 2, "checkpoint.keep": 9}
     train(tmp_path / "run", **short, **{"checkpoint.best": {"metric": "loss", "mode": "min"}})

@@ -1,0 +1,44 @@
+"""Where a run begins: at the newest whole checkpoint of its folder, if that is one of this run, or at step 0."""
+
+from pathlib import Path
+from typing import Any
+
+from . import checkpoint
+from .checkpoint import RunState
+from .configuration import RunConfiguration
+from .distributed import World, agree
+from .engine import AccelerateEngine, DeepSpeedEngine
+from .loaded_state import refuse_foreign_names
+from .run_data import RunData
+from .run_folder import refuse_fewer_steps, refuse_other_data
+
+
+def resume(
+    configuration: RunConfiguration, data: RunData, engine: DeepSpeedEngine | AccelerateEngine, world: World
+) -> RunState:
+    """Load the newest whole checkpoint into `engine`; where the run stands. Every rank must call it.
+
+    Raises:
+        SharedMistake: the checkpoint is of no use to this run.
+    """
+    best_by, now = _best_by(configuration), data.fingerprints()
+    found = world.from_first(str(checkpoint.newest(Path(configuration.run.dir)) or "") if world.is_first else None)
+    if not found:
+        return RunState(best_by=best_by, data=now)
+    folder = Path(found)
+    agree(world, lambda: refuse_foreign_names(folder) if world.is_first else None)
+    state = agree(world, lambda: checkpoint.read_state(folder))
+    agree(world, lambda: refuse_fewer_steps(configuration.run, configuration.optim.max_steps, state.step))
+    agree(world, lambda: refuse_other_data(configuration.run, state.data, now))
+    state.data = now
+    agree(world, lambda: engine.load(folder))
+    if state.best_by != best_by:
+        # Values of another metric, or over other samples, cannot be compared: the best is sought anew.
+        state.best_by, state.best_step, state.best_value = best_by, None, None
+    return state
+
+
+def _best_by(configuration: RunConfiguration) -> list[Any] | None:
+    """What makes two values of `checkpoint.best` comparable."""
+    best = configuration.checkpoint.best
+    return None if best is None else [best.metric, best.mode, configuration.eval.samples]
