@@ -8,10 +8,11 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ LAYOUT = "layout.json"
 # The engine's part of a checkpoint; DeepSpeed calls it a tag.
 ENGINE = "engine"
 _CONVERTED = ".universal-"
+STAGES = (0, 1, 2, 3)
+PRECISIONS = ("fp32", "bf16", "fp16")
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,26 @@ class Layout:
 def read_layout(folder: Path) -> Layout:
     """What a checkpoint was written by. Raises UserError if it does not say so."""
     try:
-        layout = Layout(**json.loads((folder / LAYOUT).read_text()))
-        if layout.stage not in (None, 0, 1, 2, 3) or type(layout.ranks) is not int or type(layout.precision) is not str:
-            raise ValueError(f"it holds {layout.to_dict()}")
-        return layout
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"{folder / LAYOUT} does not say what the checkpoint was written by ({error}); {_way_round(folder)}"
-        ) from None
+        values = json.loads((folder / LAYOUT).read_text(encoding="utf-8"))
+        return Layout(**_checked(values))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{folder / LAYOUT} does not say what the checkpoint was written by ({error})") from None
+
+
+def _checked(values: Any) -> dict[str, Any]:
+    """The fields of a layout. Raises ValueError for what is none."""
+    names = {entry.name for entry in fields(Layout)}
+    if not isinstance(values, dict) or set(values) != names:
+        raise ValueError(f"it must be a map of {', '.join(sorted(names))}")
+    stage, ranks, precision = (values[name] for name in ("stage", "ranks", "precision"))
+    # JSON's true equals 1, and 1.0 does.
+    if stage is not None and (type(stage) is not int or stage not in STAGES):
+        raise ValueError(f"stage is {stage!r}, but takes null or one of {', '.join(map(str, STAGES))}")
+    if type(ranks) is not int or ranks < 1:
+        raise ValueError(f"ranks is {ranks!r}, but takes a whole number from 1 on")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}, but takes one of {', '.join(PRECISIONS)}")
+    return values
 
 
 def must_convert(saved: Layout, now: Layout, folder: Path, allowed: list[str]) -> bool:
@@ -133,11 +148,15 @@ def loadable(folder: Path, now: Layout, world: World, names: set[str], allowed: 
 
 @contextlib.contextmanager
 def _plainly_named(folder: Path) -> Iterator[Path]:
-    """Another path to a folder: DeepSpeed takes paths for patterns, and finds nothing below `runs[1]` or `c++`."""
-    with tempfile.TemporaryDirectory(prefix="longmix-") as temporary:
-        link = Path(temporary) / "checkpoint"
-        link.symlink_to(folder.absolute(), target_is_directory=True)
-        yield link
+    """Another path to a folder: DeepSpeed takes paths for patterns, and finds nothing below `runs[1]` or `c++`.
+
+    It leads through this process's open files, and is gone with it, however that ends.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def _remove_converted(folder: Path) -> None:

@@ -1,8 +1,12 @@
 """Another number of ranks, another micro-batch, the other of ZeRO stages 1 and 2: it is the same run that goes on."""
 
+import glob
 import itertools
 import json
+import os
 import random
+import re
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -163,8 +167,15 @@ def test_each_parameter_counts_its_own_steps():
 
 
 def test_a_checkpoint_that_does_not_say_what_it_was_written_by_is_refused(tmp_path):
-    odd = '{"stage": [1], "ranks": 2, "precision": "fp32"}'
-    for text in (None, "[]", "{", "[" * 10**5, odd, '{"stage": 1, "ranks": 2, "more": 3}', '{"stage": 1}'):
+    stages, ranks, precisions = ([1], True, 1.0, 4, -1, "1"), (0, -3, True, 2.0, None), ("fp8", "", None, ["fp32"], 1)
+    odd = [
+        *({"stage": stage, "ranks": 2, "precision": "fp32"} for stage in stages),
+        *({"stage": 1, "ranks": count, "precision": "fp32"} for count in ranks),
+        *({"stage": 1, "ranks": 2, "precision": precision} for precision in precisions),
+        {"stage": 1, "ranks": 2, "more": 3},
+        {"stage": 1},
+    ]
+    for text in (None, "[]", "{", "[" * 10**5, "5", *map(json.dumps, odd)):
         if text is not None:
             (tmp_path / "layout.json").write_text(text)
         with pytest.raises(UserError, match=r"layout\.json does not say what the checkpoint was written by"):
@@ -186,6 +197,21 @@ def test_names_that_lead_out_of_the_converted_folder_are_refused(tmp_path):
             elastic._convert(folder, Layout(1, 2, "fp32"), Layout(1, 1, "fp32"), {"weight"})
         (folder / "engine" / name).unlink()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_the_plain_name_of_a_folder_leaves_nothing_behind(tmp_path, monkeypatch):
+    temporary, folder = tmp_path / "temporary", tmp_path / "runs[1] c++" / "step"
+    temporary.mkdir()
+    (folder / "engine").mkdir(parents=True)
+    (folder / "engine" / "part.pt").write_text("here")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    before, open_files = sorted(tmp_path.rglob("*")), len(os.listdir("/proc/self/fd"))
+    with elastic._plainly_named(folder) as plain:
+        assert re.fullmatch(r"[\w/]+", str(plain))
+        assert [Path(name).read_text() for name in glob.glob(f"{plain}/engine/*.pt")] == ["here"]
+        # A kill here has nothing to clear away.
+        assert sorted(tmp_path.rglob("*")) == before
+    assert len(os.listdir("/proc/self/fd")) == open_files
 
 
 def test_buffers_come_from_the_checkpoint(tmp_path):
