@@ -8,18 +8,19 @@
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
 
-from . import checkpoint_files
+from . import checkpoint_contents, checkpoint_files
 from .configuration import CheckpointSection
 from .sections import Mistake, build
 
@@ -28,6 +29,10 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 STATE = "state.json"
 LATEST = "latest"
+# Of the data sets that a run may have (see RunData.fingerprints).
+DATA_KEYS = ("data.train", "data.eval", "data.test")
+# No run counts further; integers of JSON have no end.
+LARGEST_COUNT = 2**63 - 1
 
 
 @dataclass
@@ -137,7 +142,10 @@ def point_to(run: Path, step: int) -> None:
 
 
 def defect(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, naming the file; None for a whole one."""
+    """What is wrong with a checkpoint, naming the file; None for a whole one.
+
+    The manifest speaks for the files, not for what they say, nor for those that it leaves out: both are looked at, too.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         entries = [(folder / entry["file"], entry["bytes"], entry["sha256"]) for entry in manifest["files"]]
@@ -145,8 +153,6 @@ def defect(folder: Path) -> str | None:
         return f"{folder / MANIFEST} is missing"
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
         return f"{folder / MANIFEST} is damaged ({error})"
-    if folder / STATE not in [path for path, _, _ in entries]:
-        return f"{folder / MANIFEST} is damaged (it does not list {STATE})"
     for path, size, digest in entries:
         if not Path(os.path.normpath(path)).is_relative_to(os.path.normpath(folder)):
             return f"{folder / MANIFEST} is damaged (it lists {path}, which is not of this checkpoint)"
@@ -159,6 +165,14 @@ def defect(folder: Path) -> str | None:
                 return f"{path} does not have the contents that were written (SHA-256 differs)"
         except OSError as error:
             return f"{path} cannot be read ({error.strerror})"
+    listed = {path for path, _, _ in entries}
+    if folder / STATE not in listed:
+        return f"{folder / MANIFEST} is damaged (it does not list {STATE})"
+    try:
+        read_state(folder)
+        checkpoint_contents.refuse_incomplete(folder, listed)
+    except UserError as error:
+        return str(error)
     return None
 
 
@@ -176,37 +190,81 @@ def newest(run: Path) -> Path | None:
         reason = defect(folder)
         if reason is None:
             return folder
-        logger.warning("checkpoint passed over: %s", reason)
+        logger.warning("checkpoint passed over: %s", printable(reason))
     return None
 
 
 def read_state(folder: Path) -> RunState:
     """Where the run stood at a checkpoint. Raises UserError if that is not what its file holds."""
     path = folder / STATE
-    mistakes: list[Mistake] = []
     try:
-        state = build(RunState, json.loads(path.read_text(encoding="utf-8")), "", mistakes)
+        values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
+    mistakes = list(_odd_keys(values))
+    state = build(RunState, values if not mistakes else {}, "", mistakes)
     mistakes = mistakes or list(_contradictions(state, folder))
     if mistakes:
         key, text = mistakes[0]
-        raise UserError(f"{path}: {key} {text}: delete this checkpoint, and the run goes on from the one before it")
+        raise UserError(f"{path}: {key} {text}")
     return state
+
+
+def _odd_keys(values: Any) -> Iterator[Mistake]:
+    """What a default would stand in for hides what was there: a state without it is none."""
+    if not isinstance(values, dict):
+        yield "the whole", "is no map"
+        return
+    names = [entry.name for entry in fields(RunState)]
+    yield from ((name, "is missing") for name in names if name not in values)
+    yield from ((key, "is not a key of a checkpoint's state") for key in values if key not in names)
 
 
 def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
     if folder.name != path_of(Path(), state.step).name:
         yield "step", f"is {state.step}, but the folder is {folder.name}"
-    for name in ("samples", "skipped", "row_of_skips", "row_of_spikes", "tokens"):
-        if getattr(state, name) < 0:
+    for name in ("samples", "tokens"):
+        if not 0 <= getattr(state, name) <= LARGEST_COUNT:
             yield name, f"is {getattr(state, name)}, but counts"
+    for name, most in (("skipped", "step"), ("row_of_skips", "skipped"), ("row_of_spikes", "skipped")):
+        if not 0 <= getattr(state, name) <= getattr(state, most):
+            yield name, f"is {getattr(state, name)}, but must be 0 to {getattr(state, most)} ({most})"
     if len(state.interval) != 3 or any(len(pair) != 2 for pair in state.recent):
         yield "interval", "and recent are lists of 3 numbers and of pairs"
-    if not all(value is None or isinstance(value, int | float) for value in state.figures.values()):
+    if not all(math.isfinite(value) for pair in state.recent for value in pair):
+        yield "recent", "holds NaN or infinity, with which nothing can be compared"
+    if not all(value is None or type(value) in (int, float) for value in state.figures.values()):
         yield "figures", "are numbers"
+    if not _is_best_by(state.best_by):
+        yield "best_by", f"is {state.best_by!r}, but takes null or [metric, min or max, samples or null]"
+    if state.best_step is not None and not 0 < state.best_step <= state.step:
+        yield "best_step", f"is {state.best_step}, but must be 1 to {state.step} (step)"
     if state.best_step is not None and (state.best_value is None or "loss" not in state.figures):
         yield "best_step", "needs best_value and figures"
+    if state.best_step is None and state.best_value is not None:
+        yield "best_value", "needs best_step"
+    if not _is_data(state.data):
+        yield "data", f"must hold the SHA-256 of the data sets of {', '.join(DATA_KEYS)}"
+
+
+def _is_best_by(value: list[Any] | None) -> bool:
+    if value is None:
+        return True
+    if len(value) != 3:
+        return False
+    metric, mode, samples = value
+    counts = samples is None or (type(samples) is int and samples > 0)
+    return type(metric) is str and mode in ("min", "max") and counts
+
+
+def _is_data(data: dict[str, Any]) -> bool:
+    """Whether it names what the data sets hold: of what it left out, nobody would notice that it has changed."""
+    if set(data) != set(DATA_KEYS) or not all(isinstance(hashes, list) for hashes in data.values()):
+        return False
+    hashes = [digest for found in data.values() for digest in found]
+    return bool(data["data.train"]) and all(
+        isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) for digest in hashes
+    )
 
 
 def prune(run: Path, section: CheckpointSection, state: RunState) -> None:

@@ -14,7 +14,8 @@ from longmix.data_prep.errors import UserError
 from .distributed import World
 
 
-def _file_name(rank: int) -> str:
+def file_name(rank: int) -> str:
+    """That of a rank's state in a checkpoint."""
     return f"random-{rank:05d}.json"
 
 
@@ -27,7 +28,7 @@ def collect(world: World) -> dict[str, Any]:
         "numpy": [name, keys.tolist(), *rest],
         "python": random.getstate(),
     }
-    return {_file_name(world.rank): state}
+    return {file_name(world.rank): state}
 
 
 def restore(folder: Path, world: World) -> None:
@@ -36,7 +37,7 @@ def restore(folder: Path, world: World) -> None:
     Raises:
         UserError: the file holds no state of these generators.
     """
-    path = folder / _file_name(world.rank)
+    path = folder / file_name(world.rank)
     if not path.exists():
         return
     try:

@@ -222,6 +222,37 @@ def world():
         del os.environ[name]
 
 
+@pytest.fixture(scope="module")
+def interrupted(world, run_values, tmp_path_factory):
+    """interrupted(engine) -> a run folder with checkpoints of the steps 2 and 4, made once for each engine."""
+    from longmix.trainer import configuration, loop
+
+    made = {}
+
+    def make(engine):
+        if engine not in made:
+            folder = made[engine] = tmp_path_factory.mktemp("interrupted") / "run"
+            changes = {"deepspeed": engine, "run.stop_at_step": 4, "data.eval": None}
+            loop.train(configuration.from_dict(run_values(folder, **changes), "test"), world)
+        return made[engine]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def rewrite_manifest():
+    """rewrite_manifest(folder): let a checkpoint's manifest say that what is there is what was written."""
+    from longmix.trainer import checkpoint_files
+
+    def rewrite(folder):
+        step = json.loads((folder / "manifest.json").read_text())["step"]
+        (folder / "manifest.json").unlink()
+        entries = checkpoint_files.entries(folder, folder)
+        (folder / "manifest.json").write_text(json.dumps({"step": step, "files": entries}))
+
+    return rewrite
+
+
 @pytest.fixture
 def train(world, run_values):
     """train(folder, model type, **changes) -> Outcome of a tiny in-process run."""

@@ -14,26 +14,38 @@ from longmix.trainer.checkpoint import RunState
 from longmix.trainer.configuration import CheckpointSection
 from longmix.trainer.export import export_model
 
+DATA = {"data.train": [64 * "0"], "data.eval": [], "data.test": []}
+
+
+def fill(folder):
+    """All that a checkpoint without DeepSpeed has, as far as that is looked at before it is loaded."""
+    (folder / "model").mkdir()
+    for name in ("model/config.json", "model/model.safetensors", "random-00000.json", "engine.json"):
+        (folder / name).write_text("{}")
+    (folder / "engine.safetensors").write_bytes(bytes(range(200)))
+    (folder / "layout.json").write_text('{"stage": null, "ranks": 1, "precision": "fp32"}')
+
 
 def write(run, step, **state):
     run.mkdir(exist_ok=True)
     folder = checkpoint.begin(run, step)
-    (folder / "model").mkdir()
-    (folder / "model" / "config.json").write_text("{}")
-    (folder / "engine.pt").write_bytes(bytes(range(200)))
-    return checkpoint.finish(folder, run, RunState(step=step, **state))
+    fill(folder)
+    return checkpoint.finish(folder, run, RunState(step=step, data=DATA, **state))
 
 
 def test_a_checkpoint_exists_only_when_it_is_finished(tmp_path):
     folder = checkpoint.begin(tmp_path, 3)
-    (folder / "engine.pt").write_bytes(b"x")
+    fill(folder)
     assert checkpoint.steps(tmp_path) == [] and checkpoint.newest(tmp_path) is None
-    final = checkpoint.finish(folder, tmp_path, RunState(step=3, samples=12))
+    state = RunState(step=3, samples=12, data=DATA)
+    final = checkpoint.finish(folder, tmp_path, state)
     assert final.name == "step-00000003" and checkpoint.newest(tmp_path) == final
-    assert checkpoint.read_state(final) == RunState(step=3, samples=12)
+    assert checkpoint.read_state(final) == state
     files = {entry["file"]: entry for entry in json.loads((final / "manifest.json").read_text())["files"]}
-    assert set(files) == {"engine.pt", "state.json"}
-    assert files["engine.pt"]["bytes"] == 1 and len(files["engine.pt"]["sha256"]) == 64
+    assert set(files) == {path.relative_to(final).as_posix() for path in final.rglob("*") if path.is_file()} - {
+        "manifest.json"
+    }
+    assert files["engine.safetensors"]["bytes"] == 200 and len(files["engine.safetensors"]["sha256"]) == 64
 
 
 def test_what_a_killed_save_left_behind_is_replaced(tmp_path):
@@ -59,15 +71,15 @@ def test_latest_is_for_people_only(tmp_path):
 
 
 def damage_truncate(folder):
-    (folder / "engine.pt").write_bytes(b"short")
-    return "engine.pt has 5 bytes instead of 200"
+    (folder / "engine.safetensors").write_bytes(b"short")
+    return "engine.safetensors has 5 bytes instead of 200"
 
 
 def damage_flip(folder):
-    contents = bytearray((folder / "engine.pt").read_bytes())
+    contents = bytearray((folder / "engine.safetensors").read_bytes())
     contents[100] ^= 1
-    (folder / "engine.pt").write_bytes(contents)
-    return "engine.pt does not have the contents that were written"
+    (folder / "engine.safetensors").write_bytes(contents)
+    return "engine.safetensors does not have the contents that were written"
 
 
 def damage_remove(folder):
@@ -120,7 +132,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_passed_over(tmp_path, caplog, 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("../step-00000002/engine.pt", "which is not of this checkpoint"),
+        ("../step-00000002/engine.safetensors", "which is not of this checkpoint"),
         ("/etc/hostname", "which is not of this checkpoint"),
         ("n" * 300, "cannot be read (File name too long)"),
         ("locked", "cannot be read (Input/output error)"),
@@ -145,6 +157,22 @@ def test_files_that_cannot_be_looked_at_are_told_and_the_checkpoint_passed_over(
     with caplog.at_level(logging.WARNING):
         assert checkpoint.newest(tmp_path) == whole
     assert message in caplog.text and name[:200] in caplog.text
+
+
+def test_what_a_file_puts_into_a_warning_stays_in_its_line(tmp_path, caplog):
+    whole, newest = write(tmp_path, 2), write(tmp_path, 4)
+    odd = "evil\n\x1b[2Jname"
+    manifest = json.loads((newest / "manifest.json").read_text())
+    for changed in (
+        {"file": odd, "bytes": 7, "sha256": "0" * 64},
+        {"file": "engine.json", "bytes": odd, "sha256": "0" * 64},
+        {"file": "lone \ud800 surrogate \0 zero", "bytes": 7, "sha256": "0" * 64},
+    ):
+        (newest / "manifest.json").write_text(json.dumps({**manifest, "files": [*manifest["files"], changed]}))
+        with caplog.at_level(logging.WARNING):
+            assert checkpoint.newest(tmp_path) == whole
+    assert len(caplog.messages) == 3 and all(message.isprintable() for message in caplog.messages)
+    assert "evil\\n\\x1b[2Jname is missing" in caplog.messages[0]
 
 
 def test_no_whole_checkpoint_at_all(tmp_path):
@@ -179,16 +207,12 @@ def test_export_takes_the_newest_whole_checkpoint_or_the_step_asked_for(tmp_path
     run = tmp_path / "run"
     for step in (2, 4, 6):
         (write(run, step) / "model" / "note").write_text(str(step))
-    for step in (2, 4, 6):
-        folder = checkpoint.path_of(run, step)
-        files = json.loads((folder / "manifest.json").read_text())
-        assert all(entry["file"] != "model/note" for entry in files["files"])
     damage_truncate(checkpoint.path_of(run, 6))
     assert (export_model(str(run), None, str(tmp_path / "out")) / "note").read_text() == "4"
     assert (export_model(str(run), 2, str(tmp_path / "out")) / "note").read_text() == "2"
     with pytest.raises(UserError, match="no checkpoint of step 3; it has: 2, 4, 6"):
         export_model(str(run), 3, str(tmp_path / "other"))
-    with pytest.raises(UserError, match=r"checkpoint of step 6 is damaged: .*engine.pt"):
+    with pytest.raises(UserError, match=r"checkpoint of step 6 is damaged: .*engine.safetensors"):
         export_model(str(run), 6, str(tmp_path / "other"))
     with pytest.raises(UserError, match="holds no checkpoint"):
         export_model(str(tmp_path / "nowhere"), None, str(tmp_path / "other"))

@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,25 +23,8 @@ class Bomb:
         return open, (str(self.path), "w")
 
 
-@pytest.fixture(scope="module")
-def interrupted(world, run_values, tmp_path_factory):
-    """interrupted(engine) -> a run folder with checkpoints of the steps 2 and 4, made once for each engine."""
-    from longmix.trainer import configuration, loop
-
-    made = {}
-
-    def make(engine):
-        if engine not in made:
-            folder = made[engine] = tmp_path_factory.mktemp("interrupted") / "run"
-            changes = {"deepspeed": engine, "run.stop_at_step": 4, "data.eval": None}
-            loop.train(configuration.from_dict(run_values(folder, **changes), "test"), world)
-        return made[engine]
-
-    return make
-
-
 @pytest.fixture
-def resume(interrupted, train, tmp_path):
+def resume(interrupted, rewrite_manifest, train, tmp_path):
     """resume(engine, spoil) -> the mistake that a run meets whose newest checkpoint's folder `spoil` has changed, and
     whose manifest says that this is what was written."""
 
@@ -48,10 +32,7 @@ def resume(interrupted, train, tmp_path):
         run = shutil.copytree(interrupted(engine), tmp_path / "run")
         folder = checkpoint.path_of(run, 4)
         spoil(folder)
-        (folder / "manifest.json").unlink()
-        entries = checkpoint_files.entries(folder, folder)
-        kept = [entry for entry in entries if not entry["file"].startswith("model/")]
-        (folder / "manifest.json").write_text(json.dumps({"step": 4, "files": kept}))
+        rewrite_manifest(folder)
         assert checkpoint.newest(run) == folder
         before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
         with pytest.raises(UserError) as caught:
@@ -87,6 +68,46 @@ def test_a_pickle_bomb_in_any_engine_file_is_refused_and_not_executed(resume, in
         text = resume(engine, lambda folder, index=index: put_bomb(engine_files(folder)[index], tmp_path / "executed"))
         assert "is a pickle that would run" in text and ".open" in text
         shutil.rmtree(tmp_path / "run")
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+def test_a_bomb_in_any_file_of_two_ranks_is_refused_by_both_and_by_a_rank_alone(
+    start_for_module, run_values, rewrite_manifest, train, tmp_path, monkeypatch
+):
+    changes = {"deepspeed": "zero2", "data.eval": None}
+
+    def run_two_ranks(*jobs):
+        (tmp_path / "plan.json").write_text(json.dumps([{"ranks": 2, "jobs": [{"values": values} for values in jobs]}]))
+        code, output = start_for_module(Path(__file__).with_name("forked_ranks.py"), tmp_path / "plan.json").wait(200)
+        assert code == 0, output
+        lines = [line.removeprefix("REPORT ") for line in output.splitlines() if line.startswith("REPORT ")]
+        return [json.loads(line) for line in lines]
+
+    (report,) = run_two_ranks(run_values(tmp_path / "run", **changes, **{"run.stop_at_step": 4}))
+    assert report["code"] == 75
+    names = [path.name for path in engine_files(checkpoint.path_of(tmp_path / "run", 4))]
+    assert len(names) == 3  # the model's, and the optimizer's part of each rank
+    folders = {}
+    for name in names:
+        folder = checkpoint.path_of(shutil.copytree(tmp_path / "run", tmp_path / name, symlinks=True), 4)
+        put_bomb(folder / "engine" / name, tmp_path / "executed")
+        rewrite_manifest(folder)
+        assert checkpoint.newest(tmp_path / name) == folder
+        folders[name] = folder
+    errors = [report["error"] for report in run_two_ranks(*(run_values(tmp_path / name, **changes) for name in names))]
+    for name in names:
+        with pytest.raises(UserError) as caught:
+            train(tmp_path / name, **changes)
+        errors.append(str(caught.value))
+    for name, error in zip([*names, *names], errors, strict=True):
+        assert error.startswith(f"{folders[name] / 'engine' / name} is a pickle that would run") and "\n" not in error
+    # If they hid from that look, the conversion for another number of ranks would not execute them either.
+    monkeypatch.setattr(torch.serialization, "get_unsafe_globals_in_checkpoint", lambda path: [])
+    for name in names:
+        with pytest.raises(UserError, match="cannot be converted"):
+            train(tmp_path / name, **changes)
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_bare_pickle_in_the_place_of_a_file_is_refused(resume, tmp_path):
@@ -201,34 +222,6 @@ def _found(value, key):
         if name == key:
             yield item
         yield from _found(item, key)
-
-
-STATES = [
-    ({"step": 3}, "step is 3, but the folder is step-00000004"),
-    ({"step": "4"}, "step is '4', but takes a whole number"),
-    ({"samples": -1}, "samples is -1"),
-    ({"samples": None}, "samples is None"),
-    ({"interval": [0.0]}, "interval"),
-    ({"interval": ["a", "b", "c"]}, "interval"),
-    ({"figures": []}, "figures is []"),
-    ({"figures": {"loss": "low"}}, "figures"),
-    ({"best_step": 2}, "best_step needs best_value and figures"),
-    ({"surprise": 1}, "surprise is not a key"),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), STATES)
-def test_a_state_that_is_none_is_refused(resume, changes, message):
-    def spoil(folder):
-        values = json.loads((folder / "state.json").read_text())
-        (folder / "state.json").write_text(json.dumps({**values, **changes}))
-
-    assert f"state.json: {message}" in resume(None, spoil)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"step": 4', "null"])
-def test_a_state_that_is_no_map_is_refused(resume, text):
-    assert "state.json" in resume(None, lambda folder: (folder / "state.json").write_text(text))
 
 
 def test_a_model_of_another_shape_is_no_damage(tmp_path):

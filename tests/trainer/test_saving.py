@@ -26,6 +26,10 @@ ALONE = World(0, 1, torch.device("cpu"), None)
 KILLED, WRONG = 9, 3
 
 
+LAYOUT = {"stage": 0, "ranks": 1, "precision": "fp32"}
+DATA = {"data.train": [64 * "0"], "data.eval": [], "data.test": []}
+
+
 class Engine:
     """What saving asks of an engine."""
 
@@ -33,7 +37,8 @@ class Engine:
         self.weight = torch.zeros(300)
 
     def collect(self, folder):
-        return {"engine/part.pt": {"weight": self.weight}, "random-00000.pt": [1, 2, 3]}
+        weights = {"weight": self.weight}
+        return {"layout.json": LAYOUT, "engine/mp_rank_00_model_states.pt": weights, "random-00000.json": [1, 2, 3]}
 
     def gather(self):
         return {"weight": self.weight}
@@ -42,7 +47,7 @@ class Engine:
 def write_model(folder, weights, state):
     folder.mkdir()
     save_file(weights, folder / "model.safetensors")
-    (folder / "README.md").write_text(f"step {state.step}")
+    (folder / "config.json").write_text("{}")
 
 
 def step_to(run_state, engine, step):
@@ -52,7 +57,7 @@ def step_to(run_state, engine, step):
 
 def make(run, step=0, **section):
     """Saver, log, engine and state of a run that stands at `step`."""
-    state, engine = RunState(step=step), Engine()
+    state, engine = RunState(step=step, data=DATA), Engine()
     log = RunLog(run, True, step, 99, tensorboard=False)
     return saving.Saver(run, CheckpointSection(**section), ALONE, log, state), log, engine, state
 
@@ -156,7 +161,7 @@ def test_killed_between_any_two_file_operations_a_whole_checkpoint_is_found(memo
         code = in_a_child(work)
         newest = checkpoint.newest(run)
         assert newest is not None, f"operation {at}"
-        assert len(torch.load(newest / "engine" / "part.pt", weights_only=True)["weight"]) == 300
+        assert len(torch.load(newest / "engine" / "mp_rank_00_model_states.pt", weights_only=True)["weight"]) == 300
         found.add(checkpoint.read_state(newest).step)
         latest = run / "checkpoints" / "latest"
         assert latest.exists() or case == "same", f"operation {at}"
