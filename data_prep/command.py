@@ -7,8 +7,9 @@ from typing import Any
 
 from longmix.data_prep.documents import FORMS
 from longmix.data_prep.packing import DOCUMENTS, ONE_PER_ROW
-from longmix.data_prep.probe import BOTH, DIRECTIONS, TASKS, ProbeSettings, describe, prepare_probe
+from longmix.data_prep.probe import BOTH, DIRECTIONS, TASKS, ProbeSettings, prepare_probe
 from longmix.data_prep.state import TextSettings
+from longmix.data_prep.task_folder import describe
 from longmix.data_prep.text import DEFAULT_VOCABULARY, Prepared, prepare_text
 
 _DESCRIPTION = """\

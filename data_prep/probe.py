@@ -7,7 +7,6 @@ queries; the class of a query is the value of its key. The other positions hold 
 A sample is a pure function of (seed, split, its number), so nothing about it depends on how the data set is written.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,12 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.data_prep.state import locked
+from longmix.data_prep.task_folder import TRAIN, VALIDATION, refuse_others
 
 TASKS = ("copy", "lookup")
 LEFT, RIGHT, BOTH = "left", "right", "both"
 DIRECTIONS = (LEFT, RIGHT, BOTH)
-SPLITS = ("train", "validation")
+SPLITS = (TRAIN, VALIDATION)
 IGNORED = -100
 LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 VALIDATION_SHARE = 10  # one validation sample for so many training samples
@@ -107,7 +107,7 @@ def prepare_probe(settings: ProbeSettings, output: str | Path) -> dict[str, Mani
     """
     output = Path(output)
     report = {"probe": {"format": _FORMAT, **asdict(settings)}}
-    _refuse_others(output, report)
+    refuse_others(output, lambda manifest: manifest.report == report)
     with locked(output):
         return _write_splits(settings, output, report)
 
@@ -176,27 +176,3 @@ def _lookup(generator: np.random.Generator, length: int, distance: int) -> tuple
     tokens[queries] = FIRST_QUERY + keys[asked]
     labels[queries] = values[asked]
     return tokens, labels
-
-
-def describe(manifests: dict[str, Manifest]) -> Iterator[str]:
-    """One line for each split, for the console."""
-    for split, manifest in manifests.items():
-        yield (
-            f"{split}: {manifest.samples:,} samples, {manifest.tokens:,} tokens, at most {manifest.sequence_length} "
-            f"each; {manifest.num_labels} classes"
-        )
-
-
-def _refuse_others(output: Path, report: dict[str, Any]) -> None:
-    """Raise UserError unless `output` is new, empty, or holds (a part of) what these settings make."""
-    if output.exists() and not output.is_dir():
-        raise UserError(f"{output} is a file: choose another folder")
-    if not output.exists():
-        return
-    for path in output.iterdir():
-        # What starts with a dot is left from an interrupted run.
-        if path.name.startswith("."):
-            continue
-        is_ours = path.name in SPLITS and (path / FILE_NAME).is_file() and Manifest.load(path).report == report
-        if not is_ours:
-            raise UserError(f"{output} already holds other data ({path.name}): choose another folder, or empty it")

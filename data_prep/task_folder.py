@@ -1,0 +1,155 @@
+"""A task's folder: a data set for each split, made by one command, no sample in two of them.
+
+Test, validation and train are written in this order. A sample whose inputs stand in a split that was written before is
+left out of the later one, and counted in the manifest's report: published splits do share samples.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import FILE_NAME, Manifest
+from longmix.data_prep.shards import write_dataset
+from longmix.data_prep.state import locked
+
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+SPLITS = (TRAIN, VALIDATION, TEST)
+_WRITTEN = (TEST, VALIDATION, TRAIN)
+_ANSWERS = ("labels",)
+
+# Ids of tasks without a tokenizer: padding and mask are no values of the data, which begin at FIRST_VALUE.
+PADDING, MASK, FIRST_VALUE = 0, 1, 2
+SPECIAL = (PADDING, MASK)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples of a split.
+
+    Args:
+        samples: makes an iterator over them, the same each time.
+        rule: how they were chosen, for the manifest.
+    """
+
+    samples: Callable[[], Iterable[Mapping[str, Any]]]
+    rule: str
+
+
+def write_task(
+    output: str | Path,
+    settings: Mapping[str, Any],
+    columns: Mapping[str, Mapping[str, Any]],
+    splits: Mapping[str, Split],
+    **manifest_fields: Any,
+) -> dict[str, Manifest]:
+    """Write `output/SPLIT` for each split; returns their manifests.
+
+    A folder that the same settings have made is left as it is, an unfinished one is finished.
+
+    Args:
+        settings: all that the samples are a function of, in JSON's types: the task, its options, a format number to
+            raise when the same options are to give other samples, the SHA-256 of files that were read.
+        columns: of the manifest (shards.py).
+        splits: some of SPLITS.
+        manifest_fields: of `Manifest`: vocab_size, sequence_length, num_labels, ...
+
+    Raises:
+        UserError: `output` holds anything else, cannot be written, or is being written by another process; a split has
+            no samples.
+    """
+    assert set(splits) <= set(SPLITS)
+    output = Path(output)
+    settings = dict(settings)
+    refuse_others(output, lambda manifest: manifest.report.get("task") == settings)
+    manifests = {}
+    with locked(output):
+        if all((output / name / FILE_NAME).is_file() for name in splits):
+            return {name: Manifest.load(output / name) for name in splits}
+        seen: set[bytes] = set()
+        for name in (name for name in _WRITTEN if name in splits):
+            distinct = _Distinct(name, splits[name].samples(), seen, {"task": settings, "left_out": 0})
+            if (output / name / FILE_NAME).is_file():
+                manifests[name] = Manifest.load(output / name)
+                for _ in distinct:
+                    pass
+            else:
+                manifests[name] = write_dataset(
+                    output / name,
+                    distinct,
+                    columns,
+                    split=name,
+                    split_rule=splits[name].rule,
+                    report=distinct.report,
+                    **manifest_fields,
+                )
+            seen |= distinct.digests
+    return {name: manifests[name] for name in splits}
+
+
+def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
+    """One line for each split, for the console."""
+    for split, manifest in manifests.items():
+        parts = [f"{manifest.samples:,} samples"]
+        if manifest.tokens is not None:
+            parts.append(f"{manifest.tokens:,} tokens")
+        parts.append(f"at most {manifest.sequence_length} each")
+        line = f"{split}: {', '.join(parts)}"
+        if manifest.num_labels is not None:
+            line += f"; {manifest.num_labels} classes"
+        left_out = manifest.report.get("left_out", 0)
+        if left_out:
+            line += f"; {left_out:,} left out that stand in another split too"
+        yield line
+
+
+def refuse_others(output: Path, is_ours: Callable[[Manifest], bool]) -> None:
+    """Raise UserError unless `output` is new, empty, or holds nothing but splits that `is_ours` accepts."""
+    if output.exists() and not output.is_dir():
+        raise UserError(f"{output} is a file: choose another folder")
+    if not output.exists():
+        return
+    for path in output.iterdir():
+        # What starts with a dot is left from an interrupted run.
+        if path.name.startswith("."):
+            continue
+        if not (path.name in SPLITS and (path / FILE_NAME).is_file() and is_ours(Manifest.load(path))):
+            raise UserError(f"{output} already holds other data ({path.name}): choose another folder, or empty it")
+
+
+class _Distinct:
+    """Passes on the samples whose inputs are not in `seen`, and counts the others in `report`.
+
+    Attributes:
+        digests: of the inputs that were passed on.
+    """
+
+    def __init__(self, split: str, samples: Iterable[Mapping[str, Any]], seen: set[bytes], report: dict[str, Any]):
+        self.report, self.digests = report, set()
+        self._split, self._samples, self._seen = split, samples, seen
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for sample in self._samples:
+            digest = _digest(sample)
+            if digest in self._seen:
+                self.report["left_out"] += 1
+                continue
+            self.digests.add(digest)
+            yield sample
+        if not self.digests:
+            left_out = f" ({self.report['left_out']} stand in another split)" if self.report["left_out"] else ""
+            raise UserError(f"nothing is left for the split {self._split}{left_out}: give more samples, or other files")
+
+
+def _digest(sample: Mapping[str, Any]) -> bytes:
+    """Of a sample without its labels."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(name for name in sample if name not in _ANSWERS):
+        value = np.asarray(sample[name])
+        digest.update(f"{name} {value.shape} ".encode())
+        digest.update(value.astype(np.float64 if value.dtype.kind == "f" else np.int64).tobytes())
+    return digest.digest()
