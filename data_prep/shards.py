@@ -37,6 +37,11 @@ def _arrow_type(column: Mapping[str, Any]) -> pa.DataType:
     return arrow_type
 
 
+def _plain(value: Any) -> Any:
+    """Arrow takes arrays of one axis only."""
+    return value.tolist() if getattr(value, "ndim", 1) > 1 else value
+
+
 class ShardFile:
     """One Parquet file of samples; it appears under its name when `close` finds it complete."""
 
@@ -93,7 +98,8 @@ class ShardFile:
     def _flush(self) -> None:
         if self._buffer:
             arrays = [
-                pa.array([sample[column.name] for sample in self._buffer], type=column.type) for column in self.schema
+                pa.array([_plain(sample[column.name]) for sample in self._buffer], type=column.type)
+                for column in self.schema
             ]
             self._writer.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
             self._buffer = []
