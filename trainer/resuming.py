@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from longmix.data_prep.errors import UserError
+
 from . import checkpoint
 from .checkpoint import RunState
 from .configuration import RunConfiguration
@@ -22,10 +24,11 @@ def resume(
         SharedMistake: the checkpoint is of no use to this run.
     """
     best_by, now = _best_by(configuration), data.fingerprints()
-    found = world.from_first(str(checkpoint.newest(Path(configuration.run.dir)) or "") if world.is_first else None)
-    if not found:
+    run = Path(configuration.run.dir)
+    folder = world.from_first(checkpoint.newest(run) if world.is_first else None)
+    if folder is None:
+        agree(world, lambda: _refuse_damaged(run) if world.is_first else None)
         return RunState(best_by=best_by, data=now)
-    folder = Path(found)
     agree(world, lambda: refuse_foreign_names(folder) if world.is_first else None)
     state = agree(world, lambda: checkpoint.read_state(folder))
     agree(world, lambda: refuse_fewer_steps(configuration.run, configuration.optim.max_steps, state.step))
@@ -36,6 +39,15 @@ def resume(
         # Values of another metric, or over other samples, cannot be compared: the best is sought anew.
         state.best_by, state.best_step, state.best_value = best_by, None, None
     return state
+
+
+def _refuse_damaged(run: Path) -> None:
+    """Beginning anew would end in deleting them, and what can be saved of them."""
+    if checkpoint.steps(run):
+        raise UserError(
+            f"none of the checkpoints in {run / 'checkpoints'} is whole (the warnings say why): bring one back, or "
+            "delete that folder to begin anew"
+        )
 
 
 def _best_by(configuration: RunConfiguration) -> list[Any] | None:

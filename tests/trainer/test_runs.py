@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import random
+import shutil
 import signal
 
 import numpy as np
@@ -205,6 +206,20 @@ def test_the_best_checkpoint_is_kept_and_makes_the_model_and_the_test_is_read_on
     assert train(tmp_path / "run", **changes).code == 0
     assert untimed(read_metrics(tmp_path / "run")) == before
     assert (tmp_path / "run" / "model" / "README.md").read_text() == card
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_anew(train, tmp_path):
+    train(tmp_path / "run", **{"run.stop_at_step": 4})
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert len(checkpoints) == 2
+    for folder in checkpoints:
+        (folder / "state.json").unlink()
+    records = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match=r"^none of the checkpoints in .*checkpoints is whole .* to begin anew$"):
+        train(tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == records
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert train(tmp_path / "run").code == 0
 
 
 def test_an_unknown_metric_is_told_before_the_first_step(train, tmp_path):
