@@ -1,7 +1,8 @@
 """A task's folder: a data set for each split, made by one command, no sample in two of them.
 
 Test, validation and train are written in this order. A sample whose inputs stand in a split that was written before is
-left out of the later one, and counted in the manifest's report: published splits do share samples.
+left out of the later one, and counted in the manifest's report: published splits do share samples. The report of a
+classification also counts the samples of each class, which tells a reader when accuracy alone would mislead.
 """
 
 import hashlib
@@ -14,13 +15,14 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import FILE_NAME, Manifest
-from longmix.data_prep.shards import write_dataset
+from longmix.data_prep.shards import SCALAR_INT64, write_dataset
 from longmix.data_prep.state import locked
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SPLITS = (TRAIN, VALIDATION, TEST)
 _WRITTEN = (TEST, VALIDATION, TRAIN)
 _ANSWERS = ("labels",)
+_SHOWN_CLASSES = 10
 
 # Ids of tasks without a tokenizer: padding and mask are no values of the data, which begin at FIRST_VALUE.
 PADDING, MASK, FIRST_VALUE = 0, 1, 2
@@ -71,8 +73,10 @@ def write_task(
         if all((output / name / FILE_NAME).is_file() for name in splits):
             return {name: Manifest.load(output / name) for name in splits}
         seen: set[bytes] = set()
+        is_classification = columns.get("labels") == SCALAR_INT64 and manifest_fields.get("num_labels") is not None
+        classes = manifest_fields["num_labels"] if is_classification else None
         for name in (name for name in _WRITTEN if name in splits):
-            distinct = _Distinct(name, splits[name].samples(), seen, {"task": settings, "left_out": 0})
+            distinct = _Distinct(name, splits[name].samples(), seen, {"task": settings, "left_out": 0}, classes)
             if (output / name / FILE_NAME).is_file():
                 manifests[name] = Manifest.load(output / name)
                 for _ in distinct:
@@ -101,10 +105,22 @@ def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
         line = f"{split}: {', '.join(parts)}"
         if manifest.num_labels is not None:
             line += f"; {manifest.num_labels} classes"
+            line += _class_sizes(manifest)
         left_out = manifest.report.get("left_out", 0)
         if left_out:
             line += f"; {left_out:,} left out that stand in another split too"
         yield line
+
+
+def _class_sizes(manifest: Manifest) -> str:
+    """How many samples each class has, for the console; empty where the report does not tell."""
+    counts = manifest.report.get("class_counts", [])
+    if not counts:
+        return ""
+    if len(counts) > _SHOWN_CLASSES:
+        return f" of {min(counts):,} to {max(counts):,} samples"
+    names = manifest.label_names or range(len(counts))
+    return " (" + ", ".join(f"{name}: {count:,}" for name, count in zip(names, counts, strict=True)) + ")"
 
 
 def refuse_others(output: Path, is_ours: Callable[[Manifest], bool]) -> None:
@@ -124,13 +140,25 @@ def refuse_others(output: Path, is_ours: Callable[[Manifest], bool]) -> None:
 class _Distinct:
     """Passes on the samples whose inputs are not in `seen`, and counts the others in `report`.
 
+    With a number of `classes` the report also gets `class_counts`: how many of each were passed on, by label.
+
     Attributes:
         digests: of the inputs that were passed on.
     """
 
-    def __init__(self, split: str, samples: Iterable[Mapping[str, Any]], seen: set[bytes], report: dict[str, Any]):
+    def __init__(
+        self,
+        split: str,
+        samples: Iterable[Mapping[str, Any]],
+        seen: set[bytes],
+        report: dict[str, Any],
+        classes: int | None = None,
+    ):
         self.report, self.digests = report, set()
         self._split, self._samples, self._seen = split, samples, seen
+        self._counts_classes = classes is not None
+        if classes is not None:
+            report["class_counts"] = [0] * classes
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         for sample in self._samples:
@@ -139,6 +167,8 @@ class _Distinct:
                 self.report["left_out"] += 1
                 continue
             self.digests.add(digest)
+            if self._counts_classes:
+                self.report["class_counts"][int(sample["labels"])] += 1
             yield sample
         if not self.digests:
             left_out = f" ({self.report['left_out']} stand in another split)" if self.report["left_out"] else ""

@@ -41,7 +41,10 @@ def test_what_stands_in_test_or_validation_is_not_trained_on(tmp_path):
     assert rows(tmp_path / "t" / "validation") == [[6]]
     assert rows(tmp_path / "t" / "test") == [[4, 5], [7]]
     assert [made[name].report["left_out"] for name in made] == [2, 1, 0]
-    assert "train: 3 samples, 3 tokens, at most 4 each; 2 classes; 2 left out" in next(describe(made))
+    assert next(describe(made)) == (
+        "train: 3 samples, 3 tokens, at most 4 each; 2 classes (0: 0, 1: 3); 2 left out that stand in another split too"
+    )
+    assert [made[name].report["class_counts"] for name in made] == [[0, 3], [1, 0], [2, 0]]
     assert Manifest.load(tmp_path / "t" / "train") == made["train"]
 
 
