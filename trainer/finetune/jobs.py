@@ -20,13 +20,12 @@ from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest import Manifest
 
 from .. import task_metrics
+from ..pool import LAUNCH_VARIABLES
 from .encode import EncodedTask
 from .predict import predict
 
 WARMUP_SHARE = 0.06
 FEWEST_EVALUATIONS = 6
-# What places a process in a run of several: a fine-tuning run is alone, whatever launched the command.
-LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 JOB, RESULT = "job.json", "result.json"
 
 

@@ -11,10 +11,11 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.tokenizer import save_tokenizer
 
-from . import pool
+from .. import pool
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder
 from .jobs import Job, is_finished, make_job, quiet, run_job
+from .pool import run_side_by_side
 from .results import Results, TaskResult, console
 from .sources import MissingTask, load_custom, load_task
 from .tasks import FROM_MNLI_TASKS, TASKS
@@ -102,7 +103,7 @@ def _run_all(arguments: argparse.Namespace, jobs: list[Job], finished) -> int:
     if workers > 1:
         where = f"GPUs {', '.join(gpus)}" if gpus else "the CPU"
         _say(f"{len(jobs)} runs, {workers} side by side on {where}")
-        return pool.run_side_by_side(jobs, workers, gpus, finished)
+        return run_side_by_side(jobs, workers, gpus, finished)
     for job in jobs:
         _say(f"running {job.name}")
         code = run_job(job)
