@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.task_folder import TEST
 
 from .configuration import RunConfiguration
 from .dataset import ShardedDataset
@@ -49,7 +50,8 @@ def open_data(configuration: RunConfiguration) -> RunData:
     """Open every data set of a run.
 
     Raises:
-        UserError: a data set is missing or incomplete, or two differ in vocabulary, tokenizer or labels.
+        UserError: a data set is missing or incomplete, two differ in vocabulary, tokenizer or labels, or a checkpoint
+            would be chosen on the test set.
     """
     section = configuration.data
     sources = section.sources()
@@ -62,6 +64,8 @@ def open_data(configuration: RunConfiguration) -> RunData:
     for path, dataset in opened.items():
         with mistakes:
             _refuse_other_kind(path, dataset.manifest, *next(iter(opened.items())))
+    with mistakes:
+        _refuse_selection_on_test(configuration, opened)
     mistakes.tell()
     train = [opened[source.path] for source in sources]
     order = RunOrder(
@@ -71,6 +75,31 @@ def open_data(configuration: RunConfiguration) -> RunData:
         configuration.run.seed,
     )
     return RunData(train, order, opened.get(section.eval), opened.get(section.test))
+
+
+def _refuse_selection_on_test(configuration: RunConfiguration, opened: dict[str, ShardedDataset]) -> None:
+    """What chooses a checkpoint, or trains it, must not be what its figures are reported on."""
+    section = configuration.data
+    chooses = opened.get(section.eval) if configuration.checkpoint.best is not None else None
+    if chooses is not None and chooses.manifest.split == TEST:
+        raise UserError(
+            f"data.eval is {section.eval}, a test split, on which checkpoint.best would choose: name the validation "
+            "split, and the test split as data.test"
+        )
+    if section.test not in opened:
+        return
+    held_out = _contents(opened[section.test])
+    used = {source.path: "data.train" for source in section.sources()}
+    used |= {section.eval: "data.eval"} if section.eval is not None else {}
+    for path, key in used.items():
+        if path in opened and held_out & _contents(opened[path]):
+            raise UserError(
+                f"data.test is {section.test}, which holds the samples of {key}, {path}: name another split"
+            )
+
+
+def _contents(dataset: ShardedDataset) -> set[str]:
+    return {shard["sha256"] for shard in dataset.manifest.shards}
 
 
 def _fingerprint(manifest: Manifest) -> str:

@@ -64,3 +64,17 @@ def test_an_offloaded_optimizer_that_is_compiled_is_noted(prepared, tmp_path):
     assert "compiles" in note and f'"torch_adam": true in optimizer.params of {path}' in note
     path.write_text(json.dumps({**offload, "optimizer": {"params": {"torch_adam": True}}}))
     assert run.notes(run.build(), 1) == []
+
+
+def test_a_checkpoint_is_never_chosen_on_the_test_split(prepared, data, write_data, tmp_path):
+    """Neither by its name, nor under another one: what is held out is told by its shards."""
+    best = {"checkpoint.best": {"metric": "loss", "mode": "min"}}
+    for name, split in (("test", "test"), ("copy", "validation")):
+        write_data(tmp_path / name, 12, 3, split=split)
+    test, copy = str(tmp_path / "test"), str(tmp_path / "copy")
+    assert f"data.eval is {test}, a test split" in mistakes_of(prepared, **best, **{"data.eval": test})
+    shared = {"data.eval": copy, "data.test": test}
+    assert f"holds the samples of data.eval, {copy}" in mistakes_of(prepared, **best, **shared)
+    shared = {"data.train": copy, "data.test": test}
+    assert f"holds the samples of data.train, {copy}" in mistakes_of(prepared, **best, **shared)
+    assert prepared(**best, **{"data.test": test}).data.test is not None

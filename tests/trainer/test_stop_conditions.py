@@ -128,9 +128,10 @@ def test_a_stop_in_an_evaluation_is_obeyed_there_and_made_good(train, read_metri
 
 
 def test_a_stop_while_the_test_set_is_read_leaves_it_for_the_next_start(
-    train, read_metrics, data, tmp_path, monkeypatch
+    train, read_metrics, write_data, tmp_path, monkeypatch
 ):
-    changes = {"checkpoint.best": {"metric": "loss", "mode": "min"}, "data.test": str(data / "validation")}
+    write_data(tmp_path / "test", 12, 3, split="test")
+    changes = {"checkpoint.best": {"metric": "loss", "mode": "min"}, "data.test": str(tmp_path / "test")}
     make = loop._Run._test
 
     def stopped(self, model):
