@@ -22,6 +22,7 @@ from .engine import StepResult, make_engine
 from .evaluation import evaluate
 from .exit_codes import FINISHED, INTERRUPTED
 from .model import count_parameters
+from .provenance import device_name
 from .resuming import resume
 from .run_folder import RunLock, refuse_changes, refuse_unusable, write_configuration
 from .run_log import RunLog
@@ -99,7 +100,10 @@ class _Run:
         dry_run(self.engine, self.model, self.prepared, self.world)
         state = self.state = resume(self.configuration, self.data, self.engine, self.world)
         is_first = self.world.is_first
-        agree(self.world, lambda: write_configuration(self.folder, self.configuration) if is_first else None)
+        agree(
+            self.world,
+            lambda: write_configuration(self.folder, self.configuration, self._facts()) if is_first else None,
+        )
         self.spikes = SpikeGuard(self.state, self.engine.guard, self.configuration.optim.skip_spikes)
         self.agreement = Agreement(self.engine, self.model, self.data.order, self.configuration, self.world, self.state)
         self.log = RunLog(
@@ -126,6 +130,20 @@ class _Run:
                     f"{'there' if self.saver.newest.step == self.state.step else f'step {self.saver.newest.step}'}"
                 )
         return Outcome(INTERRUPTED if decision.stops else FINISHED, self.state)
+
+    def _facts(self) -> dict[str, Any]:
+        """What a report tells of a run beside its configuration."""
+        manifest, data = self.data.manifest, self.data
+        return {
+            "device": device_name(self.world.device.type),
+            "processes": self.world.size,
+            "parameters": self.parameters,
+            "data": {
+                "task": manifest.report.get("task"),
+                "sequence_length": manifest.sequence_length,
+                "fingerprints": data.fingerprints(),
+            },
+        }
 
     def _train(self, requests: StopRequests) -> Decision:
         configuration, state = self.configuration, self.state

@@ -141,8 +141,9 @@ class RunLock:
         self._file.close()
 
 
-def write_configuration(run: Path, now: RunConfiguration) -> None:
+def write_configuration(run: Path, now: RunConfiguration, facts: dict[str, Any] | None = None) -> None:
+    """Write config.yaml. `facts`: what else is to be known of the run later: device, parameters, data."""
     try:
-        write_text(run / CONFIG, configurations.dump(now, provenance()))
+        write_text(run / CONFIG, configurations.dump(now, {**provenance(), **(facts or {})}))
     except OSError as error:
         raise UserError(f"run.dir {run} cannot be written: {error.strerror}") from None

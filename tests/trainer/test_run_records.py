@@ -4,9 +4,11 @@ import json
 import subprocess
 
 import pytest
+from safetensors.torch import load_file
 from torch.utils import tensorboard
 
 from longmix.trainer import provenance
+from longmix.trainer.run_file import parse_yaml
 from longmix.trainer.run_log import RunLog
 
 
@@ -72,3 +74,15 @@ def test_local_changes_with_bytes_that_are_no_text(tmp_path):
     git("commit", "-m", "a")
     (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
     assert "+caf\N{REPLACEMENT CHARACTER}" in provenance._git(tmp_path, "diff", "HEAD")
+
+
+def test_a_run_notes_what_its_figures_are_reported_with(train, write_data, tmp_path):
+    task = {"task": "copies", "format": 1}
+    write_data(tmp_path / "train", 20, 1, report={"task": task, "left_out": 0})
+    train(tmp_path / "run", **{"data.train": str(tmp_path / "train"), "optim.max_steps": 2})
+    noted = parse_yaml((tmp_path / "run" / "config.yaml").read_text(), "config.yaml")["provenance"]
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert noted["parameters"] == sum(tensor.numel() for tensor in weights.values())
+    assert noted["processes"] == 1 and "core" in noted["device"]
+    assert (noted["data"]["task"], noted["data"]["sequence_length"]) == (task, 24)
+    assert [len(hashes) for hashes in noted["data"]["fingerprints"].values()] == [1, 1, 0]
