@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep import dna, document_classes, retrieval, text_bytes
+from longmix.data_prep import dna, document_classes, lego, listops, long_range, retrieval, text_bytes
 from longmix.data_prep.documents import FORMS
 from longmix.data_prep.packing import DOCUMENTS, ONE_PER_ROW
 from longmix.data_prep.probe import BOTH, DIRECTIONS, TASKS, ProbeSettings, prepare_probe
@@ -89,9 +89,13 @@ def add_prepare_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("--workers", type=int, metavar="N", help="processes that encode and pack (default: one per processor)")
     text.set_defaults(run=run_text)
     _add_probe(kinds)
+    long_range.add_adding_parser(kinds)
     dna.add_parser(kinds)
     document_classes.add_parser(kinds)
+    lego.add_parser(kinds)
+    listops.add_parser(kinds)
     retrieval.add_parser(kinds)
+    long_range.add_temporal_order_parser(kinds)
     text_bytes.add_parser(kinds)
     return prepare
 
