@@ -6,6 +6,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoModelForTimeSeriesPrediction,
     AutoModelForTokenClassification,
 )
 
@@ -95,6 +96,7 @@ def _register(model_type: str) -> None:
         (AutoModel, "Model"),
         (AutoModelForMaskedLM, "ForMaskedLM"),
         (AutoModelForSequenceClassification, "ForSequenceClassification"),
+        (AutoModelForTimeSeriesPrediction, "ForForecasting"),
         (AutoModelForTokenClassification, "ForTokenClassification"),
     ):
         auto_class.register(config_class, model_class(model_type, suffix))

@@ -33,6 +33,8 @@ class MixerConfig(PreTrainedConfig):
         block_style: prenorm (pre-norm residual blocks with a feed-forward layer) | paper (that of the mixer's paper).
         is_causal: a position sees only itself and what is before it; refused by mixers that cannot.
         input_channels: None: tokens; else the number C of channels of real-valued inputs `values` (B, N, C).
+        input_length: past steps that a forecast is made from; None for all other heads.
+        horizon: future steps that are forecast; None for all other heads.
         buffer_seed: random buffers are a pure function of it and of the layer.
         initializer_range: standard deviation of weights at initialisation.
         layer_norm_eps: epsilon of the layer normalisations.
@@ -62,6 +64,8 @@ class MixerConfig(PreTrainedConfig):
     block_style: str = "prenorm"
     is_causal: bool = False
     input_channels: int | None = None
+    input_length: int | None = None
+    horizon: int | None = None
     buffer_seed: int = 0
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-5
@@ -133,6 +137,14 @@ class MixerConfig(PreTrainedConfig):
             )
         if self.input_channels is not None:
             self.require("input_channels", self.input_channels >= 1, "null (tokens) or at least 1")
+        if self.horizon is not None:
+            self.require("horizon", self.horizon >= 1, "null or at least 1")
+        if self.input_length is not None:
+            self.require(
+                "input_length",
+                2 <= self.input_length <= self.max_position_embeddings,
+                f"null or 2 .. max_position_embeddings ({self.max_position_embeddings})",
+            )
         if self.is_causal and self.not_causal_because:
             self.require("is_causal", False, f"false for {self.model_type}, because {self.not_causal_because}")
 

@@ -25,7 +25,7 @@ class MixerHeadOutput(ModelOutput):
         loss: scalar, when labels are given; in training mode with its share of the auxiliary loss
             (config.auxiliary_loss_weight).
         logits: language models: (labelled, V) in row-major order when labels are given, else (B, N, V);
-            classification of sequences and pairs: (B, labels); of tokens: (B, N, labels).
+            classification of sequences and pairs: (B, labels); of tokens: (B, N, labels); forecasts: (B, horizon, C).
         hidden_states: see MixerModelOutput; None for pairs.
         auxiliary_loss: see MixerModelOutput.
         task_loss: the loss without its share of the auxiliary loss, detached, where it has one.

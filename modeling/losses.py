@@ -55,6 +55,17 @@ def sequence_loss(
     return losses.mean(1).sum() / _divisor(num_items_in_batch, losses, len(losses))
 
 
+def forecasting_loss(
+    forecast: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None = None
+) -> torch.Tensor:
+    """Mean squared errors of forecasts (B, horizon, C), summed over the samples and divided.
+
+    The divisor is num_items_in_batch, or the number of samples.
+    """
+    errors = (forecast - labels.to(forecast.dtype)).square().mean((1, 2))
+    return errors.sum() / _divisor(num_items_in_batch, errors, len(errors))
+
+
 def check_labels(labels: torch.Tensor, shape: torch.Size) -> None:
     """Raise ValueError unless labels have `shape`, that of what they are labels for."""
     if labels.shape != shape:

@@ -90,6 +90,8 @@ def _auto_classes(config: transformers.PreTrainedConfig) -> dict[str, type]:
             found[name] = mapping[type(config)]
     if config.not_causal_because is not None:
         del found["AutoModelForCausalLM"]  # it only says why there is none
+    if config.horizon is None:
+        del found["AutoModelForTimeSeriesPrediction"]  # it needs what only a model that forecasts has
     return found
 
 

@@ -3,6 +3,7 @@
 from .configuration_converter import ConverterConfig
 from .modeling_converter import (
     Converter,
+    ConverterForForecasting,
     ConverterForMaskedLM,
     ConverterForSequenceClassification,
     ConverterForSequencePairClassification,
@@ -13,6 +14,7 @@ from .modeling_converter import (
 __all__ = [
     "Converter",
     "ConverterConfig",
+    "ConverterForForecasting",
     "ConverterForMaskedLM",
     "ConverterForSequenceClassification",
     "ConverterForSequencePairClassification",

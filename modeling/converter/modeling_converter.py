@@ -15,6 +15,7 @@ from longmix.kernels import ops
 from longmix.kernels.documents import document_begins, document_starts
 
 from ..block import Mixer, buffer_generator
+from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForMaskedLM,
     MixerForSequenceClassification,
@@ -270,5 +271,11 @@ class ConverterForTokenClassification(ConverterPreTrainedModel, MixerForTokenCla
 
 class ConverterForSequencePairClassification(ConverterPreTrainedModel, MixerForSequencePairClassification):
     """See MixerForSequencePairClassification."""
+
+    encoder_class = ConverterModel
+
+
+class ConverterForForecasting(ConverterPreTrainedModel, MixerForForecasting):
+    """See MixerForForecasting."""
 
     encoder_class = ConverterModel

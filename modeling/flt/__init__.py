@@ -4,6 +4,7 @@ from .configuration_flt import FLTConfig
 from .modeling_flt import (
     FLT,
     FLTForCausalLM,
+    FLTForForecasting,
     FLTForMaskedLM,
     FLTForSequenceClassification,
     FLTForSequencePairClassification,
@@ -15,6 +16,7 @@ __all__ = [
     "FLT",
     "FLTConfig",
     "FLTForCausalLM",
+    "FLTForForecasting",
     "FLTForMaskedLM",
     "FLTForSequenceClassification",
     "FLTForSequencePairClassification",

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..block import Mixer, PostNormBlock
+from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForCausalLM,
     MixerForMaskedLM,
@@ -111,5 +112,11 @@ class FLTForSequencePairClassification(FLTPreTrainedModel, MixerForSequencePairC
 
 class FLTForTokenClassification(FLTPreTrainedModel, MixerForTokenClassification):
     """See MixerForTokenClassification."""
+
+    encoder_class = FLTModel
+
+
+class FLTForForecasting(FLTPreTrainedModel, MixerForForecasting):
+    """See MixerForForecasting."""
 
     encoder_class = FLTModel

@@ -13,6 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from longmix.kernels import ops
 
 from ..block import Mixer
+from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForCausalLM,
     MixerForMaskedLM,
@@ -186,5 +187,11 @@ class ParamixerForSequencePairClassification(ParamixerPreTrainedModel, MixerForS
 
 class ParamixerForTokenClassification(ParamixerPreTrainedModel, MixerForTokenClassification):
     """See MixerForTokenClassification."""
+
+    encoder_class = ParamixerModel
+
+
+class ParamixerForForecasting(ParamixerPreTrainedModel, MixerForForecasting):
+    """See MixerForForecasting."""
 
     encoder_class = ParamixerModel

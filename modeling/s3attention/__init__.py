@@ -3,6 +3,7 @@
 from .configuration_s3attention import S3AttentionConfig
 from .modeling_s3attention import (
     S3Attention,
+    S3AttentionForForecasting,
     S3AttentionForMaskedLM,
     S3AttentionForSequenceClassification,
     S3AttentionForSequencePairClassification,
@@ -13,6 +14,7 @@ from .modeling_s3attention import (
 __all__ = [
     "S3Attention",
     "S3AttentionConfig",
+    "S3AttentionForForecasting",
     "S3AttentionForMaskedLM",
     "S3AttentionForSequenceClassification",
     "S3AttentionForSequencePairClassification",

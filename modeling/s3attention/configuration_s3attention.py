@@ -19,6 +19,8 @@ class S3AttentionConfig(MixerConfig):
         normalization: layer | batch (per position, as published), after the convolution stem.
         stem_activation: relu (paper) | elu (published code).
         attention_probs_dropout_prob: dropout of both attention weights.
+        harmonics: of the Fourier series that forecasts are read from (Algorithm 4); None: horizon, as in the published
+            code, which is all of them wherever 2 * horizon + 1 reaches input_length.
     """
 
     model_type = "s3attention"
@@ -33,6 +35,7 @@ class S3AttentionConfig(MixerConfig):
     normalization: str = "layer"
     stem_activation: str = "relu"
     attention_probs_dropout_prob: float = 0.0
+    harmonics: int | None = None
 
     def fill_defaults(self) -> None:
         """See MixerConfig."""
@@ -70,3 +73,4 @@ class S3AttentionConfig(MixerConfig):
         self.require_one_of("normalization", NORMALIZATIONS)
         self.require_one_of("stem_activation", STEM_ACTIVATIONS)
         self.require("attention_probs_dropout_prob", 0 <= self.attention_probs_dropout_prob < 1, "0 <= probability < 1")
+        self.require("harmonics", self.harmonics is None or self.harmonics >= 0, "null or at least 0")

@@ -13,6 +13,7 @@ from transformers import initialization as init
 from longmix.kernels import ops
 
 from ..block import BarePreNormBlock, Mixer, buffer_generator
+from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForMaskedLM,
     MixerForSequenceClassification,
@@ -23,6 +24,7 @@ from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .batch_norm import MaskedBatchNorm
 from .configuration_s3attention import S3AttentionConfig
+from .fourier_extrapolation import FourierExtrapolation
 
 # Landmarks are stored as whole multiples of 2^-32: integers survive every change of floating dtype.
 FRACTION_BITS = 32
@@ -268,3 +270,10 @@ class S3AttentionForSequencePairClassification(S3AttentionPreTrainedModel, Mixer
     """See MixerForSequencePairClassification."""
 
     encoder_class = S3AttentionModel
+
+
+class S3AttentionForForecasting(S3AttentionPreTrainedModel, MixerForForecasting):
+    """See MixerForForecasting; forecasts are read from the Fourier series of what comes out (Algorithms 3 and 4)."""
+
+    encoder_class = S3AttentionModel
+    decoder_class = FourierExtrapolation

@@ -4,6 +4,7 @@ from .configuration_transformer import TransformerConfig
 from .modeling_transformer import (
     SoftmaxMixer,
     TransformerForCausalLM,
+    TransformerForForecasting,
     TransformerForMaskedLM,
     TransformerForSequenceClassification,
     TransformerForSequencePairClassification,
@@ -15,6 +16,7 @@ __all__ = [
     "SoftmaxMixer",
     "TransformerConfig",
     "TransformerForCausalLM",
+    "TransformerForForecasting",
     "TransformerForMaskedLM",
     "TransformerForSequenceClassification",
     "TransformerForSequencePairClassification",

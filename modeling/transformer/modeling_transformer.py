@@ -4,6 +4,7 @@ import torch
 
 from ..attention import SoftmaxAttention
 from ..block import Mixer, PostNormBlock
+from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForCausalLM,
     MixerForMaskedLM,
@@ -91,5 +92,11 @@ class TransformerForSequencePairClassification(TransformerPreTrainedModel, Mixer
 
 class TransformerForCausalLM(TransformerPreTrainedModel, MixerForCausalLM):
     """See MixerForCausalLM."""
+
+    encoder_class = TransformerModel
+
+
+class TransformerForForecasting(TransformerPreTrainedModel, MixerForForecasting):
+    """See MixerForForecasting."""
 
     encoder_class = TransformerModel

@@ -3,6 +3,7 @@
 from .configuration_wavspa import WavSpAConfig
 from .modeling_wavspa import (
     WavSpA,
+    WavSpAForForecasting,
     WavSpAForMaskedLM,
     WavSpAForSequenceClassification,
     WavSpAForSequencePairClassification,
@@ -13,6 +14,7 @@ from .modeling_wavspa import (
 __all__ = [
     "WavSpA",
     "WavSpAConfig",
+    "WavSpAForForecasting",
     "WavSpAForMaskedLM",
     "WavSpAForSequenceClassification",
     "WavSpAForSequencePairClassification",

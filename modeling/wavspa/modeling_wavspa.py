@@ -12,6 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ..attention import make_attention
 from ..block import FeedForward, Mixer
+from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForMaskedLM,
     MixerForSequenceClassification,
@@ -158,5 +159,11 @@ class WavSpAForTokenClassification(WavSpAPreTrainedModel, MixerForTokenClassific
 
 class WavSpAForSequencePairClassification(WavSpAPreTrainedModel, MixerForSequencePairClassification):
     """See MixerForSequencePairClassification."""
+
+    encoder_class = WavSpAModel
+
+
+class WavSpAForForecasting(WavSpAPreTrainedModel, MixerForForecasting):
+    """See MixerForForecasting."""
 
     encoder_class = WavSpAModel

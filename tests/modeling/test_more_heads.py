@@ -63,7 +63,9 @@ def test_a_causal_model_generates(model_type, make_model, batch):
 @pytest.mark.parametrize("model_type", ENCODERS)
 def test_encoders_have_no_causal_model(model_type, make_config):
     reason = make_config(model_type).not_causal_because
-    with pytest.raises(ValueError, match=rf"{model_type} has no 'ForCausalLM', because {reason}; allowed: ForMaskedLM"):
+    with pytest.raises(
+        ValueError, match=rf"{model_type} has no 'ForCausalLM', because {reason}; allowed: ForForecasting, ForMaskedLM"
+    ):
         model_class(model_type, "ForCausalLM")
     with pytest.raises(ValueError, match=f"{model_type} has no causal language model, because {reason}"):
         AutoModelForCausalLM.from_config(make_config(model_type))
@@ -161,7 +163,7 @@ def test_loading_by_architecture_needs_one(make_config, make_model, tmp_path):
     make_model("converter").save_pretrained(tmp_path / "sub")
     assert type(load_pretrained(tmp_path, subfolder="sub")) is model_class("converter", "Model")
     for suffix in ("", "Block"):
-        with pytest.raises(ValueError, match=f"converter has no '{suffix}'; allowed: ForMaskedLM"):
+        with pytest.raises(ValueError, match=f"converter has no '{suffix}'; allowed: ForForecasting, ForMaskedLM"):
             model_class("converter", suffix)
 
 
