@@ -69,7 +69,8 @@ class BlockSpool:
             figures = json.loads(self.path.with_suffix(".json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        return figures if figures["digest"] == self.digest else None
+        # An older longmix counted no words.
+        return figures if figures["digest"] == self.digest and "words" in figures else None
 
     @property
     def digest(self) -> str:
@@ -107,13 +108,13 @@ def _leave_with_parent() -> None:
 def pack_block(path: str, digest: str) -> dict[str, Any]:
     """Encode and pack the spooled documents of one block into `path.parquet`; then write its figures to `path.json`.
 
-    Figures: documents, empty_documents (no token left of them), bytes, document_tokens, unknown_tokens, samples,
-    tokens (with special tokens).
+    Figures: documents, empty_documents (no token left of them), bytes, words (between white space, of documents that
+    have tokens), document_tokens, unknown_tokens, samples, tokens (with special tokens).
     """
     target = Path(path)
     settings: BlockSettings = _worker["settings"]
     figures = dict.fromkeys(
-        ("documents", "empty_documents", "bytes", "document_tokens", "unknown_tokens", "samples", "tokens"), 0
+        ("documents", "empty_documents", "bytes", "words", "document_tokens", "unknown_tokens", "samples", "tokens"), 0
     )
     packer = Packer(settings.sequence_length, settings.cls_id, settings.sep_id, settings.packing)
     file = ShardFile(target.with_suffix(".parquet"), COLUMNS)
@@ -123,6 +124,7 @@ def pack_block(path: str, digest: str) -> dict[str, Any]:
                 figures["documents"] += 1
                 figures["empty_documents"] += not ids
                 figures["bytes"] += len(text.encode())
+                figures["words"] += len(text.split()) if ids else 0
                 figures["document_tokens"] += len(ids)
                 if settings.unknown_id is not None:
                     figures["unknown_tokens"] += ids.count(settings.unknown_id)

@@ -22,9 +22,10 @@ class Manifest:
 
     `columns` names each Parquet column, which has the name of the model's forward argument: `{"dtype": "int32",
     "shape": [null]}` is a ragged list, `"shape": []` a scalar; shapes leave out the batch axis. `tokens` counts the
-    valid tokens of all samples, special tokens included. `tokenizer` is `{"path", "sha256"}` with the folder relative
-    to the manifest, or None. `shards` is a list of `{"file", "samples", "bytes", "sha256"}` in the order of the
-    sample index. Fields that make no sense for a data set are None.
+    valid tokens of all samples, special tokens included, or their positions where they hold real values; `words` those
+    of the text that the tokens were made of, between white space. `tokenizer` is `{"path", "sha256"}` with the folder
+    relative to the manifest, or None. `shards` is a list of `{"file", "samples", "bytes", "sha256"}` in the order of
+    the sample index. Fields that make no sense for a data set are None.
     """
 
     split: str
@@ -32,6 +33,7 @@ class Manifest:
     columns: dict[str, dict[str, Any]]
     samples: int | None = None
     tokens: int | None = None
+    words: int | None = None
     vocab_size: int | None = None
     pad_token_id: int | None = None
     mask_token_id: int | None = None

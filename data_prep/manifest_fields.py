@@ -31,6 +31,7 @@ def _mistakes(values: dict[str, Any]) -> Iterator[str]:
     for name, least, most in (
         ("samples", 0, LARGEST_COUNT),
         ("tokens", 0, LARGEST_COUNT),
+        ("words", 0, LARGEST_COUNT),
         ("vocab_size", 1, LARGEST_SIZE),
         ("sequence_length", 1, LARGEST_SIZE),
         ("num_labels", 1, LARGEST_SIZE),

@@ -24,6 +24,9 @@ LIST_INT32 = {"dtype": "int32", "shape": [None]}
 SCALAR_INT64 = {"dtype": "int64", "shape": []}
 SCALAR_FLOAT32 = {"dtype": "float32", "shape": []}
 
+# Columns whose entries are a sample's tokens, or positions.
+_COUNTED = ("input_ids", "input_ids_b", "values", "values_b")
+
 
 def arrow_schema(columns: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
     """The Arrow schema of a manifest's `columns`: an axis of size None is ragged, a number is a fixed size."""
@@ -255,7 +258,7 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 
 class _Counter:
-    """Passes samples on and counts them and their tokens (None without any column of token ids)."""
+    """Passes samples on and counts them and their tokens or, of real values, positions (None without any of these)."""
 
     def __init__(self, samples: Iterable[Mapping[str, Any]]) -> None:
         self.source = samples
@@ -265,7 +268,7 @@ class _Counter:
     def __iter__(self):
         for sample in self.source:
             self.samples += 1
-            for name in ("input_ids", "input_ids_b"):
+            for name in _COUNTED:
                 if name in sample:
                     self.tokens = (self.tokens or 0) + len(sample[name])
             yield sample

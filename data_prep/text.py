@@ -235,6 +235,7 @@ class _Job:
                     split_rule=SPLIT_RULE.format(threshold=self.look.threshold),
                     samples=totals[split]["samples"],
                     tokens=totals[split]["tokens"],
+                    words=totals[split]["words"],
                     columns=blocks.COLUMNS,
                     vocab_size=len(self.tokenizer),
                     pad_token_id=self.ids["pad"],
@@ -285,7 +286,7 @@ class _Inline(Executor):
 
 
 def _sum(figures: list[dict[str, Any]]) -> dict[str, int]:
-    names = ("documents", "empty_documents", "bytes", "document_tokens", "unknown_tokens", "samples", "tokens")
+    names = ("documents", "empty_documents", "bytes", "words", "document_tokens", "unknown_tokens", "samples", "tokens")
     return {name: sum(block[name] for block in figures) for name in names}
 
 

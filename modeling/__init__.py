@@ -11,6 +11,7 @@ from transformers import (
 )
 
 from . import converter, flt, paramixer, s3attention, transformer, wavspa
+from .auto import AutoModelForSequencePairClassification
 from .block import Mixer
 from .configuration import MixerConfig
 from .model import MixerModel, MixerPreTrainedModel
@@ -31,6 +32,7 @@ HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "re
 __all__ = [
     "CLASS_PREFIXES",
     "MODEL_TYPES",
+    "AutoModelForSequencePairClassification",
     "Mixer",
     "MixerConfig",
     "MixerModel",
@@ -96,6 +98,7 @@ def _register(model_type: str) -> None:
         (AutoModel, "Model"),
         (AutoModelForMaskedLM, "ForMaskedLM"),
         (AutoModelForSequenceClassification, "ForSequenceClassification"),
+        (AutoModelForSequencePairClassification, "ForSequencePairClassification"),
         (AutoModelForTimeSeriesPrediction, "ForForecasting"),
         (AutoModelForTokenClassification, "ForTokenClassification"),
     ):

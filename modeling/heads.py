@@ -259,8 +259,8 @@ class MixerForSequenceClassification(MixerClassifier):
 class MixerForSequencePairClassification(MixerPreTrainedModel):
     """Two sequences encoded separately, u and v pooled, and a classifier of [u, v, u * v, u - v].
 
-    Labels are (B,) int64 classes, or (B,) or (B, labels) float targets; see `losses.sequence_loss`. No Auto class of
-    transformers exists for it: `longmix.modeling.load_pretrained` finds it by the name in config.architectures.
+    Labels are (B,) int64 classes, or (B,) or (B, labels) float targets; see `losses.sequence_loss`. transformers
+    has no Auto class for it: longmix.modeling.AutoModelForSequencePairClassification is ours.
     """
 
     encoder_class: ClassVar[type[MixerModel]]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from .collate import TOKEN_IDS
 from .configuration import RunConfiguration
 from .deepspeed_config import read, stage_of
 from .model import build_on_meta, count_parameters
@@ -28,6 +29,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
     batch, optim, data = configuration.batch, configuration.optim, prepared.data
     samples = sum(len(dataset) for dataset in data.train)
     tokens = optim.max_steps * batch.samples * data.tokens_per_sample
+    unit = "tokens" if TOKEN_IDS in data.manifest.columns else "positions"
     stage = None if configuration.deepspeed is None else stage_of(read(configuration.deepspeed))
     engine = "Accelerate" if stage is None else f"DeepSpeed, ZeRO stage {stage}"
     states = state_bytes(parameters, prepared.precision, stage, processes)
@@ -39,7 +41,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
             "model",
             f"{prepared.model_configuration.model_type}, {parameters:,} parameters ({outside:,} outside embeddings)",
         ),
-        ("data", f"{samples:,} samples, {data.tokens_per_sample:,.0f} tokens each on average"),
+        ("data", f"{samples:,} samples, {data.tokens_per_sample:,.0f} {unit} each on average"),
         (
             "batch",
             f"{batch.samples} samples = {processes} processes x {batch.samples // batch.micro_batch // processes} "
@@ -53,7 +55,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
         ),
         (
             "steps",
-            f"{optim.max_steps:,} = {optim.max_steps * batch.samples / samples:.2f} epochs, {tokens:,.0f} tokens",
+            f"{optim.max_steps:,} = {optim.max_steps * batch.samples / samples:.2f} epochs, {tokens:,.0f} {unit}",
         ),
         ("run folder", configuration.run.dir),
     ]
@@ -82,6 +84,6 @@ def activation_bytes(config, micro_batch: int, tokens: float, configuration: Run
     inner = getattr(config, "intermediate_size", 4 * width)
     layers = getattr(config, "num_hidden_layers", 0)
     vectors = width if configuration.run.gradient_checkpointing else 16 * width + 3 * inner
-    labelled = configuration.objective.mask_probability if configuration.objective.name == "mlm" else 0
+    labelled = {"mlm": configuration.objective.mask_probability, "clm": 1}.get(configuration.objective.name, 0)
     logits = 2 * labelled * getattr(config, "vocab_size", 0)
     return 4 * micro_batch * tokens * (layers * vectors + logits)

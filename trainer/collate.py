@@ -5,8 +5,26 @@ from typing import Any
 import numpy as np
 import torch
 
-# Columns that the loader pads, and with what; None stands for the data set's own pad token.
-_PADDING = {"input_ids": None, "token_type_ids": 0, "labels": -100}
+TOKEN_IDS, VALUES = "input_ids", "values"
+# What ends the names of the columns of a pair's second sequence, and of its mask.
+SECOND = "_b"
+# Columns that are padded with something else than zeros; None stands for the data set's own pad token.
+_PADDING = {TOKEN_IDS: None, "labels": -100}
+
+
+def length_of(sample: dict[str, Any], suffix: str = "") -> int:
+    """Positions of a sample's sequence (of its second one with SECOND): tokens, or vectors of real values."""
+    return len(sample[TOKEN_IDS + suffix] if TOKEN_IDS + suffix in sample else sample[VALUES + suffix])
+
+
+def is_pair(sample: dict[str, Any]) -> bool:
+    """Whether a sample, or a data set's columns, have a second sequence."""
+    return TOKEN_IDS + SECOND in sample or VALUES + SECOND in sample
+
+
+def count_positions(sample: dict[str, Any]) -> int:
+    """Positions of all sequences of a sample."""
+    return length_of(sample) + (length_of(sample, SECOND) if is_pair(sample) else 0)
 
 
 def collate(samples: list[dict[str, Any]], pad_token_id: int | None) -> dict[str, torch.Tensor]:
@@ -17,28 +35,36 @@ def collate(samples: list[dict[str, Any]], pad_token_id: int | None) -> dict[str
         pad_token_id: fills `input_ids` past a sample's end.
 
     Returns:
-        `input_ids` and other ragged columns (B, N) int64, scalar columns (B,); `attention_mask` (B, N) int64 unless
-        every sample has length N; `document_ids` (B, N) int64 (0, 1, ... in each row) where the samples have
-        `document_starts`.
+        `input_ids` and other ragged columns (B, N) int64, `values` (B, N, C) and `coordinates` (B, N, l) float32,
+        scalar columns (B,); `attention_mask` (B, N) int64 unless every sample has length N; `document_ids` (B, N) int64
+        (0, 1, ... in each row) where the samples have `document_starts`. Columns of a pair's second sequence end with
+        `_b` and have a length N' and a mask `attention_mask_b` of their own.
     """
-    lengths = np.asarray([len(sample["input_ids"]) for sample in samples])
-    longest = int(lengths.max())
+    suffixes = ("", SECOND) if is_pair(samples[0]) else ("",)
+    lengths = {suffix: np.asarray([length_of(sample, suffix) for sample in samples]) for suffix in suffixes}
     batch = {}
-    for name in samples[0]:
+    for name, first in samples[0].items():
+        suffix = SECOND if name.endswith(SECOND) else ""
+        longest = int(lengths[suffix].max())
         if name == "document_starts":
             batch["document_ids"] = _document_ids(samples, longest)
-        elif np.ndim(samples[0][name]) == 0:
+        elif np.ndim(first) == 0:
             batch[name] = torch.from_numpy(np.asarray([sample[name] for sample in samples]))
         else:
-            fill = _PADDING.get(name, 0)
+            fill = _PADDING.get(name.removesuffix(SECOND), 0)
             fill = pad_token_id if fill is None else fill
-            assert fill is not None or (lengths == longest).all()
-            padded = np.full((len(samples), longest), 0 if fill is None else fill, dtype=np.int64)
+            assert fill is not None or (lengths[suffix] == longest).all()
+            dtype = np.float32 if np.asarray(first).dtype.kind == "f" else np.int64
+            shape = (len(samples), longest, *np.shape(first)[1:])
+            padded = np.full(shape, 0 if fill is None else fill, dtype=dtype)
             for row, sample in zip(padded, samples, strict=True):
                 row[: len(sample[name])] = sample[name]
             batch[name] = torch.from_numpy(padded)
-    if (lengths != longest).any():
-        batch["attention_mask"] = torch.from_numpy((np.arange(longest) < lengths[:, None]).astype(np.int64))
+    for suffix in suffixes:
+        longest = lengths[suffix].max()
+        if (lengths[suffix] != longest).any():
+            mask = np.arange(longest) < lengths[suffix][:, None]
+            batch[f"attention_mask{suffix}"] = torch.from_numpy(mask.astype(np.int64))
     return batch
 
 

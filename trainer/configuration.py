@@ -21,10 +21,14 @@ from .sections import Mistake, build, nearest
 # The figures of an evaluation by objective: what checkpoint.best.metric can name.
 FIGURES = {
     "mlm": ("loss", "perplexity", "masked_accuracy"),
-    "classification": ("loss", "matthews", "accuracy", "f1"),
+    "clm": ("loss", "token_perplexity", "accuracy"),
+    "classification": ("loss", "matthews", "accuracy", "f1", "roc_auc"),
     "regression": ("loss", "pearson", "spearman"),
+    "pair_classification": ("loss", "matthews", "accuracy", "f1", "roc_auc"),
     "token_classification": ("loss", "accuracy"),
 }
+# Objectives whose labels are the tokens themselves: columns of labels are left alone.
+LANGUAGE_MODELS = ("mlm", "clm")
 # Fields that every configuration of transformers has, but that something else decides.
 _DECIDED_ELSEWHERE = {
     "architectures": "objective.name decides it",
@@ -76,7 +80,7 @@ class DataSection:
 
 @dataclass
 class ObjectiveSection:
-    name: Literal["mlm", "classification", "regression", "token_classification"] = "mlm"
+    name: Literal["mlm", "clm", "classification", "regression", "pair_classification", "token_classification"] = "mlm"
     mask_probability: float = 0.15
     whole_word: bool = False
 
@@ -280,11 +284,7 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
         f"is {optim.warmup_steps}, more than optim.max_steps {optim.max_steps}",
         "optim.max_steps",
     )
-    check(
-        0 < objective.mask_probability < 1,
-        "objective.mask_probability",
-        f"is {objective.mask_probability}, but must lie between 0 and 1",
-    )
+    found += [mistake for mistake in objective_mistakes(objective) if mistake[0] not in noted]
     check(
         data.partitions == "auto" or data.partitions >= 1,
         "data.partitions",
@@ -344,6 +344,14 @@ def _out_of_range(configuration: RunConfiguration, noted: set[str]) -> list[Mist
     for entry in configuration.run.allow_changes:
         known = entry in keys or any(key.startswith(f"{entry}.") for key in keys) or entry.startswith("model.")
         check(known, "run.allow_changes", f"names {entry!r}, which is no key; {nearest(entry, sorted(keys))}")
+    return found
+
+
+def objective_mistakes(objective: ObjectiveSection) -> list[Mistake]:
+    """(key, what is wrong) for every value of an objective outside its range."""
+    found: list[Mistake] = []
+    if not 0 < objective.mask_probability < 1:
+        found.append(("objective.mask_probability", f"is {objective.mask_probability}, but must lie between 0 and 1"))
     return found
 
 

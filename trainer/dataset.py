@@ -71,7 +71,7 @@ class ShardedDataset:
         return shards, indices - self._shard_starts[shards]
 
     def read(self, indices: np.ndarray) -> list[dict[str, Any]]:
-        """Samples in the order of `indices`: {column: array of its ragged length, or a number}.
+        """Samples in the order of `indices`: {column: array of its ragged length, (n,) or (n, C), or a number}.
 
         Raises:
             UserError: a shard cannot be read, or is not what the manifest says.
@@ -195,10 +195,14 @@ def _decode(table: pa.Table) -> dict[str, Column]:
         if array.null_count:
             raise ValueError(f"column {name} holds nulls")
         if pa.types.is_list(array.type):
-            values = array.flatten()
+            values, widths = array.flatten(), []
+            while pa.types.is_fixed_size_list(values.type) and not values.null_count:
+                widths.append(values.type.list_size)
+                values = values.flatten()
             if values.null_count:
                 raise ValueError(f"column {name} holds nulls")
-            columns[name] = values.to_numpy(), array.offsets.to_numpy() - array.offsets[0].as_py()
+            offsets = array.offsets.to_numpy() - array.offsets[0].as_py()
+            columns[name] = values.to_numpy().reshape(-1, *widths), offsets
         else:
             columns[name] = array.to_numpy(zero_copy_only=False), None
     return columns

@@ -17,6 +17,7 @@ import torch
 from longmix.data_prep.errors import UserError
 
 from . import deepspeed_config
+from .collate import SECOND, TOKEN_IDS, is_pair, length_of
 from .dataset import ShardedDataset
 from .distributed import SharedMistake, World, agree, is_lost_rank
 from .engine import AccelerateEngine, DeepSpeedEngine, to_device
@@ -24,7 +25,7 @@ from .objectives import Objective
 from .order import Draw
 from .run_data import RunData
 from .setup_run import Prepared
-from .shard_check import DOCUMENT_STARTS, TOKEN_IDS
+from .shard_check import DOCUMENT_STARTS
 
 # Samples that are looked at for the longest where a data set does not tell its longest.
 _LOOKED_AT = 256
@@ -145,7 +146,7 @@ class _Rehearsal:
 
 
 def largest_micro_batch(data: RunData, objective: Objective, longest: int, size: int) -> dict[str, torch.Tensor]:
-    """`size` samples of `longest` ordinary tokens, as the objective makes a batch of them; no shard is read."""
+    """`size` samples of `longest` ordinary tokens or vectors, made a batch by the objective; no shard is read."""
     manifest = data.manifest
     ordinary = sorted(set(range(manifest.vocab_size or 1)) - {*manifest.special_token_ids, manifest.pad_token_id})
     samples = [_sample(manifest.columns, ordinary or [0], longest) for _ in range(size)]
@@ -160,25 +161,29 @@ def _sample(columns: dict[str, dict[str, Any]], ordinary: list[int], length: int
     for name, column in columns.items():
         if name == DOCUMENT_STARTS:
             sample[name] = np.zeros(1, dtype=np.int64)
-        elif name.startswith(TOKEN_IDS):
+        elif name.removesuffix(SECOND) == TOKEN_IDS:
             sample[name] = np.resize(np.asarray(ordinary, dtype=np.int64), length)
+        elif len(column["shape"]) == 2:
+            sample[name] = np.linspace(-1, 1, length * column["shape"][1], dtype=np.float32).reshape(length, -1)
         else:
             sample[name] = np.zeros(length, dtype=np.int64) if column["shape"] else 0
     return sample
 
 
 def _is_ragged(dataset: ShardedDataset, longest: int) -> bool:
-    return dataset.manifest.tokens is None or dataset.manifest.tokens < len(dataset) * longest
+    sequences = 2 if is_pair(dataset.manifest.columns) else 1
+    return dataset.manifest.tokens is None or dataset.manifest.tokens < sequences * len(dataset) * longest
 
 
 def _longest(data: RunData) -> int:
-    """Tokens of the longest training sample: told by the data sets, else by their first samples."""
+    """Positions of the longest training sequence: told by the data sets, else by their first samples."""
     lengths = []
     for dataset in data.train:
         length = dataset.manifest.sequence_length
         if length is None:
             first = dataset.read(np.arange(min(len(dataset), _LOOKED_AT)))
-            length = max(len(sample[TOKEN_IDS]) for sample in first)
+            suffixes = ("", SECOND) if is_pair(first[0]) else ("",)
+            length = max(length_of(sample, suffix) for sample in first for suffix in suffixes)
         lengths.append(length)
     return max(lengths)
 

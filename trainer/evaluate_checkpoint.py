@@ -6,19 +6,28 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.tokenizer import load_tokenizer
 
 from . import distributed
-from .configuration import ObjectiveSection
+from .configuration import LANGUAGE_MODELS, ObjectiveSection
 from .data_tokenizer import tokenizer_folder
 from .dataset import ShardedDataset
 from .evaluation import evaluate
 from .loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
+from .model_folder import read_objective
 from .objectives import make_objective
+from .setup_run import tokenizer_loader
+
+_OBJECTIVES_OF_HEADS = {
+    "ForSequenceClassification": "classification",
+    "ForSequencePairClassification": "pair_classification",
+    "ForTokenClassification": "token_classification",
+    "ForCausalLM": "clm",
+    "LMHeadModel": "clm",
+}
 
 
 def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -> str:
-    """Loss and accuracy of `checkpoint` on the data set folder `data`, as lines of text.
+    """Figures of the objective that `checkpoint` was trained with on the data set folder `data`, as lines of text.
 
     Raises:
         UserError: the checkpoint or the data set cannot be read, or they do not belong together.
@@ -27,14 +36,13 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     dataset = ShardedDataset(data)
     folder = tokenizer_folder(data, dataset.manifest)
     _check_vocabulary(checkpoint, config, data, dataset, folder)
-    if (dataset.manifest.num_labels or 0) > config.num_labels:
+    section = read_objective(checkpoint) or _objective_of_head(config)
+    if section.name not in LANGUAGE_MODELS and (dataset.manifest.num_labels or 0) > config.num_labels:
         raise UserError(
             f"{data} has {dataset.manifest.num_labels} labels, {checkpoint} only {config.num_labels}: "
             "it was trained for another task"
         )
-    objective = make_objective(
-        ObjectiveSection(name=_objective_name(config, dataset)), 0, dataset.manifest, lambda: load_tokenizer(folder)
-    )
+    objective = make_objective(section, 0, dataset.manifest, tokenizer_loader(folder))
     world = distributed.join()
     model = load_model(checkpoint, objective.auto_class).to(world.device)
     values = evaluate(model, dataset, objective, world, samples, micro_batch)
@@ -75,13 +83,15 @@ def fill(checkpoint: str, text: str, top: int) -> str:
     return "\n".join(lines)
 
 
-def _objective_name(config: transformers.PreTrainedConfig, dataset: ShardedDataset) -> str:
-    heads = config.architectures or []
-    if any(name.endswith("ForSequenceClassification") for name in heads):
-        return "regression" if config.problem_type == "regression" else "classification"
-    if any(name.endswith("ForTokenClassification") for name in heads):
-        return "token_classification"
-    return "mlm"
+def _objective_of_head(config: transformers.PreTrainedConfig) -> ObjectiveSection:
+    """The objective of a checkpoint that does not say it, with default settings."""
+    name = "mlm"
+    for ending, objective in _OBJECTIVES_OF_HEADS.items():
+        if any(head.endswith(ending) for head in config.architectures or []):
+            name = objective
+    if name == "classification" and config.problem_type == "regression":
+        name = "regression"
+    return ObjectiveSection(name=name)
 
 
 def _check_vocabulary(

@@ -9,6 +9,7 @@ import torch
 from .dataset import ShardedDataset
 from .distributed import World
 from .engine import to_device
+from .labelled_positions import with_word_perplexity
 from .objectives import Objective
 
 
@@ -35,7 +36,7 @@ def evaluate(
     """
     chosen = chosen_samples(len(dataset), samples)
     found = run(model, dataset, objective, world, chosen, micro_batch, interrupted)
-    return None if found is None else objective.figures(*found)
+    return None if found is None else with_word_perplexity(objective.figures(*found), dataset.manifest)
 
 
 def run(

@@ -1,5 +1,6 @@
 """Plain Hugging Face folders: config.json, model.safetensors, tokenizer, and a model card."""
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -20,7 +21,7 @@ from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
 from . import checkpoint
 from .configuration import RunConfiguration
 from .flat_code import is_flat_file
-from .model_folder import check_model_folder
+from .model_folder import OBJECTIVE, check_model_folder
 
 CARD = "README.md"
 # What a card says of a model that has no code beside it.
@@ -132,7 +133,9 @@ def write_card(
     figures: dict[str, Any],
     notes: list[str],
 ) -> None:
-    """The model card, README.md of a model folder: data, packing, steps and recipe of `state`, scores."""
+    """What a model folder says of its model: the objective in objective.json, and in README.md, the model card, data,
+    packing, steps and recipe of `state`, and scores."""
+    write_json(folder / OBJECTIVE, dataclasses.asdict(configuration.objective))
     optim, batch = configuration.optim, configuration.batch
     data = "\n".join(
         f"| {Path(source.path).name} | {source.weight:g} | {manifest.samples:,} | "

@@ -13,10 +13,13 @@ import longmix.modeling
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
-from .configuration import RunConfiguration, nearest
+from .collate import TOKEN_IDS, VALUES
+from .configuration import LANGUAGE_MODELS, RunConfiguration, nearest
 from .loading import load_config, load_model, reason
+from .shard_check import COORDINATES
 
 FROM = "from"
+_LABEL_FIELDS = ("id2label", "label2id", "num_labels", "problem_type")
 LABELS = "cannot be set: how many labels there are comes from the data; leave it out"
 # Types of transformers that number the first token's position pad_token_id + 1, as RoBERTa does.
 POSITIONS_AFTER_PADDING = (
@@ -44,6 +47,7 @@ def model_configuration(
             a model type without the head that the objective needs.
     """
     fields = {key: value for key, value in configuration.model.items() if key not in (FROM, "model_type")}
+    labels = {} if configuration.objective.name in LANGUAGE_MODELS else _labels(manifest)
     if FROM in configuration.model:
         config = _checkpoint(load_config, configuration.model[FROM])
         wanted = configuration.model.get("model_type", config.model_type)
@@ -52,14 +56,15 @@ def model_configuration(
                 f"model.model_type is {wanted}, but the checkpoint model.from is a {config.model_type}; leave it out"
             )
         _refuse_unknown(fields, type(config))
-        fields = {**_from_data(type(config), manifest, labels_only=True), **fields}
-        values = {**config.to_dict(), **fields}
+        # With labels of its own the data replaces those of the task that the checkpoint was trained for.
+        kept = {key: value for key, value in config.to_dict().items() if not labels or key not in _LABEL_FIELDS}
+        values = {**kept, **labels, **_causal_fields(type(config), auto_class, fields), **fields}
         values.pop("model_type", None)
         config = _construct(lambda: type(config)(**values))
     else:
         cls = _config_class(configuration.model["model_type"])
         _refuse_unknown(fields, cls)
-        fields = {**_from_data(cls, manifest, labels_only=False), **fields}
+        fields = {**labels, **_from_data(cls, manifest), **_causal_fields(cls, auto_class, fields), **fields}
         if _has(cls, "buffer_seed"):
             fields.setdefault("buffer_seed", configuration.run.seed)
         config = _construct(lambda: cls(**fields))
@@ -79,15 +84,28 @@ def model_configuration(
             f"model.max_position_embeddings is {positions}, but the data's samples of {manifest.sequence_length} "
             f"tokens need {needed}: raise it, or prepare the data with a smaller --sequence-length"
         )
-    if getattr(config, "input_channels", None) is not None and "input_ids" in manifest.columns:
-        raise UserError("model.input_channels is set, but the data holds tokens: leave it out")
-    if getattr(config, "coordinate_dimensions", 0):
-        raise UserError(
-            f"model.coordinate_dimensions is {config.coordinate_dimensions}, but data sets hold no coordinates: "
-            "leave it out"
-        )
+    _refuse_other_inputs(config, manifest)
     build_on_meta(config, auto_class)
     return config
+
+
+def _refuse_other_inputs(config: transformers.PreTrainedConfig, manifest: Manifest) -> None:
+    """Raise UserError unless the model reads what the data hold."""
+    channels = getattr(config, "input_channels", None)
+    if TOKEN_IDS in manifest.columns and channels is not None:
+        raise UserError("model.input_channels is set, but the data holds tokens: leave it out")
+    held = _width(manifest, VALUES)
+    if held is not None and not hasattr(config, "input_channels"):
+        raise UserError(
+            f"model.model_type {config.model_type} reads tokens, but the data holds real values; these read them: "
+            f"{', '.join(sorted(longmix.modeling.MODEL_TYPES))}"
+        )
+    if held is not None and channels != held:
+        raise UserError(f"model.input_channels is {channels}, but the data's values have {held} channels")
+    dimensions, given = getattr(config, "coordinate_dimensions", 0), _width(manifest, COORDINATES)
+    if dimensions and manifest.columns and dimensions != given:
+        found = "no coordinates" if given is None else f"coordinates of {given} dimensions"
+        raise UserError(f"model.coordinate_dimensions is {dimensions}, but the data holds {found}: leave it out")
 
 
 def build_on_meta(config: transformers.PreTrainedConfig, auto_class: type) -> transformers.PreTrainedModel:
@@ -210,7 +228,36 @@ def _positions(model_type: str, manifest: Manifest, pad_token_id: int | None) ->
     return manifest.sequence_length + max(pad_token_id or 0, 1) + 1
 
 
-def _from_data(cls: type, manifest: Manifest, labels_only: bool) -> dict[str, Any]:
+def _width(manifest: Manifest, column: str) -> int | None:
+    """C of a column of vectors (N, C); None if the data set has none."""
+    return manifest.columns[column]["shape"][-1] if column in manifest.columns else None
+
+
+def _causal_fields(cls: type, auto_class: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """What makes a model of this type causal, where the objective needs that.
+
+    Raises:
+        UserError: it cannot be, or `fields` say that it is not to be.
+    """
+    if auto_class is not transformers.AutoModelForCausalLM:
+        return {}
+    because = getattr(cls, "not_causal_because", None)
+    if because is not None:
+        able = (name for name in longmix.modeling.MODEL_TYPES if _config_class(name).not_causal_because is None)
+        raise UserError(
+            f"objective clm needs a causal model, which {cls.model_type} cannot be, because {because}; "
+            f"of ours these can: {', '.join(able)}"
+        )
+    for name in ("is_causal", "is_decoder"):
+        if _has(cls, name):
+            if fields.get(name, True) is not True:
+                raise UserError(f"model.{name} is {fields[name]!r}, but objective clm needs true: leave it out")
+            return {name: True}
+    return {}
+
+
+def _labels(manifest: Manifest) -> dict[str, Any]:
+    """The fields of a classifier or a regression for the data's labels."""
     values: dict[str, Any] = {}
     if manifest.num_labels is not None:
         names = manifest.label_names or [f"LABEL_{index}" for index in range(manifest.num_labels)]
@@ -218,12 +265,18 @@ def _from_data(cls: type, manifest: Manifest, labels_only: bool) -> dict[str, An
         values["label2id"] = {name: index for index, name in enumerate(names)}
     elif manifest.columns.get("labels", {}).get("dtype", "").startswith("float"):
         values |= {"num_labels": 1, "problem_type": "regression"}
-    if labels_only:
-        return values
+    return values
+
+
+def _from_data(cls: type, manifest: Manifest) -> dict[str, Any]:
+    """Fields of the model's inputs."""
+    values: dict[str, Any] = {}
     for name, value in (
         ("vocab_size", manifest.vocab_size),
         ("pad_token_id", manifest.pad_token_id),
         ("max_position_embeddings", _positions(cls.model_type, manifest, manifest.pad_token_id)),
+        ("input_channels", _width(manifest, VALUES)),
+        ("coordinate_dimensions", _width(manifest, COORDINATES)),
     ):
         if value is not None and _has(cls, name):
             values[name] = value

@@ -9,7 +9,12 @@ from safetensors import safe_open
 
 from longmix.data_prep.errors import UserError
 
+from .configuration import ObjectiveSection, objective_mistakes
+from .sections import Mistake, build
+
 CONFIGURATION = "config.json"
+# The objective that the model was trained with, as its run file had it.
+OBJECTIVE = "objective.json"
 # Large models have an index and several files in its place.
 _WEIGHTS = "model.safetensors"
 _INDEX = f"{_WEIGHTS}.index.json"
@@ -30,6 +35,23 @@ def check_model_folder(folder: Path) -> None:
             raise UserError(f"{path} is missing: copy the folder again")
         if is_damaged(path):
             raise UserError(f"{path} is damaged or was cut short: copy it again")
+
+
+def read_objective(source: str) -> ObjectiveSection | None:
+    """The objective that a model was trained with; None if its folder does not say, or it is a name on the hub.
+
+    Raises:
+        UserError: what the folder says is no objective.
+    """
+    path = Path(source) / OBJECTIVE
+    if not path.is_file():
+        return None
+    mistakes: list[Mistake] = []
+    section = build(ObjectiveSection, _read(path), "objective.", mistakes)
+    mistakes += objective_mistakes(section)
+    if mistakes:
+        raise UserError(f"{path}: {'; '.join(f'{key} {text}' for key, text in mistakes)}")
+    return section
 
 
 def is_damaged(path: Path) -> bool:

@@ -9,13 +9,17 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.task_folder import TEST
 
+from .collate import SECOND, TOKEN_IDS, VALUES
 from .configuration import RunConfiguration
 from .dataset import ShardedDataset
 from .mistakes import Mistakes
 from .order import RunOrder, partitions_of
+from .shard_check import COORDINATES
 
 # What data sets of one run must have in common.
 _COMMON = ("vocab_size", "pad_token_id", "mask_token_id", "num_labels", "label_names")
+# Columns that models read, in which they must agree too.
+_INPUTS = (TOKEN_IDS, VALUES, COORDINATES, TOKEN_IDS + SECOND, VALUES + SECOND, COORDINATES + SECOND)
 
 
 @dataclass
@@ -26,6 +30,10 @@ class RunData:
     order: RunOrder
     evaluation: ShardedDataset | None
     test: ShardedDataset | None
+
+    def all(self) -> list[ShardedDataset]:
+        """Every data set of the run, the first source first."""
+        return [*self.train, *(dataset for dataset in (self.evaluation, self.test) if dataset is not None)]
 
     @property
     def manifest(self) -> Manifest:
@@ -105,7 +113,8 @@ def _contents(dataset: ShardedDataset) -> set[str]:
 def _fingerprint(manifest: Manifest) -> str:
     values = dataclasses.asdict(manifest)
     values["tokenizer"] = (manifest.tokenizer or {}).get("sha256")
-    del values["report"]  # how it was made, not what it is
+    for name in ("report", "words"):  # how it was made, not what it is
+        del values[name]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -114,11 +123,20 @@ def _refuse_other_kind(path: str, manifest: Manifest, first_path: str, first: Sh
         ours, theirs = getattr(first.manifest, name), getattr(manifest, name)
         if ours != theirs:
             raise UserError(f"{path} has {name} {theirs}, but {first_path} has {ours}: prepare them together")
+    theirs, ours = _inputs(manifest), _inputs(first.manifest)
+    if theirs != ours:
+        raise UserError(f"{path} has the inputs {theirs}, but {first_path} has {ours}: prepare them together")
     if (first.manifest.tokenizer or {}).get("sha256") != (manifest.tokenizer or {}).get("sha256"):
         raise UserError(
             f"{path} was made with another tokenizer than {first_path}: "
             "prepare it with that tokenizer (longmix prepare text --tokenizer)"
         )
+
+
+def _inputs(manifest: Manifest) -> str:
+    """Names and widths of the columns that models read."""
+    shapes = {name: manifest.columns[name]["shape"] for name in _INPUTS if name in manifest.columns}
+    return ", ".join(f"{name} (N, {shape[1]})" if len(shape) == 2 else f"{name} (N)" for name, shape in shapes.items())
 
 
 def check_processes(configuration: RunConfiguration, world_size: int) -> None:

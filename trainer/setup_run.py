@@ -18,7 +18,7 @@ from .distributed import resolve_precision
 from .loading import has_other_vocabulary
 from .mistakes import Mistakes
 from .model import FROM, build_model, model_configuration
-from .objectives import AUTO_CLASSES, Objective, make_objective
+from .objectives import AUTO_CLASSES, Objective, check_data, make_objective
 from .run_data import RunData, check_processes, open_data
 
 
@@ -73,8 +73,15 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
         with mistakes:
             tokenizer = tokenizer_folder(first, manifest, configuration.data.cache)
             objective = make_objective(
-                configuration.objective, configuration.run.seed, manifest, _tokenizer_loader(tokenizer)
+                configuration.objective, configuration.run.seed, manifest, tokenizer_loader(tokenizer)
             )
+    for dataset in () if data is None else data.all()[1:]:
+        with mistakes:
+            try:
+                check_data(configuration.objective.name, dataset.manifest)
+            except UserError as error:
+                if objective is not None:  # else the first data set's mistake is told, which is likely the same
+                    raise UserError(f"{dataset.folder}: {error}") from None
     with mistakes:
         known = manifest or Manifest(split="unknown", split_rule="unknown", columns={})
         config = model_configuration(configuration, known, AUTO_CLASSES[configuration.objective.name])
@@ -99,11 +106,13 @@ def _first_manifest(configuration: RunConfiguration) -> Manifest | None:
 
 def _refuse_metric(configuration: RunConfiguration, config: transformers.PreTrainedConfig) -> None:
     best = configuration.checkpoint.best
-    if best is not None and best.metric == "f1" and config.num_labels != 2:
-        raise UserError(f"checkpoint.best.metric f1 is for two classes, and these are {config.num_labels}")
+    if best is not None and best.metric in ("f1", "roc_auc") and config.num_labels != 2:
+        raise UserError(f"checkpoint.best.metric {best.metric} is for two classes, and these are {config.num_labels}")
 
 
-def _tokenizer_loader(folder: Path | None) -> Callable[[], transformers.PreTrainedTokenizerBase]:
+def tokenizer_loader(folder: Path | None) -> Callable[[], transformers.PreTrainedTokenizerBase]:
+    """What loads the data's tokenizer once it is asked for; None: a data set without one."""
+
     def load() -> transformers.PreTrainedTokenizerBase:
         if folder is None:
             raise UserError("objective.whole_word needs a data set with a tokenizer")

@@ -10,12 +10,13 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import MAXIMUM_ROW_GROUP
 
+from .collate import SECOND, TOKEN_IDS, VALUES
 from .masking import IGNORED
 
-TOKEN_IDS = "input_ids"
+COORDINATES = "coordinates"
 DOCUMENT_STARTS = "document_starts"
 LABELS = "labels"
-# Flat values, and where each sample's begin and end among them (None for a column of one value each).
+# Values (n,), or vectors (n, C), and where each sample's begin and end among them (None: one value for each sample).
 Column = tuple[np.ndarray, np.ndarray | None]
 
 
@@ -25,11 +26,27 @@ class NotAsDescribed(ValueError):
 
 def check_columns(folder: str, manifest: Manifest) -> None:
     """Raise UserError if the columns of a data set are none that samples can be read from."""
-    if TOKEN_IDS not in manifest.columns:
-        raise UserError(f"{folder} has the columns {', '.join(manifest.columns)}, but no {TOKEN_IDS}: it is no text")
-    for name, column in manifest.columns.items():
-        if column["shape"] not in ([], [None]) or (name in (TOKEN_IDS, DOCUMENT_STARTS) and not column["shape"]):
-            raise UserError(f"{folder}: column {name} has the shape {column['shape']}, which cannot be read here")
+    columns = manifest.columns
+    given = [name for name in (TOKEN_IDS, VALUES) if name in columns]
+    if len(given) != 1:
+        found = f"both {' and '.join(given)}" if given else f"neither {TOKEN_IDS} nor {VALUES}"
+        raise UserError(f"{folder} has the columns {', '.join(columns)}: {found}, where one of them must be")
+    for name, column in columns.items():
+        first = name.removesuffix(SECOND)
+        if name.endswith(SECOND) and first not in (*given, "token_type_ids", COORDINATES):
+            raise UserError(f"{folder}: column {name} belongs to no second sequence: it has columns of {given[0]}")
+        if first in (VALUES, COORDINATES):
+            is_readable = len(column["shape"]) == 2 and column["shape"][0] is None and column["shape"][1] is not None
+            is_readable = is_readable and column["dtype"] == "float32"
+        elif first in (TOKEN_IDS, DOCUMENT_STARTS):
+            is_readable = column["shape"] == [None]
+        else:
+            is_readable = column["shape"] in ([], [None])
+        if not is_readable:
+            found = _shown_column(column["dtype"], column["shape"])
+            raise UserError(f"{folder}: column {name} is {found}, which cannot be read here")
+        if name.endswith(SECOND) and given[0] + SECOND not in columns:
+            raise UserError(f"{folder} has the column {name}, but no {given[0]}{SECOND}")
 
 
 def check_footer(metadata: pq.FileMetaData, samples: int, manifest: Manifest) -> None:
@@ -40,25 +57,29 @@ def check_footer(metadata: pq.FileMetaData, samples: int, manifest: Manifest) ->
     if largest > MAXIMUM_ROW_GROUP:
         raise NotAsDescribed(f"it has a row group of {largest} samples, more than {MAXIMUM_ROW_GROUP}")
     found = {field.name: _described(field.type) for field in metadata.schema.to_arrow_schema()}
-    expected = {name: (column["dtype"], len(column["shape"])) for name, column in manifest.columns.items()}
+    expected = {name: (column["dtype"], column["shape"]) for name, column in manifest.columns.items()}
     if found != expected:
         raise NotAsDescribed(f"it has the columns {_shown(found)}, the manifest says {_shown(expected)}")
 
 
 def check_group(columns: Mapping[str, Column], manifest: Manifest) -> None:
     """Raise NotAsDescribed unless the decoded samples of a row group fit each other and the manifest."""
-    tokens, offsets = columns[TOKEN_IDS]
-    lengths = np.diff(offsets)
-    if manifest.vocab_size is not None:
-        _check_range(TOKEN_IDS, tokens, manifest.vocab_size, "vocabulary")
-    if manifest.sequence_length is not None and lengths.max(initial=0) > manifest.sequence_length:
-        longest = int(lengths.max())
-        raise NotAsDescribed(f"a sample has {longest} tokens, the manifest says at most {manifest.sequence_length}")
+    inputs = TOKEN_IDS if TOKEN_IDS in columns else VALUES
+    lengths = {name: np.diff(columns[name][1]) for name in (inputs, inputs + SECOND) if name in columns}
+    for name, counts in lengths.items():
+        if inputs == TOKEN_IDS and manifest.vocab_size is not None:
+            _check_range(name, columns[name][0], manifest.vocab_size, "vocabulary")
+        if manifest.sequence_length is not None and counts.max(initial=0) > manifest.sequence_length:
+            found = f"{int(counts.max())} {'tokens' if inputs == TOKEN_IDS else 'positions'}"
+            raise NotAsDescribed(f"a sample has {found}, the manifest says at most {manifest.sequence_length}")
     for name, (values, starts) in columns.items():
+        beside = inputs + SECOND if name.endswith(SECOND) else inputs
         if name == DOCUMENT_STARTS:
-            _check_document_starts(values, np.diff(starts), starts, lengths)
-        elif starts is not None and not name.endswith("_b") and not np.array_equal(np.diff(starts), lengths):
-            raise NotAsDescribed(f"{name} and {TOKEN_IDS} of a sample differ in length")
+            _check_document_starts(values, np.diff(starts), starts, lengths[inputs])
+        elif starts is not None and not np.array_equal(np.diff(starts), lengths[beside]):
+            raise NotAsDescribed(f"{name} and {beside} of a sample differ in length")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise NotAsDescribed(f"{name} holds values that are not finite")
     if LABELS in columns and manifest.num_labels is not None and columns[LABELS][0].dtype.kind in "iu":
         labels = columns[LABELS][0]
         _check_range(LABELS, labels[labels != IGNORED], manifest.num_labels, "num_labels")
@@ -80,14 +101,19 @@ def _check_document_starts(values: np.ndarray, counts: np.ndarray, offsets: np.n
         raise NotAsDescribed(f"{DOCUMENT_STARTS} of a sample are not 0 and rising offsets within it")
 
 
-def _described(arrow_type: pa.DataType) -> tuple[str, int]:
-    """(dtype as a manifest writes it, axes) of a column."""
-    axes = 0
-    while pa.types.is_list(arrow_type):
-        arrow_type, axes = arrow_type.value_type, axes + 1
+def _described(arrow_type: pa.DataType) -> tuple[str, list[int | None]]:
+    """(dtype, shape) of a column as a manifest writes them."""
+    shape: list[int | None] = []
+    while pa.types.is_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type):
+        shape.append(arrow_type.list_size if pa.types.is_fixed_size_list(arrow_type) else None)
+        arrow_type = arrow_type.value_type
     names = {"float": "float32", "double": "float64", "halffloat": "float16"}
-    return names.get(str(arrow_type), str(arrow_type)), axes
+    return names.get(str(arrow_type), str(arrow_type)), shape
 
 
-def _shown(columns: dict[str, tuple[str, int]]) -> str:
-    return ", ".join(f"{name}: {dtype}{'[]' * axes}" for name, (dtype, axes) in sorted(columns.items()))
+def _shown(columns: dict[str, tuple[str, list[int | None]]]) -> str:
+    return ", ".join(f"{name}: {_shown_column(*column)}" for name, column in sorted(columns.items()))
+
+
+def _shown_column(dtype: str, shape: list[int | None]) -> str:
+    return dtype + "".join("[]" if size is None else f"[{size}]" for size in shape)

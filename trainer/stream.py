@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from .collate import count_positions
 from .dataset import ShardedDataset
 from .objectives import Objective
 from .order import Draw, RunOrder
@@ -25,7 +26,7 @@ class StepBatch:
     Attributes:
         micro_batches: tensors for the model, on the CPU.
         items: what the loss is averaged over in this share (labelled positions, or samples).
-        tokens: valid tokens in this share.
+        tokens: valid tokens in this share, or positions where the data hold real values.
         draw: the samples, in order.
     """
 
@@ -102,7 +103,7 @@ class BatchStream:
                 self.datasets[source].read([sample])[0]
                 for source, sample in zip(part.source.tolist(), part.sample.tolist(), strict=True)
             ]
-            tokens += sum(len(sample["input_ids"]) for sample in samples)
+            tokens += sum(map(count_positions, samples))
             micro_batches.append(self.objective.training_batch(samples, part))
         items = sum(self.objective.items(batch) for batch in micro_batches)
         return StepBatch(micro_batches, items, tokens, draw)

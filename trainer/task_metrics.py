@@ -1,7 +1,8 @@
 """GLUE's metrics, the score of the best constant answer, and 95 % intervals.
 
 Point values come from scikit-learn and SciPy. Nothing here returns NaN: the correlation with a constant, which is
-undefined, counts as 0.0 and is noted; F1 without a positive among predictions and labels is 0.0.
+undefined, counts as 0.0 and is noted; F1 without a positive among predictions and labels is 0.0; an undefined area
+under the ROC curve is 0.5.
 """
 
 import warnings
@@ -66,6 +67,18 @@ def _metric(name: str, labels: np.ndarray, predictions: np.ndarray, notes: list[
         compute = stats.pearsonr if name == "pearson" else stats.spearmanr
         return float(compute(labels.astype(np.float64), predictions.astype(np.float64)).statistic)
     raise ValueError(f"unknown metric {name!r}; known: {', '.join((*CLASSIFICATION_METRICS, *REGRESSION_METRICS))}")
+
+
+def roc_auc(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Area under the ROC curve of `scores` (n,) for class 1 among `labels` (n,) of 0 and 1.
+
+    It is the share of pairs of both classes in which class 1 has the higher score, ties counting half: unlike accuracy
+    it is 0.5 for any constant answer, however rare a class is. 0.5, too, where one class is missing, or a score is not
+    finite.
+    """
+    if len(np.unique(labels)) < 2 or not np.isfinite(scores).all():
+        return 0.5
+    return float(sklearn_metrics.roc_auc_score(labels, scores))
 
 
 def _constant(values: np.ndarray) -> bool:

@@ -138,16 +138,16 @@ def test_row_groups_that_would_fill_the_memory_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "sample", "message"),
     [
-        ({"labels": SCALAR_INT64}, {"labels": 1}, "has the columns labels, but no input_ids"),
+        ({"labels": SCALAR_INT64}, {"labels": 1}, "has the columns labels: neither input_ids nor values, where one of them must be"),
         (
             {"input_ids": LIST_INT32, "document_starts": SCALAR_INT64},
             {"input_ids": [1], "document_starts": 0},
-            "column document_starts has the shape []",
+            "column document_starts is int64, which cannot be read here",
         ),
         (
             {"input_ids": LIST_INT32, "values": {"dtype": "float32", "shape": [None, 2]}},
             {"input_ids": [1], "values": [[1.0, 2.0]]},
-            "column values has the shape [None, 2], which cannot be read here",
+            "has the columns input_ids, values: both input_ids and values, where one of them must be",
         ),
     ],
 )

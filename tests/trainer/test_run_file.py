@@ -209,10 +209,17 @@ def test_the_metric_of_the_best_checkpoint_must_be_one_that_the_objective_has(sm
 
 def test_the_figures_that_can_be_named_are_those_of_the_objectives():
     for name, figures in configurations.FIGURES.items():
+        pair = name == "pair_classification"
         manifest = Manifest(
             split="a",
             split_rule="b",
-            columns={"labels": {"shape": [None] if name == "token_classification" else []}},
+            columns={
+                **{column: {"dtype": "int32", "shape": [None]} for column in ("input_ids", "input_ids_b")[: 1 + pair]},
+                "labels": {
+                    "dtype": "float32" if name == "regression" else "int64",
+                    "shape": [None] if name == "token_classification" else [],
+                },
+            },
             mask_token_id=1,
             vocab_size=9,
         )

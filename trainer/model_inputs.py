@@ -1,0 +1,33 @@
+"""Which parts of a batch a model takes."""
+
+import inspect
+from typing import Any
+
+import torch
+
+
+def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    """The model inside any wrapper (DeepSpeed's engine, DDP)."""
+    while isinstance(getattr(model, "module", None), torch.nn.Module):
+        model = model.module
+    return model
+
+
+def takes(model: torch.nn.Module, name: str) -> bool:
+    """Whether the model's forward names such an argument."""
+    return name in _parameters(model)
+
+
+def accepted(model: torch.nn.Module, batch: dict[str, torch.Tensor], without: str | None = None) -> dict[str, Any]:
+    """The part of a batch that the model's forward names: document ids are left out where a model cannot use them.
+
+    Coordinates are for models with coordinate_dimensions; one with 0 of them takes indices as positions.
+    """
+    names = _parameters(model) - {without}
+    if not getattr(unwrapped(model).config, "coordinate_dimensions", 0):
+        names -= {"coordinates", "coordinates_b"}
+    return {name: value for name, value in batch.items() if name in names}
+
+
+def _parameters(model: torch.nn.Module) -> set[str]:
+    return set(inspect.signature(unwrapped(model).forward).parameters)
