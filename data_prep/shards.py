@@ -5,10 +5,11 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -40,9 +41,27 @@ def _arrow_type(column: Mapping[str, Any]) -> pa.DataType:
     return arrow_type
 
 
-def _plain(value: Any) -> Any:
-    """Arrow takes arrays of one axis only."""
-    return value.tolist() if getattr(value, "ndim", 1) > 1 else value
+def _arrow_array(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
+    """A column of these entries. Arrow takes arrays of one axis only, and lists of lists are twenty times as large."""
+    if getattr(values[0], "ndim", 1) < 2:
+        return pa.array(values, type=arrow_type)
+    return _list_array([len(value) for value in values], np.concatenate(values), arrow_type)
+
+
+def _list_array(sizes: Sequence[int], entries: np.ndarray, arrow_type: pa.DataType) -> pa.Array:
+    """Lists of these sizes, of the entries one after the other, which are numbers or lists themselves."""
+    if entries.ndim == 1:
+        inner = pa.array(entries, type=arrow_type.value_type)
+    else:
+        inner = _list_array(
+            [entries.shape[1]] * len(entries), entries.reshape(-1, *entries.shape[2:]), arrow_type.value_type
+        )
+    if pa.types.is_fixed_size_list(arrow_type):
+        if any(size != arrow_type.list_size for size in sizes):
+            raise ValueError(f"lists of {sorted(set(sizes))} entries where {arrow_type.list_size} are expected")
+        return pa.FixedSizeListArray.from_arrays(inner, type=arrow_type)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return pa.ListArray.from_arrays(offsets, inner, type=arrow_type)
 
 
 class ShardFile:
@@ -101,8 +120,7 @@ class ShardFile:
     def _flush(self) -> None:
         if self._buffer:
             arrays = [
-                pa.array([_plain(sample[column.name]) for sample in self._buffer], type=column.type)
-                for column in self.schema
+                _arrow_array([sample[column.name] for sample in self._buffer], column.type) for column in self.schema
             ]
             self._writer.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
             self._buffer = []

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -47,6 +48,30 @@ def test_fixed_and_ragged_axes(tmp_path):
     sample = {"values": [[1.0, 2.0], [3.0, 4.0]], "labels": 0.5}
     write_dataset(tmp_path / "set", [sample], columns, split="train", split_rule="all")
     assert pq.read_table(tmp_path / "set" / "shard-00000.parquet").to_pylist() == [sample]
+
+
+@pytest.mark.parametrize("shape", [[None, 2], [None, None], [None, None, 2], [3, 2]])
+def test_arrays_are_written_as_their_lists_are(tmp_path, shape):
+    columns = {"values": {"dtype": "float32", "shape": shape}}
+    lengths = [3, 3] if shape[0] == 3 else [3, 0, 1, 5]
+    arrays = [
+        np.arange(index, index + length * 2 ** (len(shape) - 1), dtype=np.float64).reshape(
+            length, *[2] * (len(shape) - 1)
+        )
+        for index, length in enumerate(lengths)
+    ]
+    for name, convert in (("arrays", np.asarray), ("lists", np.ndarray.tolist)):
+        samples = [{"values": convert(array)} for array in arrays]
+        write_dataset(tmp_path / name, samples, columns, split="train", split_rule="all")
+    found = pq.read_table(tmp_path / "arrays" / "shard-00000.parquet")
+    assert found.to_pylist() == [{"values": array.tolist()} for array in arrays]
+    assert found.equals(pq.read_table(tmp_path / "lists" / "shard-00000.parquet"))
+
+
+def test_arrays_of_another_width_are_refused(tmp_path):
+    columns = {"values": {"dtype": "float32", "shape": [None, 2]}}
+    with pytest.raises(ValueError, match=r"lists of \[3\] entries where 2 are expected"):
+        write_dataset(tmp_path / "set", [{"values": np.zeros((4, 3))}], columns, split="train", split_rule="all")
 
 
 def test_a_failing_source_leaves_the_old_data_set(tmp_path):
