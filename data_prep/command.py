@@ -5,7 +5,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep import dna, document_classes, lego, listops, long_range, retrieval, text_bytes
+from longmix.data_prep import (
+    dna,
+    document_classes,
+    image,
+    lego,
+    listops,
+    long_range,
+    patches,
+    pathfinder,
+    points,
+    retrieval,
+    text_bytes,
+)
 from longmix.data_prep.documents import FORMS
 from longmix.data_prep.packing import DOCUMENTS, ONE_PER_ROW
 from longmix.data_prep.probe import BOTH, DIRECTIONS, TASKS, ProbeSettings, prepare_probe
@@ -92,8 +104,12 @@ def add_prepare_parser(subparsers: Any) -> argparse.ArgumentParser:
     long_range.add_adding_parser(kinds)
     dna.add_parser(kinds)
     document_classes.add_parser(kinds)
+    image.add_parser(kinds)
     lego.add_parser(kinds)
     listops.add_parser(kinds)
+    patches.add_parser(kinds)
+    pathfinder.add_parser(kinds)
+    points.add_parser(kinds)
     retrieval.add_parser(kinds)
     long_range.add_temporal_order_parser(kinds)
     text_bytes.add_parser(kinds)
