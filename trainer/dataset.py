@@ -15,6 +15,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.remote import RemoteFolder, is_remote
+from longmix.data_prep.shards import arrow_schema
 
 from .configuration import CacheSection
 from .order import WINDOW_SAMPLES
@@ -148,7 +149,8 @@ class ShardedDataset:
         def read(path: Path) -> dict[str, Column]:
             # Open for this one reading: so a copy that is evicted takes no room any more.
             with pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True) as file:
-                columns = _decode(file.read_row_group(group, use_threads=False).combine_chunks())
+                table = file.read_row_group(group, use_threads=False).combine_chunks()
+            columns = _decode(table, arrow_schema(self.manifest.columns))
             check_group(columns, self.manifest)
             return columns
 
@@ -188,23 +190,23 @@ class ShardedDataset:
         return self._cache.fetch(self._remote, self.manifest.shards[shard])
 
 
-def _decode(table: pa.Table) -> dict[str, Column]:
+def _decode(table: pa.Table, schema: pa.Schema) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for name in table.column_names:
         array = table.column(name).chunk(0)
         if array.null_count:
             raise ValueError(f"column {name} holds nulls")
+        if array.type != schema.field(name).type:
+            array = array.cast(schema.field(name).type)  # files do not tell which lists have a fixed size
+        values, offsets, widths = array, None, []
         if pa.types.is_list(array.type):
-            values, widths = array.flatten(), []
-            while pa.types.is_fixed_size_list(values.type) and not values.null_count:
-                widths.append(values.type.list_size)
-                values = values.flatten()
-            if values.null_count:
-                raise ValueError(f"column {name} holds nulls")
-            offsets = array.offsets.to_numpy() - array.offsets[0].as_py()
-            columns[name] = values.to_numpy().reshape(-1, *widths), offsets
-        else:
-            columns[name] = array.to_numpy(zero_copy_only=False), None
+            values, offsets = array.flatten(), array.offsets.to_numpy() - array.offsets[0].as_py()
+        while pa.types.is_fixed_size_list(values.type) and not values.null_count:
+            widths.append(values.type.list_size)
+            values = values.flatten()
+        if values.null_count:
+            raise ValueError(f"column {name} holds nulls")
+        columns[name] = values.to_numpy(zero_copy_only=False).reshape(-1, *widths), offsets
     return columns
 
 

@@ -13,6 +13,7 @@ from .data_tokenizer import tokenizer_folder
 from .dataset import ShardedDataset
 from .evaluation import evaluate
 from .loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
+from .model import refuse_other_inputs
 from .model_folder import read_objective
 from .objectives import make_objective
 from .setup_run import tokenizer_loader
@@ -43,11 +44,15 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
             "it was trained for another task"
         )
     objective = make_objective(section, 0, dataset.manifest, tokenizer_loader(folder))
+    try:
+        refuse_other_inputs(config, dataset.manifest)
+    except UserError as error:
+        raise UserError(f"{checkpoint} does not fit {data}: {error}") from None
     world = distributed.join()
     model = load_model(checkpoint, objective.auto_class).to(world.device)
     values = evaluate(model, dataset, objective, world, samples, micro_batch)
     return "\n".join(
-        f"{name:<16}{value:.4f}" if isinstance(value, float) else f"{name:<16}{value:,}"
+        f"{name:<18}{value:.4f}" if isinstance(value, float) else f"{name:<18}{value:,}"
         for name, value in values.items()
     )
 

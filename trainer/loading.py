@@ -55,8 +55,8 @@ def load_model(
 ) -> transformers.PreTrainedModel:
     """The model of `source` with fp32 parameters, complete as it was saved.
 
-    With `config`, which says what is wanted of it, the head may be another: parts that `source` lacks, and a head for
-    another number of labels, start anew.
+    With `config`, which says what is wanted of it, the head may be another: parts that `source` lacks or has in
+    another shape, and a head for another number of labels, start anew.
 
     Raises:
         UserError: weights that are damaged, pickled, or not finite, that do not fit the configuration, or parts of the
@@ -82,10 +82,17 @@ def load_model(
             if damaged is not None:
                 raise UserError(f"{damaged} is damaged or was cut short: copy it again") from None
             raise UserError(f"{source} cannot be loaded as {auto_class.__name__}: {reason(error)}") from None
+
+    def is_head_of_another_task(name: str) -> bool:
+        """Whether a weight stands outside the encoder, in a head that `source` has of another kind."""
+        is_another = config is not None and type(model).__name__ not in (saved.architectures or [])
+        return is_another and not name.startswith(f"{model.base_model_prefix}.")
+
     differing = [
         f"{name} {tuple(found)} for {tuple(expected)}"
         for name, found, expected in sorted(report["mismatched_keys"])
-        if config is None or (found[0], expected[0]) != (saved.num_labels, wanted.num_labels)
+        if not is_head_of_another_task(name)
+        and (config is None or (found[0], expected[0]) != (saved.num_labels, wanted.num_labels))
     ]
     if differing:
         more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""

@@ -77,6 +77,13 @@ def model_configuration(
             f"model.model_type {config.model_type} has no {auto_class.__name__}, which the objective needs; "
             f"ours have: {', '.join(sorted(longmix.modeling.MODEL_TYPES))}"
         )
+    refuse_other_inputs(config, manifest)
+    build_on_meta(config, auto_class)
+    return config
+
+
+def refuse_other_inputs(config: transformers.PreTrainedConfig, manifest: Manifest) -> None:
+    """Raise UserError unless the model reads what the data hold, as long as it is."""
     needed = _positions(config.model_type, manifest, config.pad_token_id)
     positions = getattr(config, "max_position_embeddings", None)
     if needed is not None and positions is not None and positions < needed:
@@ -84,13 +91,6 @@ def model_configuration(
             f"model.max_position_embeddings is {positions}, but the data's samples of {manifest.sequence_length} "
             f"tokens need {needed}: raise it, or prepare the data with a smaller --sequence-length"
         )
-    _refuse_other_inputs(config, manifest)
-    build_on_meta(config, auto_class)
-    return config
-
-
-def _refuse_other_inputs(config: transformers.PreTrainedConfig, manifest: Manifest) -> None:
-    """Raise UserError unless the model reads what the data hold."""
     channels = getattr(config, "input_channels", None)
     if TOKEN_IDS in manifest.columns and channels is not None:
         raise UserError("model.input_channels is set, but the data holds tokens: leave it out")
@@ -144,6 +144,8 @@ def build_model(
         model = _checkpoint(load_model, configuration.model[FROM], auto_class, config)
     else:
         model = auto_class.from_config(config, dtype=torch.float32)
+    if auto_class is transformers.AutoModelForCausalLM and config.model_type not in longmix.modeling.MODEL_TYPES:
+        _refuse_looking_ahead(model)
     if configuration.run.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise UserError(f"run.gradient_checkpointing: {config.model_type} does not support it; set it to false")
@@ -151,6 +153,24 @@ def build_model(
     if configuration.run.compile:
         model.compile()
     return model
+
+
+@torch.no_grad()
+def _refuse_looking_ahead(model: transformers.PreTrainedModel) -> None:
+    """Raise UserError if a prediction changes with the tokens after it: what makes a type causal is its own affair."""
+    length = min(8, getattr(model.config, "max_position_embeddings", None) or 8)
+    tokens = torch.arange(length)[None] % model.config.vocab_size
+    other = tokens.clone()
+    other[0, -1] = (tokens[0, -1] + 1) % model.config.vocab_size
+    was_training = model.training
+    model.eval()
+    before, after = (model(input_ids=one).logits[:, :-1] for one in (tokens, other))
+    model.train(was_training)
+    if not torch.allclose(before, after, rtol=1e-4, atol=1e-5):
+        raise UserError(
+            f"model.model_type {model.config.model_type}: with these fields its causal head sees the tokens that it is "
+            "to predict; objective clm needs a model that does not"
+        )
 
 
 def count_parameters(model: torch.nn.Module) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from .mistakes import Mistakes
 from .model import FROM, build_model, model_configuration
 from .objectives import AUTO_CLASSES, Objective, check_data, make_objective
 from .run_data import RunData, check_processes, open_data
+from .shard_check import COORDINATES
 
 
 @dataclass
@@ -39,6 +40,11 @@ class Prepared:
     def notes(self, model: torch.nn.Module, world_size: int) -> list[str]:
         """One line each for what a reader of the results, or somebody who waits for them, should know."""
         notes = layout_notes(model, self.data.manifest.packing, world_size)
+        is_placed = bool(getattr(model.config, "coordinate_dimensions", 0))
+        if COORDINATES in self.data.manifest.columns and not is_placed:
+            notes.append(
+                f"note: this {model.config.model_type} does not read the data's coordinates: it counts positions"
+            )
         name = self.configuration.deepspeed
         if name is not None and deepspeed_config.compiles_optimizer(deepspeed_config.read(name)):
             notes.append(

@@ -57,7 +57,8 @@ def check_footer(metadata: pq.FileMetaData, samples: int, manifest: Manifest) ->
     if largest > MAXIMUM_ROW_GROUP:
         raise NotAsDescribed(f"it has a row group of {largest} samples, more than {MAXIMUM_ROW_GROUP}")
     found = {field.name: _described(field.type) for field in metadata.schema.to_arrow_schema()}
-    expected = {name: (column["dtype"], column["shape"]) for name, column in manifest.columns.items()}
+    # Files do not tell which of their lists have a fixed size: that shows when they are read.
+    expected = {name: (column["dtype"], len(column["shape"])) for name, column in manifest.columns.items()}
     if found != expected:
         raise NotAsDescribed(f"it has the columns {_shown(found)}, the manifest says {_shown(expected)}")
 
@@ -101,18 +102,17 @@ def _check_document_starts(values: np.ndarray, counts: np.ndarray, offsets: np.n
         raise NotAsDescribed(f"{DOCUMENT_STARTS} of a sample are not 0 and rising offsets within it")
 
 
-def _described(arrow_type: pa.DataType) -> tuple[str, list[int | None]]:
-    """(dtype, shape) of a column as a manifest writes them."""
-    shape: list[int | None] = []
+def _described(arrow_type: pa.DataType) -> tuple[str, int]:
+    """(dtype as a manifest writes it, axes) of a column."""
+    axes = 0
     while pa.types.is_list(arrow_type) or pa.types.is_fixed_size_list(arrow_type):
-        shape.append(arrow_type.list_size if pa.types.is_fixed_size_list(arrow_type) else None)
-        arrow_type = arrow_type.value_type
+        arrow_type, axes = arrow_type.value_type, axes + 1
     names = {"float": "float32", "double": "float64", "halffloat": "float16"}
-    return names.get(str(arrow_type), str(arrow_type)), shape
+    return names.get(str(arrow_type), str(arrow_type)), axes
 
 
-def _shown(columns: dict[str, tuple[str, list[int | None]]]) -> str:
-    return ", ".join(f"{name}: {_shown_column(*column)}" for name, column in sorted(columns.items()))
+def _shown(columns: dict[str, tuple[str, int]]) -> str:
+    return ", ".join(f"{name}: {dtype}{'[]' * axes}" for name, (dtype, axes) in sorted(columns.items()))
 
 
 def _shown_column(dtype: str, shape: list[int | None]) -> str:

@@ -81,13 +81,14 @@ def test_prepared_folder_holds_every_document_once(corpus, tmp_path):
     ]
     tokenizer = load_tokenizer(output / "tokenizer")
     special = {"cls": tokenizer.cls_token_id, "sep": tokenizer.sep_token_id}
-    found = []
+    found, words = [], 0
     for split in ("train", "validation"):
         manifest = Manifest.load(output / split)
         rows = rows_of(output / split, manifest)
         assert manifest.split == split
         assert manifest.samples == len(rows)
         assert manifest.tokens == sum(len(row["input_ids"]) for row in rows)
+        words += manifest.words
         assert (manifest.vocab_size, manifest.pad_token_id, manifest.mask_token_id) == (100, 0, 4)
         assert manifest.special_token_ids == [0, 1, 2, 3, 4]
         assert (manifest.sequence_length, manifest.packing) == (32, "documents")
@@ -99,6 +100,7 @@ def test_prepared_folder_holds_every_document_once(corpus, tmp_path):
         assert figures["tokens_kept"] == 1.0
         assert figures["bytes_per_token"] == pytest.approx(figures["bytes"] / sum(map(len, documents)))
         found += documents
+    assert words == len(corpus.read_text().split())
     expected = encode(tokenizer, corpus.read_text().split("\n\n"))
     assert sorted(found) == sorted(expected)
 

@@ -112,3 +112,15 @@ def test_mistakes_of_the_caller():
         task_metrics.evaluate(("bleu",), LABELS, PREDICTIONS)
     with pytest.raises(ValueError, match="one length"):
         task_metrics.evaluate(("accuracy",), LABELS, PREDICTIONS[:-1])
+
+
+def test_roc_auc_is_the_share_of_pairs_in_order():
+    generator = np.random.default_rng(5)
+    labels = (generator.random(60) < 0.2).astype(np.int64)
+    scores = np.round(labels + generator.normal(size=60), 1)  # rounded: some are equal
+    pairs = [(one, two) for one in scores[labels == 1] for two in scores[labels == 0]]
+    expected = np.mean([1.0 if one > two else 0.5 if one == two else 0.0 for one, two in pairs])
+    assert task_metrics.roc_auc(labels, scores) == pytest.approx(expected)
+    assert task_metrics.roc_auc(labels, np.zeros(60)) == 0.5
+    assert task_metrics.roc_auc(np.ones(4, dtype=int), np.arange(4.0)) == 0.5
+    assert task_metrics.roc_auc(labels, np.full(60, np.nan)) == 0.5
