@@ -32,10 +32,15 @@ SHORTER = {
     ],
     "evaluate": [],
     "finetune": ["--seeds", "1", "--epochs", "1", "--max-length", "16"],
+    "sweep": [],
     "export": [],
     "doctor": [],
 }
-IN_THE_JOB = {"slurm/pretrain.sh": ["train", "--check"], "slurm/finetune_glue.sh": ["finetune", "--task", "all"]}
+IN_THE_JOB = {
+    "slurm/pretrain.sh": ["train", "--check"],
+    "slurm/finetune_glue.sh": ["finetune", "--task", "all"],
+    "slurm/sweep.sh": ["sweep"],
+}
 
 SENTENCE = "the river runs down to the sea and the boats on it carry stones and wood to the old town"
 

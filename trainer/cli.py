@@ -13,6 +13,7 @@ from longmix.data_prep import command as prepare_command
 from longmix.data_prep.errors import UserError
 
 from . import launch
+from .report import command as report_command
 from .stopping import StopRequests
 
 EXIT_CODES = (
@@ -67,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     prepare_command.add_prepare_parser(verbs)
     _add_train(verbs)
+    _add_sweep(verbs)
+    report_command.add_report_parser(verbs)
     _add_inspect_order(verbs)
     from .finetune.command import add_finetune_parser
 
@@ -131,6 +134,38 @@ def _train(arguments: argparse.Namespace) -> int:
         # From here on the workers are asked, and this process waits for them.
         requests.has_begun = True
         return launch.launch(["train", *arguments.settings], processes, requests)
+
+
+def _add_sweep(verbs) -> None:
+    parser = verbs.add_parser(
+        "sweep",
+        help="train several run files with several seeds each, one process for each device",
+        description="Train every run file with every seed; the runs are run.dir/seed-N, and what they say goes to "
+        "run.dir/seed-N.log. Finished runs stay, interrupted ones go on, and the same command runs failed ones again. "
+        "longmix report makes the tables.",
+        epilog="Example: longmix sweep configs/listops_flt.yaml configs/listops_wavspa.yaml --seeds 5 "
+        "optim.max_steps=2000. " + EXIT_CODES,
+    )
+    parser.add_argument(
+        "settings",
+        nargs="+",
+        metavar="CONFIG | KEY=VALUE",
+        help="run files, each an experiment of its own with its own run.dir, and changes for all of them",
+    )
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N - 1 for each run file (5)")
+    parser.add_argument(
+        "--parallel", type=int, metavar="N", help="runs side by side (one for each GPU; 1 without); each sees one GPU"
+    )
+    parser.add_argument(
+        "--share", metavar="I/N", help="only the I-th of N shares of the runs, from 0 (slurm/sweep.sh uses it)"
+    )
+    parser.set_defaults(run=_sweep)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from .sweep import run_command
+
+    return run_command(arguments)
 
 
 def _add_inspect_order(verbs) -> None:

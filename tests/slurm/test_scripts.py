@@ -13,7 +13,7 @@ SCRIPTS = sorted((REPOSITORY / "slurm").glob("*.sh"))
 
 
 def test_scripts_are_sound_shell(require_or_skip):
-    assert len(SCRIPTS) == 5
+    assert len(SCRIPTS) == 6
     for script in SCRIPTS:
         subprocess.run(["bash", "-n", script], check=True)
     if shutil.which("shellcheck") is None:
@@ -24,7 +24,7 @@ def test_scripts_are_sound_shell(require_or_skip):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("script", ["pretrain.sh", "finetune_glue.sh"])
+@pytest.mark.parametrize("script", ["pretrain.sh", "finetune_glue.sh", "sweep.sh"])
 def test_outside_slurm_and_outside_the_repository(script, tmp_path):
     environment = {"PATH": "/usr/bin:/bin"}
 
@@ -165,3 +165,22 @@ def test_what_fails_twice_at_the_same_step_is_not(stub, tmp_path):
     assert job.wait() == ("FAILED", 1), job.text()
     assert "longmix: not started again: it failed 2 times at step 0" in job.text()
     assert job.text().count("this job is in the queue again") == 1
+
+
+@pytest.mark.slow
+def test_the_jobs_of_an_array_share_a_sweep(stub, slurm, tmp_path):
+    """Each run of the sweep is in one share, whatever the range of the array."""
+    told = tmp_path / "told"
+    job = stub(
+        f'echo "$*, rank ${{RANK:-none}}" >> "{told}"; [[ $* != *2/3* ]] || exit 75\n',
+        *("a.yaml", "b.yaml", "--seeds", "2", "x=1"),
+        script="sweep.sh",
+        options=("--array=4-8:2",),
+    )
+    deadline = time.monotonic() + 60
+    while not told.exists() or len(told.read_text().splitlines()) < 3:
+        assert time.monotonic() < deadline, job.text()
+        time.sleep(0.1)
+    assert sorted(told.read_text().splitlines()) == [
+        f"sweep a.yaml b.yaml --seeds 2 x=1 --share {share}/3, rank none" for share in range(3)
+    ]

@@ -77,7 +77,7 @@ def test_local_changes_with_bytes_that_are_no_text(tmp_path):
 
 
 def test_a_run_notes_what_its_figures_are_reported_with(train, write_data, tmp_path):
-    task = {"task": "copies", "format": 1}
+    task = {"name": "copies", "format": 1}
     write_data(tmp_path / "train", 20, 1, report={"task": task, "left_out": 0})
     train(tmp_path / "run", **{"data.train": str(tmp_path / "train"), "optim.max_steps": 2})
     noted = parse_yaml((tmp_path / "run" / "config.yaml").read_text(), "config.yaml")["provenance"]

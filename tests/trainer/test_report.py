@@ -1,0 +1,337 @@
+"""`longmix report`: which runs count, mean and interval over seeds, the papers' figures, and the files."""
+
+import base64
+import csv
+import json
+import math
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+from scipy import stats
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer import cli
+from longmix.trainer.report import cited, plots, tables
+from longmix.trainer.report.runs import find_runs, read_run
+from longmix.trainer.report.summary import error_of, summarize
+
+FIELDS = {"model_type": "wavspa", "space": "adaptive", "attention": "softmax"}
+STEPS = 40
+
+
+def write_run(folder, seed=0, test=0.5, evaluations=(0.1, 0.4, 0.3), is_whole=True, **changes):
+    """A run folder of ListOps whose validation accuracy is `evaluations` at the steps 0, 20 and 40."""
+    values = {
+        "run": {"dir": str(folder), "seed": seed},
+        "model": {"model_type": "wavspa"},
+        "data": {"train": "data/listops/train", "eval": "data/listops/validation", "test": "data/listops/test"},
+        "objective": {"name": "classification"},
+        "optim": {"lr": 1e-3, "max_steps": STEPS},
+        "checkpoint": {"every_steps": 20, "best": {"metric": "accuracy", "mode": "max"}},
+        "provenance": {
+            "git_commit": "0123456789abcdef",
+            "git_diff": "",
+            "device": "a processor",
+            "processes": 1,
+            "parameters": 1500,
+            "data": {"task": {"name": "listops"}, "sequence_length": 64, "fingerprints": {"data.train": ["x"]}},
+        },
+    }
+    for key, value in changes.items():
+        section = values
+        *parents, last = key.split("__")
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+    records = []
+    for number, accuracy in enumerate(evaluations):
+        records.append({"kind": "eval", "step": 20 * number, "loss": 1.0, "accuracy": accuracy, "items": 9})
+        if number:
+            speed = {"tokens_seen": 3600 * number, "tokens_per_second": 2.0}
+            records.append({"kind": "train", "step": 20 * number, "loss": 1.0, **speed})
+    if values["data"]["test"] is not None and is_whole:
+        records.append({"kind": "test", "step": STEPS, "loss": 0.9, "accuracy": test, "items": 9})
+    (folder / "model").mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(values))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    if is_whole:
+        (folder / "model" / "config.json").write_text(json.dumps({**FIELDS, **values["model"]}))
+    return folder
+
+
+def report_of(*paths):
+    return summarize(find_runs([str(path) for path in paths]))
+
+
+def test_mean_and_interval_over_seeds(tmp_path):
+    values = [0.5, 0.56, 0.47, 0.52]
+    for seed, value in enumerate(values):
+        write_run(tmp_path / f"seed-{seed}", seed, value)
+    (row,) = report_of(tmp_path).rows
+    figure = row.figures["accuracy"]
+    low, high = stats.t.interval(0.95, 3, loc=sum(values) / 4, scale=stats.sem(values))
+    assert figure.values == values and figure.mean == pytest.approx(sum(values) / 4)
+    assert figure.interval == pytest.approx((low, high)) and row.seeds == [0, 1, 2, 3]
+    # 3,600 tokens between records at 2 tokens a second: twice half an hour.
+    assert (row.mean_of("hours"), row.mean_of("tokens_per_second"), row.mean_of("parameters")) == (1.0, 2.0, 1500)
+    assert (row.all_of("commit"), row.all_of("device")) == ("0123456789ab", "a processor")
+    (row,) = report_of(tmp_path / "seed-0").rows
+    assert row.figures["accuracy"].interval is None and row.figures["accuracy"].deviation is None
+
+
+def test_figures_are_those_of_the_test_record_alone(tmp_path):
+    """The validation split chooses; its own figures, however good, are never shown for the test split's."""
+    run = read_run(write_run(tmp_path / "run", test=0.2, evaluations=(0.1, 0.9, 0.8)))
+    assert (run.split, run.figures["accuracy"]) == ("test", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        ({"metric": "accuracy", "mode": "max"}, 0.4),
+        ({"metric": "accuracy", "mode": "min"}, 0.3),
+        (None, 0.3),
+    ],
+)
+def test_without_a_test_split_the_chosen_checkpoints_validation_figures(tmp_path, best, expected):
+    folder = write_run(tmp_path / "run", data__test=None, checkpoint__best=best)
+    run = read_run(folder)
+    assert (run.split, run.figures["accuracy"]) == ("validation", expected)
+    assert "it has chosen the checkpoint, too" in tables.markdown(report_of(folder), {}, None)
+
+
+def test_the_chosen_checkpoint_is_that_of_the_run(train, data, tmp_path):
+    """Of a real run whose evaluations come more often than its checkpoints; equal figures included."""
+    changes = {"eval.every_steps": 1, "checkpoint.every_steps": 3, "optim.max_steps": 7}
+    outcome = train(tmp_path / "run", **changes, **{"checkpoint.best": {"metric": "masked_accuracy", "mode": "max"}})
+    run = read_run(tmp_path / "run")
+    assert run.problem is None and run.metric == "perplexity"
+    expected = {name: value for name, value in outcome.state.figures.items() if name != "items"}
+    assert run.figures == pytest.approx(expected)
+    assert run.hours > 0 and run.task == data.name and run.length == 24
+
+
+def test_what_is_not_finished_or_has_failed_is_named_and_never_averaged(tmp_path):
+    sweep = tmp_path / "sweep"
+    for seed in (0, 1):
+        write_run(sweep / f"seed-{seed}", seed, 0.5)
+    write_run(sweep / "seed-2", 2, evaluations=(0.1, 0.9), is_whole=False)
+    write_run(sweep / "seed-3", 3, evaluations=(0.1, 0.9), is_whole=False)
+    (sweep / "seed-3" / "failure.json").write_text('{"exit_code": 1, "reason": "not finite"}')
+    write_run(sweep / "seed-4", 4, is_whole=False)
+    (sweep / "seed-5").mkdir()
+    (sweep / "seed-5" / "failure.json").write_text('{"exit_code": 2, "reason": "no such data"}')
+    (sweep / "sweep.json").write_text('{"seeds": 7}')
+    report = report_of(sweep)
+    (row,) = report.rows
+    assert row.seeds == [0, 1] and row.left_out == 5 and tables.seeds(row) == "2 of 7"
+    assert {folder.name: reason for folder, reason in report.left_out} == {
+        "seed-2": "not finished: stands at step 20 of 40",
+        "seed-3": "failed at step 20 of 40: not finite",
+        "seed-4": "not finished: has not read its test split yet",
+        "seed-5": "failed before its first step: no such data",
+        "seed-6": "not started: its sweep has not come so far",
+    }
+    text = tables.markdown(report, {}, None)
+    assert all(f"seed-{seed}`: " in text for seed in range(2, 7)) and "2 of 7" in text
+    with pytest.raises(UserError, match=r"nothing to report yet: .*seed-2: not finished"):
+        report_of(sweep / "seed-2")
+
+
+def test_a_failure_that_the_run_has_outlived_counts_no_more(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "failure.json").write_text('{"exit_code": 1, "reason": "x"}')
+    assert read_run(folder).problem is None
+
+
+def test_only_seeds_of_one_configuration_and_one_data_set_are_averaged(tmp_path):
+    write_run(tmp_path / "a" / "seed-0", 0)
+    write_run(tmp_path / "a" / "seed-1", 1, optim__lr=2e-3)
+    rows = report_of(tmp_path / "a").rows
+    assert [row.label for row in rows] == ["wavspa (optim.lr 0.001)", "wavspa (optim.lr 0.002)"]
+    write_run(tmp_path / "b" / "seed-0", 0)
+    with pytest.raises(UserError, match="are the same run, with seed 0"):
+        report_of(tmp_path / "a", tmp_path / "b")
+    # The same folder named twice is no second run.
+    assert len(report_of(tmp_path / "a", tmp_path / "a" / "seed-0").rows) == 2
+    write_run(tmp_path / "c" / "seed-1", 1, provenance__data__fingerprints={"data.train": ["y"]})
+    with pytest.raises(UserError, match="the same configuration, but other data"):
+        report_of(tmp_path / "b", tmp_path / "c")
+
+
+def test_chance_is_the_share_of_the_most_frequent_class(tmp_path):
+    from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
+
+    labels = [0, 1, 1, 2, 1, 1, 0, 1]
+    samples = ({"input_ids": [2 + label], "labels": label} for label in labels)
+    columns = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
+    write_dataset(tmp_path / "test", samples, columns, split="test", split_rule="all", num_labels=3)
+    for seed, value in enumerate((0.7, 0.71, 0.72)):
+        write_run(tmp_path / f"seed-{seed}", seed, value, data__test=str(tmp_path / "test"))
+    (row,) = report_of(tmp_path / "seed-0", tmp_path / "seed-1", tmp_path / "seed-2").rows
+    assert row.chance == 5 / 8 and row.against_chance == "above"
+    write_run(tmp_path / "seed-3", 3, 0.5, data__test=str(tmp_path / "test"))
+    (row,) = report_of(*(tmp_path / f"seed-{seed}" for seed in range(4))).rows
+    assert row.against_chance == "contains it"
+
+
+def test_the_papers_figures_stand_beside_those_of_their_model_and_task(tmp_path):
+    def figures(folder, **changes):
+        return [entry.value for entry in cited.citations(read_run(write_run(tmp_path / folder, **changes)))]
+
+    assert figures("wavspa") == [55.40]
+    assert figures("none", model__space="none", model__attention="performer") == [18.01]
+    assert figures("other", provenance__data__task={"name": "probe"}) == []
+    s3 = {
+        "model__model_type": "s3attention",
+        "provenance__data__task": {"name": "forecasting", "source": "exchange_rate.csv"},
+    }
+    assert figures("exchange", **s3, objective__horizon=96) == [0.086, 0.204]
+    assert figures("far", **s3, objective__horizon=720) == [0.727, 0.669]
+
+
+def test_every_cited_figure_names_paper_and_table():
+    tables_of_papers = cited._tables()
+    assert len({table["paper"] for _, table in tables_of_papers}) == 5
+    for paper, table in tables_of_papers:
+        assert paper["cite"] and re.fullmatch(r"table \w+", table["table"])
+        for row in table["rows"]:
+            assert len(row["values"]) == len(table["columns"]) and row["name"] and row["model"]
+        assert all(column.get("metric", table.get("metric")) for column in table["columns"])
+
+
+class Page(HTMLParser):
+    """Headings and rows of the table, and whatever could be fetched."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.rows, self.sources, self.is_cell = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "tr":
+            self.rows.append([])
+        self.is_cell = tag in ("td", "button")
+        if self.is_cell:
+            self.rows[-1].append("")
+        self.sources += [value for name, value in attributes if name in ("src", "href", "srcset", "data")]
+
+    def handle_data(self, data):
+        if self.is_cell:
+            self.rows[-1][-1] += data
+
+    def handle_endtag(self, tag):
+        self.is_cell = False
+
+
+@pytest.fixture
+def sweeps(tmp_path):
+    """Two mixers at two lengths with two seeds each; one of them has an odd name."""
+    for length in (64, 128):
+        for model in ("wavspa", "<b>|"):
+            for seed in (0, 1):
+                changes = {"model__model_type": model, "provenance__data__sequence_length": length}
+                accuracy = 0.5 - length / 1000 + seed / 100
+                write_run(tmp_path / "runs" / f"{model[:2]}-{length}" / f"seed-{seed}", seed, accuracy, **changes)
+    return tmp_path / "runs"
+
+
+def test_the_files_agree_and_the_page_fetches_nothing(sweeps, tmp_path, capsys):
+    output = tmp_path / "report"
+    assert cli.main(["report", str(sweeps), "--output", str(output)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.strip() == (output / "report.md").read_text().strip()
+    rows = list(csv.DictReader((output / "report.csv").read_text().splitlines()))
+    values = json.loads((output / "report.json").read_text())
+    assert [float(row["mean"]) for row in rows] == [row["mean"] for row in values["rows"]]
+    assert [round(row["mean"], 4) for row in values["rows"]] == [0.441, 0.441, 0.377, 0.377]
+    assert [row["length"] for row in values["rows"]] == [64, 64, 128, 128]
+    assert values["rows"][1]["cited"][0]["value"] == 0.554
+    page = Page((output / "report.html").read_text())
+    assert page.rows[0][:4] == ["task", "model", "metric", "mean"] and len(page.rows) == 5
+    assert sorted(row[3] for row in page.rows[1:]) == ["37.70", "37.70", "44.10", "44.10"]
+    assert {row[1] for row in page.rows[1:]} == {"<b>|", "wavspa"}
+    svgs = sorted(output.glob("*.svg"))
+    assert [path.name.split("-")[0] for path in svgs] == ["learning", "learning", "length", "speed", "speed"]
+    assert all(f"({path.name})" in printed for path in svgs)
+    assert len(page.sources) == 5
+    inlined = {base64.b64decode(source.removeprefix("data:image/svg+xml;base64,")) for source in page.sources}
+    assert inlined == {path.read_bytes() for path in svgs}
+    # The same runs give the same files.
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    assert cli.main(["report", str(sweeps), "--output", str(output)]) == 0
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+
+
+def test_without_matplotlib_there_are_tables_and_one_line_that_says_how_to_get_plots(sweeps, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    output = tmp_path / "report"
+    assert cli.main(["report", str(sweeps), "--output", str(output)]) == 0
+    assert sorted(path.name for path in output.iterdir()) == [f"report.{end}" for end in ("csv", "html", "json", "md")]
+    for name in ("report.md", "report.html"):
+        assert plots.HOW_TO_GET_PLOTS.split(":")[0] in (output / name).read_text()
+
+
+def test_curves_show_the_mean_and_the_range_of_the_seeds(sweeps, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn, shaded = [], []
+    plot, fill = Axes.plot, Axes.fill_between
+    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: (drawn.append(a), plot(self, *a, **k))[1])
+    monkeypatch.setattr(Axes, "fill_between", lambda self, *a, **k: (shaded.append(a), fill(self, *a, **k))[1])
+    first = sweeps / "wa-64" / "seed-1" / "metrics.jsonl"
+    first.write_text(first.read_text().replace('"accuracy": 0.4', '"accuracy": 0.6'))
+    plots.draw(report_of(sweeps / "wa-64"))
+    steps, means = drawn[0]
+    assert (steps, means) == ([0, 20, 40], pytest.approx([10, 50, 30]))
+    assert shaded[0][1:] == (pytest.approx([10, 40, 30]), pytest.approx([10, 60, 30]))
+
+
+def test_errors_of_figures():
+    assert error_of("accuracy", 0.9) == pytest.approx(10)
+    assert error_of("mse", 0.2) == 0.2 and error_of("matthews", 0.25) == 0.75
+
+
+def test_a_figure_that_is_not_finite_is_no_number(tmp_path):
+    write_run(tmp_path / "run", test=None)
+    report = report_of(tmp_path)
+    assert math.isnan(report.rows[0].figures["accuracy"].mean)
+    assert json.loads(tables.as_json(report))["rows"][0]["mean"] is None
+    assert "| not finite |" in tables.markdown(report, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("config.yaml", "a: [", "not valid YAML"),
+        ("config.yaml", "- 1", "is not that of a run"),
+        ("config.yaml", "run: 3\nmodel: {}\ndata: {}", "is not that of a run"),
+        ("other.txt", "", "holds no run"),
+        (None, None, "is missing: name folders"),
+    ],
+)
+def test_folders_of_something_else(tmp_path, capsys, name, content, text):
+    folder = tmp_path / "folder"
+    if name is not None:
+        folder.mkdir()
+        (folder / name).write_text(content)
+    assert cli.main(["report", str(folder), "--output", str(tmp_path / "report")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line and not (tmp_path / "report").exists()
+
+
+def test_an_output_that_cannot_be_written(tmp_path, capsys):
+    write_run(tmp_path / "run")
+    (tmp_path / "report").write_text("")
+    assert cli.main(["report", str(tmp_path / "run"), "--output", str(tmp_path / "report")]) == 2
+    assert "--output" in capsys.readouterr().err
+
+
+def test_damaged_records_are_passed_over(tmp_path):
+    folder = write_run(tmp_path / "run")
+    with open(folder / "metrics.jsonl", "ab") as file:
+        file.write(b'{"kind": "test", "step"\n3\n[]\n\xff\n{"kind": "test", "step": "x", "accuracy": 1.0}\n')
+    assert read_run(folder).figures["accuracy"] == 0.5

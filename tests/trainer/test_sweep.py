@@ -1,0 +1,189 @@
+"""`longmix sweep`: which runs there are, what is run again, signals, failures. Runs are a stub's, but for one."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer import cli, pool, sweep
+
+# Stands for `longmix train`: behaves as the file `act` beside the run folder's parent says, by its seed.
+STUB = """
+import json, os, pathlib, signal, sys, time
+values = dict(text.split("=", 1) for text in sys.argv[1:] if "=" in text)
+folder, seed = pathlib.Path(json.loads(values["run.dir"])), values["run.seed"]
+folder.mkdir(parents=True, exist_ok=True)
+with open(folder.parent.parent / "told", "a") as told:
+    told.write(f"{folder.parent.name} {seed} gpu={os.environ['CUDA_VISIBLE_DEVICES']}\\n")
+acts = json.loads((folder.parent.parent / "acts.json").read_text())
+act = acts.get(f"{folder.parent.name} {seed}", "finish")
+if act == "wait":
+    signal.signal(signal.SIGTERM, lambda *_: (print("stopped at step 3"), sys.stdout.flush(), os._exit(75)))
+    print("ready", flush=True)
+    time.sleep(60)
+if act != "finish":
+    print("longmix: error: it went wrong", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL) if act == "die" else sys.exit(act)
+config = {"run": {"dir": str(folder), "seed": int(seed)}, "model": {}, "data": {}, "optim": {"max_steps": 4}}
+(folder / "config.yaml").write_text(json.dumps(config))
+(folder / "metrics.jsonl").write_text('{"kind": "train", "step": 4}\\n')
+(folder / "model").mkdir(exist_ok=True)
+(folder / "model" / "config.json").write_text("{}")
+"""
+
+
+@pytest.fixture
+def configs(run_values, tmp_path):
+    """Two run files, of the run folders `a` and `b`."""
+    paths = []
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(run_values(tmp_path / name)))
+        paths.append(str(path))
+    return paths
+
+
+@pytest.fixture
+def stubbed(tmp_path, monkeypatch):
+    """stubbed(**acts): let runs be those of STUB; tell() gives the lines of those that were started since."""
+    stub, told = tmp_path / "stub.py", tmp_path / "told"
+    stub.write_text(STUB)
+    monkeypatch.setattr(
+        sweep.Job, "arguments", property(lambda job: [f"run.dir={json.dumps(str(job.folder))}", f"run.seed={job.seed}"])
+    )
+    # The finished runs of the stub have no configuration that could be compared.
+    monkeypatch.setattr(sweep, "refuse_changes", lambda folder, run: None)
+    popen = sweep.subprocess.Popen
+    monkeypatch.setattr(
+        sweep.subprocess, "Popen", lambda command, **more: popen([sys.executable, str(stub), *command[3:]], **more)
+    )
+    monkeypatch.setattr(pool, "POLL_SECONDS", 0.01)
+
+    def act(acts):
+        (tmp_path / "acts.json").write_text(json.dumps(acts))
+
+    def tell():
+        lines = told.read_text().splitlines() if told.exists() else []
+        told.unlink(missing_ok=True)
+        return lines
+
+    act({})
+    act.tell = tell
+    return act
+
+
+def run(*arguments):
+    return cli.main(["sweep", *map(str, arguments)])
+
+
+def mistake_of(capsys, *arguments):
+    assert run(*arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_every_file_runs_with_every_seed_and_finished_runs_stay(configs, stubbed, capsys, tmp_path):
+    assert run(*configs, "--seeds", 2) == 0
+    # All of the first seed come first: a sweep that is cut short has something of each.
+    assert stubbed.tell() == [f"{name} {seed} gpu=" for seed in (0, 1) for name in ("a", "b")]
+    assert "all 4 runs are finished" in capsys.readouterr().err
+    assert json.loads((tmp_path / "a" / "sweep.json").read_text()) == {"seeds": 2}
+    assert run(*configs, "--seeds", 3) == 0
+    assert stubbed.tell() == ["a 2 gpu=", "b 2 gpu="]
+
+
+def test_a_failed_run_stops_no_other_and_is_the_only_one_to_run_again(configs, stubbed, capsys, tmp_path):
+    stubbed({"a 0": 1, "b 1": "die"})
+    assert run(*configs, "--seeds", 2) == 1
+    assert len(stubbed.tell()) == 4
+    told = capsys.readouterr().err
+    assert f"{tmp_path / 'a' / 'seed-0'} has failed: it went wrong\n" in told
+    assert f"{tmp_path / 'b' / 'seed-1'} has failed: killed by SIGKILL\n" in told and "2 of 4 runs have failed" in told
+    assert json.loads((tmp_path / "a" / "seed-0" / "failure.json").read_text())["reason"] == "it went wrong"
+    stubbed({"b 1": 2})
+    assert run(*configs, "--seeds", 2) == 2
+    assert stubbed.tell() == ["a 0 gpu=", "b 1 gpu="]
+    assert not (tmp_path / "a" / "seed-0" / "failure.json").exists()
+    assert (tmp_path / "b" / "seed-1.log").read_text().count("it went wrong") == 2
+
+
+def test_a_signal_is_passed_on_and_the_same_command_goes_on(configs, stubbed, capsys, tmp_path):
+    stubbed({"a 0": "wait", "b 0": "wait"})
+    logs = [tmp_path / name / "seed-0.log" for name in ("a", "b")]
+
+    def stop():
+        while not all(log.exists() and "ready" in log.read_text() for log in logs):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    assert run(*configs, "--seeds", 2, "--parallel", 2) == 75
+    thread.join()
+    assert sorted(stubbed.tell()) == ["a 0 gpu=", "b 0 gpu="]
+    told = capsys.readouterr().err
+    assert "seed-0: stopped at step 3" in told and "0 of 4 runs finished; the same command goes on" in told
+    assert not list(tmp_path.rglob("failure.json"))
+    stubbed({})
+    assert run(*configs, "--seeds", 2) == 0
+    assert len(stubbed.tell()) == 4
+
+
+def test_a_run_that_stops_itself_stops_no_other(configs, stubbed):
+    """run.max_hours, say: the code says that the command is to be given again."""
+    stubbed({"a 0": 75})
+    assert run(*configs, "--seeds", 2) == 75
+    assert len(stubbed.tell()) == 4
+
+
+def test_each_process_has_one_gpu(configs, stubbed, monkeypatch):
+    monkeypatch.setattr(pool, "devices", lambda: ["3", "5"])
+    monkeypatch.setenv("RANK", "1")
+    assert run(*configs, "--seeds", 2) == 0
+    assert {line.split()[-1] for line in stubbed.tell()} == {"gpu=3", "gpu=5"}
+
+
+def test_shares_are_disjoint_and_complete(configs, stubbed, capsys):
+    assert [run(*configs, "--seeds", 3, "--share", f"{share}/4") for share in range(4)] == [0, 0, 0, 0]
+    assert sorted(stubbed.tell()) == sorted(f"{name} {seed} gpu=" for seed in range(3) for name in ("a", "b"))
+    assert run(configs[0], "--seeds", 1, "--share", "1/2") == 0 and not stubbed.tell()
+    capsys.readouterr()
+    for share in ("4/4", "x", "1", "-1/2", "1/0"):
+        assert "--share is" in mistake_of(capsys, *configs, f"--share={share}")
+
+
+def test_mistakes_are_told_before_anything_is_run(configs, stubbed, capsys, tmp_path):
+    for change in ("run.dir=x", "run.seed=3"):
+        assert f"'{change}': run.dir stands in each run file" in mistake_of(capsys, *configs, change)
+    assert "have the same run.dir" in mistake_of(capsys, configs[0], configs[0])
+    assert "optim.leaning_rate is not a key" in mistake_of(capsys, *configs, "optim.leaning_rate=1")
+    assert "--seeds is 0" in mistake_of(capsys, *configs, "--seeds", 0)
+    assert "--parallel is 0" in mistake_of(capsys, *configs, "--parallel", 0)
+    assert "name at least one run file" in mistake_of(capsys, "optim.lr=1")
+    (tmp_path / "b").write_text("")
+    assert "is a file: name a folder" in mistake_of(capsys, *configs)
+    assert not stubbed.tell() and not (tmp_path / "a").exists()
+
+
+def test_a_folder_of_another_configuration_is_refused(configs, train, tmp_path):
+    train(tmp_path / "a" / "seed-0", **{"optim.max_steps": 2})
+    with pytest.raises(UserError, match=r"optim\.max_steps was 2 and is now 6"):
+        sweep.plan(configs, [], 1)
+
+
+@pytest.mark.slow
+def test_a_real_run(longmix, run_values, tmp_path):
+    """Also that a folder's name is no YAML, and that the seed is the run's."""
+    folder = tmp_path / "a: [b"
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(run_values(folder, **{"optim.max_steps": 2})))
+    code, output = longmix("sweep", path, "--seeds", "1", "eval.samples=8").wait()
+    assert code == 0, output + (Path(folder) / "seed-0.log").read_text()
+    assert sweep.read_run(folder / "seed-0").problem is None
+    assert "all 1 runs are finished" in output

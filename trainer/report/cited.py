@@ -1,0 +1,70 @@
+"""What the papers report, from cited.yaml: each figure with its paper and table."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..run_file import parse_yaml
+from .runs import Run
+
+FILE = Path(__file__).with_name("cited.yaml")
+
+
+@dataclass(frozen=True)
+class Cited:
+    """A figure of a paper, as printed there (accuracy and alike in percent).
+
+    Attributes:
+        model: what the paper calls the model.
+        note: why it is not to be compared without a thought; may be empty.
+    """
+
+    metric: str
+    value: float
+    model: str
+    paper: str
+    table: str
+    note: str
+
+    @property
+    def source(self) -> str:
+        return f"{self.model}: {self.paper}, {self.table}"
+
+
+def citations(run: Run) -> list[Cited]:
+    """The papers' figures for the model and the task of a run."""
+    found = []
+    for paper, table in _tables():
+        for row in table["rows"]:
+            if not _is_model(run, row):
+                continue
+            for column, value in zip(table["columns"], row["values"], strict=True):
+                if value is not None and _is_task(run, column):
+                    note = " ".join(filter(None, [table.get("note"), paper.get("note")]))
+                    metric = column.get("metric", table.get("metric"))
+                    found.append(Cited(metric, value, row["name"], paper["cite"], table["table"], note))
+    return found
+
+
+@functools.cache
+def _tables() -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(paper, table of it) of the file."""
+    values = parse_yaml(FILE.read_text(encoding="utf-8"), str(FILE))
+    return [(values["papers"][table["paper"]], table) for table in values["tables"]]
+
+
+def _is_model(run: Run, row: dict[str, Any]) -> bool:
+    fields = row.get("fields", {})
+    return run.model_type == row["model"] and all(run.model_fields.get(key) == value for key, value in fields.items())
+
+
+def _is_task(run: Run, column: dict[str, Any]) -> bool:
+    """A column names a task, and may name a data set (as the file or folder begins), a length or a horizon."""
+    dataset = column.get("dataset", "").lower()
+    return (
+        run.task == column["task"]
+        and (run.dataset.lower().startswith(dataset) or run.data_name.lower().startswith(dataset))
+        and column.get("length") in (None, run.length)
+        and column.get("horizon") in (None, run.horizon)
+    )

@@ -1,0 +1,67 @@
+"""`longmix report`: run folders into tables, plots and a page."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from longmix.data_prep.errors import UserError
+
+DESCRIPTION = """Tabulate finished runs: mean and 95 % interval over seeds, beside the figures of the papers.
+
+Runs that differ in nothing but their seed are one row. The figures are those of the test split, with the checkpoint
+that the validation split has chosen; runs without data.test give their validation figures, and say so. What is not
+finished, or has failed, is named and left out. DIR gets report.md, report.csv, report.json, report.html (plots inside,
+a table that sorts by a click, no network), and with matplotlib the plots as SVG files."""
+
+EPILOG = """examples:
+  longmix report runs/listops runs/image --output results
+  longmix report runs --output docs/results/adding"""
+
+
+def add_report_parser(verbs) -> None:
+    """Add `report` to the command line; its arguments go to `run`."""
+    parser = verbs.add_parser(
+        "report",
+        help="tables, plots and a page of finished runs, beside the papers' figures",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder of the report")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The command. Returns 0; raises UserError for the user's mistakes."""
+    from longmix.data_prep.files import write_text
+
+    from . import plots, tables
+    from .page import page
+    from .runs import find_runs
+    from .summary import summarize
+
+    report = summarize(find_runs(arguments.runs))
+    note = None if plots.has_matplotlib() else plots.HOW_TO_GET_PLOTS
+    drawn = {} if note is not None else plots.draw(report)
+    output = Path(arguments.output)
+    pictures = {key: [(shown, f"{name}.svg") for shown, name, _ in each] for key, each in drawn.items()}
+    text = tables.markdown(report, pictures, note)
+    files = {
+        "report.md": text,
+        "report.csv": tables.as_csv(report),
+        "report.json": tables.as_json(report),
+        "report.html": page(report, drawn, note),
+        **{f"{name}.svg": svg for each in drawn.values() for _, name, svg in each},
+    }
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_text(output / name, content)
+    except OSError as error:
+        raise UserError(f"--output {output} cannot be written: {error.strerror}") from None
+    print(text)
+    for folder, reason in report.left_out:
+        print(f"longmix report: left out: {folder}: {reason}", file=sys.stderr)
+    print(f"longmix report: wrote {', '.join(files)} to {output}", file=sys.stderr)
+    return 0

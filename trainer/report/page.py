@@ -1,0 +1,191 @@
+"""The report as one HTML file: plots inside, a table that sorts by a click, and nothing fetched from anywhere."""
+
+import base64
+from html import escape
+
+from .summary import Report, Row, Setting
+from .tables import (
+    ABSENT,
+    EXPLANATION,
+    heading,
+    hours,
+    interval,
+    number,
+    of_metric,
+    parameters,
+    seeds,
+    speed,
+)
+
+# The policy forbids what a self-contained page does not need, the network first of all.
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>Results</title>
+<style>
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff; margin: 2rem auto; max-width: 96rem;
+  padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .55rem; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
+td.number, th.number { text-align: right; }
+th { border-bottom: 2px solid #888; background: #fff; }
+th button { all: unset; cursor: pointer; font-weight: 600; }
+th button:focus-visible { outline: 2px solid #0072b2; }
+th[aria-sort=ascending] button::after { content: " \\25B2"; }
+th[aria-sort=descending] button::after { content: " \\25BC"; }
+tbody tr:hover { background: #f3f7fa; }
+td.partial { color: #a03000; }
+figure { margin: 1rem 0; } figure img { max-width: 100%; height: auto; }
+figcaption, .note { color: #555; font-size: 13px; }
+</style>
+</head>
+<body>
+<h1>Results</h1>
+<p>A click on a heading sorts; a second one turns the order round.</p>
+<div class="scroll">
+<table id="rows">
+<thead><tr>@HEAD@</tr></thead>
+<tbody>
+@ROWS@
+</tbody>
+</table>
+</div>
+@LEFT_OUT@
+<p class="note">@EXPLANATION@</p>
+@PLOTS@
+<script>
+"use strict";
+const table = document.getElementById("rows"), body = table.tBodies[0];
+const key = (row, column) => row.cells[column].dataset.key ?? row.cells[column].textContent;
+table.tHead.addEventListener("click", event => {
+  const head = event.target.closest("th");
+  if (!head) return;
+  const falls = head.getAttribute("aria-sort") === "ascending", isNumber = head.classList.contains("number");
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", falls ? "descending" : "ascending");
+  const rows = Array.from(body.rows), column = head.cellIndex;
+  rows.sort((a, b) => {
+    const [x, y] = [key(a, column), key(b, column)];
+    // What is not there stays below, whatever the order.
+    if (x === "" || y === "") return (x === "") - (y === "");
+    const order = isNumber ? Number(x) - Number(y) : x.localeCompare(y, "en", {numeric: true});
+    return falls ? -order : order;
+  });
+  body.append(...rows);
+});
+</script>
+</body>
+</html>
+"""
+# (name, whether it is a number)
+_COLUMNS = (
+    ("task", False),
+    ("model", False),
+    ("metric", False),
+    ("mean", True),
+    ("95 % interval", True),
+    ("chance", True),
+    ("papers", True),
+    ("seeds", True),
+    ("parameters", True),
+    ("tokens/s", True),
+    ("hours", True),
+    ("split", False),
+    ("device", False),
+    ("commit", False),
+)
+
+
+def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]], note: str | None) -> str:
+    """The whole file; `plots` as `plots.draw` gives them, `note`: why there are none."""
+    head = "".join(
+        f'<th scope="col"{_class(is_number)}><button type="button">{escape(name)}</button></th>'
+        for name, is_number in _COLUMNS
+    )
+    rows = "\n".join(_row(row, metric) for row in report.rows for metric in row.figures)
+    pictures = [part for key, drawn in plots.items() for part in _pictures(key, drawn)]
+    if note is not None:
+        pictures.append(f'<p class="note">{escape(note)}</p>')
+    text = _PAGE
+    for mark, part in (
+        ("@HEAD@", head),
+        ("@LEFT_OUT@", _left_out(report)),
+        ("@EXPLANATION@", escape(EXPLANATION)),
+        ("@PLOTS@", "\n".join(pictures)),
+        # Last: what it holds is of the runs, and might hold a mark.
+        ("@ROWS@", rows),
+    ):
+        text = text.replace(mark, part, 1)
+    return text
+
+
+def _row(row: Row, metric: str) -> str:
+    figure, cited = row.figures[metric], of_metric(row, metric)
+    low = None if figure.interval is None else figure.interval[0]
+    chance = row.chance if metric == "accuracy" else None
+    sources = "\n".join(f"{entry.source}. {entry.note}" for entry in cited)
+    partial = "partial" if row.left_out else ""
+    counts = {name: row.mean_of(name) for name in ("parameters", "tokens_per_second", "hours")}
+    cells = (
+        _cell(row.setting.title),
+        _cell(row.label),
+        _cell(heading(metric)),
+        _cell(number(metric, figure.mean), figure.mean),
+        _cell(interval(figure), low),
+        _cell(number(metric, chance), chance),
+        _cell(", ".join(f"{entry.value:g}" for entry in cited), cited[0].value if cited else None, title=sources),
+        _cell(seeds(row), len(row.runs), title="seeds " + ", ".join(map(str, row.seeds)), kind=partial),
+        _cell(parameters(counts["parameters"]), counts["parameters"]),
+        _cell(speed(counts["tokens_per_second"]), counts["tokens_per_second"]),
+        _cell(hours(counts["hours"]), counts["hours"]),
+        _cell(row.setting.split),
+        _cell(row.all_of("device")),
+        _cell(row.all_of("commit")),
+    )
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+_NO_NUMBER = object()
+
+
+def _cell(text: str, key: object = _NO_NUMBER, title: str = "", kind: str = "") -> str:
+    """A cell; with a `key`, a number, it sorts by that, and below all others if it is None or not finite."""
+    attributes = f' title="{escape(title)}"' if title else ""
+    classes = kind
+    if key is not _NO_NUMBER:
+        classes = f"number {kind}".strip()
+        is_known = key is not None and key == key
+        attributes += f' data-key="{key if is_known else ""}"'
+    if classes:
+        attributes += f' class="{classes}"'
+    return f"<td{attributes}>{escape(text) or ABSENT}</td>"
+
+
+def _class(is_number: bool) -> str:
+    return ' class="number"' if is_number else ""
+
+
+def _left_out(report: Report) -> str:
+    if not report.left_out:
+        return ""
+    entries = "".join(
+        f"<li><code>{escape(str(folder))}</code>: {escape(reason)}</li>" for folder, reason in report.left_out
+    )
+    return f"<h2>Left out</h2><p>No figure holds anything of these runs.</p><ul>{entries}</ul>"
+
+
+def _pictures(key: Setting | str, drawn: list[tuple[str, str, str]]) -> list[str]:
+    title = f"{key}: all lengths" if isinstance(key, str) else key.title
+    parts = [f"<h2>{escape(title)}</h2>"]
+    for shown, _, svg in drawn:
+        source = base64.b64encode(svg.encode()).decode()
+        image = f'<img alt="{escape(shown)}" src="data:image/svg+xml;base64,{source}">'
+        parts.append(f"<figure>{image}<figcaption>{escape(shown)}</figcaption></figure>")
+    return parts

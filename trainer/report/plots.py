@@ -1,0 +1,187 @@
+"""The plots of a report as SVG: learning curves, accuracy against speed, error against length.
+
+Needs matplotlib, the extra `plots`; nothing else of a report does.
+"""
+
+import importlib.util
+import io
+import math
+import statistics
+from collections import defaultdict
+from typing import Any
+
+from .runs import Run
+from .summary import Report, Row, Setting, error_of, is_percent
+from .tables import heading, parameters
+
+HOW_TO_GET_PLOTS = "Without matplotlib there are no plots: pip install 'longmix[plots]'"
+SETTINGS = {"svg.hashsalt": "longmix", "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False}
+SETTINGS["axes.spines.right"] = False
+# Told apart without colours, too (Okabe and Ito's palette).
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#7f7f7f", "#6a3d9a")
+LINES = ("-", "--", "-.", ":")
+MARKERS = "osD^vP*Xh<"
+
+
+def has_matplotlib() -> bool:
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(report: Report) -> dict[Setting | str, list[tuple[str, str, str]]]:
+    """(what it shows, name of the file without its ending, SVG) for each setting, and for each task over lengths."""
+    import matplotlib
+
+    styles = {label: index for index, label in enumerate(dict.fromkeys(row.label for row in report.rows))}
+    drawn: dict[Setting | str, list[tuple[str, str, str]]] = {}
+    with matplotlib.rc_context(SETTINGS):
+        for setting, rows in report.settings.items():
+            plots = [
+                (f"Learning curves, {setting.title}", f"learning-{setting.slug}", _learning(rows, styles)),
+                (
+                    f"{_name(rows[0].metric)} against speed, {setting.title}",
+                    f"speed-{setting.slug}",
+                    _speed(rows, styles),
+                ),
+            ]
+            drawn[setting] = [(shown, name, svg) for shown, name, svg in plots if svg is not None]
+        for task, rows in _by_task(report).items():
+            shown = f"Error against sequence length, {task}"
+            drawn[task] = [(shown, f"length-{rows[0].setting.slug}", _lengths(rows, styles))]
+    return {key: plots for key, plots in drawn.items() if plots}
+
+
+def _name(metric: str) -> str:
+    name = heading(metric)
+    return name[0].upper() + name[1:]
+
+
+def _by_task(report: Report) -> dict[str, list[Row]]:
+    """Rows of the tasks that there are at several lengths."""
+    groups: dict[tuple, list[Row]] = defaultdict(list)
+    for row in report.rows:
+        if row.setting.length is not None:
+            groups[row.setting.task, row.setting.horizon, row.setting.split, row.metric].append(row)
+    return {key[0]: rows for key, rows in groups.items() if len({row.setting.length for row in rows}) > 1}
+
+
+def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
+    """The validation split's figure over the steps: the mean of the seeds, and from the lowest to the highest."""
+    figure, axes = _axes()
+    metric = rows[0].metric
+    is_drawn = False
+    for row in rows:
+        curves = [_curve(run, metric) for run in row.runs]
+        steps = sorted(set.intersection(*map(set, curves)))
+        if len(steps) < 2:
+            continue
+        is_drawn = True
+        values = [[_shown(metric, curve[step]) for curve in curves] for step in steps]
+        style = _style(styles[row.label])
+        axes.plot(steps, [statistics.fmean(each) for each in values], label=row.label, **style, markevery=[-1])
+        lows, highs = [min(each) for each in values], [max(each) for each in values]
+        axes.fill_between(steps, lows, highs, color=style["color"], alpha=0.18, linewidth=0)
+    if not is_drawn:
+        return None
+    axes.set(xlabel="step", ylabel=f"validation {heading(metric)}")
+    chance = next((row.chance for row in rows if row.chance is not None), None)
+    if metric == "accuracy" and chance is not None:
+        axes.axhline(100 * chance, color="#888888", linewidth=0.8, linestyle=(0, (1, 3)), label="most frequent class")
+    return _svg(figure, "shaded: lowest to highest seed")
+
+
+def _curve(run: Run, metric: str) -> dict[int, float]:
+    """Step -> figure of the validation split, where it is finite."""
+    pairs = ((record["step"], record.get(metric)) for record in run.evaluations)
+    return {step: value for step, value in pairs if value is not None}
+
+
+def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:
+    """The compared figure over tokens per second; the area of a disc is the number of parameters."""
+    from matplotlib.ticker import EngFormatter
+
+    metric = rows[0].metric
+    figure, axes = _axes()
+    points = [(row, row.mean_of("tokens_per_second"), row.figures.get(metric)) for row in rows]
+    points = [(row, x, y) for row, x, y in points if x and y is not None and math.isfinite(y.mean)]
+    if not points:
+        return None
+    largest = max(row.mean_of("parameters") or 1 for row, _, _ in points)
+    for row, x, y in points:
+        colour = _style(styles[row.label])["color"]
+        count = row.mean_of("parameters")
+        if y.interval is not None:
+            low, high = (_shown(metric, bound) for bound in y.interval)
+            axes.plot([x, x], [low, high], color=colour, linewidth=1)
+        label = row.label if count is None else f"{row.label}: {parameters(count)}"
+        axes.scatter(
+            [x], [_shown(metric, y.mean)], s=30 + 170 * (count or 0) / largest, color=colour, alpha=0.75, label=label
+        )
+    axes.set(xlabel="training, tokens/s", ylabel=f"{rows[0].setting.split} {heading(metric)}")
+    if max(x for _, x, _ in points) > 3 * min(x for _, x, _ in points):
+        axes.set_xscale("log")
+    # 20 k, not 2 x 10^4.
+    for which in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        which(EngFormatter())
+    return _svg(figure, "area: parameters; bars: 95 % interval over seeds")
+
+
+def _lengths(rows: list[Row], styles: dict[str, int]) -> str:
+    """What is left of the figure over the length N of the samples."""
+    metric = rows[0].metric
+    figure, axes = _axes()
+    lines: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        lines[row.label].append(row)
+    for label, line in lines.items():
+        line.sort(key=lambda row: row.setting.length)
+        lengths = [row.setting.length for row in line]
+        means = [error_of(metric, row.figures[metric].mean) for row in line]
+        style = _style(styles[label])
+        axes.plot(lengths, means, label=label, **style)
+        for row in line:
+            errors = [error_of(metric, value) for value in row.figures[metric].values]
+            axes.plot([row.setting.length] * 2, [min(errors), max(errors)], color=style["color"], linewidth=1)
+    axes.set_xscale("log", base=2)
+    lengths = sorted({row.setting.length for row in rows})
+    axes.set_xticks(lengths, [str(length) for length in lengths])
+    axes.minorticks_off()
+    is_error = error_of(metric, 1.0) != 1.0
+    unit = " (%)" if is_percent(metric) else ""
+    axes.set(
+        xlabel="sequence length N", ylabel=f"{rows[0].setting.split} {f'error{unit}' if is_error else heading(metric)}"
+    )
+    return _svg(figure, "bars: lowest to highest seed")
+
+
+def _axes() -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.grid(color="#e4e4e4", linewidth=0.5)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _style(index: int) -> dict[str, Any]:
+    """Of a line; a model has the same in every plot."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": LINES[index // len(COLOURS) % len(LINES)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "markersize": 4,
+        "linewidth": 1.4,
+    }
+
+
+def _shown(metric: str, value: float) -> float:
+    return 100 * value if is_percent(metric) else value
+
+
+def _svg(figure: Any, note: str) -> str:
+    (axes,) = figure.axes
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, title=None, fontsize=8)
+    axes.set_title(note, loc="right", fontsize=7, color="#666666")
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

@@ -1,0 +1,242 @@
+"""The rows of a report as cells, Markdown, CSV and JSON."""
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+from .cited import Cited
+from .summary import CONFIDENCE, Figure, Report, Row, Setting, is_percent
+
+ABSENT = "–"
+EXPLANATION = (
+    f"Figures are the mean over seeds with its {100 * CONFIDENCE:.0f} % interval (Student's t over the seeds; none "
+    "with one seed). Those of the test split are of the checkpoint that the validation split has chosen. Hours are of "
+    "one run's training, without evaluation, saving and starting; tokens/s is the median over a run. A + behind a "
+    "commit: files differed from it."
+)
+
+
+def number(metric: str, value: float | None) -> str:
+    """A figure for people: accuracy and alike in percent."""
+    if value is None:
+        return ABSENT
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{100 * value:.2f}" if is_percent(metric) else f"{value:.4g}"
+
+
+def heading(metric: str) -> str:
+    name = {"roc_auc": "ROC AUC", "f1": "F1", "mse": "MSE", "mae": "MAE"}.get(metric, metric.replace("_", " "))
+    return f"{name} (%)" if is_percent(metric) else name
+
+
+def interval(figure: Figure) -> str:
+    if figure.interval is None:
+        return ABSENT
+    return " to ".join(number(figure.metric, bound) for bound in figure.interval)
+
+
+def seeds(row: Row) -> str:
+    """How many, and of how many, where not all of a row have finished."""
+    count = len(row.runs)
+    return f"{count} of {count + row.left_out}" if row.left_out else str(count)
+
+
+def parameters(value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.0f}"
+
+
+def speed(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:,.0f}"
+
+
+def hours(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.2g}"
+
+
+def of_metric(row: Row, metric: str) -> list[Cited]:
+    return [cited for cited in row.cited if cited.metric == metric]
+
+
+def markdown(report: Report, pictures: dict[Setting | str, list[tuple[str, str]]], note: str | None) -> str:
+    """The report as Markdown.
+
+    Args:
+        pictures: (what it shows, file) of the plots of each setting, and of each task over its lengths.
+        note: why there are no plots; None where there are.
+    """
+    sources = _Sources()
+    lines = ["# Results", ""]
+    for setting, rows in report.settings.items():
+        lines += [f"## {_escaped(setting.title)}", "", _what(setting, rows), "", *_table(rows, sources), ""]
+        lines += [line for shown, file in pictures.get(setting, []) for line in (f"![{_escaped(shown)}]({file})", "")]
+    for task, drawn in ((key, value) for key, value in pictures.items() if isinstance(key, str)):
+        lines += [f"## {_escaped(task)}: all lengths", ""]
+        lines += [line for shown, file in drawn for line in (f"![{_escaped(shown)}]({file})", "")]
+    if report.left_out:
+        lines += ["## Left out", "", "No figure above holds anything of these runs.", ""]
+        lines += [f"- `{folder}`: {_escaped(reason)}" for folder, reason in report.left_out]
+        lines.append("")
+    if sources.lines:
+        lines += ["## Figures of papers", "", *sources.lines, ""]
+        lines += ["Their sizes, schedules and splits are not ours.", ""]
+    lines.append(EXPLANATION)
+    if note is not None:
+        lines += ["", note]
+    return "\n".join(lines) + "\n"
+
+
+class _Sources:
+    """Numbers the sources of cited figures as they come."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{number}. {_escaped(text)}" for text, number in self._numbers.items()]
+
+    def mark(self, cited: Cited) -> str:
+        text = f"{cited.source}. {cited.note}".strip()
+        place = self._numbers.setdefault(text, len(self._numbers) + 1)
+        return f"{cited.value:g} [{place}]"
+
+
+def _what(setting: Setting, rows: list[Row]) -> str:
+    said = {
+        "test": "Test split; the validation split has chosen the checkpoint.",
+        "validation": "Validation split, without data.test: with checkpoint.best it has chosen the checkpoint, too.",
+    }[setting.split]
+    chance = next((row.chance for row in rows if row.chance is not None), None)
+    if chance is not None:
+        said += f" Always answering the most frequent class: {number('accuracy', chance)} % accuracy."
+    return said
+
+
+def _table(rows: list[Row], sources: _Sources) -> list[str]:
+    metrics = list(dict.fromkeys(metric for row in rows for metric in row.figures))
+    has_chance = any(row.against_chance for row in rows)
+    header = ["model", *(heading(metric) for metric in metrics)]
+    header += ["against chance"] if has_chance else []
+    header += ["papers", "seeds", "parameters", "tokens/s", "hours", "device", "commit"]
+    body = []
+    for row in rows:
+        cells = [f"`{row.label}`"]
+        for metric in metrics:
+            figure = row.figures.get(metric)
+            text = ABSENT if figure is None else number(metric, figure.mean)
+            cells.append(text if figure is None or figure.interval is None else f"{text} [{interval(figure)}]")
+        cells += [row.against_chance or ABSENT] if has_chance else []
+        marks = [
+            f"{'' if metric == row.metric else heading(metric) + ' '}{sources.mark(cited)}"
+            for metric in metrics
+            for cited in of_metric(row, metric)
+        ]
+        cells += [", ".join(marks) or ABSENT, *_made_with(row)]
+        body.append(cells)
+    rule = ["---", *["---:" for _ in metrics], *["---" for _ in header[len(metrics) + 1 :]]]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in (header, rule, *body)]
+
+
+def _made_with(row: Row) -> list[str]:
+    return [
+        seeds(row),
+        parameters(row.mean_of("parameters")),
+        speed(row.mean_of("tokens_per_second")),
+        hours(row.mean_of("hours")),
+        row.all_of("device") or ABSENT,
+        row.all_of("commit") or ABSENT,
+    ]
+
+
+def _escaped(text: str) -> str:
+    for character in "\\`*_[]<>|":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+COLUMNS = (
+    "task",
+    "data",
+    "length",
+    "horizon",
+    "split",
+    "model",
+    "model_type",
+    "metric",
+    "mean",
+    "standard_deviation",
+    "interval_low",
+    "interval_high",
+    "seeds",
+    "values",
+    "seeds_left_out",
+    "chance",
+    "cited",
+    "parameters",
+    "tokens_per_second",
+    "hours",
+    "device",
+    "commit",
+    "folders",
+)
+
+
+def records(report: Report) -> list[dict[str, Any]]:
+    """A map for each row and metric, with the names of COLUMNS. Figures are as in metrics.jsonl: none in percent."""
+    found = []
+    for row in report.rows:
+        setting = row.setting
+        for metric, figure in row.figures.items():
+            low, high = figure.interval or (None, None)
+            values = (
+                *(setting.task, setting.data, setting.length, setting.horizon, setting.split),
+                *(row.label, row.runs[0].model_type, metric, figure.mean, figure.deviation, low, high),
+                *(row.seeds, figure.values, row.left_out, row.chance if metric == "accuracy" else None),
+                [
+                    {"value": _as_ours(cited), "source": cited.source, "note": cited.note}
+                    for cited in of_metric(row, metric)
+                ],
+                *(row.mean_of("parameters"), row.mean_of("tokens_per_second"), row.mean_of("hours")),
+                *(row.all_of("device") or None, row.all_of("commit") or None, [str(run.folder) for run in row.runs]),
+            )
+            found.append(dict(zip(COLUMNS, values, strict=True)))
+    return found
+
+
+def _as_ours(cited: Cited) -> float:
+    return round(cited.value / 100, 6) if is_percent(cited.metric) else cited.value
+
+
+def as_json(report: Report) -> str:
+    """The report as JSON; what is not finite is null."""
+    left_out = [{"folder": str(folder), "reason": reason} for folder, reason in report.left_out]
+    values = {"confidence": CONFIDENCE, "rows": records(report), "left_out": left_out}
+    return json.dumps(_finite(values), indent=2, ensure_ascii=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_csv(report: Report) -> str:
+    """The report as CSV, one line for each row and metric; lists have spaces between their entries."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for record in records(report):
+        cited = "; ".join(f"{entry['value']:g} ({entry['source']})" for entry in record["cited"])
+        lists = {name: " ".join(map(str, record[name])) for name in ("seeds", "values", "folders")}
+        writer.writerow({**record, **lists, "cited": cited})
+    return buffer.getvalue()

@@ -1,0 +1,185 @@
+"""Many runs by one command: each run file with each seed, one process for each device.
+
+A run is `run.dir/seed-N`, and what it says goes to `run.dir/seed-N.log`. What is finished is not run again, and what
+was interrupted goes on. A run that fails leaves `failure.json` in its folder until it is started again, and does not
+stop the others. `run.dir/sweep.json` holds how many seeds there are to be.
+"""
+
+import argparse
+import copy
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from longmix.data_prep.errors import UserError, printable
+from longmix.data_prep.files import write_json
+
+from . import configuration as configurations
+from . import pool
+from .exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
+from .launch import PARENT
+from .report.runs import FAILURE, PLAN, read_run
+from .run_folder import refuse_changes, refuse_unusable
+
+# The sweep gives these to each run.
+OWN_KEYS = ("run.dir", "run.seed")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: `longmix train CONFIG CHANGES... run.dir=FOLDER run.seed=SEED`."""
+
+    config: str
+    changes: tuple[str, ...]
+    seed: int
+    folder: Path
+
+    @property
+    def arguments(self) -> list[str]:
+        # A name between quotes, lest YAML reads a number or a map in it.
+        own = [f"run.dir={json.dumps(str(self.folder), ensure_ascii=False)}", f"run.seed={self.seed}"]
+        return ["train", self.config, *self.changes, *own, "--processes", "1"]
+
+
+def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
+    """The runs in their order: all of the first seed, then all of the next, so that a sweep cut short compares all.
+
+    Raises:
+        UserError: a run file is wrong, two have one run.dir, a run folder holds another configuration.
+    """
+    for change in changes:
+        if change.split("=")[0] in OWN_KEYS:
+            raise UserError(f"{change!r}: run.dir stands in each run file, and --seeds gives the seeds of a sweep")
+    folders: dict[str, str] = {}
+    jobs = []
+    for config in configs:
+        checked = configurations.load([config], changes)
+        place = os.path.realpath(checked.run.dir)
+        if place in folders:
+            raise UserError(
+                f"{config} and {folders[place]} have the same run.dir, {checked.run.dir}: give each its own"
+            )
+        folders[place] = config
+        for seed in range(seeds):
+            folder = Path(checked.run.dir) / f"seed-{seed}"
+            run = copy.deepcopy(checked)
+            run.run.dir, run.run.seed = str(folder), seed
+            refuse_unusable(folder)
+            refuse_changes(folder, run)
+            jobs.append(Job(config, tuple(changes), seed, folder))
+    return sorted(jobs, key=lambda job: job.seed)
+
+
+def share_of(jobs: list[Job], share: str) -> list[Job]:
+    """Part I/N of the runs, I from 0 to N - 1: every N-th. Raises UserError unless I and N are such numbers."""
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", share)
+    if match is None or not int(match[1]) < int(match[2]):
+        raise UserError(f"--share is {share!r}, but takes I/N with I from 0 to N - 1, e.g. 0/4 (Slurm: --array=0-3)")
+    return jobs[int(match[1]) :: int(match[2])]
+
+
+def run(jobs: list[Job], parallel: int | None, seeds: int) -> int:
+    """Run what is not finished. The exit code: 75 if anything was interrupted, else 1 or 2 if anything has failed."""
+    waiting = [job for job in jobs if not _is_finished(job)]
+    if len(waiting) < len(jobs):
+        _say(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are finished")
+    for job in jobs:
+        _write(job.folder.parent / PLAN, {"seeds": seeds})
+    gpus = pool.devices()
+    workers = min(parallel or max(1, len(gpus)), max(1, len(waiting)))
+    starts = dict.fromkeys(waiting, 0)
+    codes: list[int] = []
+
+    def start(job: Job, worker: int) -> subprocess.Popen:
+        _say(f"{job.folder} begins ({len(codes) + 1} of {len(waiting)}); it tells {pool.log_path(job.folder)} the rest")
+        (job.folder / FAILURE).unlink(missing_ok=True)
+        log = pool.log_path(job.folder)
+        starts[job] = log.stat().st_size if log.exists() else 0
+        environment = {**pool.environment(gpus, worker, workers), PARENT: str(os.getpid())}
+        with open(log, "ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "longmix.trainer", *job.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
+            )
+
+    def ended(job: Job, code: int, stopping: bool) -> bool:
+        if stopping and code < 0:
+            # It had not begun to listen, and has lost nothing.
+            code = INTERRUPTED
+        codes.append(code)
+        last = printable(pool.last_line(pool.log_path(job.folder), starts[job]) or "")
+        if code == FINISHED:
+            _say(f"{job.folder} is finished")
+        elif code == INTERRUPTED:
+            _say(f"{job.folder}: {last}")
+        else:
+            reason = last if code > 0 else f"killed by {signal.Signals(-code).name}"
+            _write(job.folder / FAILURE, {"exit_code": code, "reason": reason})
+            _say(f"{job.folder} has failed: {reason}")
+        return True
+
+    is_complete = pool.run_side_by_side(waiting, workers, start, ended)
+    return _tell(jobs, codes, is_complete)
+
+
+def _tell(jobs: list[Job], codes: list[int], is_complete: bool) -> int:
+    counts = Counter("finished" if code == 0 else "interrupted" if code == INTERRUPTED else "failed" for code in codes)
+    failed = [code for code in codes if code not in (FINISHED, INTERRUPTED)]
+    if not is_complete or counts["interrupted"]:
+        done = sum(map(_is_finished, jobs))
+        _say(f"interrupted with {done} of {len(jobs)} runs finished; the same command goes on from here")
+        return INTERRUPTED
+    if failed:
+        _say(f"{len(failed)} of {len(jobs)} runs have failed; the same command runs them again, and no others")
+        return USER_MISTAKE if set(failed) == {USER_MISTAKE} else OURS
+    _say(f"all {len(jobs)} runs are finished: longmix report {' '.join(_places(jobs))} --output DIR")
+    return FINISHED
+
+
+def _places(jobs: list[Job]) -> list[str]:
+    return list(dict.fromkeys(str(job.folder.parent) for job in jobs))
+
+
+def _is_finished(job: Job) -> bool:
+    return job.folder.exists() and (read := read_run(job.folder)) is not None and read.problem is None
+
+
+def _write(path: Path, value: dict) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, value)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _say(text: str) -> None:
+    print(f"longmix sweep: {text}", file=sys.stderr, flush=True)
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """The command; see `run`."""
+    for name in ("seeds", "parallel"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} is {value}, but must be at least 1")
+    changes = [text for text in arguments.settings if "=" in text and not os.path.exists(text)]
+    configs = [text for text in arguments.settings if text not in changes]
+    if not configs:
+        raise UserError("name at least one run file before the changes; each is run with every seed")
+    jobs = plan(configs, changes, arguments.seeds)
+    if arguments.share is not None:
+        jobs = share_of(jobs, arguments.share)
+        if not jobs:
+            _say(f"share {arguments.share} has no runs: there are fewer than shares")
+            return FINISHED
+    return run(jobs, arguments.parallel, arguments.seeds)
