@@ -32,8 +32,11 @@ LENGTH = 16384  # Paramixer 4.4, Converter 5.3
 BASES = "ACGTN"
 FASTA = tuple(name + end for end in ("", ".gz") for name in (".fasta", ".fa", ".fna"))
 _AMBIGUOUS = "RYSWKMBDHV"  # IUPAC's letters for two or three possible bases
-_NORMAL = str.maketrans("U" + _AMBIGUOUS, "T" + "N" * len(_AMBIGUOUS))
-_OTHER = re.compile(f"[^{BASES}]")
+_BASE_OF = {**dict(zip(BASES, BASES, strict=True)), "U": "T", **dict.fromkeys(_AMBIGUOUS, "N")}
+_BASE_OF |= {letter.lower(): base for letter, base in _BASE_OF.items()}
+_NORMAL = str.maketrans(_BASE_OF)
+_NORMAL_BYTES = bytes(ord(_BASE_OF.get(chr(byte), "\0")) for byte in range(256))  # zero for what is no base
+_OTHER = re.compile(f"[^{''.join(_BASE_OF)}]")
 _IDS = np.zeros(256, np.int32)
 _IDS[[ord(base) for base in BASES]] = np.arange(FIRST_VALUE, FIRST_VALUE + len(BASES))
 _PIECE = 1 << 20  # a sequence may be one line of many megabytes
@@ -116,13 +119,12 @@ def prepare_dna(
 
 def clean_sequence(letters: str, place: str) -> str:
     """`letters` written in BASES. Raises UserError, with the place, for anything that is no base."""
-    sequence = letters.upper().translate(_NORMAL)
-    wrong = _OTHER.search(sequence)
+    wrong = _OTHER.search(letters)
     if wrong:
         raise UserError(
             f"{place}: {wrong[0]!r} is no base of DNA or RNA; allowed are A, C, G, T, U, N and {', '.join(_AMBIGUOUS)}"
         )
-    return sequence
+    return letters.translate(_NORMAL)
 
 
 def read_fasta(path: Path, length: int) -> Iterator[Example]:
@@ -141,11 +143,13 @@ def read_fasta(path: Path, length: int) -> Iterator[Example]:
                         yield record.example()
                     record, in_header = _Record(f"{path}, line {number}", length), True
                 elif not in_header:
-                    # Any byte that is no ASCII is no base, whatever it is shown as.
-                    letters = clean_sequence(piece.decode("ascii", "replace").strip(), f"{path}, line {number}")
+                    # There are many millions of lines: `clean_sequence` only explains what is wrong with one.
+                    bases = piece.strip().translate(_NORMAL_BYTES)
+                    if 0 in bases:
+                        clean_sequence(piece.decode("ascii", "replace").strip(), f"{path}, line {number}")
                     if record is not None:
-                        record.add(letters)
-                    elif letters:
+                        record.add(bases)
+                    elif bases:
                         raise UserError(f"{path}, line {number}: FASTA begins with a line that starts with '>'")
                 at_line_start = piece.endswith(b"\n")
                 number += at_line_start
@@ -164,19 +168,19 @@ class _Record:
 
     def __init__(self, place: str, length: int):
         self._place, self._length = place, length
-        self._kept: list[str] = []
+        self._kept: list[bytes] = []
         self._size = 0
         self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
 
-    def add(self, letters: str) -> None:
+    def add(self, bases: bytes) -> None:
         missing = self._length - self._size
         if missing > 0:
-            self._kept.append(letters[:missing])
-        self._size += len(letters)
-        self._digest.update(letters.encode())
+            self._kept.append(bases[:missing])
+        self._size += len(bases)
+        self._digest.update(bases)
 
     def example(self) -> Example:
-        return Example(("".join(self._kept),), "", self._size, self._digest.digest(), self._place)
+        return Example((b"".join(self._kept).decode(),), "", self._size, self._digest.digest(), self._place)
 
 
 def add_parser(kinds: Any) -> None:

@@ -113,6 +113,9 @@ def test_short_sequences_are_left_out_before_others_are_cut(tmp_path):
 
 def test_uncertain_bases_are_n():
     assert dna.clean_sequence("acgtuRYSWKMBDHVNn", "here") == "ACGTT" + "N" * 12
+    for letters in ("ACGT\u00df", "A C", "x"):
+        with pytest.raises(UserError, match=r"here: .* is no base"):
+            dna.clean_sequence(letters, "here")
 
 
 @pytest.mark.parametrize("piece", [1 << 20, 16, 7])
