@@ -3,10 +3,10 @@
 Either read from .npz files, or generated: clusters of particles of charge +1 and -1 in a cube, and the energy of their
 pairs, divided by the number of particles. With lengths in units of the particles' diameter and r = |r_i - r_j|,
 
-    E = 1/n  sum_{i<j}  4 (r^-12 - r^-6) + q_i q_j exp(-r) / r,
+    E = 1/n  sum_{i<j}  4 (r^-12 - r^-6 + q_i q_j exp(-r) / r),
 
-a Lennard-Jones and a screened Coulomb (Yukawa) term. Density and share of charges are the same for all sizes, so that
-what decides the energy is which charges are near which. Particles are at least one diameter apart: no term diverges.
+a Lennard-Jones and a screened Coulomb (Yukawa) term. Density and share of charges are the same for all sizes: what
+mostly decides the energy is which charges are near which. Particles are at least one diameter apart: no term diverges.
 """
 
 import argparse
@@ -156,7 +156,7 @@ def energy(coordinates: np.ndarray, charges: np.ndarray) -> float:
         distance = np.sqrt(((places[:i] - places[i]) ** 2).sum(axis=1))
         attraction = distance**-6
         yukawa = charges[:i] * charges[i] * np.exp(-distance) / distance
-        total += float((4 * (attraction * attraction - attraction) + yukawa).sum())
+        total += 4 * float((attraction * attraction - attraction + yukawa).sum())
     return total / len(places)
 
 

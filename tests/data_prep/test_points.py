@@ -23,7 +23,7 @@ def pair_by_pair(coordinates, charges):
     for i, (one, q) in enumerate(zip(coordinates, charges, strict=True)):
         for two, p in list(zip(coordinates, charges, strict=True))[i + 1 :]:
             r = math.dist(one, two)
-            total += 4 * (1 / r**12 - 1 / r**6) + q * p * math.exp(-r) / r
+            total += 4 / r**12 - 4 / r**6 + 4 * q * p * math.exp(-r) / r
     return total / len(coordinates)
 
 
@@ -74,7 +74,7 @@ def test_the_target_is_geometric():
         shuffled.append(energy(places, generator.permutation(values[:, 0])))
         kept.append(energy(places, np.zeros(32)))
     charges = np.array(labels) - kept
-    assert charges.std() > 0.3 * np.std(labels), "charges matter"
+    assert charges.std() > 0.7 * np.std(labels), "charges matter"
     assert np.corrcoef(charges, np.array(shuffled) - kept)[0, 1] < 0.6, "and where they are"
 
 
