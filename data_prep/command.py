@@ -8,6 +8,7 @@ from typing import Any
 from longmix.data_prep import (
     dna,
     document_classes,
+    forecasting,
     image,
     lego,
     listops,
@@ -104,6 +105,7 @@ def add_prepare_parser(subparsers: Any) -> argparse.ArgumentParser:
     long_range.add_adding_parser(kinds)
     dna.add_parser(kinds)
     document_classes.add_parser(kinds)
+    forecasting.add_parser(kinds)
     image.add_parser(kinds)
     lego.add_parser(kinds)
     listops.add_parser(kinds)

@@ -26,6 +26,11 @@ class Manifest:
     of the text that the tokens were made of, between white space. `tokenizer` is `{"path", "sha256"}` with the folder
     relative to the manifest, or None. `shards` is a list of `{"file", "samples", "bytes", "sha256"}` in the order of
     the sample index. Fields that make no sense for a data set are None.
+
+    `series` is there where the rows of the shards are the time steps of one series, standardised, from which runs cut
+    windows (forecasting.py): `{"names", "mean", "scale", "lookback", "season"}`, the variables, what was subtracted
+    from each and what it was then divided by, how many of the first steps are there for inputs alone, and the steps
+    after which the series may repeat itself, or None. `samples` counts time steps then.
     """
 
     split: str
@@ -43,6 +48,7 @@ class Manifest:
     packing: str | None = None
     num_labels: int | None = None
     label_names: list[str] | None = None
+    series: dict[str, Any] | None = None
     shards: list[dict[str, Any]] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION

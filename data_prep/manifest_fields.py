@@ -2,6 +2,7 @@
 
 import re
 import reprlib
+import sys
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,6 +14,9 @@ DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 _FILE_NAME = re.compile(r"\w[\w.=+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHARD_FIELDS = ("file", "samples", "bytes", "sha256")
+_SERIES_FIELDS = ("names", "mean", "scale", "lookback", "season")
+# The column that holds time steps in place of samples.
+SERIES = "series"
 
 
 def first_mistake(values: dict[str, Any]) -> str | None:
@@ -44,6 +48,7 @@ def _mistakes(values: dict[str, Any]) -> Iterator[str]:
     yield from _mistakes_of_columns(values["columns"])
     yield from _mistakes_of_tokenizer(values.get("tokenizer"))
     yield from _mistakes_of_shards(values.get("shards", []), values.get("samples"))
+    yield from _mistakes_of_series(values.get("series"), values)
 
 
 def _mistakes_of_ids(values: dict[str, Any]) -> Iterator[str]:
@@ -130,6 +135,34 @@ def _mistakes_of_shards(shards: Any, samples: Any) -> Iterator[str]:
     held = sum(shard["samples"] for shard in shards)
     if held > LARGEST_COUNT or (samples is not None and held != samples):
         yield f"samples is {samples}, but the shards hold {held}"
+
+
+def _mistakes_of_series(series: Any, values: dict[str, Any]) -> Iterator[str]:
+    if series is None:
+        return
+    if not isinstance(series, dict) or set(series) != set(_SERIES_FIELDS):
+        yield f"series is {_shown(series)}, but must be a map with {', '.join(_SERIES_FIELDS)}, or null"
+        return
+    names, steps = series["names"], sum(shard["samples"] for shard in values.get("shards", []))
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        yield f"series.names is {_shown(names)}, but must be a list of texts"
+        return
+    for key in ("mean", "scale"):
+        numbers = series[key]
+        is_list = isinstance(numbers, list) and len(numbers) == len(names)
+        if not is_list or not all(_is_finite(number) and (key == "mean" or number > 0) for number in numbers):
+            yield f"series.{key} is {_shown(numbers)}, but must be a finite number for each name, a scale above 0"
+    if not _is_count(series["lookback"], 0, max(0, steps - 1)):
+        yield f"series.lookback is {_shown(series['lookback'])}, but must be a whole number below the {steps} steps"
+    if series["season"] is not None and not _is_count(series["season"], 1, LARGEST_SIZE):
+        yield f"series.season is {_shown(series['season'])}, but must be a whole number, at least 1, or null"
+    columns = {SERIES: {"dtype": "float32", "shape": [len(names)]}}
+    if values["columns"] != columns:
+        yield f"columns is {_shown(values['columns'])}, but must be {columns} where there is a series"
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _is_count(value: Any, least: int, most: int) -> bool:

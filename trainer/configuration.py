@@ -6,6 +6,7 @@
 import math
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ FIGURES = {
     "regression": ("loss", "pearson", "spearman"),
     "pair_classification": ("loss", "matthews", "accuracy", "f1", "roc_auc"),
     "token_classification": ("loss", "accuracy"),
+    "forecasting": ("loss", "mse", "mae"),
 }
 # Objectives whose labels are the tokens themselves: columns of labels are left alone.
 LANGUAGE_MODELS = ("mlm", "clm")
@@ -33,6 +35,8 @@ LANGUAGE_MODELS = ("mlm", "clm")
 _DECIDED_ELSEWHERE = {
     "architectures": "objective.name decides it",
     "dtype": "precision decides it",
+    "horizon": "objective.horizon decides it",
+    "input_length": "objective.input_length decides it",
     "return_dict": "longmix reads outputs by their names",
     "transformers_version": "it is noted when a model is saved",
 }
@@ -80,9 +84,19 @@ class DataSection:
 
 @dataclass
 class ObjectiveSection:
-    name: Literal["mlm", "clm", "classification", "regression", "pair_classification", "token_classification"] = "mlm"
+    name: Literal[
+        "mlm",
+        "clm",
+        "classification",
+        "regression",
+        "pair_classification",
+        "token_classification",
+        "forecasting",
+    ] = "mlm"
     mask_probability: float = 0.15
     whole_word: bool = False
+    input_length: int | None = None
+    horizon: int | None = None
 
 
 @dataclass
@@ -352,7 +366,19 @@ def objective_mistakes(objective: ObjectiveSection) -> list[Mistake]:
     found: list[Mistake] = []
     if not 0 < objective.mask_probability < 1:
         found.append(("objective.mask_probability", f"is {objective.mask_probability}, but must lie between 0 and 1"))
-    return found
+    return [*found, *_window_mistakes(objective)]
+
+
+def _window_mistakes(objective: ObjectiveSection) -> Iterator[Mistake]:
+    for name, least in (("input_length", 2), ("horizon", 1)):
+        key, value = f"objective.{name}", getattr(objective, name)
+        if objective.name != "forecasting":
+            if value is not None:
+                yield key, f"is {value}, but is for objective forecasting, and this is {objective.name}: leave it out"
+        elif value is None:
+            yield key, "is missing: objective forecasting takes a number of time steps, e.g. 96"
+        elif not least <= value < 2**31:
+            yield key, f"is {value}, but must be at least {least}, and below 2^31"
 
 
 def _positive(value: float) -> bool:

@@ -46,7 +46,7 @@ class ShardedDataset:
 
     def __init__(self, folder: str, cache: CacheSection | None = None):
         self.folder = folder
-        self.manifest = Manifest.load(folder)
+        self.manifest = self.stored = Manifest.load(folder)
         self.samples = sum(shard["samples"] for shard in self.manifest.shards)
         if self.samples == 0:
             raise UserError(f"{folder}: the data set holds no sample")
@@ -80,6 +80,23 @@ class ShardedDataset:
         shards, rows = self.locate(indices)
         with self._lock:
             return [self._sample(shard, row) for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
+
+    def read_consecutive(self, name: str, first: int, count: int) -> np.ndarray:
+        """Column `name`, of a fixed shape, of the samples [first, first + count): (count, ...).
+
+        Raises:
+            UserError: as `read`.
+        """
+        pieces = []
+        with self._lock:
+            while count > 0:
+                shard, row = (int(number) for number in self.locate(np.asarray(first)))
+                ends = self._footer(shard)[1]
+                group = int(np.searchsorted(ends, row, side="right"))
+                start = row - (int(ends[group - 1]) if group else 0)
+                pieces.append(self._group(shard, group)[name][0][start : start + count])
+                first, count = first + len(pieces[-1]), count - len(pieces[-1])
+        return np.concatenate(pieces)
 
     def verify_next(self) -> None:
         """Compare the hash of one more shard that was read here with the manifest, if one is left to compare.

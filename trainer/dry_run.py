@@ -164,7 +164,8 @@ def _sample(columns: dict[str, dict[str, Any]], ordinary: list[int], length: int
         elif name.removesuffix(SECOND) == TOKEN_IDS:
             sample[name] = np.resize(np.asarray(ordinary, dtype=np.int64), length)
         elif len(column["shape"]) == 2:
-            sample[name] = np.linspace(-1, 1, length * column["shape"][1], dtype=np.float32).reshape(length, -1)
+            rows = column["shape"][0] or length
+            sample[name] = np.linspace(-1, 1, rows * column["shape"][1], dtype=np.float32).reshape(rows, -1)
         else:
             sample[name] = np.zeros(length, dtype=np.int64) if column["shape"] else 0
     return sample

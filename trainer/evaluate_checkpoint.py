@@ -17,11 +17,13 @@ from .model import refuse_other_inputs
 from .model_folder import read_objective
 from .objectives import make_objective
 from .setup_run import tokenizer_loader
+from .windows import FORECASTING, Dataset, as_seen
 
 _OBJECTIVES_OF_HEADS = {
     "ForSequenceClassification": "classification",
     "ForSequencePairClassification": "pair_classification",
     "ForTokenClassification": "token_classification",
+    "ForForecasting": FORECASTING,
     "ForCausalLM": "clm",
     "LMHeadModel": "clm",
 }
@@ -43,6 +45,8 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
             f"{data} has {dataset.manifest.num_labels} labels, {checkpoint} only {config.num_labels}: "
             "it was trained for another task"
         )
+    dataset = as_seen(dataset, section)
+    _check_variables(checkpoint, config, data, dataset)
     objective = make_objective(section, 0, dataset.manifest, tokenizer_loader(folder))
     try:
         refuse_other_inputs(config, dataset.manifest)
@@ -96,7 +100,19 @@ def _objective_of_head(config: transformers.PreTrainedConfig) -> ObjectiveSectio
             name = objective
     if name == "classification" and config.problem_type == "regression":
         name = "regression"
+    if name == FORECASTING:
+        return ObjectiveSection(name=name, input_length=config.input_length, horizon=config.horizon)
     return ObjectiveSection(name=name)
+
+
+def _check_variables(checkpoint: str, config: transformers.PreTrainedConfig, data: str, dataset: Dataset) -> None:
+    """Raise UserError if a series has another number of variables than the checkpoint forecasts."""
+    series = dataset.manifest.series
+    if series is not None and len(series["names"]) != config.input_channels:
+        raise UserError(
+            f"{data} has {len(series['names'])} variables, {checkpoint} forecasts {config.input_channels}: "
+            "it was trained on another series"
+        )
 
 
 def _check_vocabulary(

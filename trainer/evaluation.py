@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from .dataset import ShardedDataset
 from .distributed import World
 from .engine import to_device
 from .labelled_positions import with_word_perplexity
 from .objectives import Objective
+from .windows import Dataset
 
 
 def chosen_samples(available: int, wanted: int | None) -> np.ndarray:
@@ -22,7 +22,7 @@ def chosen_samples(available: int, wanted: int | None) -> np.ndarray:
 @torch.no_grad()
 def evaluate(
     model: torch.nn.Module,
-    dataset: ShardedDataset,
+    dataset: Dataset,
     objective: Objective,
     world: World,
     samples: int | None,
@@ -41,7 +41,7 @@ def evaluate(
 
 def run(
     model: torch.nn.Module,
-    dataset: ShardedDataset,
+    dataset: Dataset,
     objective: Objective,
     world: World,
     indices: np.ndarray,

@@ -14,9 +14,10 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
 from .collate import TOKEN_IDS, VALUES
-from .configuration import LANGUAGE_MODELS, RunConfiguration, nearest
+from .configuration import LANGUAGE_MODELS, ObjectiveSection, RunConfiguration, nearest
 from .loading import load_config, load_model, reason
 from .shard_check import COORDINATES
+from .windows import FORECASTING
 
 FROM = "from"
 _LABEL_FIELDS = ("id2label", "label2id", "num_labels", "problem_type")
@@ -47,7 +48,9 @@ def model_configuration(
             a model type without the head that the objective needs.
     """
     fields = {key: value for key, value in configuration.model.items() if key not in (FROM, "model_type")}
-    labels = {} if configuration.objective.name in LANGUAGE_MODELS else _labels(manifest)
+    objective = configuration.objective
+    labels = {} if objective.name in (*LANGUAGE_MODELS, FORECASTING) else _labels(manifest)
+    window = _window_fields(objective, manifest) if objective.name == FORECASTING else {}
     if FROM in configuration.model:
         config = _checkpoint(load_config, configuration.model[FROM])
         wanted = configuration.model.get("model_type", config.model_type)
@@ -58,13 +61,13 @@ def model_configuration(
         _refuse_unknown(fields, type(config))
         # With labels of its own the data replaces those of the task that the checkpoint was trained for.
         kept = {key: value for key, value in config.to_dict().items() if not labels or key not in _LABEL_FIELDS}
-        values = {**kept, **labels, **_causal_fields(type(config), auto_class, fields), **fields}
+        values = {**kept, **labels, **_causal_fields(type(config), auto_class, fields), **window, **fields}
         values.pop("model_type", None)
         config = _construct(lambda: type(config)(**values))
     else:
         cls = _config_class(configuration.model["model_type"])
         _refuse_unknown(fields, cls)
-        fields = {**labels, **_from_data(cls, manifest), **_causal_fields(cls, auto_class, fields), **fields}
+        fields = {**labels, **_from_data(cls, manifest), **_causal_fields(cls, auto_class, fields), **window, **fields}
         if _has(cls, "buffer_seed"):
             fields.setdefault("buffer_seed", configuration.run.seed)
         config = _construct(lambda: cls(**fields))
@@ -274,6 +277,13 @@ def _causal_fields(cls: type, auto_class: type, fields: dict[str, Any]) -> dict[
                 raise UserError(f"model.{name} is {fields[name]!r}, but objective clm needs true: leave it out")
             return {name: True}
     return {}
+
+
+def _window_fields(objective: ObjectiveSection, manifest: Manifest) -> dict[str, Any]:
+    """The fields of a forecasting head."""
+    fields = {"input_length": objective.input_length, "horizon": objective.horizon}
+    # Without data, which was told of, the rest of the model can be checked nevertheless.
+    return fields if manifest.columns else {**fields, "input_channels": 1}
 
 
 def _labels(manifest: Manifest) -> dict[str, Any]:

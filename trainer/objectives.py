@@ -8,11 +8,12 @@ from longmix.data_prep.manifest import Manifest
 
 from .collate import VALUES, is_pair
 from .configuration import LANGUAGE_MODELS, ObjectiveSection
+from .forecasting import Forecasting
 from .labelled_positions import CausalPositions, LabelledPositions
 from .labelled_samples import LabelledSamples
 from .masking import TokenMasker, word_starts
 
-Objective = LabelledPositions | CausalPositions | LabelledSamples
+Objective = LabelledPositions | CausalPositions | LabelledSamples | Forecasting
 
 AUTO_CLASSES = {
     "mlm": transformers.AutoModelForMaskedLM,
@@ -21,6 +22,7 @@ AUTO_CLASSES = {
     "regression": transformers.AutoModelForSequenceClassification,
     "pair_classification": longmix.modeling.AutoModelForSequencePairClassification,
     "token_classification": transformers.AutoModelForTokenClassification,
+    "forecasting": Forecasting.auto_class,
 }
 
 
@@ -45,6 +47,8 @@ def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, loa
             word_starts(load_tokenizer()) if section.whole_word else None,
         )
         return LabelledPositions(auto_class, masker, manifest.pad_token_id, accuracy_name="masked_accuracy")
+    if section.name == "forecasting":
+        return Forecasting(manifest)
     if section.name == "clm":
         return CausalPositions(auto_class, manifest.pad_token_id)
     if section.name == "token_classification":
@@ -54,6 +58,8 @@ def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, loa
 
 def check_data(name: str, manifest: Manifest) -> None:
     """Raise UserError unless a data set has what the objective `name` needs."""
+    if name == "forecasting":
+        return  # that it is a series is asked where its windows are cut
     columns = manifest.columns
     if name in LANGUAGE_MODELS:
         if VALUES in columns:

@@ -15,6 +15,7 @@ from .dataset import ShardedDataset
 from .mistakes import Mistakes
 from .order import RunOrder, partitions_of
 from .shard_check import COORDINATES
+from .windows import Dataset, as_seen, scales
 
 # What data sets of one run must have in common.
 _COMMON = ("vocab_size", "pad_token_id", "mask_token_id", "num_labels", "label_names")
@@ -26,12 +27,12 @@ _INPUTS = (TOKEN_IDS, VALUES, COORDINATES, TOKEN_IDS + SECOND, VALUES + SECOND, 
 class RunData:
     """Training sources with their order, and the evaluation and test sets."""
 
-    train: list[ShardedDataset]
+    train: list[Dataset]
     order: RunOrder
-    evaluation: ShardedDataset | None
-    test: ShardedDataset | None
+    evaluation: Dataset | None
+    test: Dataset | None
 
-    def all(self) -> list[ShardedDataset]:
+    def all(self) -> list[Dataset]:
         """Every data set of the run, the first source first."""
         return [*self.train, *(dataset for dataset in (self.evaluation, self.test) if dataset is not None)]
 
@@ -44,7 +45,7 @@ class RunData:
         """By key of the run file, a hash of what each data set holds: the same whenever and wherever it lies."""
         named = {"data.train": self.train, "data.eval": [self.evaluation], "data.test": [self.test]}
         return {
-            key: [_fingerprint(dataset.manifest) for dataset in datasets if dataset is not None]
+            key: [_fingerprint(dataset.stored) for dataset in datasets if dataset is not None]
             for key, datasets in named.items()
         }
 
@@ -68,7 +69,7 @@ def open_data(configuration: RunConfiguration) -> RunData:
     for path in dict.fromkeys([*(source.path for source in sources), section.eval, section.test]):
         if path is not None:
             with mistakes:
-                opened[path] = ShardedDataset(path, section.cache)
+                opened[path] = as_seen(ShardedDataset(path, section.cache), configuration.objective)
     for path, dataset in opened.items():
         with mistakes:
             _refuse_other_kind(path, dataset.manifest, *next(iter(opened.items())))
@@ -85,7 +86,7 @@ def open_data(configuration: RunConfiguration) -> RunData:
     return RunData(train, order, opened.get(section.eval), opened.get(section.test))
 
 
-def _refuse_selection_on_test(configuration: RunConfiguration, opened: dict[str, ShardedDataset]) -> None:
+def _refuse_selection_on_test(configuration: RunConfiguration, opened: dict[str, Dataset]) -> None:
     """What chooses a checkpoint, or trains it, must not be what its figures are reported on."""
     section = configuration.data
     chooses = opened.get(section.eval) if configuration.checkpoint.best is not None else None
@@ -106,7 +107,7 @@ def _refuse_selection_on_test(configuration: RunConfiguration, opened: dict[str,
             )
 
 
-def _contents(dataset: ShardedDataset) -> set[str]:
+def _contents(dataset: Dataset) -> set[str]:
     return {shard["sha256"] for shard in dataset.manifest.shards}
 
 
@@ -115,10 +116,12 @@ def _fingerprint(manifest: Manifest) -> str:
     values["tokenizer"] = (manifest.tokenizer or {}).get("sha256")
     for name in ("report", "words"):  # how it was made, not what it is
         del values[name]
+    if manifest.series is None:
+        del values["series"]  # as before there was such a field: checkpoints tell of data without it
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _refuse_other_kind(path: str, manifest: Manifest, first_path: str, first: ShardedDataset) -> None:
+def _refuse_other_kind(path: str, manifest: Manifest, first_path: str, first: Dataset) -> None:
     for name in _COMMON:
         ours, theirs = getattr(first.manifest, name), getattr(manifest, name)
         if ours != theirs:
@@ -126,6 +129,10 @@ def _refuse_other_kind(path: str, manifest: Manifest, first_path: str, first: Sh
     theirs, ours = _inputs(manifest), _inputs(first.manifest)
     if theirs != ours:
         raise UserError(f"{path} has the inputs {theirs}, but {first_path} has {ours}: prepare them together")
+    if scales(first.manifest) != scales(manifest):
+        raise UserError(
+            f"{path} holds other variables than {first_path}, or standardised otherwise: prepare them together"
+        )
     if (first.manifest.tokenizer or {}).get("sha256") != (manifest.tokenizer or {}).get("sha256"):
         raise UserError(
             f"{path} was made with another tokenizer than {first_path}: "

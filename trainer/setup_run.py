@@ -21,6 +21,7 @@ from .model import FROM, build_model, model_configuration
 from .objectives import AUTO_CLASSES, Objective, check_data, make_objective
 from .run_data import RunData, check_processes, open_data
 from .shard_check import COORDINATES
+from .windows import manifest_seen
 
 
 @dataclass
@@ -105,7 +106,8 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
 def _first_manifest(configuration: RunConfiguration) -> Manifest | None:
     """The first source's, if it can be read; why not, opening the data has told."""
     try:
-        return Manifest.load(configuration.data.sources()[0].path)
+        path = configuration.data.sources()[0].path
+        return manifest_seen(path, Manifest.load(path), configuration.objective)
     except UserError:
         return None
 

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.manifest_fields import SERIES
 from longmix.data_prep.shards import MAXIMUM_ROW_GROUP
 
 from .collate import SECOND, TOKEN_IDS, VALUES
@@ -26,6 +27,8 @@ class NotAsDescribed(ValueError):
 
 def check_columns(folder: str, manifest: Manifest) -> None:
     """Raise UserError if the columns of a data set are none that samples can be read from."""
+    if manifest.series is not None:
+        return  # the manifest itself says of which columns
     columns = manifest.columns
     given = [name for name in (TOKEN_IDS, VALUES) if name in columns]
     if len(given) != 1:
@@ -65,6 +68,10 @@ def check_footer(metadata: pq.FileMetaData, samples: int, manifest: Manifest) ->
 
 def check_group(columns: Mapping[str, Column], manifest: Manifest) -> None:
     """Raise NotAsDescribed unless the decoded samples of a row group fit each other and the manifest."""
+    if manifest.series is not None:
+        if not np.isfinite(columns[SERIES][0]).all():
+            raise NotAsDescribed(f"{SERIES} holds values that are not finite")
+        return
     inputs = TOKEN_IDS if TOKEN_IDS in columns else VALUES
     lengths = {name: np.diff(columns[name][1]) for name in (inputs, inputs + SECOND) if name in columns}
     for name, counts in lengths.items():

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from .collate import count_positions
-from .dataset import ShardedDataset
 from .objectives import Objective
 from .order import Draw, RunOrder
+from .windows import Dataset
 
 PREFETCHED_STEPS = 4
 LONGEST_CLOSING_SECONDS = 10.0
@@ -47,7 +47,7 @@ class BatchStream:
 
     def __init__(
         self,
-        datasets: list[ShardedDataset],
+        datasets: list[Dataset],
         order: RunOrder,
         objective: Objective,
         batch_samples: int,
