@@ -42,7 +42,8 @@ def feature_attention(
             source = _source(query, key).summed(values)
             sums = source.read(source.scale())
         mixed, total = sums.split([width, 1], -1)
-        result = torch.where(total > 0, mixed / torch.where(total > 0, total, 1.0), 0.0)
+        nothing = total == 0  # not `total > 0` elsewhere: NaN must come through
+        result = torch.where(nothing, 0.0, mixed / torch.where(nothing, 1.0, total))
     return keep_rows(result, valid).to(value.dtype)
 
 

@@ -30,7 +30,8 @@ def linear_attention(
         else:
             sums = query @ (key.transpose(-1, -2) @ values)
         mixed, total = sums.split([width, 1], -1)
-        result = torch.where(total > 0, mixed / torch.where(total > 0, total, 1.0), 0.0)
+        nothing = total == 0  # not `total > 0` elsewhere: NaN must come through
+        result = torch.where(nothing, 0.0, mixed / torch.where(nothing, 1.0, total))
     return keep_rows(result, valid).to(value.dtype)
 
 

@@ -20,5 +20,6 @@ def linear_attention(
     allowed = allowed_pairs(positions, valid, causal, document_ids, value.device)[:, None]
     weights = torch.where(allowed, query @ key.transpose(-1, -2), 0.0)
     total = weights.sum(-1, keepdim=True)
-    mixed = torch.where(total > 0, weights @ values / torch.where(total > 0, total, 1.0), 0.0)
+    nothing = total == 0  # not `total > 0` elsewhere: NaN must come through
+    mixed = torch.where(nothing, 0.0, weights @ values / torch.where(nothing, 1.0, total))
     return mixed.to(value.dtype)

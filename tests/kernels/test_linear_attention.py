@@ -147,6 +147,26 @@ def test_padding_is_neither_read_nor_written(operation, name, causal, with_docum
         assert all(gradient.isfinite().all() for gradient in gradients)
 
 
+NANS = (0x7FC00000,)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["query", "key", "value"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("with_documents", [False, True])
+def test_nan_reaches_every_row_that_sees_it(operation, name, with_documents, causal, which, monkeypatch):
+    positions, row = 70, 35
+    document = torch.arange(positions) // 30
+    sees = torch.arange(positions) == row
+    if which > 0:
+        sees = torch.arange(positions) >= row if causal else torch.ones(positions, dtype=torch.bool)
+        sees = sees & (document == document[row]) if with_documents else sees
+    for bits in NANS:
+        tensors = [x.detach() for x in inputs(operation, (1, 1, positions, 3, 2))]
+        tensors[which].view(torch.int32)[0, 0, row, 1] = bits
+        result = run(name, monkeypatch, operation, *tensors, None, causal, document[None] if with_documents else None)
+        assert result[0, 0, sees].isnan()[:, 1 if which == 2 else slice(None)].all()
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_documents_see_only_themselves(operation, name, causal, monkeypatch):
     tensors = [x.detach() for x in inputs(operation, (1, 2, 330, 4, 3), torch.float64)]
