@@ -79,7 +79,7 @@ inline T dot(const T* a, const T* b, int64_t count) {
     return sum_of<T>(sum);
 }
 
-// exp for arguments up to 88, with an error below 1.2 ulp; what would be denormal is zero.
+// exp for arguments up to 88, with an error below 1.2 ulp; what would be denormal is zero, and NaN stays NaN.
 inline Vector<float> exponential(Vector<float> x) {
     typedef Lanes<float>::Integers Integers;
     constexpr float ROUNDING = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the lowest bits
@@ -97,7 +97,8 @@ inline Vector<float> exponential(Vector<float> x) {
     Integers power = reinterpret_cast<Integers&>(shifted) - 0x4b400000u;
     Integers bits = reinterpret_cast<Integers&>(sum) + (power << 23);
     bits &= ~(Integers)(x < -87.3365f);
-    return reinterpret_cast<Vector<float>&>(bits);
+    // The power would be added to a payload of NaN, and may carry it into a number.
+    return x == x ? reinterpret_cast<Vector<float>&>(bits) : x;
 }
 
 inline Vector<double> exponential(Vector<double> x) {

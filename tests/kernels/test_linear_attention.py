@@ -147,7 +147,8 @@ def test_padding_is_neither_read_nor_written(operation, name, causal, with_docum
         assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-NANS = (0x7FC00000,)
+# The plain one, and such as an integer added to their bits turns into numbers.
+NANS = (0x7FC00000, 0x7FFFFFFF, 0x7FC00001, 0xFFC12345 - 2**32)
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["query", "key", "value"])
