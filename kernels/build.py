@@ -50,14 +50,16 @@ def library(source: str, part: str, dtype: torch.dtype) -> ctypes.CDLL:
         folder = _cache_folder()
         macros = (f"-D{part.upper()}", f"-DREAL={REALS[dtype]}")
         target = folder / f"{path.parent.name}-{part}-{REALS[dtype]}-{_key(path, compiler)}.so"
-        if not target.is_file():
+        if not _is_whole(target):
             with open(folder / f"{target.stem}.lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however it ends
-                if not target.is_file():
+                if not _is_whole(target):
                     _compile((*compiler, *_flags(), *macros), path, target)
         return ctypes.CDLL(str(target))
     except OSError as error:
-        raise BuildError(f"the library of {source} cannot be kept or loaded: {error}") from error
+        # What every C++ library needs, and a compiler of C leaves out.
+        hint = f" ({compiler[0]} is no compiler of C++?)" if "undefined symbol: _Z" in str(error) else ""
+        raise BuildError(f"the library of {source} cannot be kept or loaded: {error}{hint}") from error
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -79,6 +81,18 @@ def find_compiler() -> tuple[str, ...]:
     raise BuildError(f"no C++ compiler ({', '.join(name for name, *_ in candidates)}) on PATH")
 
 
+def _is_whole(library: Path) -> bool:
+    """Whether a library is there as it was compiled: the system would end a process that runs into a missing part."""
+    try:
+        return _digest_file(library).read_text() == hashlib.sha256(library.read_bytes()).hexdigest()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _digest_file(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
 def _compile(command: tuple[str, ...], source: Path, target: Path) -> None:
     for left in target.parent.glob(f".{target.stem}.*"):
         left.unlink(missing_ok=True)
@@ -88,6 +102,8 @@ def _compile(command: tuple[str, ...], source: Path, target: Path) -> None:
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if "error:" in line] or process.stderr.splitlines()
         raise BuildError(f"{command[0]} cannot compile {source.name}: {lines[0] if lines else process.returncode}")
+    # Before the library, which counts only with it.
+    _digest_file(target).write_text(hashlib.sha256(temporary.read_bytes()).hexdigest())
     os.replace(temporary, target)
 
 
@@ -138,8 +154,13 @@ def _cache_folder() -> Path:
 
 @functools.cache
 def _private_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="longmix-kernels-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder, owner = tempfile.mkdtemp(prefix="longmix-kernels-"), os.getpid()
+
+    @atexit.register
+    def remove() -> None:
+        if os.getpid() == owner:  # not where a forked child ends
+            shutil.rmtree(folder, ignore_errors=True)
+
     return Path(folder)
 
 

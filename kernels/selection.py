@@ -52,7 +52,7 @@ def implementation(operation: str, device: torch.device | str) -> str:
     if operation not in OPERATIONS:
         raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join(OPERATIONS)}")
     kind = torch.device(device).type
-    choice = os.environ.get(ENVIRONMENT_VARIABLE, "auto")
+    choice = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
     if choice not in CHOICES:
         raise ValueError(f"{ENVIRONMENT_VARIABLE} is {choice!r}; allowed: {', '.join(CHOICES)}")
     if choice in _MODULES:
@@ -93,9 +93,19 @@ def _obstacle(operation: str, name: str, kind: str) -> str | None:
     try:
         importlib.import_module(module).load()
     except build.BuildError as error:
-        warnings.warn(f"{error}; plain PyTorch runs in place of the C++ kernels", stacklevel=3)
+        _warn_once(str(error))
         return str(error)
     return None
+
+
+_warned: list[str] = []
+
+
+def _warn_once(reason: str) -> None:
+    """What keeps one operation from its C++ keeps the others from theirs, as a rule."""
+    if not _warned:
+        _warned.append(reason)
+        warnings.warn(f"{reason}; plain PyTorch runs in place of the C++ kernels", stacklevel=4)
 
 
 def select(operation: str, device: torch.device, implementations: dict[str, Callable]) -> Callable:

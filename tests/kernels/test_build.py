@@ -1,5 +1,6 @@
 """Compiling the C++ kernels: interrupted and simultaneous builds, missing compilers, folders that cannot be written."""
 
+import atexit
 import multiprocessing
 import os
 import shlex
@@ -27,6 +28,7 @@ def nothing_is_built(monkeypatch):
         build.library.cache_clear()
         build._private_folder.cache_clear()
         selection._obstacle.cache_clear()
+        selection._warned.clear()
 
     monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
     forget()
@@ -94,7 +96,7 @@ def test_a_killed_build_does_not_block_the_next(sources, compiler, tmp_path):
         assert library().answer() == 42
     finally:
         os.kill(hanging, signal.SIGKILL)  # the compiler outlived the process that started it
-    assert files(tmp_path) == [".lock", ".so"]
+    assert files(tmp_path) == [".lock", ".sha256", ".so"]
 
 
 def test_a_killed_compiler_is_an_error_and_the_next_build_succeeds(sources, compiler, tmp_path, monkeypatch):
@@ -114,7 +116,23 @@ def test_processes_that_build_at_once_compile_once(sources, compiler, tmp_path):
         process.join()
     assert [process.exitcode for process in processes] == [42] * 4
     assert len((tmp_path / "started").read_text().splitlines()) == 1
-    assert files(tmp_path) == [".lock", ".so"]
+    assert files(tmp_path) == [".lock", ".sha256", ".so"]
+
+
+@pytest.mark.parametrize("size", [0, 100, 6000])
+def test_a_library_that_was_cut_short_is_built_anew(sources, compiler, tmp_path, size):
+    """The system would end the process with a bus error."""
+    assert library().answer() == 42
+    [path] = (tmp_path / "cache" / "longmix" / "kernels").glob("*.so")
+    build.library.cache_clear()
+    # Another file: this process goes on with the one that it has loaded.
+    whole = path.read_bytes()
+    path.unlink()
+    path.write_bytes(whole[:size])
+    process = start_build()
+    process.join()
+    assert process.exitcode == 42 and path.read_bytes() == whole
+    assert len((tmp_path / "started").read_text().splitlines()) == 2
 
 
 def test_a_library_is_found_by_all_it_depends_on(sources, compiler, tmp_path, monkeypatch):
@@ -174,10 +192,23 @@ def test_an_error_of_the_compiler_is_told_in_one_line(sources, tmp_path):
     assert files(tmp_path) == [".lock"]
 
 
-def test_a_library_that_cannot_be_loaded_is_an_error(sources, compiler, tmp_path):
-    start_build().join()
-    next((tmp_path / "cache" / "longmix" / "kernels").glob("*.so")).write_text("not a library")
+def test_a_library_that_cannot_be_loaded_is_an_error(sources, tmp_path, monkeypatch):
+    script = tmp_path / "no-compiler"
+    script.write_text('#!/bin/sh\nwhile [ $# -gt 1 ]; do [ "$1" = -o ] && echo "not a library" > "$2"; shift; done\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
     with pytest.raises(build.BuildError, match=r"the library of answer/cpu.cpp cannot be kept or loaded: "):
+        library()
+
+
+def test_a_compiler_of_c_is_named(sources, monkeypatch, require_or_skip):
+    if shutil.which("gcc") is None:
+        require_or_skip("compiler", "there is no gcc")
+    (sources / SOURCE).write_text(
+        '#include <vector>\nextern "C" int answer() { std::vector<int> a; a.push_back(1); return a[0]; }\n'
+    )
+    monkeypatch.setenv("CXX", "gcc")
+    with pytest.raises(build.BuildError, match=r"undefined symbol: _Z\w+ \(\S+gcc is no compiler of C\+\+\?\)"):
         library()
 
 
@@ -233,11 +264,26 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_folder(folder, 
     assert len(list(tmp_path.glob("longmix-kernels-*/*.so"))) == 1
 
 
+def test_a_private_folder_outlives_a_forked_child(sources, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    library()
+    child = os.fork()
+    if child == 0:
+        try:
+            atexit._run_exitfuncs()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert len(list(tmp_path.glob("longmix-kernels-*/*.so"))) == 1
+
+
 def test_without_a_compiler_plain_pytorch_runs_with_one_warning(monkeypatch):
     value, weights, offsets = torch.randn(1, 5, 2), torch.randn(1, 5, 2, 3), torch.tensor([[0, 1, 2], [0, 1, 3]])
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.warns(UserWarning) as caught:
         results = [ops.link_mix(value, weights, offsets) for _ in range(3)]
+        ops.wavelet_analysis(value, torch.randn(4), 1)  # another operation, for the same reason
     assert [str(warning.message) for warning in caught] == [
         "no C++ compiler (no-such-compiler) on PATH; plain PyTorch runs in place of the C++ kernels"
     ]

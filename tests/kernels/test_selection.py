@@ -15,8 +15,10 @@ def nothing_is_chosen(monkeypatch):
     """Every test asks anew what can run."""
     monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
     selection._obstacle.cache_clear()
+    selection._warned.clear()
     yield
     selection._obstacle.cache_clear()
+    selection._warned.clear()
 
 
 @pytest.mark.parametrize("operation", sorted(set(OPERATIONS) - {"spectral_filter"}))
