@@ -1,5 +1,6 @@
 """Causal language modelling: what is predicted from what, its perplexities, and models that see too much."""
 
+import itertools
 import json
 import math
 
@@ -159,7 +160,8 @@ def test_a_type_of_transformers_is_made_causal(prepared):
 
 def test_a_head_that_looks_ahead_is_refused():
     fields = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    for is_decoder in (True, False):
+    for is_decoder, seed in itertools.product((True, False), range(5)):
+        torch.manual_seed(seed)
         config = transformers.BertConfig(intermediate_size=8, is_decoder=is_decoder, **fields)
         model = transformers.AutoModelForCausalLM.from_config(config).train()
         if is_decoder:
