@@ -128,7 +128,8 @@ def test_the_commands_run_in_the_order_in_which_they_stand(folder):
 
 def test_the_table_names_every_key_of_the_run_file_with_its_default():
     shown = {}
-    for line in re.findall(r"^\| (`[a-z].*)$", README, re.MULTILINE):
+    table = README[README.index("| key | default |") :].partition("\n\n")[0]
+    for line in re.findall(r"^\| (`[a-z].*)$", table, re.MULTILINE):
         cells = [cell.strip() for cell in line.split("|")]
         names = re.findall(r"`([^`]+)`", cells[0])
         # A list's commas are not those between two defaults.
