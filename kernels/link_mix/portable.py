@@ -3,7 +3,6 @@
 import math
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..rows import keep_valid, valid_rows
@@ -44,8 +43,8 @@ class _Product(torch.autograd.Function):
         return value
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient):
+        # With create_graph=True this is differentiated, too.
         value, weights, offsets, start, length = ctx.saved_tensors
         span = start, length, ctx.wrap
         count = weights.shape[2]
@@ -114,6 +113,11 @@ def _dot_products(gradient, value, index, exists):
     """<gradient[b, i], value[b, index[b, i, k]]> for each link, (B, N, K); zero for a link that does not exist."""
     batch, positions, width = value.shape
     links = index.shape[2]
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        # What is called below has no derivative.
+        linked = value.flatten(0, 1)[_flat(index)].view(*index.shape, width)
+        products = (gradient[:, :, None] * linked).sum(-1)
+        return products if exists is None else torch.where(exists, products, 0)
     rows = torch.arange(batch * positions, device=index.device)
     # The derivative of embedding_bag by its weights; autograd offers it only together with embedding_bag itself.
     products = torch.ops.aten._embedding_bag_per_sample_weights_backward(
