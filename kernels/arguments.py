@@ -4,6 +4,8 @@ Lengths, permutations, offsets and document ids are tensors of any integer dtype
 implementations as contiguous int64 on the device of the values, lengths in 0 .. N; no host waits for a GPU for it.
 """
 
+import operator
+
 import torch
 
 # bool counts as a mistake (a mask in place of lengths), and not all of uint64 fits into int64.
@@ -18,7 +20,8 @@ def as_integers(name: str, tensor: torch.Tensor, device: torch.device, *shapes: 
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{name} is of type {type(tensor).__name__}; allowed: a tensor of integers")
-    if tuple(tensor.shape) not in shapes:
+    # Not `tuple(tensor.shape) in shapes`, which torch.compile finds false where sizes are symbols.
+    if not any(tensor.dim() == len(shape) and all(map(operator.eq, tensor.shape, shape)) for shape in shapes):
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}; allowed: {' or '.join(map(str, shapes))}")
     if tensor.dtype not in INTEGERS:
         raise ValueError(f"{name} has dtype {tensor.dtype}; allowed: {', '.join(map(str, INTEGERS))}")
@@ -38,8 +41,12 @@ def as_documents(
 
 
 def check_permutation(permutation: torch.Tensor, positions: int) -> None:
-    """Raise ValueError unless all elements, of which there are some, lie in 0 .. N - 1. The host reads them."""
+    """Raise ValueError unless each (..., N) holds each of 0 .. N - 1, N > 0, once. The host reads them."""
     lowest, highest = (int(bound) for bound in permutation.aminmax())
     if lowest < 0 or highest >= positions:
         wrong = lowest if lowest < 0 else highest
         raise ValueError(f"permutation holds row {wrong}; allowed: 0 .. {positions - 1}")
+    missing = torch.ones_like(permutation, dtype=torch.bool).scatter_(-1, permutation, False)
+    if missing.any():
+        row = int(missing.nonzero()[0, -1])
+        raise ValueError(f"permutation lacks row {row} and holds another one twice; allowed: each of 0 .. N - 1 once")

@@ -22,7 +22,7 @@ def forward(
     order: torch.Tensor | None,
     planes: bool,
 ) -> torch.Tensor:
-    """Phi^-1 exp(i phase) Phi value; see operator.py. Raises ValueError for an order that leads to no row."""
+    """Phi^-1 exp(i phase) Phi value; see operator.py. Raises ValueError for an order that is no permutation."""
     if order is not None:
         check_permutation(order, value.shape[1])  # in a compiled graph nothing else has
     mixed = torch.empty_like(value)

@@ -40,8 +40,8 @@ def givens_mix(
         (B, N, H, d, 2) in the dtype of value; computed in fp32, or in float64 for float64 values.
 
     Raises:
-        ValueError: shapes that do not fit together, integers that are none, or, on a CPU, a permutation with a row that
-            there is not.
+        ValueError: shapes that do not fit together, integers that are none, or, on a CPU, a permutation that is none;
+            in a compiled graph the C++ alone looks.
     """
     shape = tuple(value.shape)
     if value.dim() != 5 or shape[4] != 2:

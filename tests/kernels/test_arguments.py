@@ -115,3 +115,27 @@ def test_a_permutation_of_other_rows_is_refused(wrong, run):
     for lengths in (None, torch.tensor([6, 0, 4])):
         with pytest.raises(ValueError, match=f"permutation holds row {wrong}; allowed: 0 .. 5"):
             run("givens_mix", permutation=permutation, lengths=lengths)
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_permutation_with_a_row_twice_is_refused(each, run):
+    permutation = INTEGERS["givens_mix"]["permutation"].clone()
+    permutation[1, 2] = permutation[1, 5]
+    if each:
+        permutation = torch.stack([INTEGERS["givens_mix"]["permutation"], permutation, permutation])
+    for lengths in (None, torch.tensor([6, 0, 4])):
+        with pytest.raises(ValueError, match="permutation lacks row 3 and holds another one twice"):
+            run("givens_mix", permutation=permutation, lengths=lengths)
+
+
+def test_a_compiled_graph_refuses_a_permutation_with_a_row_twice(run, request, monkeypatch):
+    if request.node.callspec.params["run"] != "cpu":
+        pytest.skip("on GPUs and in plain PyTorch a compiled graph reads no permutation")
+    run("givens_mix")
+    generator = torch.Generator().manual_seed(0)
+    compiled = torch.compile(ops.givens_mix, fullgraph=True, backend="aot_eager")
+    arguments = [
+        torch.randn(shape, generator=generator) for shape in [(1, 3, 1, 2, 2), *[(1, 1, 1, 2, 3)] * 2, (1, 1, 3)]
+    ]
+    with pytest.raises(ValueError, match="permutation lacks row 1"):
+        compiled(*arguments, None, torch.tensor([[2, 0, 2]]))

@@ -253,6 +253,13 @@ def test_compiles_as_one_graph():
         compiled(*tensors, lengths, order + 3)
 
 
+def test_compiles_for_any_shape():
+    compiled = torch.compile(ops.givens_mix, fullgraph=True, dynamic=True, backend="aot_eager")
+    for batch, positions in ((3, 5), (2, 7)):
+        tensors, lengths, order = inputs(batch, positions, 1, 2, 1, [5, 3, 0][:batch], True)
+        torch.testing.assert_close(compiled(*tensors, lengths, order), ops.givens_mix(*tensors, lengths, order))
+
+
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 1100])
 def test_long_recurrences_are_cut_into_chunks(length):
     generator = torch.Generator().manual_seed(0)
