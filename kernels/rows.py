@@ -1,4 +1,4 @@
-"""The valid rows of a padded batch."""
+"""The valid rows of a padded batch, and results that need no computation."""
 
 import torch
 
@@ -18,3 +18,11 @@ def keep_valid(tensor: torch.Tensor, valid: torch.Tensor | None, fill: float = 0
     shape = [valid.shape[0], *[1] * (tensor.dim() - 1)]
     shape[axis] = valid.shape[1]
     return torch.where(valid.reshape(shape), tensor, fill)
+
+
+def of_nothing(result: torch.Tensor, *tensors: torch.Tensor | None) -> torch.Tensor:
+    """`result`, in the graph of all floating `tensors`, (n, ...) each: their gradients are zeros, none is missing."""
+    for tensor in tensors:
+        if tensor is not None:
+            result = result + tensor[..., :0].sum().to(result.dtype)
+    return result

@@ -3,6 +3,7 @@
 import torch
 
 from ..attention_inputs import check
+from ..rows import of_nothing
 from ..selection import select
 from .portable import feature_attention as portable
 from .reference import feature_attention as reference
@@ -40,5 +41,5 @@ def feature_attention(
     lengths, document_ids = check(query_log, key_log, value, lengths, document_ids, names)
     run = select("feature_attention", value.device, {"portable": portable, "reference": reference})
     if value.numel() == 0:
-        return value.clone()  # maxima over nothing do not exist
+        return of_nothing(value, query_log, key_log)  # maxima over nothing do not exist
     return run(query_log, key_log, value, lengths, causal, document_ids)

@@ -3,6 +3,7 @@
 import torch
 
 from ..arguments import as_integers, as_lengths, check_permutation
+from ..rows import of_nothing
 from ..selection import select
 from .portable import givens_mix as portable
 from .reference import givens_mix as reference
@@ -63,7 +64,7 @@ def givens_mix(
         permutation = as_integers("permutation", permutation, value.device, *shapes)
     run = select("givens_mix", value.device, {"portable": portable, "reference": reference})
     if value.numel() == 0:
-        return value.clone()
+        return of_nothing(value, upper, lower, phase)
     if permutation is not None and value.device.type == "cpu" and not torch.compiler.is_compiling():
         check_permutation(permutation, positions)
     return run(value, upper, lower, phase, lengths, permutation)

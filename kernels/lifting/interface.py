@@ -4,6 +4,7 @@ import torch
 
 from ..arguments import as_lengths
 from ..bands import check_bands, check_rows, period_of
+from ..rows import of_nothing
 from ..selection import select
 from .portable import lifting_analysis as portable_analysis
 from .portable import lifting_synthesis as portable_synthesis
@@ -44,7 +45,8 @@ def lifting_analysis(
     _check_steps(predict, update, x.shape[2])
     run = select("lifting_analysis", x.device, {"portable": portable_analysis, "reference": reference_analysis})
     if x.numel() == 0:
-        return x.new_zeros(x.shape[0], period_of(x.shape[1], levels), x.shape[2])
+        shape = x.shape[0], period_of(x.shape[1], levels), x.shape[2]
+        return of_nothing(x.new_zeros(shape), x, predict, update)
     return run(x, predict, update, levels, lengths)
 
 
@@ -76,7 +78,8 @@ def lifting_synthesis(
     _check_steps(predict, update, bands.shape[2])
     run = select("lifting_synthesis", bands.device, {"portable": portable_synthesis, "reference": reference_synthesis})
     if bands.numel() == 0:
-        return bands.new_zeros(bands.shape[0], length, bands.shape[2])
+        shape = bands.shape[0], length, bands.shape[2]
+        return of_nothing(bands.new_zeros(shape), bands, predict, update)
     return run(bands, predict, update, levels, length, lengths)
 
 

@@ -3,6 +3,7 @@
 import torch
 
 from ..attention_inputs import check
+from ..rows import of_nothing
 from ..selection import select
 from .portable import linear_attention as portable
 from .reference import linear_attention as reference
@@ -40,5 +41,5 @@ def linear_attention(
     lengths, document_ids = check(query_features, key_features, value, lengths, document_ids, names)
     run = select("linear_attention", value.device, {"portable": portable, "reference": reference})
     if value.numel() == 0:
-        return value.clone()
+        return of_nothing(value, query_features, key_features)
     return run(query_features, key_features, value, lengths, causal, document_ids)

@@ -3,6 +3,7 @@
 import torch
 
 from ..arguments import as_documents, as_integers, as_lengths
+from ..rows import keep_valid, of_nothing, valid_rows
 from ..selection import select
 from .portable import link_mix as portable
 from .reference import link_mix as reference
@@ -46,6 +47,6 @@ def link_mix(
     lengths = as_lengths(lengths, batch, positions, value.device)
     document_ids = as_documents(document_ids, batch, positions, value.device)
     run = select("link_mix", value.device, {"portable": portable, "reference": reference})
-    if value.numel() == 0:
-        return value.clone()
+    if value.numel() == 0 or weights.numel() == 0:
+        return of_nothing(keep_valid(value, valid_rows(lengths, positions)), weights)
     return run(value, weights, offsets, lengths, wrap, document_ids)

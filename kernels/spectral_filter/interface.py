@@ -3,6 +3,7 @@
 import torch
 
 from ..arguments import as_lengths
+from ..rows import of_nothing
 from ..selection import select
 from .portable import spectral_filter as portable
 from .reference import spectral_filter as reference
@@ -48,5 +49,5 @@ def spectral_filter(
     lengths = as_lengths(lengths, *x.shape[:2], x.device)
     run = select("spectral_filter", x.device, {"portable": portable, "reference": reference})
     if x.numel() == 0:
-        return x.clone()  # Fourier transforms refuse empty tensors
+        return of_nothing(x, spectrum)  # Fourier transforms refuse empty tensors
     return run(x, spectrum, n_fft, features if segments is None else segments, lengths)

@@ -4,6 +4,7 @@ import torch
 
 from ..arguments import as_lengths
 from ..bands import check_bands, check_rows, period_of
+from ..rows import of_nothing
 from ..selection import select
 from .portable import wavelet_analysis as portable_analysis
 from .portable import wavelet_synthesis as portable_synthesis
@@ -41,7 +42,8 @@ def wavelet_analysis(
     _check_filters(filters, x.shape[2])
     run = select("wavelet_analysis", x.device, {"portable": portable_analysis, "reference": reference_analysis})
     if x.numel() == 0:
-        return x.new_zeros(x.shape[0], period_of(x.shape[1], levels), x.shape[2])
+        shape = x.shape[0], period_of(x.shape[1], levels), x.shape[2]
+        return of_nothing(x.new_zeros(shape), x, filters)
     return run(x, filters, levels, lengths)
 
 
@@ -70,7 +72,8 @@ def wavelet_synthesis(
     _check_filters(filters, bands.shape[2])
     run = select("wavelet_synthesis", bands.device, {"portable": portable_synthesis, "reference": reference_synthesis})
     if bands.numel() == 0:
-        return bands.new_zeros(bands.shape[0], length, bands.shape[2])
+        shape = bands.shape[0], length, bands.shape[2]
+        return of_nothing(bands.new_zeros(shape), bands, filters)
     return run(bands, filters, levels, length, lengths)
 
 
