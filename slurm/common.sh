@@ -58,7 +58,8 @@ run_step() {
     srun --export=ALL --kill-on-bad-exit=1 "${overcommit[@]}" --nodes="$SLURM_JOB_NUM_NODES" \
         --ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))" --ntasks-per-node="$tasks_per_node" \
         --cpus-per-task="$(share_of_cpus "$tasks_per_node")" bash "$LONGMIX_HOME/slurm/task.sh" "$@" </dev/null
-    code=$(ending "$?")
+    # Not in a subshell, which a signal to the whole job would end.
+    find_ending "$?"
     if ((code == 1 || code == 75)) && requeue "$code" "$@"; then
         say "exit code $code: this job is in the queue again, and goes on from the newest checkpoint when it starts"
     elif ((code == 75)); then
@@ -93,14 +94,10 @@ requeue() {
     scontrol update JobId="$SLURM_JOB_ID" StartTime=now+30 || true
 }
 
-# ending SRUN_CODE: the exit code of the run, which the first failure decides.
-ending() {
-    local code
+# find_ending SRUN_CODE: the exit code of the run into $code; the first failure decides it.
+find_ending() {
     for code in 2 1 75; do
-        if [[ -e $LONGMIX_ENDINGS/$code ]]; then
-            echo "$code"
-            return
-        fi
+        [[ ! -e $LONGMIX_ENDINGS/$code ]] || return 0
     done
-    echo "$(($1 != 0))"
+    code=$(($1 != 0))
 }
