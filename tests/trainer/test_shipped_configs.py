@@ -1,4 +1,4 @@
-"""Every shipped run file, fragment and DeepSpeed file trains two tiny steps."""
+"""Every shipped run file, fragment and DeepSpeed file trains two tiny steps; those of tasks in test_task_configs."""
 
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from longmix.trainer.model import count_parameters
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COMPLETE = sorted(CONFIGS.glob("*.yaml"))
-FRAGMENTS = sorted(CONFIGS.glob("*/*.yaml"))
+FRAGMENTS = [*sorted(CONFIGS.glob("model/*.yaml")), CONFIGS / "tasks" / "mlm.yaml"]
+# Tasks, the rows that they compare, and the papers' own recipes: test_task_configs trains them.
+TASKS = [path for name in ("tasks", "mixer", "papers") for path in CONFIGS.glob(f"{name}/**/*.yaml")]
 DEEPSPEED = sorted(CONFIGS.glob("deepspeed/*.json"))
 
 # What is cut down so that a model of any size takes two steps in seconds.
@@ -44,7 +46,7 @@ def train_two_steps(paths, folder, world, read_metrics, **changes):
 
 
 def test_every_file_is_of_a_known_kind():
-    assert {*COMPLETE, *FRAGMENTS, *DEEPSPEED} == {
+    assert {*COMPLETE, *FRAGMENTS, *TASKS, *DEEPSPEED} == {
         path for path in CONFIGS.rglob("*") if path.suffix in (".yaml", ".json")
     }
     assert COMPLETE and FRAGMENTS

@@ -1,0 +1,202 @@
+"""Every task with every row of the comparison trains two steps at small size, or is refused with a reason told here."""
+
+import argparse
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from transformers import AutoConfig, AutoModel
+
+from longmix.data_prep.command import add_prepare_parser
+from longmix.data_prep.errors import UserError
+from longmix.trainer import configuration, loop
+from longmix.trainer.model import count_parameters
+from longmix.trainer.run_file import read_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "configs"
+FRAGMENTS = {"labelled", "mlm"}  # of configs/tasks, that are no task
+TASKS = sorted({path.stem for path in CONFIGS.glob("tasks/*.yaml")} - FRAGMENTS)
+ROWS = sorted(path.stem for path in CONFIGS.glob("mixer/*.yaml"))
+
+# What cannot be, and what the refusal says. docs/tasks.md has the same table.
+_SMOOTHED = "the Fourier convolution wraps around and the column attention sums over the whole sequence"
+_SPREAD = "coefficients mix what is before and after a position"
+REFUSED = {
+    ("clm", "converter"): "a unitary matrix that is lower triangular is diagonal",
+    ("clm", "s3attention"): _SMOOTHED,
+    **{("clm", row): _SPREAD for row in ("wavspa", "performer", "linear", "linformer", "windowed")},
+    ("clm", "fnet"): "fnet has no AutoModelForCausalLM",
+    ("retrieval", "fnet"): "fnet has no AutoModelForSequencePairClassification",
+    ("forecasting", "fnet"): "fnet has no AutoModelForTimeSeriesPrediction",
+    **{(task, "fnet"): "fnet reads tokens" for task in ("adding", "patches", "points")},
+}
+
+SMALL = {
+    "model.hidden_size": 16,
+    "model.num_hidden_layers": 1,
+    "model.num_attention_heads": 2,
+    "model.intermediate_size": 32,
+    "batch.samples": 4,
+    "batch.micro_batch": 4,
+    "optim.max_steps": 2,
+    "optim.warmup_steps": 1,
+    "eval.every_steps": 2,
+    "checkpoint.every_steps": 2,
+    "log.every_steps": 1,
+    "log.tensorboard": False,
+    "deepspeed": None,
+}
+
+
+FEW = ("--train-samples", "12", "--validation-samples", "4", "--test-samples", "4")
+_WORDS = ["a", "fine", "film", "and", "dull", "one", "with", "long", "scenes", "in", "the", "rain", "by", "night"]
+
+
+def prepare(*arguments):
+    parser = argparse.ArgumentParser()
+    add_prepare_parser(parser.add_subparsers())
+    parsed = parser.parse_args(["prepare", *map(str, arguments)])
+    assert parsed.run(parsed) == 0
+
+
+def _texts(count, seed):
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(_WORDS, k=draw.randint(4, 20))) for _ in range(count)]
+
+
+def _write_table(path, *columns, header):
+    lines = ["\t".join(row) for row in zip(*columns, strict=True)]
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+def _reviews(folder):
+    return _write_table(folder / "reviews.tsv", ["bad", "good"] * 20, _texts(40, 1), header="label\ttext")
+
+
+def _images(folder, *shape):
+    generator = np.random.default_rng(0)
+    options = []
+    for split, count in (("train", 30), ("test", 6)):
+        np.save(folder / f"{split}.npy", generator.integers(0, 256, (count, *shape), dtype=np.uint8))
+        np.save(folder / f"{split}_labels.npy", np.arange(count) % 3)
+        options += [f"--{split}", folder / f"{split}.npy", folder / f"{split}_labels.npy"]
+    return options
+
+
+def _series(folder):
+    path = folder / "series.csv"
+    rows = [f"2020-{1 + day // 28:02d}-{1 + day % 28:02d},{np.sin(day)},{day % 7}" for day in range(12 * 28)]
+    path.write_text("\n".join(["date,wave,week", *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def _sequences(folder):
+    draw = random.Random(2)
+    sequences = ["".join(draw.choices("ACGT", k=draw.randint(10, 40))) for _ in range(40)]
+    return _write_table(folder / "dna.tsv", ["0", "1"] * 20, sequences, header="label\tsequence")
+
+
+def _pairs(folder):
+    columns = ["same", "other"] * 20, _texts(40, 3), _texts(40, 4)
+    return _write_table(folder / "pairs.tsv", *columns, header="label\ttext1\ttext2")
+
+
+def _articles(folder):
+    path = folder / "articles.txt"
+    path.write_text("\n\n".join(_texts(200, 5)), encoding="utf-8")
+    return path
+
+
+def arguments_of(task, folder):
+    """Of `longmix prepare` for a file of configs/tasks, without --output; `folder` takes the source files."""
+    return {
+        "listops": lambda: ("listops", "--min-length", "5", "--max-length", "40", *FEW),
+        "text_bytes": lambda: ("text-bytes", "--source", _reviews(folder), "--length", "64"),
+        "text_bytes_1000": lambda: ("text-bytes", "--source", _reviews(folder), "--length", "32"),
+        "retrieval": lambda: ("retrieval", "--source", _pairs(folder), "--length", "48"),
+        "image": lambda: ("image", *_images(folder, 8, 8)),
+        "image_noise": lambda: ("image", *_images(folder, 8, 8), "--noise", "8"),
+        "pathfinder": lambda: ("pathfinder", "--path-length", "6", "--samples", "16"),
+        "adding": lambda: ("adding", "--length", "40", *FEW),
+        "temporal_order": lambda: ("temporal-order", "--length", "40", *FEW),
+        "lego": lambda: ("lego", "--tested-variables", "untrained", *FEW),
+        "documents": lambda: ("documents", "--source", _reviews(folder), "--length", "64"),
+        "dna": lambda: ("dna", "--source", _sequences(folder), "--length", "32"),
+        "forecasting": lambda: ("forecasting", "--source", _series(folder)),
+        "patches": lambda: ("patches", *_images(folder, 8, 8, 3), "--patch-size", "2", "--coordinates"),
+        "points": lambda: ("points", "--samples", "40", "--points", "8", "12"),
+        "clm": lambda: ("text", "--source", _articles(folder), "--vocab-size", "40", "--sequence-length", "32"),
+    }[task]()
+
+
+@pytest.fixture(scope="module")
+def data_of(tmp_path_factory):
+    """data_of(task) -> the changes of a run file that name its data, made once."""
+    made = {}
+
+    def make(task):
+        if task not in made:
+            folder = tmp_path_factory.mktemp(task)
+            prepare(*arguments_of(task, folder), "--output", folder / "data")
+            splits = {"train": "train", "eval": "validation", "test": "test"}
+            made[task] = {f"data.{key}": str(folder / "data" / name) for key, name in splits.items()}
+            if task == "clm":
+                del made[task]["data.test"]
+        return made[task]
+
+    return make
+
+
+def load(paths, changes):
+    overrides = [f"{key}={yaml.safe_dump(value).splitlines()[0]}" for key, value in changes.items()]
+    return configuration.load([str(path) for path in paths], overrides)
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_with_a_mixer(task, row, tmp_path, data_of, world, read_metrics):
+    files = CONFIGS / "tasks" / f"{task}.yaml", CONFIGS / "mixer" / f"{row}.yaml"
+    changes = {**SMALL, **data_of(task), "run.dir": str(tmp_path / "run")}
+    if row == "fnet":
+        del changes["model.num_attention_heads"]
+    if task == "forecasting":
+        changes |= {"objective.input_length": 12, "objective.horizon": 4}
+    checked = load(files, changes)
+    if (task, row) in REFUSED:
+        with pytest.raises(UserError, match=re.escape(REFUSED[task, row])):
+            loop.train(checked, world)
+        assert not (tmp_path / "run" / "checkpoints").exists()
+        return
+    assert loop.train(checked, world).code == 0
+    assert [record["step"] for record in read_metrics(tmp_path / "run", "train")] == [1, 2]
+    # Chosen on the validation split; the test split is read once, at the end.
+    best = checked.checkpoint.best.metric
+    assert all(best in record for record in read_metrics(tmp_path / "run", "eval"))
+    assert [best in record for record in read_metrics(tmp_path / "run", "test")] == [True] * (
+        checked.data.test is not None
+    )
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+
+
+def test_every_refusal_is_of_a_task_and_a_row_that_there_are():
+    assert {task for task, _ in REFUSED} <= set(TASKS) and {row for _, row in REFUSED} <= set(ROWS)
+
+
+# At 1024 positions. Linformer's projections are as many again: they are what it is.
+@pytest.mark.parametrize("row", sorted(set(ROWS) - {"linformer"}))
+def test_the_rows_have_as_many_parameters(row):
+    assert 0.9 < parameters(row) / parameters("transformer") < 1.1
+
+
+def parameters(row):
+    """Those outside the embeddings."""
+    fields = read_settings([str(CONFIGS / "mixer" / f"{row}.yaml")], []).values["model"]
+    with torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.for_model(**fields, vocab_size=260, max_position_embeddings=1024))
+    return count_parameters(model)[1]
