@@ -2,7 +2,7 @@
 
 import torch
 
-from ..rows import keep_valid, valid_rows
+from ..rows import valid_rows
 from ..selection import kernels
 from .spans import spans
 
@@ -16,14 +16,7 @@ def link_mix(
     document_ids: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.link_mix`."""
-    working = torch.promote_types(value.dtype, torch.float32)
-    shape = value.shape[:2]
-    start, length = (part.expand(shape).contiguous() for part in spans(shape[1], lengths, document_ids, value.device))
-    mixed, links = value.to(working), weights.to(working)
-    valid = valid_rows(lengths, shape[1])
-    mixed, links = keep_valid(mixed, valid), keep_valid(links, valid)
-    mixed = _link_mix(mixed.contiguous(), links.contiguous(), offsets, start, length, wrap)
-    return keep_valid(mixed, valid).to(value.dtype)
+    return _link_mix(value.contiguous(), weights.contiguous(), offsets, lengths, document_ids, wrap)
 
 
 @torch.library.custom_op("longmix::link_mix", mutates_args=())
@@ -31,19 +24,18 @@ def _link_mix(
     value: torch.Tensor,
     weights: torch.Tensor,
     offsets: torch.Tensor,
-    start: torch.Tensor,
-    length: torch.Tensor,
+    lengths: torch.Tensor | None,
+    document_ids: torch.Tensor | None,
     wrap: bool,
 ) -> torch.Tensor:
-    """All factors on value (B, N, D), contiguous, fp32 or float64; start and length (B, N) of each row's document.
-
-    Rows of padding hold zeros in value and weights.
-    """
-    return kernels("link_mix", value.device).forward(value, weights, offsets, start, length, wrap)
+    """All factors on value (B, N, D) and weights (B, N, M, K) of any floating dtypes; all are contiguous."""
+    *arguments, valid = _prepare(value, weights, offsets, lengths, document_ids)
+    result = kernels("link_mix", value.device).forward(*arguments, wrap)
+    return _clear(result, valid).to(value.dtype)
 
 
 @_link_mix.register_fake
-def _(value, weights, offsets, start, length, wrap):
+def _(value, weights, offsets, lengths, document_ids, wrap):
     return torch.empty_like(value)
 
 
@@ -53,18 +45,45 @@ def _backward(
     value: torch.Tensor,
     weights: torch.Tensor,
     offsets: torch.Tensor,
-    start: torch.Tensor,
-    length: torch.Tensor,
+    lengths: torch.Tensor | None,
+    document_ids: torch.Tensor | None,
     wrap: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of value and weights; the factors' inputs are computed anew."""
-    run = kernels("link_mix", value.device).backward
-    return run(gradient.contiguous(), value, weights, offsets, start, length, wrap)
+    *arguments, valid = _prepare(value, weights, offsets, lengths, document_ids)
+    gradient = gradient.to(arguments[0].dtype).contiguous()
+    of_value, of_weights = kernels("link_mix", value.device).backward(gradient, *arguments, wrap)
+    return _clear(of_value, valid).to(value.dtype), _clear(of_weights, valid).to(weights.dtype)
 
 
 @_backward.register_fake
-def _(gradient, value, weights, offsets, start, length, wrap):
+def _(gradient, value, weights, offsets, lengths, document_ids, wrap):
     return torch.empty_like(value), torch.empty_like(weights)
+
+
+def _prepare(
+    value: torch.Tensor,
+    weights: torch.Tensor,
+    offsets: torch.Tensor,
+    lengths: torch.Tensor | None,
+    document_ids: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, ...]:
+    """What the kernels take, value and weights in fp32 or float64, start and length (B, N) of each row's document; and
+    the valid rows, (B, N), or None.
+    """
+    working, shape = torch.promote_types(value.dtype, torch.float32), value.shape[:2]
+    start, length = (part.expand(shape).contiguous() for part in spans(shape[1], lengths, document_ids, value.device))
+    return value.to(working), weights.to(working), offsets, start, length, valid_rows(lengths, shape[1])
+
+
+def _clear(rows: torch.Tensor, valid: torch.Tensor | None) -> torch.Tensor:
+    """`rows` (B, N, ...) with zeros in those that are not valid, in place.
+
+    Links do not leave their documents, so what padding holds, NaN too, has stayed there: nothing need be masked before.
+    """
+    if valid is None:
+        return rows
+    return rows.masked_fill_(~valid.reshape(*valid.shape, *[1] * (rows.dim() - 2)), 0)
 
 
 def _save(ctx, inputs, output):

@@ -18,34 +18,32 @@ def link_mix(
     document_ids: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.link_mix`."""
-    working = torch.promote_types(value.dtype, torch.float32)
     start, length = spans(value.shape[1], lengths, document_ids, value.device)
-    mixed, links = value.to(working), weights.to(working)
-    valid = valid_rows(lengths, value.shape[1])
-    mixed, links = keep_valid(mixed, valid), keep_valid(links, valid)
-    mixed = _Product.apply(mixed, links, offsets, start, length, wrap)
-    # The forward pass leaves these rows at zero. This keeps gradients that arrive there out of the backward pass.
-    return keep_valid(mixed, valid).to(value.dtype)
+    return _Product.apply(value, weights, offsets, start, length, valid_rows(lengths, value.shape[1]), wrap)
 
 
 class _Product(torch.autograd.Function):
     """The product of all factors; the backward pass computes their inputs anew instead of storing them.
 
-    Rows of padding hold zeros in value and weights; their gradients are finite and mean nothing.
+    Links do not leave their documents, so what rows of padding hold, NaN too, stays there until it is masked.
     """
 
     @staticmethod
-    def forward(ctx, value, weights, offsets, start, length, wrap):
-        ctx.save_for_backward(value, weights, offsets, start, length)
+    def forward(ctx, value, weights, offsets, start, length, valid, wrap):
+        ctx.save_for_backward(value, weights, offsets, start, length, valid)
         ctx.wrap = wrap
+        dtype, working = value.dtype, torch.promote_types(value.dtype, torch.float32)
+        value, weights = value.to(working), weights.to(working)
         for factor in range(weights.shape[2]):
             value = _add_links(value, *_links(weights[:, :, factor], offsets[factor], start, length, wrap))
-        return value
+        return keep_valid(value, valid).to(dtype)
 
     @staticmethod
     def backward(ctx, gradient):
         # With create_graph=True this is differentiated, too.
-        value, weights, offsets, start, length = ctx.saved_tensors
+        value, weights, offsets, start, length, valid = ctx.saved_tensors
+        dtypes, working = (value.dtype, weights.dtype), torch.promote_types(value.dtype, torch.float32)
+        value, weights, gradient = (tensor.to(working) for tensor in (value, weights, gradient))
         span = start, length, ctx.wrap
         count = weights.shape[2]
         # Of M inputs only every sqrt(M)-th is kept, and those between two of them while they are needed.
@@ -65,7 +63,8 @@ class _Product(torch.autograd.Function):
                 links, steps = weights[:, :, factor], offsets[factor]
                 of_weights[:, :, factor] = _dot_products(gradient, inputs.pop(), *_targets(links, steps, *span))
                 gradient = _add_links(gradient, *_links_into(links, steps, *span))
-        return gradient, of_weights, None, None, None, None
+        gradients = zip((gradient, of_weights), dtypes, strict=True)
+        return *(keep_valid(tensor, valid).to(dtype) for tensor, dtype in gradients), *[None] * 5
 
 
 def _targets(links, offsets, start, length, wrap):
