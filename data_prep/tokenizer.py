@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -129,6 +130,9 @@ def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    # Left by a killed process: whoever hashes the folder would take it for a part of the tokenizer.
+    for left in folder.glob(".tokenizer-*"):
+        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".tokenizer-", dir=folder) as temporary:
         tokenizer.save_pretrained(temporary)
         path = Path(temporary) / CONFIGURATION

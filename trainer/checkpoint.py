@@ -281,4 +281,8 @@ def prune(run: Path, section: CheckpointSection, state: RunState) -> None:
     if state.best_step is not None:
         kept.add(state.best_step)
     for step in set(present) - kept:
-        shutil.rmtree(path_of(run, step))
+        # Renamed first: who reads it meanwhile, or after a kill, finds all of it or nothing.
+        folder = path_of(run, step)
+        removed = folder.with_name(f".{folder.name}.tmp")
+        os.replace(folder, removed)
+        shutil.rmtree(removed)

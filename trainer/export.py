@@ -24,6 +24,7 @@ from .flat_code import is_flat_file
 from .model_folder import OBJECTIVE, check_model_folder
 
 CARD = "README.md"
+ATTEMPTS = 5
 # What a card says of a model that has no code beside it.
 LOAD_WITH_LONGMIX = "Load it after `import longmix.modeling`."
 
@@ -74,12 +75,24 @@ def export_model(source: str, step: int | None, output: str, self_contained: boo
         UserError: no such checkpoint, a damaged one, a damaged model folder, an output folder that already holds
             something else or cannot be written, or code wanted of a model type that is not ours.
     """
-    folder = _model_folder(source, step)
     target = Path(output)
     if target.is_file():
         raise UserError(f"--output is {output}, which is a file: name a folder")
     if target.exists() and not (target / "config.json").is_file() and any(target.iterdir()):
         raise UserError(f"{output} already holds something that is no model: choose another folder")
+    for _ in range(ATTEMPTS):
+        folder = _model_folder(source, step)
+        try:
+            _copy(folder, target, self_contained)
+            return target
+        except OSError as error:
+            if folder.is_dir():
+                raise UserError(f"--output {output} cannot be written: {error.strerror or error}") from None
+        # A run that trains has deleted that checkpoint meanwhile.
+    raise UserError(f"{source}: its checkpoints are deleted faster than they are copied: raise its checkpoint.keep")
+
+
+def _copy(folder: Path, target: Path, self_contained: bool) -> None:
     complete = None
     if self_contained or any(map(is_flat_file, folder.iterdir())):
         from . import self_contained as code  # imports the models, which other copies can do without
@@ -88,12 +101,8 @@ def export_model(source: str, step: int | None, output: str, self_contained: boo
         if self_contained:
             code.check_model_type(folder)
             complete = functools.partial(code.add_code, name=target.resolve().name)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        publish(folder, target, complete)
-    except OSError as error:
-        raise UserError(f"--output {output} cannot be written: {error.strerror or error}") from None
-    return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    publish(folder, target, complete)
 
 
 def _model_folder(source: str, step: int | None) -> Path:
@@ -112,6 +121,8 @@ def _model_folder(source: str, step: int | None) -> Path:
         )
     if step is None:
         chosen = checkpoint.newest(run)
+        if chosen is None and checkpoint.steps(run) != available:
+            return _model_folder(source, step)  # it trains: what was there is gone, and there are newer ones
         if chosen is None:
             raise UserError(f"{source}: every checkpoint is damaged; see the warnings above")
     else:

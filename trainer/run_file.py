@@ -119,9 +119,11 @@ def read_settings(paths: list[str], overrides: list[str]) -> Settings:
     Raises:
         UserError: a file is missing or not YAML, `extends` runs in a circle, a change has no `=`.
     """
-    settings = Settings()
+    settings, folders = Settings(), {}
     for path in paths:
         _read_into(settings, path, ())
+        if os.path.isdir(path):
+            folders[path] = _run_folder(settings)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key):
@@ -132,7 +134,24 @@ def read_settings(paths: list[str], overrides: list[str]) -> Settings:
             nested = {part: nested}
         _refuse_scalar_parents(settings, key)
         settings.merge(nested, "command line")
+    for path, inside in folders.items():
+        # Relative to another working directory, or a copy: the run that is named would stay as it is.
+        if inside is not None and inside == _run_folder(settings) and not _are_same(path, inside):
+            raise UserError(
+                f"{path}: its config.yaml has the run.dir {inside}, which is not this folder: add run.dir={path} to go "
+                "on with it, or another run.dir for a new run"
+            )
     return settings
+
+
+def _run_folder(settings: Settings) -> str | None:
+    section = settings.values.get("run")
+    folder = section.get("dir") if isinstance(section, dict) else None
+    return folder if isinstance(folder, str) else None
+
+
+def _are_same(folder: str, other: str) -> bool:
+    return os.path.realpath(folder) == os.path.realpath(other)
 
 
 def _refuse_scalar_parents(settings: Settings, key: str) -> None:

@@ -1,6 +1,6 @@
 """Why a run stops or saves: signals, files, limits. Each rank tells what it knows; all ranks decide together."""
 
-import contextlib
+import logging
 import math
 import os
 import time
@@ -11,6 +11,8 @@ import torch
 
 from .configuration import RunSection
 from .stopping import StopRequests
+
+logger = logging.getLogger(__name__)
 
 
 class StopConditions:
@@ -43,10 +45,10 @@ class StopConditions:
         return torch.tensor(
             [
                 self._requests.requested is not None,
-                first and os.path.exists(self._stop_file),  # False, too, while the file system is away
+                first and os.path.isfile(self._stop_file),  # False, too, while the file system is away
                 first and self._deadline is not None and time.monotonic() >= self._deadline,
                 step >= self._stop_at,
-                first and os.path.exists(self._save_file),
+                first and os.path.isfile(self._save_file),
             ],
             dtype=torch.float64,
         )
@@ -56,9 +58,10 @@ class StopConditions:
         if self._is_first:
             for file, followed in ((self._stop_file, decision.stops), (self._save_file, decision.saves)):
                 if followed:
-                    # What refuses this has refused the checkpoint, too, and has been told.
-                    with contextlib.suppress(OSError):
-                        file.unlink()
+                    try:
+                        file.unlink(missing_ok=True)
+                    except OSError as error:
+                        logger.warning("%s cannot be removed (%s) and will be obeyed again", file, error.strerror)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class StopRequests:
     def leave(self, name: str | None = None) -> NoReturn:
         """End this process as one that has nothing to save; `name`: of the signal, by default the one noted."""
         if os.environ.get("RANK", "0") == "0":
-            text = f"longmix: stopped by {name or self.requested} before any step: nothing to save"
+            text = f"longmix: stopped by {name or self.requested}; there was nothing to save"
             print(text, file=sys.stderr, flush=True)
         os._exit(INTERRUPTED)
 

@@ -138,7 +138,11 @@ def test_row_groups_that_would_fill_the_memory_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "sample", "message"),
     [
-        ({"labels": SCALAR_INT64}, {"labels": 1}, "has the columns labels: neither input_ids nor values, where one of them must be"),
+        (
+            {"labels": SCALAR_INT64},
+            {"labels": 1},
+            "has the columns labels: neither input_ids nor values, where one of them must be",
+        ),
         (
             {"input_ids": LIST_INT32, "document_starts": SCALAR_INT64},
             {"input_ids": [1], "document_starts": 0},

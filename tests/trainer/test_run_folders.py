@@ -6,6 +6,8 @@ import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer import checkpoint, distributed, export, loop
+from longmix.trainer import configuration as configurations
+from longmix.trainer.configuration import CheckpointSection
 from longmix.trainer.run_folder import RunLock
 
 
@@ -71,6 +73,37 @@ def test_cards_speak_of_the_step_that_the_model_is_from(train, tmp_path):
     assert "6 steps of 16 samples (96 samples in all" in (exported / "README.md").read_text()
     with pytest.raises(UserError, match="which is a file"):
         export.export_model(str(tmp_path / "run"), None, str(exported / "config.json"))
+
+
+def test_what_a_run_deletes_while_it_is_exported_is_looked_for_again(train, tmp_path, monkeypatch):
+    changes = {"checkpoint.keep": 2, "data.eval": None}
+    train(tmp_path / "run", **changes)
+    whole, copied = export.publish, []
+
+    def publish(source, target, complete):
+        if not copied:
+            # The run that trains has written newer ones since.
+            checkpoint.prune(tmp_path / "run", CheckpointSection(keep=1), checkpoint.RunState(step=4))
+            copied.append(source)
+        return whole(source, target, complete)
+
+    monkeypatch.setattr(export, "publish", publish)
+    assert checkpoint.steps(tmp_path / "run") == [4, 6]
+    exported = export.export_model(str(tmp_path / "run"), None, str(tmp_path / "exported"))
+    assert copied == [checkpoint.path_of(tmp_path / "run", 6) / "model"]
+    assert "4 steps of 16 samples" in (exported / "README.md").read_text()
+
+
+def test_a_run_folder_means_itself(train, run_values, write_run_file, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    train("run", **{"run.stop_at_step": 2})
+    assert configurations.load(["run"], []).run.dir == "run"
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(UserError, match=r"run\.dir run, which is not this folder: add run\.dir=\.\./here/run to go on"):
+        configurations.load(["../here/run"], [])
+    assert configurations.load(["../here/run"], ["run.dir=../here/run"]).run.dir == "../here/run"
 
 
 def test_no_checkpoint_is_made_within_a_row_of_dropped_steps(train, tmp_path, monkeypatch):
@@ -146,4 +179,4 @@ def test_a_rank_that_waits_for_others_can_be_stopped(longmix, run_values, write_
     waiting.wait_until(joins)
     waiting.process.send_signal(signal.SIGTERM)
     code, output = waiting.wait(20)
-    assert code == 75 and "stopped by SIGTERM before any step" in output, output
+    assert code == 75 and "stopped by SIGTERM; there was nothing to save" in output, output

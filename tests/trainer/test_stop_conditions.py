@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,24 @@ def test_files_are_removed_once_they_are_obeyed(tmp_path):
     assert (tmp_path / "STOP").exists() and not (tmp_path / "SAVE").exists()
     conditions.obeyed(found)
     assert not (tmp_path / "STOP").exists()
+
+
+def test_folders_of_these_names_ask_for_nothing(tmp_path):
+    for name in ("STOP", "SAVE"):
+        (tmp_path / name).mkdir()
+    _, found = decision(tmp_path, RunSection(dir=""))
+    assert not found.stops and not found.saves
+
+
+def test_a_file_that_cannot_be_removed_is_told(tmp_path, monkeypatch, caplog):
+    def refuse(path, missing_ok=False):
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "STOP").touch()
+    conditions, found = decision(tmp_path, RunSection(dir=""))
+    monkeypatch.setattr(Path, "unlink", refuse)
+    conditions.obeyed(found)
+    assert f"{tmp_path / 'STOP'} cannot be removed (Permission denied) and will be obeyed again" in caplog.text
 
 
 @pytest.fixture

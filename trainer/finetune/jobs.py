@@ -20,7 +20,9 @@ from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest import Manifest
 
 from .. import task_metrics
+from ..exit_codes import INTERRUPTED
 from ..pool import LAUNCH_VARIABLES
+from ..stopping import StopRequests
 from .encode import EncodedTask
 from .predict import predict
 
@@ -140,7 +142,8 @@ def is_finished(job: Job) -> bool:
     if not folder.exists():
         return False
     if not (folder / JOB).is_file():
-        if any(folder.iterdir()):
+        # A dot begins the name of what a killed process was writing.
+        if any(not path.name.startswith(".") for path in folder.iterdir()):
             raise UserError(f"{folder} holds something that is not a fine-tuning run; choose another --output")
         return False
     found, wanted = json.loads((folder / JOB).read_text(encoding="utf-8")), job.settings()
@@ -166,8 +169,10 @@ def quiet() -> None:
     transformers.logging.disable_progress_bar()
 
 
-def run_job(job: Job) -> int:
+def run_job(job: Job, requests: StopRequests) -> int:
     """Train, predict, write the result. Returns 0, or 75 when a signal asked to stop: the same call goes on later.
+
+    Where there is nothing to save, before and after training, a signal ends the process at once, with 75.
 
     Raises UserError, e.g. when training diverges.
     """
@@ -176,9 +181,11 @@ def run_job(job: Job) -> int:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / JOB, job.settings())
-    code = train(run_values(job))
-    if code != 0:
-        return code
+    code = train(run_values(job), requests)
+    requests.has_begun = False
+    # One that came after the last step has not been obeyed.
+    if code != 0 or requests.requested:
+        return code or INTERRUPTED
     predictions = {
         name: predict(folder / "model", Path(job.data) / name, job.batch_size, regression=job.regression)
         for name in ("selection", *job.dev, *job.test)
@@ -193,7 +200,7 @@ def run_job(job: Job) -> int:
     return 0
 
 
-def train(values: dict[str, Any]) -> int:
+def train(values: dict[str, Any], requests: StopRequests) -> int:
     """Train one run in this process, alone; 0, or 75 when it was asked to stop. Raises UserError when it diverges."""
     from .. import configuration, distributed, loop
 
@@ -201,7 +208,7 @@ def train(values: dict[str, Any]) -> int:
     before = {name: os.environ.pop(name, None) for name in LAUNCH_VARIABLES}
     world = distributed.join(checked.run.hang_minutes)
     try:
-        return loop.train(checked, world).code
+        return loop.train(checked, world, requests).code
     except loop.NotFiniteError as error:
         raise UserError(f"{checked.run.dir}: training diverged, lower --lr ({error})") from error
     finally:

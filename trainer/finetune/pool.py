@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from dataclasses import asdict
 from longmix.data_prep.errors import UserError
 
 from .. import pool
-from ..exit_codes import INTERRUPTED, USER_MISTAKE
+from ..exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from .jobs import Job
 
 
@@ -18,7 +19,7 @@ def run_side_by_side(jobs: Sequence[Job], workers: int, gpus: Sequence[str], fin
     """Run `jobs` on `workers` processes, worker k on `gpus[k % len(gpus)]`; `finished` is called after each run.
 
     Returns 0, or 75 after a signal, which is passed on so that every run saves itself. When a run fails, the others are
-    stopped in the same way.
+    stopped in the same way; 1, and a line that says so, when it was killed.
 
     Raises UserError (the run failed by a mistake of the user) or RuntimeError, with the last line of the run's log.
     """
@@ -37,6 +38,11 @@ def run_side_by_side(jobs: Sequence[Job], workers: int, gpus: Sequence[str], fin
     if failures:
         job, code = failures[0]
         log = pool.log_path(job.folder)
+        if code < 0:
+            # The log knows nothing of it, and nothing of ours has failed.
+            text = f"{job.name} was killed by {signal.Signals(-code).name}; the same command goes on (log: {log})"
+            print(f"longmix: {text}", file=sys.stderr, flush=True)
+            return OURS
         last = pool.last_line(log) or f"exit code {code}"
         raise (UserError if code == USER_MISTAKE else RuntimeError)(f"{job.name}: {last} (log: {log})")
     return 0 if is_complete else INTERRUPTED

@@ -12,6 +12,8 @@ from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.tokenizer import save_tokenizer
 
 from .. import pool
+from ..exit_codes import INTERRUPTED
+from ..stopping import StopRequests
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder
 from .jobs import Job, is_finished, make_job, quiet, run_job
@@ -32,10 +34,15 @@ class Start:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The command. Returns 0, or 75 when a signal asked to stop.
+    """The command. Returns 0, 75 when a signal asked to stop, or 1 when a run was killed.
 
     Raises UserError for the user's mistakes.
     """
+    with StopRequests() as requests:
+        return _run(arguments, requests)
+
+
+def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     names = _task_names(arguments)
     _check(arguments, names)
     output = Path(arguments.output)
@@ -73,9 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
         close_tasks()
 
     close_tasks()
-    code = _run_all(arguments, waiting, finished)
-    if code != 0:
+    code = _run_all(arguments, waiting, requests, finished)
+    if code == INTERRUPTED:
         _say("interrupted; the same command goes on from here")
+    if code != 0:
         return code
     print(console(results))
     print(
@@ -97,16 +105,18 @@ def _earlier_tasks(output: Path, start: str, names: list[str]) -> list[TaskResul
     return [task for task in earlier.tasks if task.task not in names]
 
 
-def _run_all(arguments: argparse.Namespace, jobs: list[Job], finished) -> int:
+def _run_all(arguments: argparse.Namespace, jobs: list[Job], requests: StopRequests, finished) -> int:
     gpus = pool.devices()
     workers = min(arguments.jobs or max(1, len(gpus)), max(1, len(jobs)))
     if workers > 1:
         where = f"GPUs {', '.join(gpus)}" if gpus else "the CPU"
         _say(f"{len(jobs)} runs, {workers} side by side on {where}")
+        # From here on the workers are asked, and this process waits for them.
+        requests.has_begun = True
         return run_side_by_side(jobs, workers, gpus, finished)
     for job in jobs:
         _say(f"running {job.name}")
-        code = run_job(job)
+        code = run_job(job, requests)
         if code != 0:
             return code
         finished(job)

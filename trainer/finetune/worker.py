@@ -10,18 +10,21 @@ import threading
 
 from longmix.data_prep.errors import UserError
 
+from ..exit_codes import USER_MISTAKE
+from ..stopping import StopRequests
 from .jobs import Job, quiet, run_job
 
 
 def main() -> int:
     job = Job.from_settings(json.loads(sys.stdin.readline()))
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    quiet()
-    try:
-        return run_job(job)
-    except UserError as error:
-        print(f"longmix: error: {error}", file=sys.stderr)
-        return 2
+    with StopRequests() as requests:
+        threading.Thread(target=_leave_with_parent, daemon=True).start()
+        quiet()
+        try:
+            return run_job(job, requests)
+        except UserError as error:
+            print(f"longmix: error: {error}", file=sys.stderr)
+            return USER_MISTAKE
 
 
 def _leave_with_parent() -> None:

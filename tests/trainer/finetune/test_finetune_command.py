@@ -33,7 +33,7 @@ def trained(monkeypatch, bert_folder):
 
     asked = []
 
-    def train(values):
+    def train(values, requests):
         asked.append(values)
         folder = Path(values["run"]["dir"])
         manifest = json.loads((Path(values["data"]["train"]) / "manifest.json").read_text())
@@ -124,12 +124,40 @@ def test_an_output_that_cannot_be_written(glue, bert_folder, trained, tmp_path):
 def test_an_interrupted_command_goes_on(glue, bert_folder, trained, tmp_path, monkeypatch):
     output = tmp_path / "out"
     real = jobs.train
-    monkeypatch.setattr(jobs, "train", lambda values: 75 if values["run"]["seed"] == 1 else real(values))
+    monkeypatch.setattr(jobs, "train", lambda values, asked: 75 if values["run"]["seed"] == 1 else real(values, asked))
     assert finetune(bert_folder, glue, output, "--task", "cola", "--seeds", 3) == 75
     assert not (output / "results.json").exists()
     monkeypatch.setattr(jobs, "train", real)
     assert finetune(bert_folder, glue, output, "--task", "cola", "--seeds", 3) == 0
     assert [values["run"]["seed"] for values in trained] == [0, 1, 2]
+
+
+def test_a_signal_after_the_last_step_of_a_run_is_obeyed(glue, bert_folder, trained, tmp_path, monkeypatch):
+    real = jobs.train
+
+    def train(values, requests):
+        requests.has_begun = True
+        requests.requested = "SIGTERM"
+        return real(values, requests)
+
+    monkeypatch.setattr(jobs, "train", train)
+    assert finetune(bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds", 2) == 75
+    assert len(trained) == 1
+
+
+def test_what_a_killed_start_leaves_is_no_part_of_it(glue, bert_folder, trained, tmp_path, monkeypatch):
+    output = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs, "train", lambda values, requests: 75)
+        assert finetune(bert_folder, glue, output, "--task", "cola", "--seeds", 1) == 75
+    (tokenizer,) = (output / "tokenizers").iterdir()
+    (tokenizer / ".tokenizer-left").mkdir()
+    (tokenizer / ".tokenizer-left" / "tokenizer.json").write_text("half")
+    run = output / "cola" / "seed-0"
+    (run / "job.json").unlink()
+    (run / ".job.json.1.tmp").write_text("half")
+    assert finetune(bert_folder, glue, output, "--task", "cola", "--seeds", 1) == 0
+    assert not (tokenizer / ".tokenizer-left").exists()
 
 
 def test_several_learning_rates(glue, bert_folder, trained, tmp_path, capsys):
