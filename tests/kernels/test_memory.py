@@ -80,7 +80,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found():
-    """Operation -> peaks, of the size of the value, beyond arguments, result and gradients; without and with padding."""
+    """Operation -> peaks without and with padding, of the size of the value, beyond arguments, result and gradients."""
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the kernel counts no peaks of memory anew")
     code = f"OPERATIONS = {list(LIMITS)}\n{CODE}"
