@@ -24,7 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 SHORTER = {
-    "prepare": ["--vocab-size", "40", "--sequence-length", "24"],
+    "prepare text": ["--vocab-size", "40", "--sequence-length", "24"],
+    "prepare listops": [
+        *("--min-length", "5", "--max-length", "40"),
+        *("--train-samples", "12", "--validation-samples", "4", "--test-samples", "4"),
+    ],
     "train": [
         *("model.hidden_size=16", "model.num_hidden_layers=1", "model.num_attention_heads=2"),
         *("model.intermediate_size=32", "model.segments=4", "model.row_landmarks=4", "model.column_landmarks=4"),
@@ -57,7 +61,8 @@ def shortened(words):
         assert (ROOT / words[script]).is_file()
         words = ["longmix", *IN_THE_JOB[words[script]], *words[script + 1 :]]
     assert words[0] == "longmix", f"the README's {words[0]} is not known to this test"
-    return [*words[1:], *SHORTER[words[1]]]
+    verb = " ".join(words[1:3]) if words[1] == "prepare" else words[1]
+    return [*words[1:], *SHORTER[verb]]
 
 
 @pytest.fixture

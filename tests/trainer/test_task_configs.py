@@ -13,15 +13,19 @@ from transformers import AutoConfig, AutoModel
 
 from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
+from longmix.modeling import MODEL_TYPES
 from longmix.trainer import configuration, loop
 from longmix.trainer.model import count_parameters
 from longmix.trainer.run_file import read_settings
+from longmix.trainer.setup_run import prepare as set_up
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 FRAGMENTS = {"labelled", "mlm"}  # of configs/tasks, that are no task
 TASKS = sorted({path.stem for path in CONFIGS.glob("tasks/*.yaml")} - FRAGMENTS)
 ROWS = sorted(path.stem for path in CONFIGS.glob("mixer/*.yaml"))
+PAPERS = sorted(CONFIGS.glob("papers/*.yaml"))
+WITH_DATA = [*(CONFIGS / "tasks" / f"{task}.yaml" for task in TASKS), *PAPERS]
 
 # What cannot be, and what the refusal says. docs/tasks.md has the same table.
 _SMOOTHED = "the Fourier convolution wraps around and the column attention sums over the whole sequence"
@@ -184,8 +188,62 @@ def test_a_task_with_a_mixer(task, row, tmp_path, data_of, world, read_metrics):
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
 
 
-def test_every_refusal_is_of_a_task_and_a_row_that_there_are():
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_a_papers_recipe_fits_its_task_at_full_size(path, data_of):
+    alone = load([path], {"deepspeed": None})
+    assert alone.run.dir == f"runs/papers/{path.stem}"
+    task = Path(read_settings([str(path)], []).origin["objective.name"]).stem
+    changes = {**data_of(task), "model.max_position_embeddings": 32768, "deepspeed": None}
+    if task == "forecasting":
+        changes |= {"objective.input_length": 12, "objective.horizon": 4}
+    prepared = set_up(load([path], changes), 1, torch.device("cpu"))
+    named = {key: value for key, value in alone.model.items() if key != "model_type"}
+    assert {key: getattr(prepared.model_configuration, key) for key in named} == named
+    # The head says what the file reproduces, and where it differs.
+    head = path.read_text(encoding="utf-8").split("extends:")[0]
+    assert re.search(r"table|section", head) and re.search(r"differ", head)
+
+
+@pytest.mark.parametrize("path", WITH_DATA, ids=lambda path: path.stem)
+def test_a_checkpoint_is_chosen_on_the_validation_split_and_the_test_split_read_once(path):
+    values = read_settings([str(path)], []).values
+    splits = {key: Path(place) for key, place in values["data"].items()}
+    assert (splits["train"].name, splits["eval"].name) == ("train", "validation")
+    assert "test" in splits or values["objective"]["name"] == "clm"
+    assert splits.get("test", Path("test")).name == "test" and len({place.parent for place in splits.values()}) == 1
+    assert values["checkpoint"]["best"]["metric"] in configuration.FIGURES[values["objective"]["name"]]
+
+
+def cells_of(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_documentation_has_what_is_refused_and_every_file():
+    text = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    sections = {part.split("\n", 1)[0]: part for part in text.split("\n## ")}
+    shown = {}
+    for line in re.findall(r"^\| `.*$", sections["What is refused"], re.MULTILINE):
+        tasks, rows, reason = cells_of(line)
+        shown |= {(task, row): reason for task in re.findall(r"`(\w+)`", tasks) for row in re.findall(r"`(\w+)`", rows)}
+    assert shown == REFUSED
     assert {task for task, _ in REFUSED} <= set(TASKS) and {row for _, row in REFUSED} <= set(ROWS)
+    assert first_cells(sections["# The papers' experiments as run files"]) == set(TASKS)
+    assert first_cells(sections["Rows"]) == set(ROWS) >= set(MODEL_TYPES)
+    papers = set()
+    for line in re.findall(r"^\| [A-Z].*$", sections["The papers' own hyper-parameters"], re.MULTILINE):
+        names = re.findall(r"`(\w+)`", cells_of(line)[2])
+        papers |= {f"{names[0].split('_')[0]}{name}" if name.startswith("_") else name for name in names}
+    assert papers == {path.stem for path in PAPERS}
+
+
+def first_cells(section):
+    lines = re.findall(r"^\| `.*$", section, re.MULTILINE)
+    return {name for line in lines for name in re.findall(r"`(\w+)`", cells_of(line)[0])}
+
+
+def test_run_files_that_the_readme_names_are_there():
+    named = re.findall(r"configs/\w+/\w+\.yaml", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(named) > 10 and all((ROOT / name).is_file() for name in named)
 
 
 # At 1024 positions. Linformer's projections are as many again: they are what it is.
