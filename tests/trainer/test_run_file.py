@@ -352,7 +352,10 @@ def test_a_run_file_that_is_no_map(write, text):
 def test_the_resolved_configuration_loads_back_equal_and_a_run_folder_stands_for_it(small, tmp_path):
     configuration = configurations.load(
         [small],
-        ["optim.lr=3e-4", "data.train=[{path: a, weight: 2}, {path: ü}]", "deepspeed=null", "model.hidden_size=32"],
+        [
+            *("optim.lr=3e-4", "data.train=[{path: a, weight: 2}, {path: ü}]", "deepspeed=null"),
+            *("model.hidden_size=32", f"run.dir={tmp_path}"),
+        ],
     )
     write_configuration(tmp_path, configuration)
     assert configurations.load([str(tmp_path / "config.yaml")], []) == configuration
