@@ -26,7 +26,7 @@ from longmix.data_prep.labelled_corpus import (
 from longmix.data_prep.labelled_files import DIGEST_BYTES, Example, Layout
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32
-from longmix.data_prep.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, describe
+from longmix.data_prep.task_folder import FIRST_VALUE, TOKEN_FIELDS, describe
 
 LENGTH = 16384  # Paramixer 4.4, Converter 5.3
 BASES = "ACGTN"
@@ -110,9 +110,7 @@ def prepare_dna(
         {"input_ids": LIST_INT32},
         encode,
         vocab_size=FIRST_VALUE + len(BASES),
-        pad_token_id=PADDING,
-        mask_token_id=MASK,
-        special_token_ids=list(SPECIAL),
+        **TOKEN_FIELDS,
         sequence_length=length,
     )
 

@@ -28,10 +28,8 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.data_prep.task_folder import (
     FIRST_VALUE,
-    MASK,
-    PADDING,
-    SPECIAL,
     TEST,
+    TOKEN_FIELDS,
     TRAIN,
     Split,
     describe,
@@ -120,9 +118,7 @@ def prepare_image(settings: ImageSettings, output: str | Path) -> dict[str, Mani
         {"input_ids": LIST_INT32, "labels": SCALAR_INT64},
         splits,
         vocab_size=FIRST_VALUE + GRAYS,
-        pad_token_id=PADDING,
-        mask_token_id=MASK,
-        special_token_ids=list(SPECIAL),
+        **TOKEN_FIELDS,
         sequence_length=height * width if side is None else side * side,
         packing="one-per-row",
         num_labels=sources.num_labels,

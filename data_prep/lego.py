@@ -19,7 +19,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.generated import GeneratedSettings, add_option, add_sample_options, given_options, option_of
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32
-from longmix.data_prep.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, TEST, describe, write_task
+from longmix.data_prep.task_folder import FIRST_VALUE, TEST, TOKEN_FIELDS, describe, write_task
 
 VARIABLES = "abcdefghijklmnopqrstuvwxyz"
 SYMBOLS = VARIABLES + "1=;-+"  # their ids begin at FIRST_VALUE
@@ -78,9 +78,7 @@ def prepare_lego(settings: LegoSettings, output: str | Path) -> dict[str, Manife
         {"input_ids": LIST_INT32, "labels": LIST_INT32},
         settings.splits(make_sample),
         vocab_size=FIRST_VALUE + len(SYMBOLS),
-        pad_token_id=PADDING,
-        mask_token_id=MASK,
-        special_token_ids=list(SPECIAL),
+        **TOKEN_FIELDS,
         sequence_length=CLAUSE * settings.variables,
         packing="one-per-row",
         num_labels=len(CLASSES),

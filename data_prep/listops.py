@@ -29,7 +29,7 @@ from longmix.data_prep.generated import (
 from longmix.data_prep.listops_expressions import DIGITS, FILES, OPERATORS, SYMBOLS, evaluate, read_tsv
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
-from longmix.data_prep.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, Split, describe, write_task
+from longmix.data_prep.task_folder import FIRST_VALUE, TOKEN_FIELDS, Split, describe, write_task
 
 LIST_PROBABILITY = 0.25
 ATTEMPTS = 200_000  # by default 1 in 14 fits
@@ -105,9 +105,7 @@ def _write(settings: dict[str, Any], output: str | Path, splits: dict[str, Split
         {"input_ids": LIST_INT32, "labels": SCALAR_INT64},
         splits,
         vocab_size=FIRST_VALUE + len(SYMBOLS),
-        pad_token_id=PADDING,
-        mask_token_id=MASK,
-        special_token_ids=list(SPECIAL),
+        **TOKEN_FIELDS,
         sequence_length=longest,
         packing="one-per-row",
         num_labels=DIGITS,

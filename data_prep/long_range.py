@@ -26,7 +26,7 @@ from longmix.data_prep.generated import (
 )
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64
-from longmix.data_prep.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, describe, write_task
+from longmix.data_prep.task_folder import FIRST_VALUE, TOKEN_FIELDS, describe, write_task
 
 ADDING, TEMPORAL_ORDER = "adding", "temporal-order"
 ADDING_TOLERANCE = 0.04
@@ -82,9 +82,7 @@ def prepare_temporal_order(settings: LongRangeSettings, output: str | Path) -> d
         {"input_ids": LIST_INT32, "labels": SCALAR_INT64},
         settings.splits(make_temporal_order_sample),
         vocab_size=FIRST_VALUE + len(SYMBOLS),
-        pad_token_id=PADDING,
-        mask_token_id=MASK,
-        special_token_ids=list(SPECIAL),
+        **TOKEN_FIELDS,
         sequence_length=settings.length,
         packing="one-per-row",
         num_labels=len(CLASSES),

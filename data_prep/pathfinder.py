@@ -23,10 +23,8 @@ from longmix.data_prep.pathfinder_images import PATH_LENGTHS, SIDE, make_image
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.data_prep.task_folder import (
     FIRST_VALUE,
-    MASK,
-    PADDING,
-    SPECIAL,
     TEST,
+    TOKEN_FIELDS,
     TRAIN,
     VALIDATION,
     Split,
@@ -128,9 +126,7 @@ def prepare_pathfinder(settings: PathfinderSettings, output: str | Path) -> dict
         {"input_ids": LIST_INT32, "labels": SCALAR_INT64},
         splits,
         vocab_size=FIRST_VALUE + GRAYS,
-        pad_token_id=PADDING,
-        mask_token_id=MASK,
-        special_token_ids=list(SPECIAL),
+        **TOKEN_FIELDS,
         sequence_length=side * side,
         packing="one-per-row",
         num_labels=len(LABEL_NAMES),

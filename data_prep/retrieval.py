@@ -19,7 +19,7 @@ from longmix.data_prep.labelled_corpus import (
 from longmix.data_prep.labelled_files import Example, Layout
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32
-from longmix.data_prep.task_folder import MASK, PADDING, SPECIAL, describe
+from longmix.data_prep.task_folder import TOKEN_FIELDS, describe
 from longmix.data_prep.text_bytes import VOCAB_SIZE, encode_bytes
 
 LENGTH = 4000
@@ -76,9 +76,7 @@ def prepare_retrieval(
         {"input_ids": LIST_INT32, "input_ids_b": LIST_INT32},
         encode,
         vocab_size=VOCAB_SIZE,
-        pad_token_id=PADDING,
-        mask_token_id=MASK,
-        special_token_ids=list(SPECIAL),
+        **TOKEN_FIELDS,
         sequence_length=length,
     )
 

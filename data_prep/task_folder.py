@@ -27,6 +27,8 @@ _SHOWN_CLASSES = 10
 # Ids of tasks without a tokenizer: padding and mask are no values of the data, which begin at FIRST_VALUE.
 PADDING, MASK, FIRST_VALUE = 0, 1, 2
 SPECIAL = (PADDING, MASK)
+# What the manifest of such a task says of them; vocab_size is the task's own.
+TOKEN_FIELDS = {"pad_token_id": PADDING, "mask_token_id": MASK, "special_token_ids": list(SPECIAL)}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from longmix.data_prep.labelled_corpus import (
 from longmix.data_prep.labelled_files import Example, Layout
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32
-from longmix.data_prep.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, describe
+from longmix.data_prep.task_folder import FIRST_VALUE, TOKEN_FIELDS, describe
 
 LENGTH = 4096
 VOCAB_SIZE = FIRST_VALUE + 256
@@ -75,9 +75,7 @@ def prepare_text_bytes(
         {"input_ids": LIST_INT32},
         encode,
         vocab_size=VOCAB_SIZE,
-        pad_token_id=PADDING,
-        mask_token_id=MASK,
-        special_token_ids=list(SPECIAL),
+        **TOKEN_FIELDS,
         sequence_length=length,
     )
 
