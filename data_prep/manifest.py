@@ -25,7 +25,8 @@ class Manifest:
     valid tokens of all samples, special tokens included, or their positions where they hold real values; `words` those
     of the text that the tokens were made of, between white space. `tokenizer` is `{"path", "sha256"}` with the folder
     relative to the manifest, or None. `shards` is a list of `{"file", "samples", "bytes", "sha256"}` in the order of
-    the sample index. Fields that make no sense for a data set are None.
+    the sample index. `tolerance` is how near an answer of a regression must come to the label to count as right, where
+    the task has such a measure. Fields that make no sense for a data set are None.
 
     `series` is there where the rows of the shards are the time steps of one series, standardised, from which runs cut
     windows (forecasting.py): `{"names", "mean", "scale", "lookback", "season"}`, the variables, what was subtracted
@@ -48,6 +49,7 @@ class Manifest:
     packing: str | None = None
     num_labels: int | None = None
     label_names: list[str] | None = None
+    tolerance: float | None = None
     series: dict[str, Any] | None = None
     shards: list[dict[str, Any]] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)

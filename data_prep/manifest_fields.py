@@ -43,6 +43,9 @@ def _mistakes(values: dict[str, Any]) -> Iterator[str]:
         value = values.get(name)
         if value is not None and not _is_count(value, least, most):
             yield f"{name} is {_shown(value)}, but must be a whole number from {least} to {most}, or null"
+    tolerance = values.get("tolerance")
+    if tolerance is not None and not (_is_finite(tolerance) and tolerance > 0):
+        yield f"tolerance is {_shown(tolerance)}, but must be a positive finite number, or null"
     yield from _mistakes_of_ids(values)
     yield from _mistakes_of_labels(values)
     yield from _mistakes_of_columns(values["columns"])

@@ -24,7 +24,7 @@ FIGURES = {
     "mlm": ("loss", "perplexity", "masked_accuracy"),
     "clm": ("loss", "token_perplexity", "accuracy"),
     "classification": ("loss", "matthews", "accuracy", "f1", "roc_auc"),
-    "regression": ("loss", "pearson", "spearman"),
+    "regression": ("loss", "pearson", "spearman", "accuracy"),
     "pair_classification": ("loss", "matthews", "accuracy", "f1", "roc_auc"),
     "token_classification": ("loss", "accuracy"),
     "forecasting": ("loss", "mse", "mae"),

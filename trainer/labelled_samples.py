@@ -14,13 +14,17 @@ from .order import Draw
 
 
 class LabelledSamples:
-    """Cross entropy with classes, or squared error with values, of whole samples."""
+    """Cross entropy with classes, or squared error with values, of whole samples.
+
+    Args:
+        tolerance: a predicted value less than it away from its label is right; None: none is.
+    """
 
     accuracy_name = "accuracy"
 
-    def __init__(self, auto_class: type, pad_token_id: int | None, is_regression: bool):
+    def __init__(self, auto_class: type, pad_token_id: int | None, is_regression: bool, tolerance: float | None):
         self.auto_class = auto_class
-        self.pad_token_id, self.is_regression = pad_token_id, is_regression
+        self.pad_token_id, self.is_regression, self.tolerance = pad_token_id, is_regression, tolerance
 
     def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
         return collate(samples, self.pad_token_id)
@@ -59,18 +63,28 @@ class LabelledSamples:
 
     def _sums(self, logits: torch.Tensor, loss_sum: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         loss_sum = loss_sum.detach()
-        hits = torch.zeros_like(loss_sum) if self.is_regression else (logits.argmax(dim=-1) == labels).sum().float()
-        return torch.stack([loss_sum, hits, torch.full_like(loss_sum, len(labels))])
+        return torch.stack([loss_sum, self._hits(logits, labels).float(), torch.full_like(loss_sum, len(labels))])
+
+    def _hits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """How many answers are right."""
+        if not self.is_regression:
+            return (logits.argmax(dim=-1) == labels).sum()
+        tolerance = 0.0 if self.tolerance is None else self.tolerance
+        return ((logits.squeeze(-1).double() - labels.double()).abs() < tolerance).sum()
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
-        """Loss and the metrics of the task: correlations, or accuracy, Matthews and (two classes) F1 and ROC AUC."""
+        """Loss and the task's metrics: correlations and (with a tolerance) accuracy, or accuracy, Matthews and (two
+        classes) F1 and ROC AUC.
+        """
         from . import task_metrics  # imports scikit-learn, which pre-training can do without
 
-        loss_sum, _, items = sums.tolist()
+        loss_sum, hits, items = sums.tolist()
         stacked = np.concatenate(outputs)
         logits, labels = stacked[:, :-1], stacked[:, -1]
         if self.is_regression:
             values = task_metrics.evaluate(task_metrics.REGRESSION_METRICS, labels, logits[:, 0]).values
+            if self.tolerance is not None:
+                values = {**values, "accuracy": hits / max(items, 1)}
         else:
             names = task_metrics.CLASSIFICATION_METRICS if logits.shape[1] == 2 else ("matthews", "accuracy")
             labels = labels.astype(np.int64)

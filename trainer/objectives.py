@@ -53,7 +53,8 @@ def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, loa
         return CausalPositions(auto_class, manifest.pad_token_id)
     if section.name == "token_classification":
         return LabelledPositions(auto_class, None, manifest.pad_token_id, accuracy_name="accuracy")
-    return LabelledSamples(auto_class, manifest.pad_token_id, is_regression=section.name == "regression")
+    is_regression = section.name == "regression"
+    return LabelledSamples(auto_class, manifest.pad_token_id, is_regression, manifest.tolerance)
 
 
 def check_data(name: str, manifest: Manifest) -> None:

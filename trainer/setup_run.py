@@ -92,7 +92,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
     with mistakes:
         known = manifest or Manifest(split="unknown", split_rule="unknown", columns={})
         config = model_configuration(configuration, known, AUTO_CLASSES[configuration.objective.name])
-        _refuse_metric(configuration, config)
+        _refuse_metric(configuration, config, manifest)
     mistakes.tell()
     source = configuration.model.get(FROM)
     if source is not None and has_other_vocabulary(source, tokenizer):
@@ -112,10 +112,18 @@ def _first_manifest(configuration: RunConfiguration) -> Manifest | None:
         return None
 
 
-def _refuse_metric(configuration: RunConfiguration, config: transformers.PreTrainedConfig) -> None:
+def _refuse_metric(
+    configuration: RunConfiguration, config: transformers.PreTrainedConfig, manifest: Manifest | None
+) -> None:
     best = configuration.checkpoint.best
     if best is not None and best.metric in ("f1", "roc_auc") and config.num_labels != 2:
         raise UserError(f"checkpoint.best.metric {best.metric} is for two classes, and these are {config.num_labels}")
+    of_values = configuration.objective.name == "regression" and manifest is not None
+    if best is not None and best.metric == "accuracy" and of_values and manifest.tolerance is None:
+        raise UserError(
+            "checkpoint.best.metric accuracy of a regression needs data with a tolerance, as longmix prepare adding "
+            "makes them: choose loss, pearson or spearman"
+        )
 
 
 def tokenizer_loader(folder: Path | None) -> Callable[[], transformers.PreTrainedTokenizerBase]:

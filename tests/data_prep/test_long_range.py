@@ -88,6 +88,7 @@ def test_the_folders_tell_the_trainer_what_it_needs(tmp_path):
     assert [adding[split].samples for split in ("train", "validation", "test")] == [30, 4, 5]
     assert adding["train"].columns["values"] == {"dtype": "float32", "shape": [None, 2]}
     assert adding["train"].columns["labels"] == {"dtype": "float32", "shape": []}
+    assert [adding[split].tolerance for split in adding] == [0.04] * 3
     assert adding["train"].num_labels is None and adding["train"].sequence_length == 16
     sample = make_adding_sample(settings, "validation", 3)
     row = {"values": sample["values"].tolist(), "labels": float(sample["labels"])}
@@ -95,6 +96,7 @@ def test_the_folders_tell_the_trainer_what_it_needs(tmp_path):
 
     order = prepare_temporal_order(settings, tmp_path / "order")["train"]
     assert (order.vocab_size, order.pad_token_id, order.mask_token_id, order.num_labels) == (8, 0, 1, 4)
+    assert order.tolerance is None
     assert order.label_names == ["X,X", "X,Y", "Y,X", "Y,Y"] and order.tokens == 16 * order.samples
     with pytest.raises(UserError, match="already holds other data"):
         prepare_temporal_order(settings, tmp_path / "adding")

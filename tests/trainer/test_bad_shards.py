@@ -194,6 +194,10 @@ def lie(*path, value):
         (lie("special_token_ids", value="all"), "special_token_ids is 'all', but must be a list"),
         (lie("label_names", value=["a"]), "label_names has 1 names, but num_labels is 4"),
         (lie("label_names", value=[1, 2, 3, 4]), "label_names is [1, 2, 3, 4], but must be a list of texts"),
+        *(
+            (lie("tolerance", value=wrong), "tolerance is")
+            for wrong in (0, -0.1, float("nan"), float("inf"), True, "1")
+        ),
         (lie("split", value=None), "split is None, but must be a text"),
         (lie("packing", value={}), "packing is {}"),
         (lie("report", value=[]), "report is []"),

@@ -229,6 +229,7 @@ def test_the_figures_that_can_be_named_are_those_of_the_objectives():
             mask_token_id=1,
             vocab_size=9,
             series={"season": 7},
+            tolerance=0.5,
         )
         objective = make_objective(ObjectiveSection(name=name), 0, manifest, None)
         outputs = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
