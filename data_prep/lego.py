@@ -19,7 +19,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.generated import GeneratedSettings, add_option, add_sample_options, given_options, option_of
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32
-from longmix.data_prep.task_folder import FIRST_VALUE, TEST, TOKEN_FIELDS, describe, write_task
+from longmix.data_prep.task_folder import FIRST_VALUE, LABEL_PLACES, TEST, TOKEN_FIELDS, describe, write_task
 
 VARIABLES = "abcdefghijklmnopqrstuvwxyz"
 SYMBOLS = VARIABLES + "1=;-+"  # their ids begin at FIRST_VALUE
@@ -28,7 +28,7 @@ CLAUSE = 5  # tokens: variable = sign variable ;
 CLASSES = ("-1", "+1")
 IGNORED = -100
 ALL, UNTRAINED = "all", "untrained"
-_FORMAT = 1  # raise it when the same settings are to give other samples
+_FORMAT = 2  # raise it when the same settings are to give other samples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def prepare_lego(settings: LegoSettings, output: str | Path) -> dict[str, Manife
     return write_task(
         output,
         {"name": "lego", "format": _FORMAT, **asdict(settings)},
-        {"input_ids": LIST_INT32, "labels": LIST_INT32},
+        {"input_ids": LIST_INT32, "labels": LIST_INT32, LABEL_PLACES: LIST_INT32},
         settings.splits(make_sample),
         vocab_size=FIRST_VALUE + len(SYMBOLS),
         **TOKEN_FIELDS,
@@ -83,11 +83,15 @@ def prepare_lego(settings: LegoSettings, output: str | Path) -> dict[str, Manife
         packing="one-per-row",
         num_labels=len(CLASSES),
         label_names=list(CLASSES),
+        trained_places=settings.trained_variables,
     )
 
 
 def make_sample(settings: LegoSettings, split: str, index: int) -> dict[str, Any]:
-    """Sample `index` of a split: `input_ids` and `labels`, (5 variables,), labels of other tokens being IGNORED."""
+    """Sample `index` of a split: `input_ids`, `labels` and `label_places`, (5 variables,).
+
+    Labels of other tokens are IGNORED; the place is that of the clause's variable in the chain, from 0.
+    """
     generator = settings.generator(split, index)
     count = settings.variables
     names = FIRST_VALUE + generator.permutation(len(VARIABLES))[:count]
@@ -104,7 +108,8 @@ def make_sample(settings: LegoSettings, split: str, index: int) -> dict[str, Any
     labels = np.full((count, CLAUSE), IGNORED)
     labelled = list(settings.labelled(split))
     labels[place[labelled], 0] = 1 - is_negative[labelled]
-    return {"input_ids": clauses.reshape(-1), "labels": labels.reshape(-1)}
+    places = np.repeat(np.argsort(place), CLAUSE)
+    return {"input_ids": clauses.reshape(-1), "labels": labels.reshape(-1), LABEL_PLACES: places}
 
 
 _DESCRIPTION = """\
@@ -112,7 +117,8 @@ Make LEGO: clauses such as "d = - b ; a = + 1 ; b = - a ;" in a shuffled order, 
 another one or its opposite; the class of the token that a clause begins with is the sign of its variable. The clauses
 of all variables stand in every sequence. In train/ and validation/ the first variables of the chain have labels, in
 test/ all have, or those that have none in train/: the paper's own measure. The validation split, by which a model is
-chosen, shows nothing of what is tested.
+chosen, shows nothing of what is tested. Evaluations give the accuracy of each variable, accuracy_at_1 and so on, and
+where both have labels that of all trained ones, accuracy_seen, and of the others, accuracy_unseen.
 
 The task of the WavSpA paper, section 4.4, for runs with objective.name=token_classification. DIR gets train/,
 validation/ and test/.

@@ -26,7 +26,8 @@ class Manifest:
     of the text that the tokens were made of, between white space. `tokenizer` is `{"path", "sha256"}` with the folder
     relative to the manifest, or None. `shards` is a list of `{"file", "samples", "bytes", "sha256"}` in the order of
     the sample index. `tolerance` is how near an answer of a regression must come to the label to count as right, where
-    the task has such a measure. Fields that make no sense for a data set are None.
+    the task has such a measure. `trained_places` goes with a column `label_places`, the place of each label in a chain,
+    from 0: how many of the first places have labels in training. Fields that make no sense for a data set are None.
 
     `series` is there where the rows of the shards are the time steps of one series, standardised, from which runs cut
     windows (forecasting.py): `{"names", "mean", "scale", "lookback", "season"}`, the variables, what was subtracted
@@ -50,6 +51,7 @@ class Manifest:
     num_labels: int | None = None
     label_names: list[str] | None = None
     tolerance: float | None = None
+    trained_places: int | None = None
     series: dict[str, Any] | None = None
     shards: list[dict[str, Any]] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)

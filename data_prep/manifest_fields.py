@@ -39,6 +39,7 @@ def _mistakes(values: dict[str, Any]) -> Iterator[str]:
         ("vocab_size", 1, LARGEST_SIZE),
         ("sequence_length", 1, LARGEST_SIZE),
         ("num_labels", 1, LARGEST_SIZE),
+        ("trained_places", 1, LARGEST_SIZE),
     ):
         value = values.get(name)
         if value is not None and not _is_count(value, least, most):
@@ -49,6 +50,9 @@ def _mistakes(values: dict[str, Any]) -> Iterator[str]:
     yield from _mistakes_of_ids(values)
     yield from _mistakes_of_labels(values)
     yield from _mistakes_of_columns(values["columns"])
+    places = {"dtype": "int32", "shape": [None]}
+    if values.get("trained_places") is not None and values["columns"].get("label_places") != places:
+        yield f"trained_places is {values['trained_places']}, but there is no column label_places that is {places}"
     yield from _mistakes_of_tokenizer(values.get("tokenizer"))
     yield from _mistakes_of_shards(values.get("shards", []), values.get("samples"))
     yield from _mistakes_of_series(values.get("series"), values)

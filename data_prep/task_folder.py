@@ -21,7 +21,9 @@ from longmix.data_prep.state import locked
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SPLITS = (TRAIN, VALIDATION, TEST)
 _WRITTEN = (TEST, VALIDATION, TRAIN)
-_ANSWERS = ("labels",)
+# Where a label stands in a chain of reasoning, from 0: the accuracy of each place is told apart.
+LABEL_PLACES = "label_places"
+_ANSWERS = ("labels", LABEL_PLACES)
 _SHOWN_CLASSES = 10
 
 # Ids of tasks without a tokenizer: padding and mask are no values of the data, which begin at FIRST_VALUE.

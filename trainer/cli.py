@@ -276,7 +276,8 @@ def _add_evaluate(verbs) -> None:
         "evaluate",
         help="loss and accuracy of a checkpoint on a data set, or completions of a text with [MASK]",
         description="Figures of a checkpoint (ours, or any of transformers) on a prepared data set, with fixed masks; "
-        "or the most probable completions of a text.",
+        "of lego's chains also the accuracy of each labelled variable, accuracy_at_1 and so on; or the most probable "
+        "completions of a text.",
     )
     parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a model folder, or a hub name")
     parser.add_argument("--data", metavar="DIR", help="a prepared data set, e.g. DATA/validation")

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.task_folder import LABEL_PLACES
 
 from . import counter_random
 from .collate import SECOND, collate
@@ -27,11 +28,22 @@ _OF_SECOND = 3
 
 
 class LabelledPositions:
-    """Masked language modelling (with a `masker`) and token classification."""
+    """Masked language modelling (with a `masker`) and token classification.
 
-    def __init__(self, auto_class: type, masker: TokenMasker | None, pad_token_id: int | None, accuracy_name: str):
+    Args:
+        trained_places: see `Manifest`; None: labels have no places.
+    """
+
+    def __init__(
+        self,
+        auto_class: type,
+        masker: TokenMasker | None,
+        pad_token_id: int | None,
+        accuracy_name: str,
+        trained_places: int | None = None,
+    ):
         self.auto_class, self.masker, self.pad_token_id = auto_class, masker, pad_token_id
-        self.accuracy_name = accuracy_name
+        self.accuracy_name, self.trained_places = accuracy_name, trained_places
 
     def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
         if self.masker is not None:
@@ -57,6 +69,11 @@ class LabelledPositions:
 
     def forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
         """(loss, sums): the loss over `items`, and (3,) float32 sums of loss, hits and items, detached."""
+        loss, sums, _ = self._forward(model, batch, items)
+        return loss, sums
+
+    def _forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
+        """What `forward` gives, and whether the answer to each label is right, (labelled,)."""
         labels = batch["labels"]
         chosen = labels[labels != IGNORED]
         if takes(model, "num_items_in_batch"):
@@ -70,26 +87,37 @@ class LabelledPositions:
             loss = functional.cross_entropy(logits.float(), chosen, reduction="sum") / items
             shown = None
         # The same places as those of argmax, which takes several times as long on a CPU.
-        hits = (logits.detach().max(dim=-1).indices == chosen).sum()
+        is_right = logits.detach().max(dim=-1).indices == chosen
         # What is shown is the task's loss: an auxiliary one is part of what is minimised alone.
         shown = loss.detach() if shown is None else shown
-        return loss, torch.stack([shown.float() * items, hits.float(), (chosen != IGNORED).sum().float()])
+        sums = torch.stack([shown.float() * items, is_right.sum().float(), (chosen != IGNORED).sum().float()])
+        return loss, sums, is_right
 
     def _predictions(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """What predicts the labels, (labelled, classes), among logits (B, N, classes)."""
         return logits[labels != IGNORED]
 
-    def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, None]:
-        return self.forward(model, batch, 1)[1].double(), None
+    def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]):
+        """Sums of loss, hits and items; for each label its place and whether the answer is right, (labelled, 2), or
+        None.
+        """
+        _, sums, is_right = self._forward(model, batch, 1)
+        if self.trained_places is None:
+            return sums.double(), None
+        places = batch[LABEL_PLACES][batch["labels"] != IGNORED]
+        return sums.double(), torch.stack([places, is_right.long()], dim=1).cpu().numpy()
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
-        """Loss, perplexity (masked language modelling) and accuracy from the summed sums."""
+        """Loss, perplexity (masked language modelling) and accuracy from the summed sums; that of places."""
         loss_sum, hits, items = sums.tolist()
         loss = loss_sum / max(items, 1)
         figures = {"loss": loss}
         if self.masker is not None:
             figures["perplexity"] = perplexity(loss)
-        return {**figures, self.accuracy_name: hits / max(items, 1), "items": int(items)}
+        figures[self.accuracy_name] = hits / max(items, 1)
+        if self.trained_places is not None:
+            figures |= _of_places(np.concatenate(outputs), self.trained_places)
+        return {**figures, "items": int(items)}
 
 
 class CausalPositions(LabelledPositions):
@@ -134,6 +162,21 @@ def with_word_perplexity(figures: dict[str, float], manifest: Manifest) -> dict[
         return figures
     word = perplexity(figures["loss"] * (manifest.tokens - manifest.samples) / manifest.words)
     return {**figures, "word_perplexity": word}
+
+
+def _of_places(answers: np.ndarray, trained: int) -> dict[str, float]:
+    """Accuracy at each place that has labels, from 1, after that of trained and of other places where there are both.
+
+    Args:
+        answers: (labelled, 2), the place of each label, from 0, and whether its answer is right.
+    """
+    places, is_right = answers.T
+    is_seen = places < trained
+    figures = {}
+    if is_seen.any() and not is_seen.all():
+        figures = {"accuracy_seen": is_right[is_seen].mean(), "accuracy_unseen": is_right[~is_seen].mean()}
+    figures |= {f"accuracy_at_{place + 1}": is_right[places == place].mean() for place in np.unique(places)}
+    return {name: float(value) for name, value in figures.items()}
 
 
 def perplexity(loss: float) -> float:

@@ -52,7 +52,7 @@ def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, loa
     if section.name == "clm":
         return CausalPositions(auto_class, manifest.pad_token_id)
     if section.name == "token_classification":
-        return LabelledPositions(auto_class, None, manifest.pad_token_id, accuracy_name="accuracy")
+        return LabelledPositions(auto_class, None, manifest.pad_token_id, "accuracy", manifest.trained_places)
     is_regression = section.name == "regression"
     return LabelledSamples(auto_class, manifest.pad_token_id, is_regression, manifest.tolerance)
 

@@ -18,7 +18,15 @@ from .shard_check import COORDINATES
 from .windows import Dataset, as_seen, scales
 
 # What data sets of one run must have in common.
-_COMMON = ("vocab_size", "pad_token_id", "mask_token_id", "num_labels", "label_names", "tolerance")
+_COMMON = (
+    "vocab_size",
+    "pad_token_id",
+    "mask_token_id",
+    "num_labels",
+    "label_names",
+    "tolerance",
+    "trained_places",
+)
 # Columns that models read, in which they must agree too.
 _INPUTS = (TOKEN_IDS, VALUES, COORDINATES, TOKEN_IDS + SECOND, VALUES + SECOND, COORDINATES + SECOND)
 
@@ -116,7 +124,7 @@ def _fingerprint(manifest: Manifest) -> str:
     values["tokenizer"] = (manifest.tokenizer or {}).get("sha256")
     for name in ("report", "words"):  # how it was made, not what it is
         del values[name]
-    for name in ("series", "tolerance"):
+    for name in ("series", "tolerance", "trained_places"):
         if values[name] is None:
             del values[name]  # as before there was such a field: checkpoints tell of data without it
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -49,7 +49,8 @@ def test_labels_are_the_signs_of_the_variables_of_the_split(split, tested, label
     settings = LegoSettings(tested_variables=tested)
     signs, names, orders = Counter(), Counter(), set()
     for index in range(200):
-        clauses = clauses_of(make_sample(settings, split, index))
+        sample = make_sample(settings, split, index)
+        clauses, places = clauses_of(sample), sample["label_places"].tolist()
         assert len(clauses) == 20
         steps_of = {}
         for variable, (label, _, _) in clauses.items():
@@ -57,6 +58,7 @@ def test_labels_are_the_signs_of_the_variables_of_the_split(split, tested, label
             assert label == ({1: 1, -1: 0}[value] if steps_of[variable] in labelled else IGNORED)
             signs[value, steps_of[variable]] += 1
             names[variable] += 1
+        assert places == [steps_of[variable] for variable in clauses for _ in range(5)]
         assert sorted(steps_of.values()) == list(range(20))  # one chain
         orders.add(tuple(steps_of.values()))
     assert len(orders) == 200 and len(names) == 26
@@ -77,6 +79,7 @@ def test_the_folder_tells_the_trainer_what_it_needs(tmp_path):
     assert [made[split].samples for split in ("train", "validation", "test")] == [30, 4, 5]
     train = made["train"]
     assert (train.vocab_size, train.pad_token_id, train.mask_token_id, train.num_labels) == (33, 0, 1, 2)
+    assert [made[split].trained_places for split in made] == [20] * 3
     assert train.sequence_length == 130 and train.label_names == ["-1", "+1"]
     sample = make_sample(settings, "train", 11)
     assert rows_of(tmp_path / "train")[11] == {name: values.tolist() for name, values in sample.items()}

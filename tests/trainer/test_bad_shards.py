@@ -198,6 +198,8 @@ def lie(*path, value):
             (lie("tolerance", value=wrong), "tolerance is")
             for wrong in (0, -0.1, float("nan"), float("inf"), True, "1")
         ),
+        (lie("trained_places", value=0), "trained_places is 0, but must be a whole number from 1"),
+        (lie("trained_places", value=3), "trained_places is 3, but there is no column label_places"),
         (lie("split", value=None), "split is None, but must be a text"),
         (lie("packing", value={}), "packing is {}"),
         (lie("report", value=[]), "report is []"),

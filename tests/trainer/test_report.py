@@ -290,6 +290,22 @@ def test_curves_show_the_mean_and_the_range_of_the_seeds(sweeps, monkeypatch):
     assert shaded[0][1:] == (pytest.approx([10, 40, 30]), pytest.approx([10, 60, 30]))
 
 
+def test_the_places_of_a_chain_are_drawn_and_no_columns_of_the_table(tmp_path, capsys):
+    for seed in (0, 1):
+        folder = write_run(tmp_path / "runs" / f"seed-{seed}", seed)
+        path = folder / "metrics.jsonl"
+        path.write_text(path.read_text().replace('"items"', f'"accuracy_at_9": 0.{seed}, "accuracy_at_10": 1, "items"'))
+    assert cli.main(["report", str(tmp_path / "runs"), "--output", str(tmp_path / "report")]) == 0
+    printed = capsys.readouterr().out
+    assert "accuracy at" not in printed and "![Error against place, listops, N = 64](places-" in printed
+    assert "accuracy at" not in (tmp_path / "report" / "report.html").read_text()
+    rows = csv.DictReader((tmp_path / "report" / "report.csv").read_text().splitlines())
+    assert {row["metric"]: float(row["mean"]) for row in rows if "_at_" in row["metric"]} == {
+        "accuracy_at_9": 0.05,
+        "accuracy_at_10": 1.0,
+    }
+
+
 def test_errors_of_figures():
     assert error_of("accuracy", 0.9) == pytest.approx(10)
     assert error_of("mse", 0.2) == 0.2 and error_of("matthews", 0.25) == 0.75

@@ -3,7 +3,7 @@
 import base64
 from html import escape
 
-from .summary import Report, Row, Setting
+from .summary import Report, Row, Setting, place_of
 from .tables import (
     ABSENT,
     EXPLANATION,
@@ -109,7 +109,7 @@ def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]],
         f'<th scope="col"{_class(is_number)}><button type="button">{escape(name)}</button></th>'
         for name, is_number in _COLUMNS
     )
-    rows = "\n".join(_row(row, metric) for row in report.rows for metric in row.figures)
+    rows = "\n".join(_row(row, metric) for row in report.rows for metric in row.figures if place_of(metric) is None)
     pictures = [part for key, drawn in plots.items() for part in _pictures(key, drawn)]
     if note is not None:
         pictures.append(f'<p class="note">{escape(note)}</p>')

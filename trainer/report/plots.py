@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import Any
 
 from .runs import Run
-from .summary import Report, Row, Setting, error_of, is_percent
+from .summary import Report, Row, Setting, error_of, is_percent, place_of
 from .tables import heading, parameters
 
 HOW_TO_GET_PLOTS = "Without matplotlib there are no plots: pip install 'longmix[plots]'"
@@ -42,6 +42,7 @@ def draw(report: Report) -> dict[Setting | str, list[tuple[str, str, str]]]:
                     f"speed-{setting.slug}",
                     _speed(rows, styles),
                 ),
+                (f"Error against place, {setting.title}", f"places-{setting.slug}", _places(rows, styles)),
             ]
             drawn[setting] = [(shown, name, svg) for shown, name, svg in plots if svg is not None]
         for task, rows in _by_task(report).items():
@@ -151,6 +152,24 @@ def _lengths(rows: list[Row], styles: dict[str, int]) -> str:
         xlabel="sequence length N", ylabel=f"{rows[0].setting.split} {f'error{unit}' if is_error else heading(metric)}"
     )
     return _svg(figure, "bars: lowest to highest seed")
+
+
+def _places(rows: list[Row], styles: dict[str, int]) -> str | None:
+    """Errors over the places of a chain, where there are such figures."""
+    figure, axes = _axes()
+    is_drawn = False
+    for row in rows:
+        line = {place_of(metric): found for metric, found in row.figures.items() if place_of(metric) is not None}
+        if not line:
+            continue
+        is_drawn = True
+        style = _style(styles[row.label])
+        axes.plot(list(line), [100 * (1 - found.mean) for found in line.values()], label=row.label, **style)
+        for place, found in line.items():
+            errors = [100 * (1 - value) for value in found.values]
+            axes.plot([place] * 2, [min(errors), max(errors)], color=style["color"], linewidth=1)
+    axes.set(xlabel="place in the chain", ylabel=f"{rows[0].setting.split} error (%)")
+    return _svg(figure, "bars: lowest to highest seed") if is_drawn else None
 
 
 def _axes() -> tuple[Any, Any]:

@@ -25,6 +25,7 @@ CONFIDENCE = 0.95
 # In percent; all other figures are as they come.
 _PERCENT = re.compile(r"accuracy|(^|_)f1$|roc_auc")
 _HIGHER_IS_BETTER = re.compile(r"accuracy|(^|_)f1$|roc_auc|matthews|pearson|spearman")
+_PLACE = re.compile(r"accuracy_at_(\d+)")
 # May differ between the seeds of a row: where and when a run was made, not which run it is.
 _FREE = (
     "provenance",
@@ -194,6 +195,12 @@ def summarize(runs: list[Run]) -> Report:
 def is_percent(metric: str) -> bool:
     """Whether a figure is shown in percent."""
     return _PERCENT.search(metric) is not None
+
+
+def place_of(metric: str) -> int | None:
+    """Of the accuracy at a place of a chain the place, from 1: there are many, and a plot shows them."""
+    found = _PLACE.fullmatch(metric)
+    return None if found is None else int(found[1])
 
 
 def higher_is_better(metric: str) -> bool:

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from .cited import Cited
-from .summary import CONFIDENCE, Figure, Report, Row, Setting, is_percent
+from .summary import CONFIDENCE, Figure, Report, Row, Setting, is_percent, place_of
 
 ABSENT = "–"
 EXPLANATION = (
@@ -121,7 +121,7 @@ def _what(setting: Setting, rows: list[Row]) -> str:
 
 
 def _table(rows: list[Row], sources: _Sources) -> list[str]:
-    metrics = list(dict.fromkeys(metric for row in rows for metric in row.figures))
+    metrics = list(dict.fromkeys(metric for row in rows for metric in row.figures if place_of(metric) is None))
     has_chance = any(row.against_chance for row in rows)
     header = ["model", *(heading(metric) for metric in metrics)]
     header += ["against chance"] if has_chance else []
