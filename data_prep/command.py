@@ -27,7 +27,7 @@ from longmix.data_prep.task_folder import describe
 from longmix.data_prep.text import DEFAULT_VOCABULARY, Prepared, prepare_text
 
 _DESCRIPTION = """\
-Turn text into a tokenizer and two packed data sets for pre-training.
+Turn text into a tokenizer and packed data sets for pre-training.
 
 DIR gets train/ and validation/ (Parquet shards and a manifest; split by document, 1 % validation, more of a small
 corpus) and tokenizer/ (a SentencePiece unigram model behind a Hugging Face tokenizer, trained on train/'s documents).
@@ -35,6 +35,11 @@ corpus) and tokenizer/ (a SentencePiece unigram model behind a Hugging Face toke
 A source is a UTF-8 text file, a .jsonl or .parquet file, a folder (all files below it, sorted), or a data set of the
 Hugging Face hub, which is streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:... where
 the data set has several). Data sets that need a script of their own are refused.
+
+Official splits: with --validation, validation/ is the text given there, whole, and all of --source is training text;
+--test makes test/ in the same way. A document of --source that also stands there is left out, and counted: one with the
+same text (letters and digits compared, in one case) or, where text is cut at ' = Title = ' headings, the same title.
+Not noticed are changed text without the same title, and a part of a document.
 
 An interrupted run goes on after its last finished block when the same command is given again. The output is the same,
 to the byte, whatever the number of workers.
@@ -44,6 +49,7 @@ examples:
   longmix prepare text --source articles.txt --output data/articles
   longmix prepare text --source books/ --source notes.jsonl --column body --output data/mine --vocab-size 16000
   longmix prepare text --source hub:wikimedia/wikipedia@20231101.en --output data/wikipedia --sequence-length 1024
+  longmix prepare text --source wiki.train.raw --validation wiki.valid.raw --test wiki.test.raw --output data/wikitext
 """
 
 _PROBE_DESCRIPTION = """\
@@ -81,6 +87,8 @@ def add_prepare_parser(subparsers: Any) -> argparse.ArgumentParser:
     add = text.add_argument
     add("--source", action="append", required=True, metavar="PATH|hub:NAME", help="where the text is; repeatable")
     add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same interrupted command")
+    for split in ("validation", "test"):
+        add(f"--{split}", action="append", default=[], metavar="PATH|hub:NAME", help=f"text of {split}/; repeatable")
     add("--column", default="text", help="key or column that holds the text of JSON lines and Parquet (default: text)")
     add("--tokenizer", metavar="DIR", help="use this tokenizer (a Hugging Face folder) and train none")
     add("--vocab-size", type=int, metavar="N", help=f"pieces of a new tokenizer (default: {DEFAULT_VOCABULARY})")
@@ -165,6 +173,8 @@ def run_text(arguments: argparse.Namespace) -> int:
         uncased=arguments.uncased,
         documents=arguments.documents,
         packing=arguments.packing,
+        validation=tuple(arguments.validation),
+        test=tuple(arguments.test),
     )
     prepared = prepare_text(
         settings,
@@ -191,6 +201,14 @@ def format_report(prepared: Prepared, output: str | Path) -> str:
             f"  {source['source']}: {files}{source['documents']:,} documents, {source['bytes'] / 1e6:,.1f} MB, "
             f"told apart by {' and '.join(source['rules'])}{blank}"
         )
+    if "held_out" in report:
+        left_out = report["held_out"]["left_out"]
+        lines.append(
+            f"left out of training, since they stand in held-out text: {sum(left_out.values()):,} documents "
+            f"({left_out['same_text']:,} by their text, {left_out['same_title']:,} by their title)"
+        )
+        if shared := report["held_out"]["validation_in_test"]:
+            lines.append(f"validation holds {shared:,} documents that also stand in test: they were left there")
     rows = [
         ("documents", "documents", "{:,}"),
         ("samples", "samples", "{:,}"),
@@ -209,5 +227,5 @@ def format_report(prepared: Prepared, output: str | Path) -> str:
         f"vocabulary {prepared.train.vocab_size:,}, sequence length {prepared.train.sequence_length}, "
         f"packing {prepared.train.packing}"
     )
-    lines.append(f"written to {output}: train/, validation/, tokenizer/")
+    lines.append(f"written to {output}: {''.join(f'{name}/, ' for name in splits)}tokenizer/")
     return "\n".join(lines)

@@ -144,54 +144,67 @@ Part = TextFile | JsonLines | ParquetFile | HubDataset
 
 @dataclass(frozen=True)
 class Source:
-    """One `--source` as the user named it, and what it holds, in a fixed order."""
+    """One `--source`, or another `option`, as the user named it, and what it holds, in a fixed order."""
 
     name: str
     parts: tuple[Part, ...]
+    option: str = "--source"
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.name}"
 
 
-def find_sources(names: list[str], column: str = "text", output: str | Path | None = None) -> list[Source]:
-    """The sources behind the `--source` values: files, folders (all files below, sorted), hub data sets.
+def find_sources(
+    names: list[str], column: str = "text", output: str | Path | None = None, option: str = "--source"
+) -> list[Source]:
+    """The sources behind the values of `option`: files, folders (all files below, sorted), hub data sets.
 
     Raises `UserError` if one is missing or holds no file, if two overlap, or if `output` lies in one of them.
     """
     if not names:
-        raise UserError("no --source given: name a text file, a folder, a .jsonl or .parquet file, or " + HUB_FORM)
-    sources = [_find_source(name, column) for name in names]
-    owners: dict[Any, str] = {}
+        raise UserError(f"no {option} given: name a text file, a folder, a .jsonl or .parquet file, or {HUB_FORM}")
+    sources = [_find_source(name, column, option) for name in names]
+    refuse_overlap(sources, output)
+    return sources
+
+
+def refuse_overlap(sources: list[Source], output: str | Path | None = None) -> None:
+    """Raise `UserError` if two of the sources overlap, or if `output` lies in one of them."""
+    owners: dict[Any, Source] = {}
     for source in sources:
         for part in source.parts:
             key = part if isinstance(part, HubDataset) else os.path.realpath(part.path)
             if key in owners:
                 other = owners[key]
-                if other == source.name or isinstance(part, HubDataset):
-                    raise UserError(f"--source {source.name} is given twice: name every text once")
-                raise UserError(f"--source {source.name} and --source {other} both hold {part.path}: name it once")
-            owners[key] = source.name
+                is_hub = isinstance(part, HubDataset)
+                if other.option == source.option and (is_hub or other.name == source.name):
+                    raise UserError(f"{source} is given twice: name every text once")
+                what = f"{HUB_PREFIX}{part.name}, split {part.split!r}" if is_hub else part.path
+                raise UserError(f"{source} and {other} both hold {what}: name it once")
+            owners[key] = source
         if output is not None and Path(source.name).is_dir():
             inside = Path(os.path.realpath(output)).is_relative_to(os.path.realpath(source.name))
             if inside and not source.name.startswith(HUB_PREFIX):
-                raise UserError(f"--output {output} lies inside --source {source.name}: choose a folder outside it")
-    return sources
+                raise UserError(f"--output {output} lies inside {source}: choose a folder outside it")
 
 
-def _find_source(name: str, column: str) -> Source:
+def _find_source(name: str, column: str, option: str) -> Source:
     if name.startswith(HUB_PREFIX):
-        return Source(name, (_parse_hub(name, column),))
+        return Source(name, (_parse_hub(name, column, option),), option)
     path = Path(name)
     if path.is_file():
-        return Source(name, (_file_part(path, column),))
+        return Source(name, (_file_part(path, column),), option)
     if not path.exists():
-        raise UserError(f"--source {name} does not exist; for a hub data set write {HUB_FORM}")
+        raise UserError(f"{option} {name} does not exist; for a hub data set write {HUB_FORM}")
     if not path.is_dir():
         raise UserError(
-            f"--source {name} is not a regular file (only those can be read twice): save its text to a file"
+            f"{option} {name} is not a regular file (only those can be read twice): save its text to a file"
         )
     files = [item for item in path.rglob("*") if item.is_file() and not _is_hidden(item.relative_to(path))]
     if not files:
-        raise UserError(f"--source {name} is a folder without files")
+        raise UserError(f"{option} {name} is a folder without files")
     files.sort(key=lambda item: item.relative_to(path).as_posix())
-    return Source(name, tuple(_file_part(item, column) for item in files))
+    return Source(name, tuple(_file_part(item, column) for item in files), option)
 
 
 def _file_part(path: Path, column: str) -> Part:
@@ -207,12 +220,12 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _parse_hub(source: str, column: str) -> HubDataset:
+def _parse_hub(source: str, column: str, option: str) -> HubDataset:
     if "[" in source:
-        raise UserError(f"--source {source}: slices of a split are not supported; name a whole split, {HUB_FORM}")
+        raise UserError(f"{option} {source}: slices of a split are not supported; name a whole split, {HUB_FORM}")
     fields = source.removeprefix(HUB_PREFIX).split(":")
     if len(fields) > 3 or not all(fields):
-        raise UserError(f"--source {source} is not of the form {HUB_FORM}")
+        raise UserError(f"{option} {source} is not of the form {HUB_FORM}")
     name, _, configuration = fields[0].partition("@")
     split = fields[1] if len(fields) > 1 else "train"
     return HubDataset(name, configuration or None, split, fields[2] if len(fields) > 2 else column)

@@ -18,7 +18,7 @@ from longmix.data_prep.reading import FirstLook
 from longmix.data_prep.sources import Source
 from longmix.data_prep.tokenizer import check_vocab_size, sha256_of_tokenizer
 
-SPLITS = ("train", "validation")
+SPLITS = ("train", "validation", "test")
 LONGEST_SEQUENCE = 1 << 20
 FILE_NAME = "prepare.json"
 BLOCKS = ".blocks"
@@ -28,7 +28,10 @@ _FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """What decides the output of `prepare_text`; the number of workers does not."""
+    """What decides the output of `prepare_text`; the number of workers does not.
+
+    `validation` and `test` name texts that are these splits, whole; without `validation` it is cut off `source`.
+    """
 
     source: tuple[str, ...]
     column: str = "text"
@@ -38,6 +41,12 @@ class TextSettings:
     uncased: bool = False
     documents: str | None = None
     packing: str = DOCUMENTS
+    validation: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return SPLITS if self.test else SPLITS[:2]
 
     def check(self) -> Rule:
         """Raises `UserError` for a value out of range or a contradiction; returns the rule for documents."""
@@ -69,9 +78,13 @@ class State:
     @classmethod
     def open(cls, folder: Path, settings: TextSettings, sources: list[Source]) -> "State":
         """The state in `folder`, a new one if it is empty. Raises `UserError` if it holds something else."""
+        values = json.loads(json.dumps(dataclasses.asdict(settings)))
+        for name in ("validation", "test"):
+            if not values[name]:
+                del values[name]  # as before there was such an option: outputs without it stay what they are
         wanted = cls(
             folder,
-            json.loads(json.dumps(dataclasses.asdict(settings))),
+            values,
             [[source.name, *(part.fingerprint() for part in source.parts)] for source in sources],
             None if settings.tokenizer is None else sha256_of_tokenizer(settings.tokenizer),
             None,
@@ -92,9 +105,9 @@ class State:
             wanted.save()  # nothing was made yet: the new settings simply take over
             return wanted
         different = [
-            f"--{name.replace('_', '-')} was {values['settings'].get(name)}, now {value}"
-            for name, value in wanted.settings.items()
-            if values["settings"].get(name) != value
+            f"--{name.replace('_', '-')} was {values['settings'].get(name)}, now {wanted.settings.get(name)}"
+            for name in {**wanted.settings, **values["settings"]}
+            if values["settings"].get(name) != wanted.settings.get(name)
         ]
         if values["sources"] != wanted.sources:
             different.append("the files of the sources have changed since")

@@ -1,4 +1,4 @@
-"""From text to a tokenizer and two packed data sets: `DIR/tokenizer`, `DIR/train`, `DIR/validation`.
+"""From text to a tokenizer and packed data sets: `DIR/tokenizer`, `DIR/train`, `DIR/validation`, perhaps `DIR/test`.
 
 The work is cut into blocks of documents that are packed alone; a finished block is never done again.
 """
@@ -23,11 +23,21 @@ from longmix.data_prep.blocks import BlockSettings, BlockSpool
 from longmix.data_prep.documents import Rule
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder
+from longmix.data_prep.held_out import HeldOut
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.reading import SPLIT_RULE, FirstLook, Reader, SourceCounts, take_first_look
+from longmix.data_prep.reading import (
+    HELD_OUT_RULE,
+    SPLIT_RULE,
+    TRAINING_RULE,
+    Document,
+    FirstLook,
+    Reader,
+    read_held_out,
+    take_first_look,
+)
 from longmix.data_prep.shards import SAMPLES_PER_SHARD, shard_name
-from longmix.data_prep.sources import Source, TextFile, find_sources
-from longmix.data_prep.state import BLOCKS, SPLITS, State, TextSettings, locked
+from longmix.data_prep.sources import Source, TextFile, find_sources, refuse_overlap
+from longmix.data_prep.state import BLOCKS, State, TextSettings, locked
 from longmix.data_prep.tokenizer import (
     load_tokenizer,
     required_ids,
@@ -42,11 +52,12 @@ MAXIMUM_WORKERS = 4096
 
 @dataclass(frozen=True)
 class Prepared:
-    """The manifests of the two splits; `was_there`: an earlier run had made them with the same settings."""
+    """The manifests of the splits; `was_there`: an earlier run had made them with the same settings."""
 
     train: Manifest
     validation: Manifest
     was_there: bool
+    test: Manifest | None = None
 
 
 def prepare_text(
@@ -58,6 +69,9 @@ def prepare_text(
 ) -> Prepared:
     """Prepare `settings.source` in the folder `output`, or go on where an interrupted run of the same settings stopped.
 
+    The splits of `settings.validation` and `settings.test` hold these texts whole, and the training split leaves out
+    the documents that stand in them, by their text or title.
+
     `workers` processes (None: one per processor) encode and pack; the output does not depend on their number.
     `notify` is told in one line what begins. Raises `UserError` for every mistake in settings, sources or `output`;
     until the last moment no split has a manifest, so nothing unfinished passes for whole.
@@ -67,27 +81,38 @@ def prepare_text(
     if not 1 <= workers <= MAXIMUM_WORKERS:
         raise UserError(f"--workers is {workers}: allowed are 1 to {MAXIMUM_WORKERS}")
     sources = find_sources(list(settings.source), settings.column, output)
+    others = {
+        split: find_sources(list(names), settings.column, output, f"--{split}")
+        for split, names in (("validation", settings.validation), ("test", settings.test))
+        if names
+    }
+    everything = [*sources, *(source for texts in others.values() for source in texts)]
+    refuse_overlap(everything)
     folder = Path(output)
     with locked(folder):
-        state = State.open(folder, settings, sources)
-        if all((folder / split / "manifest.json").is_file() for split in SPLITS):
+        state = State.open(folder, settings, everything)
+        if all((folder / split / "manifest.json").is_file() for split in settings.splits):
             shutil.rmtree(folder / BLOCKS, ignore_errors=True)
-            return Prepared(*(Manifest.load(folder / split) for split in SPLITS), was_there=True)
+            return Prepared(**{split: Manifest.load(folder / split) for split in settings.splits}, was_there=True)
         state.remove_unfinished()
-        if state.look is None:
-            try:
-                _begin(state, settings, sources, rule, show_progress, notify)
-            except BaseException:
+        is_new = state.look is None
+        try:
+            held_out = read_held_out(others, rule)
+            if is_new:
+                _begin(state, settings, sources, rule, held_out, show_progress, notify)
+            else:
+                notify(f"going on with the unfinished preparation in {folder}")
+        except BaseException:
+            if is_new:
                 state.forget()
-                raise
-        else:
-            notify(f"going on with the unfinished preparation in {folder}")
-        job = _Job(folder, settings, state.look, workers, show_progress)
+            raise
+        job = _Job(folder, settings, state.look, held_out, workers, show_progress)
         notify(f"encoding and packing ({workers} worker process{'es' if workers > 1 else ''})")
-        counts, figures = job.pack(Reader(sources, rule))
-        manifests = job.finish(sources, counts, figures)
+        reader = Reader(sources, rule, held_out=held_out)
+        figures = job.pack(reader, {split: Reader(texts, rule) for split, texts in others.items()})
+        manifests = job.finish(reader, figures)
         shutil.rmtree(folder / BLOCKS)
-    return Prepared(*manifests, was_there=False)
+    return Prepared(**manifests, was_there=False)
 
 
 def _begin(
@@ -95,6 +120,7 @@ def _begin(
     settings: TextSettings,
     sources: list[Source],
     rule: Rule,
+    held_out: HeldOut | None,
     show_progress: bool,
     notify: Callable[[str], None],
 ) -> None:
@@ -107,7 +133,7 @@ def _begin(
     parts = [part for source in sources for part in source.parts]
     total = sum(part.path.stat().st_size for part in parts) if all(isinstance(p, TextFile) for p in parts) else None
     with _bar("reading", total, show_progress) as bar:
-        look = take_first_look(sources, rule, settings.tokenizer is None, bar.update)
+        look = take_first_look(sources, rule, settings.tokenizer is None, bar.update, held_out=held_out)
     if settings.tokenizer is not None:
         save_tokenizer(tokenizer, target)
     else:
@@ -123,11 +149,18 @@ class _Job:
     """Cuts the stream of documents into blocks, hands them to the workers and gathers the figures."""
 
     def __init__(
-        self, folder: Path, settings: TextSettings, look: FirstLook, workers: int, show_progress: bool
+        self,
+        folder: Path,
+        settings: TextSettings,
+        look: FirstLook,
+        held_out: HeldOut | None,
+        workers: int,
+        show_progress: bool,
     ) -> None:
         self.folder = folder
         self.settings = settings
         self.look = look
+        self.held_out = held_out
         self.workers = workers
         self.show_progress = show_progress
         self.tokenizer = load_tokenizer(folder / "tokenizer")
@@ -143,11 +176,14 @@ class _Job:
             packing=settings.packing,
         )
 
-    def pack(self, reader: Reader) -> tuple[list[SourceCounts], dict[str, list[dict[str, Any]]]]:
-        """Encode and pack everything; the counts per source and the figures of the blocks of each split."""
-        figures: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+    def pack(self, reader: Reader, others: dict[str, Reader]) -> dict[str, list[dict[str, Any]]]:
+        """Encode and pack the sources, and the `others` that are splits; the figures of the blocks of each split."""
+        figures: dict[str, list[dict[str, Any]]] = {split: [] for split in self.settings.splits}
         pending: dict[Future, tuple[str, int, BlockSpool]] = {}
-        with self._executor() as executor, _bar("encoding", self.look.bytes, self.show_progress) as bar:
+        total = self.look.bytes
+        if total is not None and self.held_out is not None:
+            total += self.held_out.bytes
+        with self._executor() as executor, _bar("encoding", total, self.show_progress) as bar:
 
             def collect(until: int) -> None:
                 while len(pending) > until:
@@ -156,7 +192,7 @@ class _Job:
                         figures[split][index] = future.result()
                         bar.update(spool.bytes)
 
-            for split, spool in self._spools(reader):
+            for split, spool in self._spools(self._documents(reader, others)):
                 done = spool.finished_figures()
                 figures[split].append(done)
                 if done is not None:
@@ -167,14 +203,20 @@ class _Job:
                 pending[future] = (split, len(figures[split]) - 1, spool)
                 collect(until=self.workers + 1)  # enough waiting to keep all busy, few enough for the disk
             collect(until=0)
-        return reader.counts, figures
+        return figures
 
-    def _spools(self, reader: Reader) -> Iterator[tuple[str, BlockSpool]]:
-        """The blocks of both splits, each as soon as it is full; the short ones at the end."""
-        opened: dict[str, BlockSpool] = {}
-        counts = dict.fromkeys(SPLITS, 0)
+    def _documents(self, reader: Reader, others: dict[str, Reader]) -> Iterator[tuple[str, Document]]:
         for document in reader:
-            split = "validation" if document.digest < self.look.threshold else "train"
+            yield "validation" if document.digest < self.look.threshold else "train", document
+        for split, whole in others.items():
+            for document in whole:
+                yield split, document
+
+    def _spools(self, documents: Iterator[tuple[str, Document]]) -> Iterator[tuple[str, BlockSpool]]:
+        """The blocks of all splits, each as soon as it is full; the short ones at the end."""
+        opened: dict[str, BlockSpool] = {}
+        counts = dict.fromkeys(self.settings.splits, 0)
+        for split, document in documents:
             if split not in opened:
                 opened[split] = BlockSpool(self._block_path(split, counts[split]))
                 counts[split] += 1
@@ -182,7 +224,7 @@ class _Job:
             if opened[split].documents == blocks.BLOCK_DOCUMENTS:
                 opened[split].close()
                 yield split, opened.pop(split)
-        for split in [split for split in SPLITS if split in opened]:
+        for split in [split for split in self.settings.splits if split in opened]:
             opened[split].close()
             yield split, opened[split]
 
@@ -212,49 +254,48 @@ class _Job:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def finish(
-        self, sources: list[Source], counts: list[SourceCounts], figures: dict[str, list[dict[str, Any]]]
-    ) -> list[Manifest]:
-        """Merge the blocks into shards, then write both manifests."""
-        totals = {split: _sum(figures[split]) for split in SPLITS}
-        for split in SPLITS:
+    def finish(self, reader: Reader, figures: dict[str, list[dict[str, Any]]]) -> dict[str, Manifest]:
+        """Merge the blocks into shards, then write the manifests of all splits."""
+        totals = {split: _sum(figures[split]) for split in self.settings.splits}
+        for split in self.settings.splits:
             if not totals[split]["samples"]:
                 raise UserError(f"the {split} split is empty: no token is left of its documents; give more text")
-        report = self._report(sources, counts, totals)
+        report = self._report(reader, totals)
         tokenizer_hash = sha256_of_folder(self.folder / "tokenizer")
-        manifests = []
-        for split in SPLITS:
+        manifests = {}
+        for split in self.settings.splits:
             (self.folder / split).mkdir(exist_ok=True)
             shards = []
             for index, members in enumerate(_groups(figures[split])):
                 paths = [str(self._block_path(split, member)) for member in members]
                 shards.append(blocks.merge_blocks(paths, str(self.folder / split / shard_name(index))))
-            manifests.append(
-                Manifest(
-                    split=split,
-                    split_rule=SPLIT_RULE.format(threshold=self.look.threshold),
-                    samples=totals[split]["samples"],
-                    tokens=totals[split]["tokens"],
-                    words=totals[split]["words"],
-                    columns=blocks.COLUMNS,
-                    vocab_size=len(self.tokenizer),
-                    pad_token_id=self.ids["pad"],
-                    mask_token_id=self.ids["mask"],
-                    special_token_ids=sorted(self.tokenizer.all_special_ids),
-                    tokenizer={"path": "../tokenizer", "sha256": tokenizer_hash},
-                    sequence_length=self.settings.sequence_length,
-                    packing=self.settings.packing,
-                    shards=shards,
-                    report=report,
-                )
+            manifests[split] = Manifest(
+                split=split,
+                split_rule=self._split_rule(),
+                samples=totals[split]["samples"],
+                tokens=totals[split]["tokens"],
+                words=totals[split]["words"],
+                columns=blocks.COLUMNS,
+                vocab_size=len(self.tokenizer),
+                pad_token_id=self.ids["pad"],
+                mask_token_id=self.ids["mask"],
+                special_token_ids=sorted(self.tokenizer.all_special_ids),
+                tokenizer={"path": "../tokenizer", "sha256": tokenizer_hash},
+                sequence_length=self.settings.sequence_length,
+                packing=self.settings.packing,
+                shards=shards,
+                report=report,
             )
-        for manifest in manifests:
-            manifest.save(self.folder / manifest.split)
+        for split, manifest in manifests.items():
+            manifest.save(self.folder / split)
         return manifests
 
-    def _report(
-        self, sources: list[Source], counts: list[SourceCounts], totals: dict[str, dict[str, int]]
-    ) -> dict[str, Any]:
+    def _split_rule(self) -> str:
+        whole = [HELD_OUT_RULE.format(split=split) for split in ("validation", "test") if getattr(self.settings, split)]
+        cut = SPLIT_RULE.format(threshold=self.look.threshold)
+        return "; ".join([TRAINING_RULE if self.settings.validation else cut, *whole])
+
+    def _report(self, reader: Reader, totals: dict[str, dict[str, int]]) -> dict[str, Any]:
         splits = {}
         for split, total in totals.items():
             capacity = total["samples"] * self.settings.sequence_length
@@ -267,13 +308,17 @@ class _Job:
                 "bytes_per_token": total["bytes"] / total["document_tokens"],
                 "unknown": total["unknown_tokens"] / total["document_tokens"],
             }
-        return {
+        report = {
             "sources": [
                 {"source": source.name, "files": len(source.parts), **dataclasses.asdict(count)}
-                for source, count in zip(sources, counts, strict=True)
+                for source, count in zip(reader.sources, reader.counts, strict=True)
             ],
             "splits": splits,
         }
+        if self.held_out is not None:
+            left_out = {name: sum(counts[name] for counts in reader.left_out) for name in reader.left_out[0]}
+            report["held_out"] = {"left_out": left_out, "validation_in_test": self.held_out.validation_in_test}
+        return report
 
 
 class _Inline(Executor):

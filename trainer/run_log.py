@@ -238,6 +238,8 @@ def _percent(value: float) -> str:
 _SHOWN = {
     "loss": ("loss", "{:.4f}".format),
     "perplexity": ("perplexity", "{:.1f}".format),
+    "token_perplexity": ("perplexity per token", "{:.1f}".format),
+    "word_perplexity": ("perplexity per word", "{:.1f}".format),
     "masked_accuracy": ("masked accuracy", _percent),
     "accuracy": ("accuracy", _percent),
     "matthews": ("Matthews", "{:.3f}".format),
