@@ -3,14 +3,19 @@
 import itertools
 import json
 import math
+import random
+import re
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.shards import LIST_INT32, write_dataset
+from longmix.data_prep.state import TextSettings
+from longmix.data_prep.text import prepare_text
 from longmix.modeling import model_class
 from longmix.trainer import configuration
 from longmix.trainer.cli import main
@@ -21,6 +26,7 @@ from longmix.trainer.objectives import make_objective
 from longmix.trainer.setup_run import prepare
 
 CAUSAL = ("flt", "paramixer", "transformer")
+WORDS = ["amber", "stone", "tide", "river", "moss", "field", "salt"]
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +143,37 @@ def test_perplexities_of_tokens_and_words(train, read_metrics, write_data, data,
         found = dict(map(str.split, capsys.readouterr().out.splitlines()))
         assert float(found["token_perplexity"]) == pytest.approx(figures["token_perplexity"], rel=1e-4)
         assert ("word_perplexity" in found) == has_words
+
+
+def test_a_held_out_text_has_its_perplexities_at_the_end(train, read_metrics, tmp_path, capsys):
+    draw = random.Random(0)
+    for name, articles, words in (("train", 20, 30), ("validation", 3, 30), ("test", 1, 60)):
+        text = "".join(
+            f" \n = {name} {number} = \n \n {' '.join(draw.choices(WORDS, k=words))} 0 @.@ 5 . \n"
+            for number in range(articles)
+        )
+        (tmp_path / f"{name}.txt").write_text(text)
+    held_out = {name: (str(tmp_path / f"{name}.txt"),) for name in ("validation", "test")}
+    settings = TextSettings(source=(str(tmp_path / "train.txt"),), vocab_size=38, sequence_length=32, **held_out)
+    prepare_text(settings, tmp_path / "data", workers=1)
+    splits = {"train": "train", "eval": "validation", "test": "test"}
+    changes = {f"data.{key}": str(tmp_path / "data" / split) for key, split in splits.items()}
+    changes |= {"objective.name": "clm", "optim.max_steps": 2, "checkpoint.best": {"metric": "loss", "mode": "min"}}
+    train(tmp_path / "run", "transformer", **changes)
+    (figures,) = read_metrics(tmp_path / "run", "test")
+    # One article: no row begins a second document, so every token but [CLS] is predicted.
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model").double().eval()
+    rows = pq.read_table(tmp_path / "data" / "test" / "shard-00000.parquet").to_pylist()
+    samples = [{name: np.asarray(value) for name, value in row.items()} for row in rows]
+    found = [likelihood for sample in samples for likelihood, _ in log_likelihoods(model, sample, True)]
+    words = len((tmp_path / "test.txt").read_text().split())
+    assert len(rows) > 3 and figures["items"] == len(found) and words == 4 + 60 + 4
+    assert figures["token_perplexity"] == pytest.approx(math.exp(-sum(found) / len(found)), rel=1e-5)
+    assert figures["word_perplexity"] == pytest.approx(math.exp(-sum(found) / words), rel=1e-5)
+    shown = re.search(r"test 2/2 .*perplexity per token (\S+) .*perplexity per word (\S+)", capsys.readouterr().err)
+    assert [float(value) for value in shown.groups()] == [
+        pytest.approx(figures[name], abs=0.06) for name in ("token_perplexity", "word_perplexity")
+    ]
 
 
 def test_a_loss_does_not_depend_on_how_the_batch_is_cut(train, read_metrics, tmp_path):
