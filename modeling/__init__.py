@@ -88,7 +88,8 @@ class _NoCausalModel(MixerPreTrainedModel):
     """What AutoModelForCausalLM makes of a type that has no causal form: an error that says why."""
 
     def __init__(self, config: MixerConfig):
-        raise ValueError(f"{config.model_type} has no causal language model, because {config.not_causal_because}")
+        because = config.why_not_causal(vars(config))
+        raise ValueError(f"{config.model_type} has no causal language model, because {because}")
 
 
 def _register(model_type: str) -> None:

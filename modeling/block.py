@@ -92,7 +92,8 @@ class Mixer(nn.Module):
     def __init__(self, config: MixerConfig, layer_index: int):
         super().__init__()
         if config.is_causal and not self.supports_causal:
-            config.require("is_causal", False, f"false for {config.model_type}, because {config.not_causal_because}")
+            because = config.why_not_causal(vars(config))
+            config.require("is_causal", False, f"false for {config.model_type}, because {because}")
         self.config = config
         self.layer_index = layer_index
 

@@ -1,8 +1,9 @@
 """The configuration fields that every mixer shares."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
@@ -145,8 +146,14 @@ class MixerConfig(PreTrainedConfig):
                 2 <= self.input_length <= self.max_position_embeddings,
                 f"null or 2 .. max_position_embeddings ({self.max_position_embeddings})",
             )
-        if self.is_causal and self.not_causal_because:
-            self.require("is_causal", False, f"false for {self.model_type}, because {self.not_causal_because}")
+        because = self.why_not_causal(vars(self))
+        if self.is_causal and because:
+            self.require("is_causal", False, f"false for {self.model_type}, because {because}")
+
+    @classmethod
+    def why_not_causal(cls, fields: Mapping[str, Any]) -> str | None:
+        """Why a model of this type with these fields cannot be causal; None if it can."""
+        return cls.not_causal_because
 
     def resize_positions(self, positions: int) -> None:
         """Set max_position_embeddings, and what depends on it in subclasses.

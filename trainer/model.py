@@ -61,13 +61,19 @@ def model_configuration(
         _refuse_unknown(fields, type(config))
         # With labels of its own the data replaces those of the task that the checkpoint was trained for.
         kept = {key: value for key, value in config.to_dict().items() if not labels or key not in _LABEL_FIELDS}
-        values = {**kept, **labels, **_causal_fields(type(config), auto_class, fields), **window, **fields}
+        values = {**kept, **labels, **_causal_fields(type(config), auto_class, fields, kept), **window, **fields}
         values.pop("model_type", None)
         config = _construct(lambda: type(config)(**values))
     else:
         cls = _config_class(configuration.model["model_type"])
         _refuse_unknown(fields, cls)
-        fields = {**labels, **_from_data(cls, manifest), **_causal_fields(cls, auto_class, fields), **window, **fields}
+        fields = {
+            **labels,
+            **_from_data(cls, manifest),
+            **_causal_fields(cls, auto_class, fields, {}),
+            **window,
+            **fields,
+        }
         if _has(cls, "buffer_seed"):
             fields.setdefault("buffer_seed", configuration.run.seed)
         config = _construct(lambda: cls(**fields))
@@ -259,15 +265,15 @@ def _width(manifest: Manifest, column: str) -> int | None:
     return manifest.columns[column]["shape"][-1] if column in manifest.columns else None
 
 
-def _causal_fields(cls: type, auto_class: type, fields: dict[str, Any]) -> dict[str, Any]:
-    """What makes a model of this type causal, where the objective needs that.
+def _causal_fields(cls: type, auto_class: type, fields: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """What makes a model of this type causal, where the objective needs that. `kept` are a checkpoint's fields.
 
     Raises:
         UserError: it cannot be, or `fields` say that it is not to be.
     """
     if auto_class is not transformers.AutoModelForCausalLM:
         return {}
-    because = getattr(cls, "not_causal_because", None)
+    because = cls.why_not_causal({**kept, **fields}) if hasattr(cls, "why_not_causal") else None
     if because is not None:
         able = (name for name in longmix.modeling.MODEL_TYPES if _config_class(name).not_causal_because is None)
         raise UserError(

@@ -1,6 +1,7 @@
 """Configuration of WavSpA."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from ..attention import ATTENTIONS, PERFORMER_FEATURES
 from ..configuration import MixerConfig
@@ -67,6 +68,15 @@ class WavSpAConfig(MixerConfig):
             self.levels = DEFAULT_LEVELS.get(self.space)
         if self.filter_length is None and self._makes_filters():
             self.filter_length = DEFAULT_FILTER_LENGTH
+
+    @classmethod
+    def why_not_causal(cls, fields: Mapping[str, Any]) -> str | None:
+        """See MixerConfig. Without a transform it is the attention: none of those here has a causal form."""
+        if fields.get("space") != "none":
+            return cls.not_causal_because
+        if fields.get("attention") == "linformer":
+            return "its projections mix the keys and values of all N positions"
+        return "its attention looks to both sides of a position"
 
     def _makes_filters(self) -> bool:
         return self.space == "orthogonal" or (self.space == "lifting" and self.learnable is True)

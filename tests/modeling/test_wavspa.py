@@ -251,6 +251,9 @@ def test_projections_grow_with_the_bands(fields, before, after, make_model):
         ({"attention_window": 0}, "attention_window is 0; allowed: at least 1"),
         ({"attention_probs_dropout_prob": 1.0}, "attention_probs_dropout_prob is 1.0; allowed: 0 <= probability < 1"),
         ({"is_causal": True}, "is_causal is True; allowed: false for wavspa, because coefficients mix"),
+        ({"is_causal": True, "space": "none"}, "false for wavspa, because its attention looks to both sides"),
+        ({"is_causal": True, "space": "none", "attention": "linformer"}, "because its projections mix"),
+        ({"is_causal": True, "attention": "linformer"}, "because coefficients mix"),
     ],
 )
 def test_configuration_mistakes(fields, message, make_config):

@@ -219,6 +219,15 @@ def test_a_mixer_that_cannot_be_causal_says_why(prepared, model_type):
     assert "\n" not in text
 
 
+def test_a_checkpoint_that_cannot_be_causal_says_why(prepared, tmp_path):
+    fields = {"space": "none", "attention": "linformer", "num_attention_heads": 2, "num_hidden_layers": 1}
+    config = model_class("wavspa", "Config")(vocab_size=96, hidden_size=16, **fields)
+    model_class("wavspa", "Model")(config).save_pretrained(tmp_path / "model")
+    values = {"from": str(tmp_path / "model")}
+    with pytest.raises(UserError, match="which wavspa cannot be, because its projections mix the keys and values"):
+        prepared("transformer", model=values)
+
+
 def test_causal_is_not_asked_for_and_refused_in_one_run(prepared):
     assert prepared("transformer", **{"model.is_causal": True}).model_configuration.is_causal
     with pytest.raises(UserError, match=r"model\.is_causal is False, but objective clm needs true"):

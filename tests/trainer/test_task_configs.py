@@ -29,11 +29,13 @@ WITH_DATA = [*(CONFIGS / "tasks" / f"{task}.yaml" for task in TASKS), *PAPERS]
 
 # What cannot be, and what the refusal says. docs/tasks.md has the same table.
 _SMOOTHED = "the Fourier convolution wraps around and the column attention sums over the whole sequence"
-_SPREAD = "coefficients mix what is before and after a position"
+_BOTH_SIDES = "its attention looks to both sides of a position"
 REFUSED = {
     ("clm", "converter"): "a unitary matrix that is lower triangular is diagonal",
     ("clm", "s3attention"): _SMOOTHED,
-    **{("clm", row): _SPREAD for row in ("wavspa", "performer", "linear", "linformer", "windowed")},
+    ("clm", "wavspa"): "coefficients mix what is before and after a position",
+    **{("clm", row): _BOTH_SIDES for row in ("performer", "linear", "windowed")},
+    ("clm", "linformer"): "its projections mix the keys and values of all N positions",
     ("clm", "fnet"): "fnet has no AutoModelForCausalLM",
     ("retrieval", "fnet"): "fnet has no AutoModelForSequencePairClassification",
     ("forecasting", "fnet"): "fnet has no AutoModelForTimeSeriesPrediction",
