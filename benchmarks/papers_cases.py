@@ -1,0 +1,163 @@
+"""The runs of benchmarks/papers.py: tasks and rows of `configs/`, at half the width and two layers."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+MIXERS = ("converter", "paramixer", "s3attention", "wavspa", "flt")
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}
+# What keeps a row's proportions to the others at that size.
+OWN = {
+    "converter": {"intermediate_size": 64, "num_attention_heads": 8},
+    "wavspa": {"intermediate_size": 64},
+    "fnet": {"intermediate_size": 192},
+}
+LENGTHS = (128, 512, 2048)
+# Batch and steps of the synthetic tasks: shorter sequences need fewer steps, and longer ones fit less often into the
+# time. Fresh samples nearly throughout.
+SYNTHETIC = {128: (16, 1000), 512: (8, 1500), 2048: (4, 1500)}
+RECIPE = {"optim": {"lr": 1e-3}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run file: `values` are its content but for `run.dir`; `name` is that folder, task/row."""
+
+    name: str
+    values: dict[str, Any]
+
+    def changed(self, **sections: dict[str, Any]) -> "Case":
+        """The same with other values in some sections."""
+        values = copy.deepcopy(self.values)
+        for name, section in sections.items():
+            values[name] = {**values.get(name, {}), **section}
+        return replace(self, values=values)
+
+    def with_steps(self, steps: int, evaluations: int = 4) -> "Case":
+        """The same with this many steps, a tenth of them to warm up, and evaluations spread over them."""
+        every = max(1, steps // evaluations)
+        return self.changed(
+            optim={"max_steps": steps, "warmup_steps": max(1, steps // 10)},
+            eval={"every_steps": every},
+            checkpoint={"every_steps": every},
+            log={"every_steps": max(1, steps // 20)},
+        )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table.
+
+    Attributes:
+        data: folder below data/ -> words of `longmix prepare`, and whether they need no files from elsewhere.
+        cases: the work folder -> the runs.
+        seeds: of each run.
+        is_timed: the runs get equal time; else their number of steps stands in them.
+    """
+
+    data: dict[str, tuple[str, bool]]
+    cases: Callable[[Path], list[Case]]
+    seeds: int
+    is_timed: bool = False
+
+
+def _case(work: Path, task: str, data: str, row: str, samples: int, **sections: dict[str, Any]) -> Case:
+    folder = work / "data" / data
+    values = {
+        "extends": [str(CONFIGS / "tasks" / f"{task}.yaml"), str(CONFIGS / "mixer" / f"{row}.yaml")],
+        "data": {"train": str(folder / "train"), "eval": str(folder / "validation"), "test": str(folder / "test")},
+        "model": {**SMALL, **OWN.get(row, {})},
+        "batch": {"samples": samples, "micro_batch": samples},
+        **RECIPE,
+    }
+    return Case(f"{data}/{row}", values).changed(**sections)
+
+
+def _synthetic_data() -> dict[str, tuple[str, bool]]:
+    sizes = "--train-samples 20000 --validation-samples 500 --test-samples 1000"
+    return {
+        f"{task}-{length}": (f"{task} --length {length} {sizes}", True)
+        for length in LENGTHS
+        for task in ("adding", "temporal-order")
+    }
+
+
+def _synthetic(work: Path) -> list[Case]:
+    cases = []
+    for length, (samples, steps) in SYNTHETIC.items():
+        for task in ("adding", "temporal-order"):
+            for row in (*MIXERS, "transformer"):
+                case = _case(work, task.replace("-", "_"), f"{task}-{length}", row, samples)
+                cases.append(case.with_steps(steps))
+    return cases
+
+
+LONG_RANGE_DATA = {
+    "listops-200": (
+        "listops --min-length 30 --max-length 200 --max-depth 6 --max-arguments 5 --train-samples 20000",
+        True,
+    ),
+    "image-16": (
+        "image --train TRAIN.npy TRAIN_LABELS.npy --test TEST.npy TEST_LABELS.npy --size 16 --samples 10000",
+        False,
+    ),
+    "text-512": ("text-bytes --source aclImdb --length 512 --share 0.2", False),
+}
+
+
+def _long_range(work: Path) -> list[Case]:
+    shapes = (("listops", "listops-200", 32), ("image", "image-16", 32), ("text_bytes_1000", "text-512", 16))
+    rows = (*MIXERS, "transformer", "fnet")
+    return [_case(work, task, data, row, samples) for task, data, samples in shapes for row in rows]
+
+
+FORECASTING_DATA = {
+    "etth1": ("forecasting --source ETTh1.csv --split ett", False),
+    "exchange": ("forecasting --source exchange_rate.csv", False),
+}
+
+
+def _forecasting(work: Path) -> list[Case]:
+    """The published code's hyper-parameters, and ten passes over the windows; exchange has 5,120 of them."""
+    cases = []
+    for data, steps in (("etth1", 2640), ("exchange", 1600)):
+        folder = work / "data" / data
+        values = {
+            "extends": [str(CONFIGS / "papers" / "s3attention_forecasting.yaml")],
+            "data": {"train": str(folder / "train"), "eval": str(folder / "validation"), "test": str(folder / "test")},
+        }
+        cases.append(Case(f"{data}/s3attention", values).with_steps(steps, evaluations=40))
+    return cases
+
+
+LANGUAGE_DATA = {
+    "wikipedia": (
+        "text --source train.txt --validation valid.txt --test wiki.valid.raw --vocab-size 8192",
+        False,
+    ),
+}
+
+
+def _language(work: Path) -> list[Case]:
+    cases = []
+    for name, row, model in (
+        ("flt-gaussian-mixture", "flt", {"spectral_kind": "gaussian_mixture"}),
+        ("flt-local", "flt", {"spectral_kind": "local"}),
+        ("performer", "performer_causal", {}),
+        ("transformer", "transformer", {}),
+    ):
+        case = _case(work, "clm", "wikipedia", row, 16, eval={"samples": 300})
+        model = {**case.values["model"], "hidden_size": 128, "intermediate_size": 512, **model}
+        cases.append(replace(case.changed(model=model), name=f"wikipedia/{name}").with_steps(500))
+    return cases
+
+
+EXPERIMENTS = {
+    "synthetic": Experiment(_synthetic_data(), _synthetic, seeds=2),
+    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=3, is_timed=True),
+    "forecasting": Experiment(FORECASTING_DATA, _forecasting, seeds=3),
+    "language": Experiment(LANGUAGE_DATA, _language, seeds=2),
+}
