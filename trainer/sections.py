@@ -11,11 +11,15 @@ from typing import Any, Literal
 Mistake = tuple[str, str]
 
 
-def nearest(name: str, allowed: typing.Iterable[str]) -> str:
-    """A hint naming the valid name nearest to `name`, else all of them."""
+def nearest(name: str, allowed: typing.Iterable[str], prefix: str = "") -> str:
+    """A hint naming the valid name nearest to `name`, with `prefix` before it, else all of them.
+
+    A valid name may be the initials of what was written: learning_rate, however mistyped, is lr.
+    """
     allowed = list(allowed)
-    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+    initials = "".join(word[:1] for word in name.split("_"))
+    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5) or [one for one in allowed if one == initials]
+    return f"did you mean {prefix}{close[0]}?" if close else f"allowed: {', '.join(allowed)}"
 
 
 def build(cls: type, values: Any, prefix: str, mistakes: list[Mistake]) -> Any:
@@ -26,7 +30,7 @@ def build(cls: type, values: Any, prefix: str, mistakes: list[Mistake]) -> Any:
         values = {}
     for key in values:
         if key not in hints:
-            mistakes.append((f"{prefix}{key}", f"is not a key of a run file; {nearest(str(key), hints)}"))
+            mistakes.append((f"{prefix}{key}", f"is not a key of a run file; {nearest(str(key), hints, prefix)}"))
     arguments = {}
     for entry in fields(cls):
         hint, dotted = hints[entry.name], f"{prefix}{entry.name}"

@@ -104,7 +104,7 @@ def test_all_mistakes_at_once_with_file_key_and_nearest_name(write, small):
     text = mistakes_of([small, wrong], "eval.every_steps=0")
     for expected in (
         f"{wrong}: optimizer is not a key of a run file; did you mean optim?",
-        f"{wrong}: optim.lrr is not a key of a run file; did you mean lr?",
+        f"{wrong}: optim.lrr is not a key of a run file; did you mean optim.lr?",
         f"{wrong}: optim.warmup_steps is 20, more than optim.max_steps 10",
         f"{wrong}: optim.betas is [0.9, 1.0], but takes two numbers in [0, 1)",
         f"{wrong}: optim.schedule is 'cosin', but takes linear or cosine or constant or inverse_sqrt; "
@@ -164,6 +164,11 @@ def test_an_unknown_model_type_names_the_nearest(small):
         ("run.dir=" + "ab/" * 2000, "and is too long"),
         ("run.hang_minutes=1e7", "run.hang_minutes is 10000000.0, but must be at most 10^6"),
         ("run.hang_minutes=.inf", "run.hang_minutes is inf, but must be a positive number"),
+        (
+            "optim.lerning_rate=1",
+            "command line: optim.lerning_rate is not a key of a run file; did you mean optim.lr?",
+        ),
+        ("optim.foo=1", "optim.foo is not a key of a run file; allowed: name, lr, betas, eps, weight_decay"),
         ("optim=", "optim is None, but takes a map with: name, lr"),
         ("optim.lr=fast", "optim.lr is 'fast', but takes a number"),
         ("optim.lr=.nan", "optim.lr is nan, but must be a positive number"),
@@ -171,7 +176,7 @@ def test_an_unknown_model_type_names_the_nearest(small):
         ("data.partitions=0", "data.partitions is 0, but must be auto or at least 1"),
         ("data.train=[]", "data.train is an empty list"),
         ("data.train=[{path: a, weight: 0}]", "data.train[0].weight is 0.0, but must be positive"),
-        ("data.train=[{pth: a}]", "data.train[0].pth is not a key of a run file; did you mean path?"),
+        ("data.train=[{pth: a}]", "data.train[0].pth is not a key of a run file; did you mean data.train[0].path?"),
         ("checkpoint.best={metric: loss, mode: min}", "checkpoint.best needs data.eval"),
         ("checkpoint.best={metric: loss, mode: lowest}", "checkpoint.best.mode is 'lowest', but takes min or max"),
         ("data.test=d/test", "data.test is read with the best checkpoint's model: set checkpoint.best"),
@@ -336,7 +341,7 @@ def test_mistakes_name_the_extended_file_that_holds_them(write, small):
     write("base.yaml", "optim: {lrr: 1}\n")
     top = write("top.yaml", "extends: base.yaml\nlog: {every_step: 5}\n")
     text = mistakes_of([small, top])
-    assert f"{top}: log.every_step is not a key of a run file; did you mean every_steps?" in text
+    assert f"{top}: log.every_step is not a key of a run file; did you mean log.every_steps?" in text
     assert "base.yaml: optim.lrr" in text
 
 
