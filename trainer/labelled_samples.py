@@ -20,11 +20,11 @@ class LabelledSamples:
         tolerance: a predicted value less than it away from its label is right; None: none is.
     """
 
-    accuracy_name = "accuracy"
-
     def __init__(self, auto_class: type, pad_token_id: int | None, is_regression: bool, tolerance: float | None):
         self.auto_class = auto_class
         self.pad_token_id, self.is_regression, self.tolerance = pad_token_id, is_regression, tolerance
+        # Training tells none where no answer counts as right.
+        self.accuracy_name = None if is_regression and tolerance is None else "accuracy"
 
     def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
         return collate(samples, self.pad_token_id)

@@ -267,9 +267,10 @@ class _Run:
     def _record(self, stream: BatchStream) -> None:
         state = self.state
         loss_sum, hits, items = state.interval
-        figures = {
-            "loss": loss_sum / items if items else math.nan,
-            self.objective.accuracy_name: hits / items if items else math.nan,
+        figures = {"loss": loss_sum / items if items else math.nan}
+        if self.objective.accuracy_name is not None:
+            figures[self.objective.accuracy_name] = hits / items if items else math.nan
+        figures |= {
             "lr": self.learning_rate,
             "grad_norm": self.result.gradient_norm,
             "samples_seen": state.samples,

@@ -85,7 +85,7 @@ def test_the_share_of_right_answers_is_in_every_evaluation(train, changes, read_
     assert ["accuracy", f"{right / 60:.4f}"] in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_data_without_a_tolerance_have_no_such_figure(run_values, changes, tmp_path):
+def test_data_without_a_tolerance_have_no_such_figure(run_values, changes, train, read_metrics, tmp_path, capsys):
     prepare_adding(SETTINGS, tmp_path / "old")
     for key, split in (("train", "train"), ("eval", "validation"), ("test", "test")):
         changes[f"data.{key}"] = str(tmp_path / "old" / split)
@@ -98,6 +98,14 @@ def test_data_without_a_tolerance_have_no_such_figure(run_values, changes, tmp_p
         prepare(configuration, 1, torch.device("cpu"))
     configuration.checkpoint.best.metric = "pearson"
     assert prepare(configuration, 1, torch.device("cpu")).objective.tolerance is None
+    # Training tells no share of right answers either.
+    shorter = {"optim.max_steps": 2, "checkpoint.best": None, "data.test": None}
+    train(tmp_path / "told", **{**changes, **shorter})
+    records = read_metrics(tmp_path / "told")
+    assert {record["kind"] for record in records} >= {"train", "eval"}
+    assert not any("accuracy" in record for record in records)
+    said = capsys.readouterr().err
+    assert "train 2/2  loss" in said and "accuracy" not in said
     # Runs on such data go on: nothing has changed in what their checkpoints noted.
     noted = json.loads((tmp_path / "old" / "test" / "manifest.json").read_text())
     apart = ("report", "words", "series", "trained_places")
