@@ -18,7 +18,7 @@ OWN = {
 LENGTHS = (128, 512, 2048)
 # Batch and steps of the synthetic tasks: shorter sequences need fewer steps, and longer ones fit less often into the
 # time. Fresh samples nearly throughout.
-SYNTHETIC = {128: (16, 1000), 512: (8, 1500), 2048: (4, 1500)}
+SYNTHETIC = {128: (16, 1000), 512: (8, 1000), 2048: (4, 500)}
 RECIPE = {"optim": {"lr": 1e-3}}
 
 
@@ -77,7 +77,7 @@ def _case(work: Path, task: str, data: str, row: str, samples: int, **sections: 
 
 
 def _synthetic_data() -> dict[str, tuple[str, bool]]:
-    sizes = "--train-samples 20000 --validation-samples 500 --test-samples 1000"
+    sizes = "--train-samples 20000 --validation-samples 200 --test-samples 500"
     return {
         f"{task}-{length}": (f"{task} --length {length} {sizes}", True)
         for length in LENGTHS
@@ -91,7 +91,7 @@ def _synthetic(work: Path) -> list[Case]:
         for task in ("adding", "temporal-order"):
             for row in (*MIXERS, "transformer"):
                 case = _case(work, task.replace("-", "_"), f"{task}-{length}", row, samples)
-                cases.append(case.with_steps(steps))
+                cases.append(case.with_steps(steps, evaluations=2))
     return cases
 
 
@@ -157,7 +157,7 @@ def _language(work: Path) -> list[Case]:
 
 EXPERIMENTS = {
     "synthetic": Experiment(_synthetic_data(), _synthetic, seeds=2),
-    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=3, is_timed=True),
+    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=2, is_timed=True),
     "forecasting": Experiment(FORECASTING_DATA, _forecasting, seeds=3),
     "language": Experiment(LANGUAGE_DATA, _language, seeds=2),
 }
