@@ -24,7 +24,7 @@ from longmix.data_prep.text_bytes import VOCAB_SIZE, encode_bytes
 
 LENGTH = 4000
 _VALIDATION_SHARE, _TEST_SHARE = 0.1, 0.2
-_FORMAT = 1  # raise it when the same settings are to give other samples
+_FORMAT = 2  # raise it when the same settings are to give other samples
 _AAN_COLUMNS = ("label", "id1", "id2", "text1", "text2")
 _AAN_LABELS = (("0", "0"), ("1", "1"), ("0.0", "0"), ("1.0", "1"))
 
@@ -34,7 +34,8 @@ Make a classification of pairs of texts by their bytes, as Long Range Arena's Re
 PATH is a TSV file with a header, a Parquet file, or a folder of them. A folder that holds splits (train.tsv, dev.tsv,
 NAME.eval.tsv, test-00000-of-00001.parquet, ...) keeps them: so the folder of the official new_aan_pairs.train.tsv,
 .eval.tsv and .test.tsv, which have no header, is read as it is. A split that the files do not have is cut off the
-training pairs by a hash of their content; a single text may then stand in two splits, a pair may not.
+training pairs by a hash of their content; a single text may then stand in two splits, a pair may not. What stands in
+two splits is left out of the training one, a pair turned around too.
 
 DIR gets train/, validation/ and test/, for runs with objective.name=pair_classification.
 """

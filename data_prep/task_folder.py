@@ -1,8 +1,9 @@
 """A task's folder: a data set for each split, made by one command, no sample in two of them.
 
 Test, validation and train are written in this order. A sample whose inputs stand in a split that was written before is
-left out of the later one, and counted in the manifest's report: published splits do share samples. The report of a
-classification also counts the samples of each class, which tells a reader when accuracy alone would mislead.
+left out of the later one, and counted in the manifest's report: published splits do share samples. A pair of inputs
+(`input_ids`, `input_ids_b`) and the pair turned around are the same inputs. The report of a classification also counts
+the samples of each class, which tells a reader when accuracy alone would mislead.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ _WRITTEN = (TEST, VALIDATION, TRAIN)
 # Where a label stands in a chain of reasoning, from 0: the accuracy of each place is told apart.
 LABEL_PLACES = "label_places"
 _ANSWERS = ("labels", LABEL_PLACES)
+_SECOND = "_b"  # ends the names of the columns of a pair's second input
 _SHOWN_CLASSES = 10
 
 # Ids of tasks without a tokenizer: padding and mask are no values of the data, which begin at FIRST_VALUE.
@@ -180,10 +182,11 @@ class _Distinct:
 
 
 def _digest(sample: Mapping[str, Any]) -> bytes:
-    """Of a sample without its labels."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(name for name in sample if name not in _ANSWERS):
+    """Of a sample without its labels; which input of a pair is the first does not matter."""
+    inputs = []
+    for name in (name for name in sample if name not in _ANSWERS):
         value = np.asarray(sample[name])
-        digest.update(f"{name} {value.shape} ".encode())
+        digest = hashlib.blake2b(f"{name.removesuffix(_SECOND)} {value.shape} ".encode(), digest_size=16)
         digest.update(value.astype(np.float64 if value.dtype.kind == "f" else np.int64).tobytes())
-    return digest.digest()
+        inputs.append(digest.digest())
+    return hashlib.blake2b(b"".join(sorted(inputs)), digest_size=16).digest()

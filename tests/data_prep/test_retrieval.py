@@ -79,6 +79,17 @@ def test_a_pair_and_the_pair_turned_around_share_a_split(tmp_path):
         assert sorted(pairs) == sorted((label, second, first) for label, first, second in pairs)
 
 
+def test_a_pair_of_the_test_file_is_not_trained_on_turned_around_either(tmp_path):
+    turned = [(label, second, first) for label, first, second in PAIRS[:10]]
+    for split, pairs in (("train", PAIRS[:40]), ("validation", PAIRS[38:50]), ("test", [*turned, *PAIRS[50:]])):
+        lines = "".join(f"{label}\t{first}\t{second}\n" for label, first, second in pairs)
+        (tmp_path / f"{split}.tsv").write_text("label\ttext1\ttext2\n" + lines)
+    run("retrieval", "--source", tmp_path, "--output", tmp_path / "out")
+    assert sorted(pairs_of(tmp_path / "out", "train")) == expected(PAIRS[10:38], 4000)
+    assert sorted(pairs_of(tmp_path / "out", "test")) == expected(turned + PAIRS[50:], 4000)
+    assert Manifest.load(tmp_path / "out" / "train").report["left_out"] == 12
+
+
 def test_pairs_without_one_text_are_left_out_and_told(tmp_path):
     lines = "".join(f"{label}\t{first}\t{second}\n" for label, first, second in [*PAIRS, (0, "", "x"), (1, "x", "")])
     (tmp_path / "pairs.tsv").write_text("label\ttext1\ttext2\n" + lines)
