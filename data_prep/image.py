@@ -2,7 +2,7 @@
 
 CIFAR-10 gives 1024 tokens of 256 gray values. Noise as in S3Attention, table 5 (section IV-E): it is added to every
 position when the samples are made, those to train on included; here it is one draw for each image, the same in every
-epoch.
+epoch. Whether an image stands in two splits is decided by its pixels without noise.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from longmix.data_prep.image_sources import (
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.data_prep.task_folder import (
+    COMPARED,
     FIRST_VALUE,
     TEST,
     TOKEN_FIELDS,
@@ -37,7 +38,7 @@ from longmix.data_prep.task_folder import (
 )
 
 ALL, TEST_ONLY = "all", "test"
-_FORMAT = 1  # raise it when the same settings are to give other samples
+_FORMAT = 2  # raise it when the same settings are to give other samples
 _FILES = (TRAIN, TEST)
 
 _DESCRIPTION = """\
@@ -129,13 +130,14 @@ def prepare_image(settings: ImageSettings, output: str | Path) -> dict[str, Mani
 def make_sample(images: Images, index: int, file: str, settings: ImageSettings, noise: int) -> dict[str, Any]:
     """Image `index` of `file` (train | test) as `input_ids` (N,), gray values from FIRST_VALUE on, and `labels`.
 
-    The noise is a function of (settings.seed, file, index): it does not depend on the split that the image is in.
+    COMPARED holds the gray values without noise. The noise is a function of (settings.seed, file, index): it does not
+    depend on the split that the image is in.
     """
-    pixels = shrink(to_gray(images[index]), settings.size).reshape(-1).astype(np.int64)
+    clean = pixels = shrink(to_gray(images[index]), settings.size).reshape(-1).astype(np.int64)
     if noise:
         generator = np.random.default_rng([_FORMAT, settings.seed, _FILES.index(file), index])
         pixels = np.clip(pixels + generator.integers(-noise, noise + 1, len(pixels)), 0, GRAYS - 1)
-    return {"input_ids": FIRST_VALUE + pixels, "labels": int(images.labels[index])}
+    return {"input_ids": FIRST_VALUE + pixels, "labels": int(images.labels[index]), COMPARED: clean}
 
 
 def shrink(gray: np.ndarray, side: int | None) -> np.ndarray:

@@ -25,6 +25,9 @@ _WRITTEN = (TEST, VALIDATION, TRAIN)
 # Where a label stands in a chain of reasoning, from 0: the accuracy of each place is told apart.
 LABEL_PLACES = "label_places"
 _ANSWERS = ("labels", LABEL_PLACES)
+# What a sample is compared by instead of its inputs, where it has such an entry: e.g. an image before noise was added.
+# It is not written.
+COMPARED = "compared"
 _SECOND = "_b"  # ends the names of the columns of a pair's second input
 _SHOWN_CLASSES = 10
 
@@ -168,14 +171,14 @@ class _Distinct:
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         for sample in self._samples:
-            digest = _digest(sample)
+            digest = _digest({COMPARED: sample[COMPARED]} if COMPARED in sample else sample)
             if digest in self._seen:
                 self.report["left_out"] += 1
                 continue
             self.digests.add(digest)
             if self._counts_classes:
                 self.report["class_counts"][int(sample["labels"])] += 1
-            yield sample
+            yield {name: value for name, value in sample.items() if name != COMPARED}
         if not self.digests:
             left_out = f" ({self.report['left_out']} stand in another split)" if self.report["left_out"] else ""
             raise UserError(f"nothing is left for the split {self._split}{left_out}: give more samples, or other files")

@@ -147,11 +147,12 @@ def test_blocks_are_averaged(tmp_path, gray):
     assert tokens_of(tmp_path / "out" / "test")[3].tolist() == expected and made["test"].sequence_length == 16
 
 
-def test_an_image_of_the_test_files_is_not_trained_on(tmp_path, gray):
+@pytest.mark.parametrize("noise", [{}, {"noise": 8}, {"noise": 8, "noise_splits": "test"}])
+def test_an_image_of_the_test_files_is_not_trained_on(tmp_path, gray, noise):
     source, pixels = gray
     pixels["train"][5] = pixels["test"][7]
     np.save(source.train[0], pixels["train"].astype(np.uint8))
-    made = prepare_image(ImageSettings(source), tmp_path / "out")
+    made = prepare_image(ImageSettings(source, **noise), tmp_path / "out")
     assert made["train"].report["left_out"] + made["validation"].report["left_out"] == 1
     assert made["test"].samples == 12
 
