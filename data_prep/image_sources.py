@@ -20,7 +20,7 @@ from longmix.data_prep.task_folder import TEST, TRAIN, VALIDATION
 
 CIFAR_SIDE, CIFAR_CHANNELS = 32, 3
 CIFAR_RECORD = 1 + CIFAR_CHANNELS * CIFAR_SIDE**2  # the label, then the red, green and blue plane, row by row
-CIFAR_TRAIN = "data_batch_*.bin"
+CIFAR_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 CIFAR_TEST = "test_batch.bin"
 CIFAR_NAMES = "batches.meta.txt"
 CIFAR_CLASSES = 10
@@ -87,9 +87,15 @@ class ImageSource:
             raise UserError("--train and --test belong together: give the .npy files of both")
 
     def open(self) -> "Sources":
-        """Raises `UserError`: a file is missing, damaged, or of another shape than is allowed."""
-        if self.cifar is not None:
-            return _open_cifar(Path(self.cifar))
+        """Raises `UserError`: a file is missing, damaged, or of another shape than is allowed; there is one class."""
+        sources = self._open_npy_files() if self.cifar is None else _open_cifar(Path(self.cifar))
+        labels = sources.images[TRAIN].labels
+        if labels.min() == labels.max():
+            place = self.train[1] if self.cifar is None else self.cifar
+            raise UserError(f"{place}: all images to train on are of the class {labels[0]}: at least two are needed")
+        return sources
+
+    def _open_npy_files(self) -> "Sources":
         opened = {name: _open_npy(*files) for name, files in ((TRAIN, self.train), (TEST, self.test))}
         if opened[TRAIN].shape != opened[TEST].shape:
             raise UserError(
@@ -155,7 +161,7 @@ def to_gray(image: np.ndarray) -> np.ndarray:
 
 def add_source_arguments(add: Any) -> None:
     """The options of `ImageSource`; `add` is a parser's add_argument."""
-    add("--cifar", metavar="DIR", help="folder of CIFAR-10's binary version: data_batch_*.bin and test_batch.bin")
+    add("--cifar", metavar="DIR", help="folder of CIFAR-10's binary version: data_batch_1 to 5.bin, test_batch.bin")
     add("--train", nargs=2, metavar=("IMAGES", "LABELS"), help=".npy files: uint8 (M, H, W) or (M, H, W, 3); labels")
     add("--test", nargs=2, metavar=("IMAGES", "LABELS"), help="the same of the test set")
     add("--samples", type=int, metavar="N", help="train on N images, and keep the same share of the other splits")
@@ -178,12 +184,13 @@ def check_seed(seed: int) -> None:
 
 
 def _open_cifar(folder: Path) -> Sources:
-    train, test = sorted(folder.glob(CIFAR_TRAIN)), folder / CIFAR_TEST
-    if not train or not test.is_file():
+    missing = [name for name in (*CIFAR_TRAIN, CIFAR_TEST) if not (folder / name).is_file()]
+    if missing:
         raise UserError(
-            f"--cifar {folder} has no {CIFAR_TEST if train else CIFAR_TRAIN}: name the unpacked folder of CIFAR-10's "
-            "binary version (the Python version is pickled, and is not read)"
+            f"--cifar {folder} has no {', '.join(missing)}: name the unpacked folder of CIFAR-10's binary version, "
+            "with all six files (the Python version is pickled, and is not read)"
         )
+    train, test = [folder / name for name in CIFAR_TRAIN], folder / CIFAR_TEST
     images = {TRAIN: _read_cifar(train), TEST: _read_cifar([test])}
     names = folder / CIFAR_NAMES
     label_names = None

@@ -87,7 +87,7 @@ def test_gray_arrays_are_taken_as_they_are_and_the_test_files_are_the_test_split
 def test_colour_arrays(tmp_path, gray):
     colours = np.random.default_rng(0).integers(0, 256, (10, 2, 3, 3)).astype(np.uint8)
     np.save(tmp_path / "x.npy", colours)
-    np.save(tmp_path / "y.npy", np.zeros(10, dtype=np.int64))
+    np.save(tmp_path / "y.npy", np.arange(10) % 2)
     np.save(tmp_path / "z.npy", 255 - colours)
     files = (str(tmp_path / "x.npy"), str(tmp_path / "y.npy"))
     source = ImageSource(train=(str(tmp_path / "z.npy"), files[1]), test=files)
@@ -193,6 +193,7 @@ def test_mistakes_in_options(tmp_path, gray, options, message):
         ("train", np.zeros((9, 8, 8), np.uint8), "must hold a whole number for each of the 9 images"),
         ("train_labels", np.arange(40.0), "must hold a whole number for each"),
         ("train_labels", np.arange(40) - 1, "label 0 .counted from 0. is -1"),
+        ("train_labels", np.full(40, 3), r"train_labels\.npy: all images to train on are of the class 3: at least two"),
         ("test_labels", np.arange(12), "label 4 .counted from 0. is 4, but the labels of .* end at 3"),
     ],
 )
@@ -217,8 +218,12 @@ def test_mistakes_in_the_binary_version(tmp_path):
     (folder / "data_batch_3.bin").write_bytes(whole[:3073] + b"\x0a" + whole[3074:])
     with pytest.raises(UserError, match=r"record 1 .counted from 0. has the label 10"):
         prepare_image(settings, tmp_path / "out")
+    for number in (3, 4):
+        (folder / f"data_batch_{number}.bin").unlink()
+    with pytest.raises(UserError, match=r"has no data_batch_3\.bin, data_batch_4\.bin: name the unpacked folder"):
+        prepare_image(settings, tmp_path / "out")
     (folder / "test_batch.bin").unlink()
-    with pytest.raises(UserError, match=r"has no test_batch\.bin"):
+    with pytest.raises(UserError, match=r"has no .*, test_batch\.bin: name"):
         prepare_image(settings, tmp_path / "out")
     with pytest.raises(UserError, match="the Python version is pickled"):
         prepare_image(ImageSettings(ImageSource(cifar=str(tmp_path))), tmp_path / "out")
