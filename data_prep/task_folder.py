@@ -7,6 +7,7 @@ the samples of each class, which tells a reader when accuracy alone would mislea
 """
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +61,8 @@ def write_task(
 ) -> dict[str, Manifest]:
     """Write `output/SPLIT` for each split; returns their manifests.
 
-    A folder that the same settings have made is left as it is, an unfinished one is finished.
+    A folder that the same settings have made is left as it is, an unfinished one is finished. If the data are refused,
+    no split stays: they would be in the way of the corrected command.
 
     Args:
         settings: all that the samples are a function of, in JSON's types: the task, its options, a format number to
@@ -77,31 +79,47 @@ def write_task(
     output = Path(output)
     settings = dict(settings)
     refuse_others(output, lambda manifest: manifest.report.get("task") == settings)
-    manifests = {}
     with locked(output):
         if all((output / name / FILE_NAME).is_file() for name in splits):
             return {name: Manifest.load(output / name) for name in splits}
-        seen: set[bytes] = set()
-        is_classification = columns.get("labels") == SCALAR_INT64 and manifest_fields.get("num_labels") is not None
-        classes = manifest_fields["num_labels"] if is_classification else None
-        for name in (name for name in _WRITTEN if name in splits):
-            distinct = _Distinct(name, splits[name].samples(), seen, {"task": settings, "left_out": 0}, classes)
-            if (output / name / FILE_NAME).is_file():
-                manifests[name] = Manifest.load(output / name)
-                for _ in distinct:
-                    pass
-            else:
-                manifests[name] = write_dataset(
-                    output / name,
-                    distinct,
-                    columns,
-                    split=name,
-                    split_rule=splits[name].rule,
-                    report=distinct.report,
-                    **manifest_fields,
-                )
-            seen |= distinct.digests
+        try:
+            manifests = _write_splits(output, settings, columns, splits, manifest_fields)
+        except UserError:
+            for name in splits:
+                shutil.rmtree(output / name, ignore_errors=True)
+            raise
     return {name: manifests[name] for name in splits}
+
+
+def _write_splits(
+    output: Path,
+    settings: Mapping[str, Any],
+    columns: Mapping[str, Mapping[str, Any]],
+    splits: Mapping[str, Split],
+    manifest_fields: Mapping[str, Any],
+) -> dict[str, Manifest]:
+    manifests = {}
+    seen: set[bytes] = set()
+    is_classification = columns.get("labels") == SCALAR_INT64 and manifest_fields.get("num_labels") is not None
+    classes = manifest_fields["num_labels"] if is_classification else None
+    for name in (name for name in _WRITTEN if name in splits):
+        distinct = _Distinct(name, splits[name].samples(), seen, {"task": settings, "left_out": 0}, classes)
+        if (output / name / FILE_NAME).is_file():
+            manifests[name] = Manifest.load(output / name)
+            for _ in distinct:
+                pass
+        else:
+            manifests[name] = write_dataset(
+                output / name,
+                distinct,
+                columns,
+                split=name,
+                split_rule=splits[name].rule,
+                report=distinct.report,
+                **manifest_fields,
+            )
+        seen |= distinct.digests
+    return manifests
 
 
 def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:

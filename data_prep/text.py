@@ -110,6 +110,11 @@ def prepare_text(
         notify(f"encoding and packing ({workers} worker process{'es' if workers > 1 else ''})")
         reader = Reader(sources, rule, held_out=held_out)
         figures = job.pack(reader, {split: Reader(texts, rule) for split, texts in others.items()})
+        try:
+            job.require_samples(figures)
+        except UserError:
+            state.forget()  # the same settings would make no more of it: the folder is free for other ones
+            raise
         manifests = job.finish(reader, figures)
         shutil.rmtree(folder / BLOCKS)
     return Prepared(**manifests, was_there=False)
@@ -254,12 +259,15 @@ class _Job:
         finally:
             pool.shutdown(cancel_futures=True)
 
+    def require_samples(self, figures: dict[str, list[dict[str, Any]]]) -> None:
+        """Raise `UserError` if a split is empty."""
+        for split in self.settings.splits:
+            if not _sum(figures[split])["samples"]:
+                raise UserError(f"the {split} split is empty: no token is left of its documents; give more text")
+
     def finish(self, reader: Reader, figures: dict[str, list[dict[str, Any]]]) -> dict[str, Manifest]:
         """Merge the blocks into shards, then write the manifests of all splits."""
         totals = {split: _sum(figures[split]) for split in self.settings.splits}
-        for split in self.settings.splits:
-            if not totals[split]["samples"]:
-                raise UserError(f"the {split} split is empty: no token is left of its documents; give more text")
         report = self._report(reader, totals)
         tokenizer_hash = sha256_of_folder(self.folder / "tokenizer")
         manifests = {}

@@ -369,10 +369,18 @@ def test_command_prints_a_report(corpus, tmp_path, capsys):
         (["--source", "GOOD", "--tokenizer", "GOOD"], "tokenizer folder .* does not exist"),
         (["--source", "GOOD", "--tokenizer", "GOOD", "--uncased"], "leave --vocab-size and --uncased out"),
         (["--source", "NOWHERE"], "does not exist"),
+        # Only noticed once it was encoded.
+        (["--source", "GOOD", "--validation", "INVISIBLE", "--vocab-size", "100"], "the validation split is empty"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, corpus, options, message):
-    files = {"EMPTY": b"", "BLANK": b"\n \n\t\n", "LATIN": b"caf\xe9 au lait", "LINES": b'{"body": "text"}\n'}
+    files = {
+        "EMPTY": b"",
+        "BLANK": b"\n \n\t\n",
+        "LATIN": b"caf\xe9 au lait",
+        "INVISIBLE": b"\xe2\x80\x8b\n",
+        "LINES": b'{"body": "text"}\n',
+    }
     paths = {"GOOD": corpus, "NOWHERE": tmp_path / "nowhere"}
     for name, content in files.items():
         paths[name] = tmp_path / (name + (".jsonl" if name == "LINES" else ".txt"))

@@ -78,4 +78,16 @@ def test_another_folder_is_refused(tmp_path):
 def test_a_split_with_nothing_left_is_told_and_not_made(tmp_path):
     with pytest.raises(UserError, match=r"nothing is left for the split train \(1 stand in another split\)"):
         write(tmp_path / "t", train=split([2]), test=split([2]))
-    assert not (tmp_path / "t" / "train").exists()
+    assert not (tmp_path / "t").exists()
+    # The corrected command can use the same folder at once.
+    assert write(tmp_path / "t", settings={"name": "t", "seed": 1}, train=split([3]), test=split([2]))["train"].samples
+
+
+def test_an_interrupted_run_keeps_what_it_has_made(tmp_path):
+    def interrupted():
+        yield {"input_ids": [3], "labels": 0}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "t", train=Split(interrupted, "by hand"), test=split([2]))
+    assert rows(tmp_path / "t" / "test") == [[2]] and not (tmp_path / "t" / "train").exists()
