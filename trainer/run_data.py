@@ -1,8 +1,5 @@
 """The data sets of a run, checked against each other before anything is built."""
 
-import dataclasses
-import hashlib
-import json
 from dataclasses import dataclass
 
 from longmix.data_prep.errors import UserError
@@ -12,6 +9,7 @@ from longmix.data_prep.task_folder import TEST
 from .collate import SECOND, TOKEN_IDS, VALUES
 from .configuration import RunConfiguration
 from .dataset import ShardedDataset
+from .fingerprint import fingerprint
 from .mistakes import Mistakes
 from .order import RunOrder, partitions_of
 from .shard_check import COORDINATES
@@ -53,7 +51,7 @@ class RunData:
         """By key of the run file, a hash of what each data set holds: the same whenever and wherever it lies."""
         named = {"data.train": self.train, "data.eval": [self.evaluation], "data.test": [self.test]}
         return {
-            key: [_fingerprint(dataset.stored) for dataset in datasets if dataset is not None]
+            key: [fingerprint(dataset.stored) for dataset in datasets if dataset is not None]
             for key, datasets in named.items()
         }
 
@@ -117,17 +115,6 @@ def _refuse_selection_on_test(configuration: RunConfiguration, opened: dict[str,
 
 def _contents(dataset: Dataset) -> set[str]:
     return {shard["sha256"] for shard in dataset.manifest.shards}
-
-
-def _fingerprint(manifest: Manifest) -> str:
-    values = dataclasses.asdict(manifest)
-    values["tokenizer"] = (manifest.tokenizer or {}).get("sha256")
-    for name in ("report", "words"):  # how it was made, not what it is
-        del values[name]
-    for name in ("series", "tolerance", "trained_places"):
-        if values[name] is None:
-            del values[name]  # as before there was such a field: checkpoints tell of data without it
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _refuse_other_kind(path: str, manifest: Manifest, first_path: str, first: Dataset) -> None:
