@@ -14,7 +14,9 @@ from scipy import stats
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer import cli
+from longmix.trainer.fingerprint import fingerprint
 from longmix.trainer.report import cited, plots, tables
+from longmix.trainer.report.page import page
 from longmix.trainer.report.runs import find_runs, read_run
 from longmix.trainer.report.summary import error_of, summarize
 
@@ -60,6 +62,14 @@ def write_run(folder, seed=0, test=0.5, evaluations=(0.1, 0.4, 0.3), is_whole=Tr
     if is_whole:
         (folder / "model" / "config.json").write_text(json.dumps({**FIELDS, **values["model"]}))
     return folder
+
+
+def write_classes(folder, labels):
+    from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
+
+    samples = ({"input_ids": [2 + label], "labels": label} for label in labels)
+    columns = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
+    return write_dataset(folder, samples, columns, split="test", split_rule="all", num_labels=3)
 
 
 def report_of(*paths):
@@ -163,12 +173,7 @@ def test_only_seeds_of_one_configuration_and_one_data_set_are_averaged(tmp_path)
 
 
 def test_chance_is_the_share_of_the_most_frequent_class(tmp_path):
-    from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
-
-    labels = [0, 1, 1, 2, 1, 1, 0, 1]
-    samples = ({"input_ids": [2 + label], "labels": label} for label in labels)
-    columns = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
-    write_dataset(tmp_path / "test", samples, columns, split="test", split_rule="all", num_labels=3)
+    write_classes(tmp_path / "test", [0, 1, 1, 2, 1, 1, 0, 1])
     for seed, value in enumerate((0.7, 0.71, 0.72)):
         write_run(tmp_path / f"seed-{seed}", seed, value, data__test=str(tmp_path / "test"))
     (row,) = report_of(tmp_path / "seed-0", tmp_path / "seed-1", tmp_path / "seed-2").rows
@@ -176,6 +181,118 @@ def test_chance_is_the_share_of_the_most_frequent_class(tmp_path):
     write_run(tmp_path / "seed-3", 3, 0.5, data__test=str(tmp_path / "test"))
     (row,) = report_of(*(tmp_path / f"seed-{seed}" for seed in range(4))).rows
     assert row.against_chance == "contains it"
+
+
+def test_data_of_a_relative_path_are_where_the_run_was_begun(tmp_path, monkeypatch):
+    manifest = write_classes(tmp_path / "place" / "data", [0, 1, 1, 2])
+    noted = {"data.test": [fingerprint(manifest)]}
+    changes = {"data__test": "data", "run__dir": "runs/a/seed-0", "provenance__data__fingerprints": noted}
+    folder = write_run(tmp_path / "place" / "runs" / "a" / "seed-0", **changes)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert report_of(folder).rows[0].chance == 0.5
+    # Another data set of that name, here or there, says nothing of the run.
+    write_classes(tmp_path / "other" / "data", [0, 1, 2])
+    assert report_of(folder).rows[0].chance == 0.5
+    (tmp_path / "place" / "data").rename(tmp_path / "place" / "moved")
+    report = report_of(folder)
+    assert report.rows[0].chance is None
+    told = "chance reaches is unknown: data.test, data, holds other data than those of the run"
+    assert told in tables.markdown(report, {}, None)
+    (tmp_path / "other" / "data").rename(tmp_path / "other" / "moved")
+    assert "unknown: data.test, data, is not to be found" in tables.markdown(report_of(folder), {}, None)
+    assert 'title="data.test, data, is not to be found"' in page(report_of(folder), {}, None)
+
+
+def test_another_objective_on_the_tasks_data_is_another_setting(tmp_path):
+    """clm has an accuracy, too, which is none of the task's: neither chance nor the papers' figures belong to it."""
+    write_classes(tmp_path / "data", [0, 1, 1])
+    for name in ("classification", "regression", "mlm", "clm"):
+        write_run(tmp_path / "runs" / name, objective__name=name, data__test=str(tmp_path / "data"))
+    rows = {row.runs[0].objective: row for row in report_of(tmp_path / "runs").rows}
+    assert [rows[name].chance for name in rows] == [2 / 3, None, None, None] and len(rows) == 4
+    assert {name: [entry.value for entry in row.cited] for name, row in rows.items() if name != "regression"} == {
+        "classification": [55.40],
+        "mlm": [],
+        "clm": [],
+    }
+    titles = {rows[name].setting.title for name in ("classification", "mlm", "clm")}
+    assert titles == {"listops, N = 64", "listops, N = 64, mlm", "listops, N = 64, clm"}
+    wikitext = {"model__model_type": "flt", "model__spectral_kind": "local", "data__train": "data/wikitext/train"}
+    for name, values in (("clm", [30.1]), ("mlm", [])):
+        changes = {**wikitext, "provenance__data__task": None, "objective__name": name}
+        assert [c.value for c in cited.citations(read_run(write_run(tmp_path / f"text-{name}", **changes)))] == values
+
+
+def test_rows_are_told_apart_by_their_folders_where_much_differs(tmp_path):
+    def labels(*paths):
+        return [row.label for row in report_of(*(tmp_path / path for path in paths)).rows]
+
+    for number, path in enumerate(("listops/first", "listops/second", "image/first", "swept/seed-0")):
+        changes = {"optim__lr": number, "optim__weight_decay": number, "precision": number}
+        write_run(tmp_path / path, **changes)
+    assert labels("listops") == ["wavspa (first)", "wavspa (second)"]
+    assert labels("listops/first", "image", "swept") == [
+        "wavspa (listops/first)",
+        "wavspa (image/first)",
+        f"wavspa ({tmp_path.name}/swept)",
+    ]
+    assert labels("listops/second", "swept") == ["wavspa (second)", "wavspa (swept)"]
+
+
+def test_labels_have_the_values_that_a_model_has_and_not_what_its_run_file_leaves_out(tmp_path):
+    write_run(tmp_path / "default")
+    write_run(tmp_path / "linear", model__space="none", model__attention="linear")
+    labels = [row.label for row in report_of(tmp_path).rows]
+    assert labels == ["wavspa (attention softmax, space adaptive)", "wavspa (attention linear, space none)"]
+    # The same, said and left out.
+    write_run(tmp_path / "said", model__space="adaptive")
+    assert report_of(tmp_path / "default", tmp_path / "said").rows[1].label == "wavspa (said)"
+
+
+def test_a_digest_names_no_data(tmp_path):
+    task = {"name": "pathfinder", "source": "8d348bc3" * 8}
+    folder = write_run(tmp_path / "run", provenance__data__task=task, data__train="data/pathfinder-official/train")
+    assert report_of(folder).rows[0].setting.title == "pathfinder (pathfinder-official), N = 64"
+
+
+def test_only_lengths_of_one_data_set_and_one_horizon_are_a_curve(tmp_path):
+    def write(data, length, task, **changes):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        about = {"provenance__data__sequence_length": length, "provenance__data__task": task}
+        write_run(folder, data__train=f"data/{data}/train", **about, **changes)
+
+    for length in (128, 512):
+        # Made for each length, and of more samples for the longer ones.
+        write(f"adding-{length}", length, {"name": "adding", "length": length, "train_samples": length})
+        for files in ("human", "mouse"):
+            write(f"{files}-{length}", length, {"name": "dna", "length": length, "files": files})
+    # Two of one length: those with as many samples as the others go with them.
+    for length, samples in ((16, 9), (32, 9), (16, 1)):
+        data = f"order-{length}-{samples}"
+        write(data, length, {"name": "order", "length": length, "train_samples": samples})
+    for horizon, source in ((24, "a.csv"), (48, "a.csv"), (24, "b.csv")):
+        for length in (96, 192):
+            changes = {"objective__name": "forecasting", "objective__horizon": horizon}
+            write(source, None, {"name": "f", "source": source}, objective__input_length=length, **changes)
+    found = [(title, [row.setting.length for row in rows]) for title, rows in plots._over_lengths(report_of(tmp_path))]
+    assert sorted(found) == [
+        ("adding", [128, 512]),
+        ("dna (human)", [128, 512]),
+        ("dna (mouse)", [128, 512]),
+        ("f (a), horizon 24", [96, 192]),
+        ("f (a), horizon 48", [96, 192]),
+        ("f (b), horizon 24", [96, 192]),
+        ("order (order-16-9, order-32-9)", [16, 32]),
+    ]
+    names = [name for each in plots.draw(report_of(tmp_path)).values() for _, name, _ in each]
+    assert len(names) == len(set(names)) and len([name for name in names if name.startswith("length")]) == 7
+
+
+def test_figures_sort_by_what_is_shown(tmp_path):
+    write_run(tmp_path / "run", 0, 0.125)
+    text = page(report_of(tmp_path), {}, None)
+    assert '<td data-key="12.5" class="number">12.50</td>' in text
 
 
 def test_the_papers_figures_stand_beside_those_of_their_model_and_task(tmp_path):
@@ -250,15 +367,15 @@ def test_the_files_agree_and_the_page_fetches_nothing(sweeps, tmp_path, capsys):
     assert [round(row["mean"], 4) for row in values["rows"]] == [0.441, 0.441, 0.377, 0.377]
     assert [row["length"] for row in values["rows"]] == [64, 64, 128, 128]
     assert values["rows"][1]["cited"][0]["value"] == 0.554
-    page = Page((output / "report.html").read_text())
-    assert page.rows[0][:4] == ["task", "model", "metric", "mean"] and len(page.rows) == 5
-    assert sorted(row[3] for row in page.rows[1:]) == ["37.70", "37.70", "44.10", "44.10"]
-    assert {row[1] for row in page.rows[1:]} == {"<b>|", "wavspa"}
+    shown = Page((output / "report.html").read_text())
+    assert shown.rows[0][:4] == ["task", "model", "metric", "mean"] and len(shown.rows) == 5
+    assert sorted(row[3] for row in shown.rows[1:]) == ["37.70", "37.70", "44.10", "44.10"]
+    assert {row[1] for row in shown.rows[1:]} == {"<b>|", "wavspa"}
     svgs = sorted(output.glob("*.svg"))
     assert [path.name.split("-")[0] for path in svgs] == ["learning", "learning", "length", "speed", "speed"]
     assert all(f"({path.name})" in printed for path in svgs)
-    assert len(page.sources) == 5
-    inlined = {base64.b64decode(source.removeprefix("data:image/svg+xml;base64,")) for source in page.sources}
+    assert len(shown.sources) == 5
+    inlined = {base64.b64decode(source.removeprefix("data:image/svg+xml;base64,")) for source in shown.sources}
     assert inlined == {path.read_bytes() for path in svgs}
     # The same runs give the same files.
     before = {path.name: path.read_bytes() for path in output.iterdir()}

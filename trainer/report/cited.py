@@ -60,10 +60,14 @@ def _is_model(run: Run, row: dict[str, Any]) -> bool:
 
 
 def _is_task(run: Run, column: dict[str, Any]) -> bool:
-    """A column names a task, and may name a data set (as the file or folder begins), a length or a horizon."""
+    """A column names a task, and may name a data set (as the file or folder begins), a length or a horizon.
+
+    Figures are those of the task's labels, unless the column names another objective.
+    """
     dataset = column.get("dataset", "").lower()
     return (
         run.task == column["task"]
+        and (run.objective == column["objective"] if "objective" in column else not run.predicts_tokens)
         and (run.dataset.lower().startswith(dataset) or run.data_name.lower().startswith(dataset))
         and column.get("length") in (None, run.length)
         and column.get("horizon") in (None, run.horizon)

@@ -3,7 +3,7 @@
 import base64
 from html import escape
 
-from .summary import Report, Row, Setting, place_of
+from .summary import Report, Row, Setting, place_of, shown
 from .tables import (
     ABSENT,
     EXPLANATION,
@@ -128,8 +128,9 @@ def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]],
 
 def _row(row: Row, metric: str) -> str:
     figure, cited = row.figures[metric], of_metric(row, metric)
-    low = None if figure.interval is None else figure.interval[0]
+    low = None if figure.interval is None else shown(metric, figure.interval[0])
     chance = row.chance if metric == "accuracy" else None
+    no_chance = row.no_chance_because or "" if metric == "accuracy" else ""
     sources = "\n".join(f"{entry.source}. {entry.note}" for entry in cited)
     partial = "partial" if row.left_out else ""
     counts = {name: row.mean_of(name) for name in ("parameters", "tokens_per_second", "hours")}
@@ -137,9 +138,9 @@ def _row(row: Row, metric: str) -> str:
         _cell(row.setting.title),
         _cell(row.label),
         _cell(heading(metric)),
-        _cell(number(metric, figure.mean), figure.mean),
+        _cell(number(metric, figure.mean), shown(metric, figure.mean)),
         _cell(interval(figure), low),
-        _cell(number(metric, chance), chance),
+        _cell(number(metric, chance), None if chance is None else shown(metric, chance), title=no_chance),
         _cell(", ".join(f"{entry.value:g}" for entry in cited), cited[0].value if cited else None, title=sources),
         _cell(seeds(row), len(row.runs), title="seeds " + ", ".join(map(str, row.seeds)), kind=partial),
         _cell(parameters(counts["parameters"]), counts["parameters"]),
@@ -184,8 +185,8 @@ def _left_out(report: Report) -> str:
 def _pictures(key: Setting | str, drawn: list[tuple[str, str, str]]) -> list[str]:
     title = f"{key}: all lengths" if isinstance(key, str) else key.title
     parts = [f"<h2>{escape(title)}</h2>"]
-    for shown, _, svg in drawn:
+    for what, _, svg in drawn:
         source = base64.b64encode(svg.encode()).decode()
-        image = f'<img alt="{escape(shown)}" src="data:image/svg+xml;base64,{source}">'
-        parts.append(f"<figure>{image}<figcaption>{escape(shown)}</figcaption></figure>")
+        image = f'<img alt="{escape(what)}" src="data:image/svg+xml;base64,{source}">'
+        parts.append(f"<figure>{image}<figcaption>{escape(what)}</figcaption></figure>")
     return parts

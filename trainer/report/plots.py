@@ -3,15 +3,16 @@
 Needs matplotlib, the extra `plots`; nothing else of a report does.
 """
 
+import dataclasses
 import importlib.util
 import io
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 from .runs import Run
-from .summary import Report, Row, Setting, error_of, is_percent, place_of
+from .summary import Report, Row, Setting, error_of, is_percent, place_of, shown, slug
 from .tables import heading, parameters
 
 HOW_TO_GET_PLOTS = "Without matplotlib there are no plots: pip install 'longmix[plots]'"
@@ -44,10 +45,14 @@ def draw(report: Report) -> dict[Setting | str, list[tuple[str, str, str]]]:
                 ),
                 (f"Error against place, {setting.title}", f"places-{setting.slug}", _places(rows, styles)),
             ]
-            drawn[setting] = [(shown, name, svg) for shown, name, svg in plots if svg is not None]
-        for task, rows in _by_task(report).items():
-            shown = f"Error against sequence length, {task}"
-            drawn[task] = [(shown, f"length-{rows[0].setting.slug}", _lengths(rows, styles))]
+            drawn[setting] = [(what, name, svg) for what, name, svg in plots if svg is not None]
+        names: Counter[str] = Counter()
+        for title, rows in _over_lengths(report):
+            name = slug(f"length {title} {rows[0].setting.split}")
+            names[name] += 1
+            name += f"-{names[name]}" if names[name] > 1 else ""
+            plot = (f"Error against sequence length, {title}", name, _lengths(rows, styles))
+            drawn.setdefault(title, []).append(plot)
     return {key: plots for key, plots in drawn.items() if plots}
 
 
@@ -56,13 +61,37 @@ def _name(metric: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _by_task(report: Report) -> dict[str, list[Row]]:
-    """Rows of the tasks that there are at several lengths."""
+def _over_lengths(report: Report) -> list[tuple[str, list[Row]]]:
+    """(title, rows) of what there is at several lengths and differs in nothing else: task, family of data, horizon,
+    objective, split and metric."""
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in report.rows:
         if row.setting.length is not None:
-            groups[row.setting.task, row.setting.horizon, row.setting.split, row.metric].append(row)
-    return {key[0]: rows for key, rows in groups.items() if len({row.setting.length for row in rows}) > 1}
+            alike = dataclasses.replace(row.setting, data="", length=None)
+            groups[alike, row.metric, row.runs[0].family(counts_matter=False)].append(row)
+    found = [part for rows in groups.values() for part in _one_of_each_length(rows)]
+    return [(_title(rows), rows) for rows in found if len({row.setting.length for row in rows}) > 1]
+
+
+def _one_of_each_length(rows: list[Row]) -> list[list[Row]]:
+    """A curve has one data set at each length: where there are several, those of equal sample counts go together, and
+    where that does not tell them apart those of one name."""
+    for key in (lambda row: "", lambda row: row.runs[0].family(counts_matter=True), lambda row: row.setting.data):
+        parts: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            parts[key(row)].append(row)
+        data_sets = [{(row.setting.length, row.setting.data) for row in each} for each in parts.values()]
+        if all(len(each) == len({length for length, _ in each}) for each in data_sets):
+            break
+    return list(parts.values())
+
+
+def _title(rows: list[Row]) -> str:
+    """Of a plot over lengths: the names of the data sets but for the length."""
+    setting = rows[0].setting
+    names = [row.setting.data.removesuffix(f"-{row.setting.length}") for row in rows]
+    data = ", ".join(dict.fromkeys(names))
+    return dataclasses.replace(setting, data=data, length=None).title
 
 
 def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
@@ -76,7 +105,7 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
         if len(steps) < 2:
             continue
         is_drawn = True
-        values = [[_shown(metric, curve[step]) for curve in curves] for step in steps]
+        values = [[shown(metric, curve[step]) for curve in curves] for step in steps]
         style = _style(styles[row.label])
         axes.plot(steps, [statistics.fmean(each) for each in values], label=row.label, **style, markevery=[-1])
         lows, highs = [min(each) for each in values], [max(each) for each in values]
@@ -111,11 +140,11 @@ def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:
         colour = _style(styles[row.label])["color"]
         count = row.mean_of("parameters")
         if y.interval is not None:
-            low, high = (_shown(metric, bound) for bound in y.interval)
+            low, high = (shown(metric, bound) for bound in y.interval)
             axes.plot([x, x], [low, high], color=colour, linewidth=1)
         label = row.label if count is None else f"{row.label}: {parameters(count)}"
         axes.scatter(
-            [x], [_shown(metric, y.mean)], s=30 + 170 * (count or 0) / largest, color=colour, alpha=0.75, label=label
+            [x], [shown(metric, y.mean)], s=30 + 170 * (count or 0) / largest, color=colour, alpha=0.75, label=label
         )
     axes.set(xlabel="training, tokens/s", ylabel=f"{rows[0].setting.split} {heading(metric)}")
     if max(x for _, x, _ in points) > 3 * min(x for _, x, _ in points):
@@ -191,10 +220,6 @@ def _style(index: int) -> dict[str, Any]:
         "markersize": 4,
         "linewidth": 1.4,
     }
-
-
-def _shown(metric: str, value: float) -> float:
-    return 100 * value if is_percent(metric) else value
 
 
 def _svg(figure: Any, note: str) -> str:

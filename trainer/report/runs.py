@@ -7,6 +7,7 @@ validation split, and says so.
 
 import json
 import os
+import re
 import statistics
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +17,17 @@ from typing import Any
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.task_folder import SPLITS
 
+from ..configuration import LANGUAGE_MODELS
 from ..run_file import parse_yaml
 
 CONFIG, METRICS, FAILURE, PLAN = "config.yaml", "metrics.jsonl", "failure.json", "sweep.json"
 MODEL_CONFIG = Path("model", "config.json")
 TEST, VALIDATION = "test", "validation"
+# Of a task's settings, as `longmix prepare` notes them: what makes its samples longer or more, and what is measured on
+# them. Data sets that differ in these alone are one task at several lengths.
+_LENGTHS = ("length", "min_length", "max_length", "size", "patch_size", "points")
+_COUNTS_OF_SAMPLES = ("samples", "train_samples", "validation_samples", "test_samples")
+_MEASURED = ("vocabulary", "label_mean", "label_scale", "mean", "scale")
 # Of the figures of an evaluation: counts.
 _COUNTS = ("items",)
 # Where several figures are given, the first of these is the one that is compared.
@@ -85,7 +92,37 @@ class Run:
     def dataset(self) -> str:
         """The file that the data were made from, if it is one and noted; else `data_name`."""
         source = self.value("provenance.data.task.source")
-        return Path(source).stem if isinstance(source, str) else self.data_name
+        # Of a folder its SHA-256 is noted, which names nothing.
+        is_name = isinstance(source, str) and re.fullmatch(r"[0-9a-f]{64}", source) is None
+        return Path(source).stem if is_name else self.data_name
+
+    def family(self, counts_matter: bool) -> str:
+        """What data sets of one task at several lengths have in common: the task's settings but for the lengths.
+
+        Args:
+            counts_matter: whether those with other numbers of samples are others.
+        """
+        task = self.value("provenance.data.task")
+        left_out = (*_LENGTHS, *_MEASURED, *(() if counts_matter else _COUNTS_OF_SAMPLES))
+        settings = {k: v for k, v in task.items() if k not in left_out} if isinstance(task, dict) else task
+        return json.dumps(settings, sort_keys=True, default=str)
+
+    @property
+    def objective(self) -> str:
+        return str(self.value("objective.name", "mlm"))
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the tokens themselves are predicted, whatever task's labels the data have."""
+        return self.objective in LANGUAGE_MODELS
+
+    @property
+    def begun_in(self) -> Path | None:
+        """The working directory that the run was begun in, if its folder lies there still, where run.dir says."""
+        named, place = Path(self.value("run.dir", "/")), Path(os.path.realpath(self.folder))
+        if named.is_absolute() or ".." in named.parts or place.parts[-len(named.parts) :] != named.parts:
+            return None
+        return place.parents[len(named.parts) - 1]
 
     @property
     def length(self) -> int | None:

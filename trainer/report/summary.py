@@ -18,6 +18,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
 from ..configuration import flatten
+from ..fingerprint import fingerprint
 from .cited import Cited, citations
 from .runs import Run, missing_seeds
 
@@ -41,6 +42,8 @@ _FREE = (
 )
 # Further differences are left to the name of the run's folder.
 _MOST_DIFFERENCES = 2
+# Of a sweep's run: its folder's parent has the name.
+_SEED_FOLDER = re.compile(r"seed-\d+")
 IGNORED_LABEL = -100
 
 
@@ -75,12 +78,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Setting:
-    """What rows must have in common to be compared: the same task, data and length."""
+    """What rows must have in common to be compared: the same task, data, length and objective.
+
+    Attributes:
+        objective: of the tokens themselves, mlm or clm; None where the task's own labels are predicted.
+    """
 
     task: str
     data: str
     length: int | None
     horizon: int | None
+    objective: str | None
     split: str
 
     @property
@@ -88,12 +96,13 @@ class Setting:
         says_no_more = self.data in (self.task, f"{self.task}-{self.length}")
         title = self.task if says_no_more else f"{self.task} ({self.data})"
         title += "" if self.length is None else f", N = {self.length}"
-        return title if self.horizon is None else f"{title}, horizon {self.horizon}"
+        title += "" if self.horizon is None else f", horizon {self.horizon}"
+        return title if self.objective is None else f"{title}, {self.objective}"
 
     @property
     def slug(self) -> str:
         """For the names of files."""
-        return re.sub(r"[^a-z0-9]+", "-", f"{self.title} {self.split}".lower()).strip("-")
+        return slug(f"{self.title} {self.split}")
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,7 @@ class Row:
         left_out: how many seeds of it are in `Report.left_out`.
         chance: what always answering the most frequent class reaches in accuracy; None for other tasks, or where the
             data are not at hand.
+        no_chance_because: why there is none although it is a task of classes.
         cited: what the papers report for this model and task.
     """
 
@@ -114,6 +124,7 @@ class Row:
     figures: dict[str, Figure]
     left_out: int
     chance: float | None
+    no_chance_because: str | None
     cited: list[Cited]
 
     @property
@@ -192,9 +203,19 @@ def summarize(runs: list[Run]) -> Report:
     return Report(rows, left_out)
 
 
+def slug(title: str) -> str:
+    """A title for the name of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
 def is_percent(metric: str) -> bool:
     """Whether a figure is shown in percent."""
     return _PERCENT.search(metric) is not None
+
+
+def shown(metric: str, value: float) -> float:
+    """A figure, or a bound of one, in the unit that it is shown in."""
+    return 100 * value if is_percent(metric) else value
 
 
 def place_of(metric: str) -> int | None:
@@ -222,12 +243,14 @@ def _row(group: list[Run], label: str, missing: int) -> Row:
     if first.metric != "loss":
         names = [name for name in names if name != "loss"]
     figures = {name: Figure(name, [run.figures[name] for run in group]) for name in names}
-    chance = _majority(first) if "accuracy" in figures else None
-    return Row(_setting(first), label, group, figures, missing, chance, citations(first))
+    has_chance = "accuracy" in figures and first.objective.endswith("classification")
+    chance, reason = _chance(first) if has_chance else (None, None)
+    return Row(_setting(first), label, group, figures, missing, chance, reason, citations(first))
 
 
 def _setting(run: Run) -> Setting:
-    return Setting(run.task, run.dataset, run.length, run.horizon, run.split)
+    objective = run.objective if run.predicts_tokens else None
+    return Setting(run.task, run.dataset, run.length, run.horizon, objective, run.split)
 
 
 def _essence(run: Run) -> dict[str, Any]:
@@ -261,38 +284,76 @@ def _labels(groups: list[list[Run]]) -> list[str]:
         alike[_setting(group[0]), group[0].model_type].append(index)
     labels = [group[0].model_type for group in groups]
     for indices in alike.values():
-        essences = {index: _essence(groups[index][0]) for index in indices}
-        differing = [key for key in _keys(essences.values()) if len({str(e.get(key)) for e in essences.values()}) > 1]
-        for index in indices if len(indices) > 1 else ():
-            if 0 < len(differing) <= _MOST_DIFFERENCES:
-                said = ", ".join(f"{key.removeprefix('model.')} {essences[index].get(key)}" for key in differing)
-            else:
-                said = groups[index][0].folder.parent.name
-            labels[index] += f" ({said})"
+        if len(indices) > 1:
+            for index, difference in zip(indices, _differences([groups[index][0] for index in indices]), strict=True):
+                labels[index] += f" ({difference})"
     return labels
+
+
+def _differences(runs: list[Run]) -> list[str]:
+    """Of each of several rows what tells it from the others: a few keys, or else its folder."""
+    essences = [_essence(run) for run in runs]
+    used = {
+        key: [_used(run, essence, key) for run, essence in zip(runs, essences, strict=True)] for key in _keys(essences)
+    }
+    used = {key: values for key, values in used.items() if len({json.dumps(v, default=str) for v in values}) > 1}
+    said = [
+        ", ".join(f"{key.removeprefix('model.')} {values[index]}" for key, values in used.items())
+        for index in range(len(runs))
+    ]
+    if len(used) <= _MOST_DIFFERENCES and len(set(said)) == len(said):
+        return said
+    folders = [run.folder.absolute() for run in runs]
+    folders = [folder.parent if _SEED_FOLDER.fullmatch(folder.name) else folder for folder in folders]
+    names, longest = [folder.name for folder in folders], max(len(folder.parts) for folder in folders)
+    count = 1
+    while len(set(names)) < len(names) and count < longest:
+        count += 1
+        names = ["/".join(folder.parts[-count:]) for folder in folders]
+    return names
+
+
+def _used(run: Run, essence: dict[str, Any], key: str) -> Any:
+    """What a key has come to: a field of the model that the configuration leaves out, or null, has a default."""
+    name = key.removeprefix("model.")
+    return run.model_fields[name] if name != key and name in run.model_fields else essence.get(key)
 
 
 def _keys(essences: Iterable[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(key for essence in essences for key in essence))
 
 
-def _majority(run: Run) -> float | None:
-    """Share of the most frequent class in the split of the figures, if the data are at hand."""
+def _chance(run: Run) -> tuple[float | None, str | None]:
+    """Share of the most frequent class in the split of the figures; else why it is not known."""
+    key = "data.eval" if run.value("data.test") is None else "data.test"
+    named, fingerprints = run.value(key), run.fingerprints
+    noted = fingerprints.get(key) if isinstance(fingerprints, dict) else None
+    reason = f"{key}, {named}, is not to be found"
+    # The run file's paths are relative to where the run was begun, which need not be here.
+    for folder in dict.fromkeys(place / named for place in (run.begun_in, Path()) if place is not None):
+        try:
+            manifest = Manifest.load(folder)
+            if noted is not None and noted != [fingerprint(manifest)]:
+                reason = f"{key}, {named}, holds other data than those of the run"
+                continue
+            return _majority(folder, manifest), None
+        except (UserError, OSError, ValueError, KeyError, TypeError):
+            # The data may have been moved since.
+            continue
+    return None, reason
+
+
+def _majority(folder: Path, manifest: Manifest) -> float | None:
+    """Share of the most frequent class; None without classes."""
     import pyarrow.parquet
 
-    folder = run.value("data.test") or run.value("data.eval")
-    try:
-        manifest = Manifest.load(folder)
-        if manifest.num_labels is None or "labels" not in manifest.columns:
-            return None
-        counts = np.zeros(manifest.num_labels, dtype=np.int64)
-        for shard in manifest.shards:
-            column = pyarrow.parquet.ParquetFile(Path(folder) / shard["file"]).read(columns=["labels"])["labels"]
-            while hasattr(column.type, "value_type"):
-                column = column.combine_chunks().flatten()
-            labels = column.to_numpy()
-            counts += np.bincount(labels[labels != IGNORED_LABEL], minlength=len(counts))
-    except (UserError, OSError, ValueError, KeyError, TypeError):
-        # The data may have been moved since.
+    if manifest.num_labels is None or "labels" not in manifest.columns:
         return None
+    counts = np.zeros(manifest.num_labels, dtype=np.int64)
+    for shard in manifest.shards:
+        column = pyarrow.parquet.ParquetFile(folder / shard["file"]).read(columns=["labels"])["labels"]
+        while hasattr(column.type, "value_type"):
+            column = column.combine_chunks().flatten()
+        labels = column.to_numpy()
+        counts += np.bincount(labels[labels != IGNORED_LABEL], minlength=len(counts))
     return float(counts.max() / counts.sum()) if counts.sum() else None

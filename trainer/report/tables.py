@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from .cited import Cited
-from .summary import CONFIDENCE, Figure, Report, Row, Setting, is_percent, place_of
+from .summary import CONFIDENCE, Figure, Report, Row, Setting, is_percent, place_of, shown
 
 ABSENT = "–"
 EXPLANATION = (
@@ -24,7 +24,7 @@ def number(metric: str, value: float | None) -> str:
         return ABSENT
     if not math.isfinite(value):
         return "not finite"
-    return f"{100 * value:.2f}" if is_percent(metric) else f"{value:.4g}"
+    return f"{shown(metric, value):.2f}" if is_percent(metric) else f"{value:.4g}"
 
 
 def heading(metric: str) -> str:
@@ -76,10 +76,10 @@ def markdown(report: Report, pictures: dict[Setting | str, list[tuple[str, str]]
     lines = ["# Results", ""]
     for setting, rows in report.settings.items():
         lines += [f"## {_escaped(setting.title)}", "", _what(setting, rows), "", *_table(rows, sources), ""]
-        lines += [line for shown, file in pictures.get(setting, []) for line in (f"![{_escaped(shown)}]({file})", "")]
+        lines += [line for what, file in pictures.get(setting, []) for line in (f"![{_escaped(what)}]({file})", "")]
     for task, drawn in ((key, value) for key, value in pictures.items() if isinstance(key, str)):
         lines += [f"## {_escaped(task)}: all lengths", ""]
-        lines += [line for shown, file in drawn for line in (f"![{_escaped(shown)}]({file})", "")]
+        lines += [line for what, file in drawn for line in (f"![{_escaped(what)}]({file})", "")]
     if report.left_out:
         lines += ["## Left out", "", "No figure above holds anything of these runs.", ""]
         lines += [f"- `{folder}`: {_escaped(reason)}" for folder, reason in report.left_out]
@@ -117,6 +117,9 @@ def _what(setting: Setting, rows: list[Row]) -> str:
     chance = next((row.chance for row in rows if row.chance is not None), None)
     if chance is not None:
         said += f" Always answering the most frequent class: {number('accuracy', chance)} % accuracy."
+    reason = next((row.no_chance_because for row in rows if row.no_chance_because is not None), None)
+    if chance is None and reason is not None:
+        said += f" What chance reaches is unknown: {_escaped(reason)} (paths are those of where the run was begun)."
     return said
 
 
@@ -167,6 +170,7 @@ COLUMNS = (
     "data",
     "length",
     "horizon",
+    "objective",
     "split",
     "model",
     "model_type",
@@ -197,7 +201,7 @@ def records(report: Report) -> list[dict[str, Any]]:
         for metric, figure in row.figures.items():
             low, high = figure.interval or (None, None)
             values = (
-                *(setting.task, setting.data, setting.length, setting.horizon, setting.split),
+                *(setting.task, setting.data, setting.length, setting.horizon, row.runs[0].objective, setting.split),
                 *(row.label, row.runs[0].model_type, metric, figure.mean, figure.deviation, low, high),
                 *(row.seeds, figure.values, row.left_out, row.chance if metric == "accuracy" else None),
                 [
