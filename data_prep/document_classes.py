@@ -5,7 +5,6 @@ code points; all others are one token.
 """
 
 import argparse
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from longmix.data_prep.labelled_corpus import (
 from longmix.data_prep.labelled_files import Example, Layout
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32
-from longmix.data_prep.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, TRAIN, describe
+from longmix.data_prep.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, TRAIN, describe, kept_in
 
 LENGTH = 16384
 CHARACTERS = 256
@@ -70,11 +69,7 @@ def prepare_documents(
     if not 1 <= characters <= _CODE_POINTS:
         raise UserError(f"--characters is {characters}, but must be 1 to {_CODE_POINTS}")
     examples = LabelledCorpus(corpus, Layout(label_column, (text_column,)))
-    counts: Counter[str] = Counter()
-    for example in examples.examples(TRAIN):
-        counts.update(example.texts[0][:length])
-    frequent = sorted(counts, key=lambda character: (-counts[character], character))[:characters]
-    vocabulary = "".join(sorted(frequent))
+    vocabulary = _most_frequent(examples, length, characters)
     ids = np.full(_CODE_POINTS, UNKNOWN, np.int32)
     ids[_code_points(vocabulary)] = np.arange(len(vocabulary)) + _FIRST_CHARACTER
 
@@ -99,6 +94,18 @@ def prepare_documents(
         special_token_ids=[*SPECIAL, UNKNOWN],
         sequence_length=length,
     )
+
+
+def _most_frequent(examples: LabelledCorpus, length: int, characters: int) -> str:
+    """So many characters of the first `length` of the documents that are trained on, in the order of code points."""
+    given = examples.splits(lambda example: {"code_points": _code_points(example.texts[0][:length])})
+    counts = np.zeros(_CODE_POINTS, np.int64)
+    for sample in kept_in(TRAIN, given):
+        found, times = np.unique(sample["code_points"], return_counts=True)
+        counts[found] += times
+    found = np.flatnonzero(counts)
+    frequent = found[np.argsort(-counts[found], kind="stable")][:characters]
+    return "".join(map(chr, sorted(frequent)))
 
 
 def _code_points(text: str) -> np.ndarray:

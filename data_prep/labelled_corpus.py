@@ -147,6 +147,19 @@ class LabelledCorpus:
             if chosen and (part != TRAIN or self._split_at(place) == split):
                 yield example
 
+    def splits(self, encode: Callable[[Example], Mapping[str, Any]]) -> dict[str, Split]:
+        """Train, validation and test for `write_task`; `encode` as in `write`."""
+
+        def split(name: str) -> Split:
+            return Split(
+                lambda: (
+                    {**encode(example), "labels": self._indices[example.label]} for example in self.examples(name)
+                ),
+                self._rule(name),
+            )
+
+        return {name: split(name) for name in SPLITS}
+
     def write(
         self,
         output: str | Path,
@@ -167,21 +180,12 @@ class LabelledCorpus:
         for path in (path for paths in self._parts.values() for path in paths):
             if path.is_dir() and Path(output).resolve().is_relative_to(path.resolve()):
                 raise UserError(f"--output {output} lies inside {path}, which is read: choose a folder outside it")
-
-        def split(name: str) -> Split:
-            return Split(
-                lambda: (
-                    {**encode(example), "labels": self._indices[example.label]} for example in self.examples(name)
-                ),
-                self._rule(name),
-            )
-
         divided = {key: value for key, value in asdict(self.settings).items() if key not in ("source", *SPLITS)}
         return write_task(
             output,
             {**settings, **divided, "files": self._fingerprint()},
             {**columns, "labels": SCALAR_INT64},
-            {name: split(name) for name in SPLITS},
+            self.splits(encode),
             num_labels=len(self.classes),
             label_names=self.classes,
             packing=ONE_PER_ROW,

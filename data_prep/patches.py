@@ -24,7 +24,7 @@ from longmix.data_prep.image_sources import (
 )
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_INT64
-from longmix.data_prep.task_folder import TRAIN, Split, describe, write_task
+from longmix.data_prep.task_folder import TRAIN, Split, describe, kept_in, write_task
 
 _FORMAT = 1  # raise it when the same settings are to give other samples
 
@@ -76,19 +76,20 @@ def prepare_patches(settings: PatchesSettings, output: str | Path) -> dict[str, 
     if size < 1 or height % size or width % size:
         raise UserError(f"--patch-size is {size}, but must divide the images' {height} rows and {width} columns")
     parts = sources.split(settings.seed, settings.samples)
-    mean, scale = statistics(_pixels(*parts[TRAIN], settings.gray))
-    splits = {}
+    given = {}
     for name, (images, indices) in parts.items():
-
-        def samples(images=images, indices=indices) -> Iterator[Mapping[str, Any]]:
-            for image, label in zip(_pixels(images, indices, settings.gray), images.labels[indices], strict=True):
-                sample = {"values": cut((image - mean) / scale, size), "labels": int(label)}
-                if settings.coordinates:
-                    sample["coordinates"] = grid(height // size, width // size)
-                yield sample
-
         rule = SPLIT_RULES[name] if settings.samples is None else f"{SPLIT_RULES[name]}; a part of it, drawn by seed"
-        splits[name] = Split(samples, rule)
+        given[name] = Split(lambda images=images, indices=indices: _samples(images, indices, settings.gray), rule)
+    mean, scale = statistics(sample["values"] for sample in kept_in(TRAIN, given))
+
+    def as_patches(images: Split) -> Iterator[Mapping[str, Any]]:
+        for image in images.samples():
+            sample = {**image, "values": cut((image["values"] - mean) / scale, size)}
+            if settings.coordinates:
+                sample["coordinates"] = grid(height // size, width // size)
+            yield sample
+
+    splits = {name: Split(lambda images=images: as_patches(images), images.rule) for name, images in given.items()}
     features = size * size * len(mean)
     columns = {"values": {"dtype": "float32", "shape": [None, features]}, "labels": SCALAR_INT64}
     if settings.coordinates:
@@ -144,11 +145,11 @@ def grid(rows: int, columns: int) -> np.ndarray:
     return np.stack(np.divmod(np.arange(rows * columns), columns), axis=1).astype(np.float32)
 
 
-def _pixels(images: Images, indices: np.ndarray, gray: bool) -> Iterator[np.ndarray]:
-    """(H, W, C) uint8 each, C 1 if gray."""
+def _samples(images: Images, indices: np.ndarray, gray: bool) -> Iterator[Mapping[str, Any]]:
+    """Pixels, (H, W, C) uint8 each, C 1 if gray, as `values`, and `labels`."""
     for index in indices:
         image = images[int(index)]
-        yield to_gray(image)[..., None] if gray else image
+        yield {"values": to_gray(image)[..., None] if gray else image, "labels": int(images.labels[index])}
 
 
 def add_parser(kinds: Any) -> None:

@@ -11,7 +11,7 @@ mostly decides the energy is which charges are near which. Particles are at leas
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.image_sources import check_seed
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_FLOAT32
-from longmix.data_prep.task_folder import SPLITS, TEST, TRAIN, VALIDATION, Split, describe, write_task
+from longmix.data_prep.task_folder import SPLITS, TEST, TRAIN, VALIDATION, Split, describe, kept_in, write_task
 
 DIMENSIONS = 3
 ARRAYS = ("coordinates", "counts", "labels")
@@ -41,8 +41,9 @@ Make a regression of a number from points in space, for models of real values wi
 model.coordinate_dimensions = 3, model.input_channels = C) and objective.name=regression.
 
 DIR gets train/, validation/ and test/ with the columns coordinates (N, 3), values (N, C) and labels. The labels are
-standardised by their mean and standard deviation in train, which stand in the manifests: report.task.label_mean and
-label_scale; an error in original units is the one measured times label_scale.
+standardised by their mean and standard deviation in train/ (what also stands in another split is left out before),
+which stand in the manifests: report.task.label_mean and label_scale; an error in original units is the one measured
+times label_scale.
 
 Without --train, clusters of charged particles and their energy per particle are generated. With it, a .npz file of
   coordinates (A, 3)  the points of all samples, one sample after the other
@@ -123,7 +124,8 @@ def prepare_points(settings: PointsSettings, output: str | Path) -> dict[str, Ma
                 raise UserError(f"{files[name]} has {table.channels} values a point, {files[TRAIN]} has {channels}")
         parts = _from_tables(tables, settings.seed)
         task |= {"files": {name: sha256_of_file(file) for name, file in files.items()}}
-    mean, scale = _standardisation(parts[TRAIN])
+    given = {name: Split(lambda part=part: _samples(part), part.rule) for name, part in parts.items()}
+    mean, scale = _standardisation([sample["labels"] for sample in kept_in(TRAIN, given)])
     splits = {name: Split(lambda part=part: _samples(part, mean, scale), part.rule) for name, part in parts.items()}
     return write_task(
         output,
@@ -260,15 +262,16 @@ def _from_tables(tables: Mapping[str, Table], seed: int) -> dict[str, Points]:
     return {name: parts[name] for name in SPLITS}
 
 
-def _standardisation(part: Points) -> tuple[float, float]:
+def _standardisation(labels: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation of the labels; 1 for labels that are all alike."""
-    labels = [part.read(int(index))[2] for index in part.indices]
+    if min(labels) == max(labels):
+        return labels[0], 1.0  # what rounding leaves of a deviation is none
     mean = math.fsum(labels) / len(labels)
     scale = math.sqrt(math.fsum((label - mean) ** 2 for label in labels) / len(labels))
-    return mean, scale or 1.0
+    return mean, scale
 
 
-def _samples(part: Points, mean: float, scale: float) -> Iterator[Mapping[str, Any]]:
+def _samples(part: Points, mean: float = 0.0, scale: float = 1.0) -> Iterator[Mapping[str, Any]]:
     for index in part.indices:
         coordinates, values, label = part.read(int(index))
         yield {"coordinates": coordinates, "values": values, "labels": (label - mean) / scale}

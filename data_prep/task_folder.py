@@ -122,6 +122,22 @@ def _write_splits(
     return manifests
 
 
+def kept_in(split: str, splits: Mapping[str, Split]) -> Iterator[Mapping[str, Any]]:
+    """The samples of one of `splits` that `write_task` would write: for figures (a mean, a vocabulary) of these alone.
+
+    Raises:
+        UserError: there are none.
+    """
+    seen: set[bytes] = set()
+    for name in _WRITTEN[: _WRITTEN.index(split)]:
+        if name in splits:
+            others = _Distinct(name, splits[name].samples(), seen, {"left_out": 0})
+            for _ in others:
+                pass
+            seen |= others.digests
+    yield from _Distinct(split, splits[split].samples(), seen, {"left_out": 0})
+
+
 def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
     """One line for each split, for the console."""
     for split, manifest in manifests.items():

@@ -54,6 +54,17 @@ def test_values_are_standardised_by_the_training_split_alone(tmp_path, colours):
     assert [row["labels"] for row in rows] == [number % 3 for number in numbers]
 
 
+def test_an_image_of_the_test_files_does_not_count(tmp_path, colours):
+    source, pixels = colours
+    pixels["train"][:4] = pixels["test"][:4] = 255
+    np.save(source.train[0], pixels["train"])
+    np.save(source.test[0], pixels["test"])
+    made = prepare_patches(PatchesSettings(source, patch_size=2), tmp_path / "out")
+    assert made["train"].report["left_out"] + made["validation"].report["left_out"] == 4
+    values = np.array([row["values"] for row in rows_of(tmp_path / "out" / "train")]).reshape(-1, CHANNELS)
+    assert np.allclose(values.mean(axis=0), 0, atol=1e-6) and np.allclose(values.std(axis=0), [1, 1, 0], atol=1e-6)
+
+
 def test_patches_go_row_by_row_and_so_do_their_pixels(tmp_path, colours):
     source, pixels = colours
     made = prepare_patches(PatchesSettings(source, patch_size=2, coordinates=True), tmp_path / "out")

@@ -116,6 +116,15 @@ def test_each_split_may_have_its_file_and_none_shares_a_sample(tmp_path, table):
     # The first samples of the three are alike, and belong to the test split.
     assert [made[name].samples for name in ("train", "validation", "test")] == [4, 4, 20]
     assert made["train"].report["left_out"] == 24 and made["validation"].report["left_out"] == 20
+    # Of the labels 240, 250, 260 and 270.
+    task = made["train"].report["task"]
+    assert task["label_mean"] == 255 and task["label_scale"] == pytest.approx(125**0.5)
+
+
+def test_labels_that_are_all_alike_become_zero(tmp_path, table):
+    made = prepare_points(PointsSettings(train=table("a.npz", 30, labels=np.full(30, 0.1))), tmp_path / "out")
+    assert all(row["labels"] == 0 for name in made for row in rows_of(tmp_path / "out" / name))
+    assert made["test"].report["task"]["label_scale"] == 1
 
 
 def test_splits_without_files_are_cut_off_train(tmp_path, table):
