@@ -41,7 +41,7 @@ FEWEST_ROWS = 10
 _DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
 _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
-_FORMAT = 1  # raise it when the same options are to give other data
+_FORMAT = 2  # raise it when the same options are to give other data
 
 _DESCRIPTION = """\
 Turn a time series into data sets for forecasting.
@@ -323,9 +323,16 @@ def fill(series: Series, borders: tuple[int, ...], source: str) -> np.ndarray:
 
 
 def statistics(training: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each variable, (variables,) each; a constant one has the scale 1."""
-    scale = training.std(axis=0)
-    return training.mean(axis=0), np.where(scale > 0, scale, 1.0)
+    """Mean and standard deviation of each variable, (variables,) each, of `training` (rows, variables).
+
+    One that is constant, but for the rounding of mean and variance in float64, has the scale 1 (the threshold is that
+    of scikit-learn's StandardScaler). If all its values are alike, they are the mean, and become exactly 0.
+    """
+    mean, variance = training.mean(axis=0), training.var(axis=0)
+    rounding = len(training) * np.finfo(np.float64).eps
+    is_constant = variance <= rounding * variance + (rounding * mean) ** 2
+    is_alike = training.min(axis=0) == training.max(axis=0)
+    return np.where(is_alike, training[0], mean), np.where(is_constant, 1.0, np.sqrt(variance))
 
 
 def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:

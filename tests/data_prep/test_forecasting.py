@@ -103,6 +103,20 @@ def test_the_ett_split_counts_months_of_thirty_days(prepare, tmp_path):
     assert manifests["train"].series["scale"] == [1.0, 1.0]  # constant
 
 
+def test_a_variable_that_is_constant_in_training_is_not_divided_by_rounding(prepare, tmp_path):
+    noisy = [f"{1e8 + (number % 2) * 1e-7!r}" for number in range(700)]  # far below what a mean of 1e8 is exact to
+    rows = [f"0.1,{value}" for value in noisy] + ["0.1,1e8"] * 100 + ["0.6,100000003"] * 200
+    assert np.full(700, 0.1).std() > 0
+    manifests = prepare(rows)
+    assert manifests["train"].series["scale"] == [1.0, 1.0]
+    assert manifests["train"].series["mean"] == [0.1, pytest.approx(1e8)]
+    train, test = (stored(tmp_path / "out" / name)[-200:] for name in ("train", "test"))
+    assert (train[:, 0] == 0).all() and np.abs(train[:, 1]).max() < 1e-6
+    np.testing.assert_allclose(test, [[0.5, 3]] * 200, atol=1e-5)
+    # Small is not constant.
+    np.testing.assert_allclose(forecasting.statistics(np.array([[1e-30], [3e-30]]))[1], 1e-30)
+
+
 @pytest.mark.parametrize(
     ("rows", "split", "minutes", "expected"),
     [
