@@ -40,6 +40,7 @@ LOOKBACK = 4096
 FEWEST_ROWS = 10
 _DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
 _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
+_LARGEST = float(np.finfo(np.float32).max)
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 _FORMAT = 2  # raise it when the same options are to give other data
 
@@ -136,7 +137,7 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
         borders = split_borders(len(series.values), settings.split, series.interval, str(source))
         filled = fill(series, borders, str(source))
         mean, scale = statistics(filled[: borders[0]])
-        standardised = ((filled - mean) / scale).astype(np.float32)
+        standardised = _in_float32((filled - mean) / scale, series.names, str(source))
         manifests = {}
         for name, start, end in zip(SPLITS, (0, *borders), borders, strict=False):
             first = max(0, start - LOOKBACK)
@@ -259,6 +260,11 @@ def _number(text: str, where: str, column: str, missing_allowed: bool) -> float:
             f"{where} {column!r} holds {_shown(text)}, which is no number: leave the column out "
             f"(--drop-columns {column!r})"
         )
+    if abs(value) > _LARGEST:
+        raise UserError(
+            f"{where} {column!r} holds {_shown(text)}, which is beyond float32 (at most {_LARGEST:.2g} in size): "
+            f"correct it, or leave the column out (--drop-columns {column!r})"
+        )
     return value
 
 
@@ -333,6 +339,19 @@ def statistics(training: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     is_constant = variance <= rounding * variance + (rounding * mean) ** 2
     is_alike = training.min(axis=0) == training.max(axis=0)
     return np.where(is_alike, training[0], mean), np.where(is_constant, 1.0, np.sqrt(variance))
+
+
+def _in_float32(standardised: np.ndarray, names: list[str], source: str) -> np.ndarray:
+    """`standardised` (rows, variables) as float32. Raises UserError if it is too large for that somewhere."""
+    wrong = np.argwhere(np.abs(standardised) > _LARGEST)
+    if len(wrong):
+        row, column = wrong[0]
+        raise UserError(
+            f"{source}: row {row + 1}, column {names[column]!r} is {standardised[row, column]:.2g} standard deviations "
+            "from the mean of the training rows, which is beyond float32: correct it, or leave the column out "
+            f"(--drop-columns {names[column]!r})"
+        )
+    return standardised.astype(np.float32)
 
 
 def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
