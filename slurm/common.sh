@@ -16,6 +16,10 @@ source "$LONGMIX_HOME/slurm/env.sh"
 command -v longmix >/dev/null ||
     fail "no longmix command on PATH: install it into $LONGMIX_HOME/.venv, or load your environment in slurm/env.sh"
 
+# What Slurm calls this job. An array has the number of one of its jobs: that number alone would mean all of them.
+job=$SLURM_JOB_ID
+[[ -z ${SLURM_ARRAY_TASK_ID:-} ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+
 # prepare_job WORKERS_PER_NODE: where the ranks meet, and how many threads each worker gets.
 prepare_job() {
     [[ $1 =~ ^[1-9][0-9]*$ ]] || fail "LONGMIX_TASKS_PER_NODE is '$1', but must be a number from 1 on"
@@ -37,8 +41,8 @@ share_of_cpus() { echo $((cpus_per_node < $1 ? 1 : cpus_per_node / $1)); }
 
 # Into the log: the job and the machine. Never the environment itself, which may hold secrets.
 record_environment() {
-    say "job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)), $(date --iso-8601=seconds)"
-    scontrol show job "$SLURM_JOB_ID"
+    say "job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)), $(date --iso-8601=seconds)"
+    scontrol show job "$job"
     longmix doctor || say "longmix doctor found something wrong (above); going on"
 }
 
@@ -77,21 +81,23 @@ requeue() {
     # Requeueing ends the job, and with it the commands below, but for those that do not listen.
     trap '' TERM
     read -r allowed starts < <(
-        scontrol --oneliner show job "$SLURM_JOB_ID" | sed -n 's/.* Requeue=\([01]\) Restarts=\([0-9]*\) .*/\1 \2/p'
+        scontrol --oneliner show job "$job" | sed -n 's/.* Requeue=\([01]\) Restarts=\([0-9]*\) .*/\1 \2/p'
     ) || return 1
     # Otherwise Slurm has done it: preemption, a dead node, `scontrol requeue`.
     if ((starts == ${SLURM_RESTART_COUNT:-0})); then
         # Fine-tuning runs have no measure of how far they have come.
-        [[ $verb == train && $allowed == 1 ]] || return 1
-        # What asked itself to stop (STOP, run.max_hours, run.stop_at_step) is to stay so.
-        [[ $code == 1 || -e $LONGMIX_ENDINGS/signalled ]] || return 1
+        [[ $verb != finetune && $allowed == 1 ]] || return 1
+        # What asked itself to stop (STOP, run.max_hours, run.stop_at_step) is to stay so, and a sweep with runs that
+        # have failed has tried all the others.
+        [[ ($code == 1 && $verb == train) || -e $LONGMIX_ENDINGS/signalled ]] || return 1
         # Neither after scancel nor after the time limit.
-        [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) == RUNNING ]] || return 1
-        longmix requeue --job "$SLURM_JOB_ID" --code "$code" "$@" || return 1
-        scontrol requeue "$SLURM_JOB_ID" || return 1
+        [[ $(squeue --noheader --jobs="$job" --format=%T) == RUNNING ]] || return 1
+        [[ $verb == train ]] || set -- --sweep "$@"
+        longmix requeue --job "$job" --code "$code" "$@" || return 1
+        scontrol requeue "$job" || return 1
     fi
     # Slurm lets it wait for two minutes, but for a start time that lies ahead when the nodes have been cleaned up.
-    scontrol update JobId="$SLURM_JOB_ID" StartTime=now+30 || true
+    scontrol update JobId="$job" StartTime=now+30 || true
 }
 
 # find_ending SRUN_CODE: the exit code of the run into $code; the first failure decides it.

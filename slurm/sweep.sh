@@ -7,13 +7,16 @@
 # A job of the array runs its share of the runs, one at a time on each of its GPUs (CPUs: --parallel). Without --array
 # one job runs them all. Submit from the repository, or set LONGMIX_HOME to it. Paths are relative to the folder you
 # submit from.
-# Exit code 75: interrupted, by its time limit, say; 1 or 2: some runs have failed. Submit the same command again, with
-# any number of jobs, once these have ended: what is finished is not done twice.
+# A job saves ahead of its time limit and puts itself into the queue again, as it does when Slurm takes its node away;
+# not when five starts have brought none of its runs a new checkpoint. With sbatch --no-requeue it ends instead.
+# Exit code 75: interrupted; 1 or 2: some runs have failed. Submit the same command again, with any number of jobs, once
+# these have ended: what is finished is not done twice.
 
 #SBATCH --job-name=longmix-sweep
 #SBATCH --nodes=1
 #SBATCH --output=%x-%A_%a.log
 #SBATCH --open-mode=append
+#SBATCH --requeue
 #SBATCH --signal=USR1@120
 
 export LONGMIX_HOME=${LONGMIX_HOME:-${SLURM_SUBMIT_DIR:-$PWD}}

@@ -152,6 +152,11 @@ def _add_sweep(verbs) -> None:
         metavar="CONFIG | KEY=VALUE",
         help="run files, each an experiment of its own with its own run.dir, and changes for all of them",
     )
+    _add_sweep_options(parser)
+    parser.set_defaults(run=_sweep)
+
+
+def _add_sweep_options(parser) -> None:
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N - 1 for each run file (5)")
     parser.add_argument(
         "--parallel", type=int, metavar="N", help="runs side by side (one for each GPU; 1 without); each sees one GPU"
@@ -159,7 +164,6 @@ def _add_sweep(verbs) -> None:
     parser.add_argument(
         "--share", metavar="I/N", help="only the I-th of N shares of the runs, from 0 (slurm/sweep.sh uses it)"
     )
-    parser.set_defaults(run=_sweep)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -339,7 +343,7 @@ def _export(arguments: argparse.Namespace) -> int:
 def _add_requeue(verbs) -> None:
     parser = verbs.add_parser(
         "requeue",
-        help="whether a job that has ended is worth starting again (for slurm/pretrain.sh)",
+        help="whether a job that has ended is worth starting again (for the scripts in slurm/)",
         description="Note in the run folder that a start of a job has ended. Exit code 0: start it again; 1: it would "
         "end like this again, for it failed twice at one step, or ended five times without a new checkpoint.",
     )
@@ -352,6 +356,10 @@ def _add_requeue(verbs) -> None:
         choices=(launch.OURS, launch.INTERRUPTED),
         help="the exit code that it ended with",
     )
+    parser.add_argument(
+        "--sweep", action="store_true", help="the job was a longmix sweep with these arguments, not a longmix train"
+    )
+    _add_sweep_options(parser.add_argument_group("as longmix sweep was given them"))
     parser.set_defaults(run=_requeue)
 
 
@@ -359,8 +367,14 @@ def _requeue(arguments: argparse.Namespace) -> int:
     from . import configuration as configurations
     from .requeue import reason_against
 
-    run = configurations.load(*_split(arguments.settings), model_later=True).run.dir
-    reason = reason_against(run, arguments.job, arguments.code)
+    if arguments.sweep:
+        from .sweep import jobs_of
+
+        runs = [job.folder for job in jobs_of(arguments)]
+    else:
+        runs = [configurations.load(*_split(arguments.settings), model_later=True).run.dir]
+    # A share without runs ends at once.
+    reason = reason_against(runs, arguments.job, arguments.code) if runs else None
     if reason is None:
         return 0
     print(f"longmix: not started again: {reason}", flush=True)

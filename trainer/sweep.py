@@ -166,8 +166,8 @@ def _say(text: str) -> None:
     print(f"longmix sweep: {text}", file=sys.stderr, flush=True)
 
 
-def run_command(arguments: argparse.Namespace) -> int:
-    """The command; see `run`."""
+def jobs_of(arguments: argparse.Namespace) -> list[Job]:
+    """The runs that the command line names, or its share of them, which may be empty. Raises UserError; see `plan`."""
     for name in ("seeds", "parallel"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
@@ -177,9 +177,13 @@ def run_command(arguments: argparse.Namespace) -> int:
     if not configs:
         raise UserError("name at least one run file before the changes; each is run with every seed")
     jobs = plan(configs, changes, arguments.seeds)
-    if arguments.share is not None:
-        jobs = share_of(jobs, arguments.share)
-        if not jobs:
-            _say(f"share {arguments.share} has no runs: there are fewer than shares")
-            return FINISHED
+    return jobs if arguments.share is None else share_of(jobs, arguments.share)
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """The command; see `run`."""
+    jobs = jobs_of(arguments)
+    if not jobs:
+        _say(f"share {arguments.share} has no runs: there are fewer than shares")
+        return FINISHED
     return run(jobs, arguments.parallel, arguments.seeds)

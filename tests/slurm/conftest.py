@@ -56,9 +56,10 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=30 State=UP
 
 @dataclass
 class Job:
-    """A submitted job; its log is `log`. It may have been requeued `restarts` times: once more is a mistake."""
+    """A submitted job, or one of an array (ARRAY_TASK); its log is `log`. It may have been requeued `restarts` times:
+    once more is a mistake."""
 
-    number: int
+    number: int | str
     log: Path
     environment: dict[str, str]
     restarts: int = 0

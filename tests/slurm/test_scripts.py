@@ -1,5 +1,6 @@
 """The job scripts: sound shell, and what they do with ranks, signals and exit codes (a stub stands for longmix)."""
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -169,18 +170,31 @@ def test_what_fails_twice_at_the_same_step_is_not(stub, tmp_path):
 
 @pytest.mark.slow
 def test_the_jobs_of_an_array_share_a_sweep(stub, slurm, tmp_path):
-    """Each run of the sweep is in one share, whatever the range of the array."""
+    """Each run of the sweep is in one share, whatever the range of the array. A job that is interrupted is started
+    again, and no other: the last one, whose number is the array's, too."""
     told = tmp_path / "told"
-    job = stub(
-        f'echo "$*, rank ${{RANK:-none}}" >> "{told}"; [[ $* != *2/3* ]] || exit 75\n',
+    array = stub(
+        f'echo "$*, rank ${{RANK:-none}}" >> "{told}"\n'
+        f'case "$* ${{SLURM_RESTART_COUNT:-0}}" in *0/3*) exit 1;; *1/3*) exit 75;; *" 0") {SAVES.strip()};; esac\n',
         *("a.yaml", "b.yaml", "--seeds", "2", "x=1"),
         script="sweep.sh",
-        options=("--array=4-8:2",),
+        options=("--array=4-8:2", "--output=%a.log"),
+        REQUEUE="true",
     )
-    deadline = time.monotonic() + 60
-    while not told.exists() or len(told.read_text().splitlines()) < 3:
-        assert time.monotonic() < deadline, job.text()
-        time.sleep(0.1)
+    failed, stopped, interrupted = (
+        dataclasses.replace(array, number=f"{array.number}_{task}", log=tmp_path / f"{task}.log") for task in (4, 6, 8)
+    )
+    interrupted.wait_for("ready")
+    assert failed.wait() == ("FAILED", 1) and stopped.wait() == ("FAILED", 75)
+    assert interrupted.fields()["JobId"] == str(array.number)
+    interrupted.signal("USR1")
+    assert 0 < interrupted.start_again() < 60
+    arguments = "a.yaml b.yaml --seeds 2 x=1 --share"
+    assert f"stub requeue --job {interrupted.number} --code 75 --sweep {arguments} 2/3" in interrupted.text()
+    assert interrupted.wait() == ("COMPLETED", 0), interrupted.text()
+    assert f"job {interrupted.number}, start 2," in interrupted.text()
     assert sorted(told.read_text().splitlines()) == [
-        f"sweep a.yaml b.yaml --seeds 2 x=1 --share {share}/3, rank none" for share in range(3)
+        f"sweep {arguments} {share}/3, rank none" for share in (0, 1, 2, 2)
     ]
+    assert (failed.fields()["Restarts"], stopped.fields()["Restarts"]) == ("0", "0")
+    assert "stub requeue" not in failed.text() + stopped.text()
