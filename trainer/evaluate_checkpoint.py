@@ -37,9 +37,15 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     """
     config = load_config(checkpoint)
     dataset = ShardedDataset(data)
+    section = read_objective(checkpoint) or _objective_of_head(config)
+    is_series = dataset.manifest.series is not None
+    if is_series != (section.name == FORECASTING):
+        holds = "holds a time series, but" if is_series else "holds no time series, but"
+        raise UserError(
+            f"{data} {holds} {checkpoint} was trained for {section.name}: name data of the kind it was trained on"
+        )
     folder = tokenizer_folder(data, dataset.manifest)
     _check_vocabulary(checkpoint, config, data, dataset, folder)
-    section = read_objective(checkpoint) or _objective_of_head(config)
     if section.name not in LANGUAGE_MODELS and (dataset.manifest.num_labels or 0) > config.num_labels:
         raise UserError(
             f"{data} has {dataset.manifest.num_labels} labels, {checkpoint} only {config.num_labels}: "

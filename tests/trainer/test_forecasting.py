@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.shards import ShardWriter, write_dataset
+from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, ShardWriter, write_dataset
 from longmix.trainer import configuration as configurations
 from longmix.trainer import forecasting
 from longmix.trainer.cli import main
@@ -190,6 +190,12 @@ def test_figures_and_naive_forecasts_stand_side_by_side(train, series, tmp_path,
     printed = dict(line.split() for line in capsys.readouterr().out.splitlines()[-8:])
     for name in ("mse", "mae", "last_value_mae", "seasonal_mse"):
         assert float(printed[name]) == pytest.approx(tested[name], abs=1e-4), name
+    classes = {"split": "test", "split_rule": "made", "vocab_size": 9, "sequence_length": 2, "num_labels": 4}
+    columns = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
+    write_dataset(tmp_path / "classes", [{"input_ids": [3, 4], "labels": 2}], columns, **classes)
+    assert main(["evaluate", str(tmp_path / "run" / "model"), "--data", str(tmp_path / "classes")]) == 2
+    assert "classes holds no time series, but " in (told := capsys.readouterr().err)
+    assert "was trained for forecasting: name data of the kind" in told
 
 
 def test_what_does_not_belong_together_is_refused(train, series, data, tmp_path):
