@@ -37,9 +37,10 @@ Hugging Face hub, which is streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:CO
 the data set has several). Data sets that need a script of their own are refused.
 
 Official splits: with --validation, validation/ is the text given there, whole, and all of --source is training text;
---test makes test/ in the same way. A document of --source that also stands there is left out, and counted: one with the
-same text (letters and digits compared, in one case) or, where text is cut at ' = Title = ' headings, the same title.
-Not noticed are changed text without the same title, and a part of a document.
+--test makes test/ in the same way. A folder that holds them side by side (wiki.train.tokens, wiki.test.tokens) is
+refused as a source: they would be pooled. A document of --source that also stands there is left out, and counted: one
+with the same text (letters and digits compared, in one case) or, where text is cut at ' = Title = ' headings, the same
+title. Not noticed are changed text without the same title, and a part of a document.
 
 An interrupted run goes on after its last finished block when the same command is given again. The output is the same,
 to the byte, whatever the number of workers.

@@ -19,16 +19,11 @@ from longmix.data_prep.labelled_files import Example, Layout, visible
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.packing import ONE_PER_ROW
 from longmix.data_prep.shards import SCALAR_INT64
+from longmix.data_prep.split_names import SPLIT_NAMES
 from longmix.data_prep.task_folder import SPLITS, TEST, TRAIN, VALIDATION, Split, write_task
 
 LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 MOST_CLASSES = 1000
-# What published data sets call their splits.
-_ALIASES = {
-    TRAIN: ("train",),
-    VALIDATION: ("validation", "valid", "val", "dev", "eval"),
-    TEST: ("test",),
-}
 _PART_NUMBER = re.compile(r"-\d+-of-\d+$")
 _RANGE = 1 << 64
 
@@ -239,7 +234,7 @@ class LabelledCorpus:
 def _find_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
     """The splits in a folder: folders or files whose names, or last parts of them, say so; none without `train`."""
     found: dict[str, tuple[Path, ...]] = {}
-    for split, aliases in _ALIASES.items():
+    for split, aliases in SPLIT_NAMES.items():
         items = [item for item in visible(folder) if _split_name(item) in aliases]
         if len({(_PART_NUMBER.sub("", item.stem), item.suffix) for item in items}) > 1:
             raise UserError(

@@ -5,6 +5,7 @@ Every part of a source yields units: the lines of a text file, the records of th
 
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
+from longmix.data_prep.split_names import TRAIN, find_splits
 
 HUB_PREFIX = "hub:"
 HUB_FORM = "hub:NAME[:SPLIT[:COLUMN]]"
 _PARQUET_BATCH = 256
+_SHOWN_FILES = 4
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,8 @@ def find_sources(
 ) -> list[Source]:
     """The sources behind the values of `option`: files, folders (all files below, sorted), hub data sets.
 
-    Raises `UserError` if one is missing or holds no file, if two overlap, or if `output` lies in one of them.
+    Raises `UserError` if one is missing, holds no file, or holds the splits of a data set, if two overlap, or if
+    `output` lies in one of them.
     """
     if not names:
         raise UserError(f"no {option} given: name a text file, a folder, a .jsonl or .parquet file, or {HUB_FORM}")
@@ -204,7 +208,29 @@ def _find_source(name: str, column: str, option: str) -> Source:
     if not files:
         raise UserError(f"{option} {name} is a folder without files")
     files.sort(key=lambda item: item.relative_to(path).as_posix())
+    _refuse_splits(path, files, option)
     return Source(name, tuple(_file_part(item, column) for item in files), option)
+
+
+def _refuse_splits(folder: Path, files: list[Path], option: str) -> None:
+    """Raise `UserError` if a folder holds the splits of a data set: pooled, the test split would be trained on."""
+    splits = find_splits(folder, files)
+    if not splits:
+        return
+    wanted = {TRAIN: option}
+    if option == "--source":
+        wanted |= {split: f"--{split}" for split in splits if split != TRAIN}
+    elif option.removeprefix("--") in splits:
+        wanted = {option.removeprefix("--"): option}
+    parts = []
+    for split, name in wanted.items():
+        parts += [f"{name} {shlex.quote(str(path))}" for path in splits[split][:_SHOWN_FILES]]
+        if len(splits[split]) > _SHOWN_FILES:
+            parts.append(f"(and {len(splits[split]) - _SHOWN_FILES} more)")
+    names = ", ".join(paths[0].name for paths in splits.values())
+    raise UserError(
+        f"{option} {folder} holds the splits of a data set ({names}), which would be pooled: use {' '.join(parts)}"
+    )
 
 
 def _file_part(path: Path, column: str) -> Part:

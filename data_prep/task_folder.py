@@ -18,9 +18,9 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.shards import SCALAR_INT64, write_dataset
+from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
 from longmix.data_prep.state import locked
 
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SPLITS = (TRAIN, VALIDATION, TEST)
 _WRITTEN = (TEST, VALIDATION, TRAIN)
 # Where a label stands in a chain of reasoning, from 0: the accuracy of each place is told apart.

@@ -34,7 +34,7 @@ def take_text(name: str, limit: int, folder: Path) -> Text:
     if done.is_file():
         values = json.loads(done.read_text(encoding="utf-8"))
         return Text([folder / file for file in values["files"]], values["bytes"], values["note"])
-    source = find_sources([name])[0]
+    source = find_sources([name], option="--text")[0]
     is_remote = any(isinstance(part, HubDataset) for part in source.parts)
     size = 0 if is_remote else sum(part.path.stat().st_size for part in source.parts)
     if not is_remote and size <= limit:
