@@ -32,13 +32,13 @@ def devices() -> list[str]:
 def run_side_by_side(
     jobs: Sequence[Job],
     workers: int,
-    start: Callable[[Job, int], subprocess.Popen],
+    start: Callable[[Job, int], subprocess.Popen | None],
     ended: Callable[[Job, int, bool], bool],
 ) -> bool:
     """Run `jobs`, at most `workers` at a time. False if a signal, or `ended`, has stopped them; a signal is passed on.
 
     Args:
-        start: (job, worker) -> its process; a worker has one job at a time.
+        start: (job, worker) -> its process, None to pass the job over; a worker has one job at a time.
         ended: (job, exit code, whether the runs are being stopped) -> whether to go on. If not, no job is started any
             more, and those that run get SIGTERM, on which they save themselves.
     """
@@ -49,8 +49,10 @@ def run_side_by_side(
             stopping = bool(received) or not goes_on
             free = [worker for worker in range(workers) if worker not in running]
             while waiting and free and not stopping:
-                worker, job = free.pop(0), waiting.pop(0)
-                running[worker] = job, start(job, worker)
+                job = waiting.pop(0)
+                process = start(job, free[0])
+                if process is not None:
+                    running[free.pop(0)] = job, process
             if stopping and not sent:
                 sent = True
                 for _, process in running.values():

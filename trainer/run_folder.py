@@ -141,6 +141,19 @@ class RunLock:
         self._file.close()
 
 
+def is_in_work(run: Path) -> bool:
+    """Whether another process trains in the run folder now (see RunLock). Changes nothing."""
+    try:
+        with open(run / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        # Never begun, or a file system without locks.
+        return False
+    return False
+
+
 def write_configuration(run: Path, now: RunConfiguration, facts: dict[str, Any] | None = None) -> None:
     """Write config.yaml. `facts`: what else is to be known of the run later: device, parameters, data."""
     try:

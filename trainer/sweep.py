@@ -1,8 +1,9 @@
 """Many runs by one command: each run file with each seed, one process for each device.
 
 A run is `run.dir/seed-N`, and what it says goes to `run.dir/seed-N.log`. What is finished is not run again, and what
-was interrupted goes on. A run that fails leaves `failure.json` in its folder until it is started again, and does not
-stop the others. `run.dir/sweep.json` holds how many seeds there are to be.
+was interrupted goes on; what another process has in work is left to it. A run that fails leaves `failure.json` in its
+folder until it is started again, and does not stop the others. `run.dir/sweep.json` holds how many seeds there are to
+be.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import copy
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,7 +27,7 @@ from . import pool
 from .exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
 from .launch import PARENT
 from .report.runs import FAILURE, PLAN, read_run
-from .run_folder import refuse_changes, refuse_unusable
+from .run_folder import is_in_work, refuse_changes, refuse_unusable
 
 # The sweep gives these to each run.
 OWN_KEYS = ("run.dir", "run.seed")
@@ -33,12 +35,13 @@ OWN_KEYS = ("run.dir", "run.seed")
 
 @dataclass(frozen=True)
 class Job:
-    """One run: `longmix train CONFIG CHANGES... run.dir=FOLDER run.seed=SEED`."""
+    """One run: `longmix train CONFIG CHANGES... run.dir=FOLDER run.seed=SEED`, which ends at `last_step`."""
 
     config: str
     changes: tuple[str, ...]
     seed: int
     folder: Path
+    last_step: int
 
     @property
     def arguments(self) -> list[str]:
@@ -72,7 +75,7 @@ def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
             run.run.dir, run.run.seed = str(folder), seed
             refuse_unusable(folder)
             refuse_changes(folder, run)
-            jobs.append(Job(config, tuple(changes), seed, folder))
+            jobs.append(Job(config, tuple(changes), seed, folder, checked.optim.max_steps))
     return sorted(jobs, key=lambda job: job.seed)
 
 
@@ -84,8 +87,11 @@ def share_of(jobs: list[Job], share: str) -> list[Job]:
     return jobs[int(match[1]) :: int(match[2])]
 
 
-def run(jobs: list[Job], parallel: int | None, seeds: int) -> int:
-    """Run what is not finished. The exit code: 75 if anything was interrupted, else 1 or 2 if anything has failed."""
+def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = None) -> int:
+    """Run what is not finished, nor in work elsewhere. `share`: which part of the runs `jobs` are, of all if None.
+
+    The exit code: 75 if anything was interrupted or is in work elsewhere, else 1 or 2 if anything has failed.
+    """
     waiting = [job for job in jobs if not _is_finished(job)]
     if len(waiting) < len(jobs):
         _say(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are finished")
@@ -95,9 +101,18 @@ def run(jobs: list[Job], parallel: int | None, seeds: int) -> int:
     workers = min(parallel or max(1, len(gpus)), max(1, len(waiting)))
     starts = dict.fromkeys(waiting, 0)
     codes: list[int] = []
+    elsewhere: list[Job] = []
 
-    def start(job: Job, worker: int) -> subprocess.Popen:
-        _say(f"{job.folder} begins ({len(codes) + 1} of {len(waiting)}); it tells {pool.log_path(job.folder)} the rest")
+    def leave(job: Job) -> None:
+        elsewhere.append(job)
+        _say(f"{job.folder} is in work elsewhere: another process trains in it")
+
+    def start(job: Job, worker: int) -> subprocess.Popen | None:
+        if is_in_work(job.folder):
+            leave(job)
+            return None
+        number = len(codes) + len(elsewhere) + 1
+        _say(f"{job.folder} begins ({number} of {len(waiting)}); it tells {pool.log_path(job.folder)} the rest")
         (job.folder / FAILURE).unlink(missing_ok=True)
         log = pool.log_path(job.folder)
         starts[job] = log.stat().st_size if log.exists() else 0
@@ -116,6 +131,10 @@ def run(jobs: list[Job], parallel: int | None, seeds: int) -> int:
         if stopping and code < 0:
             # It had not begun to listen, and has lost nothing.
             code = INTERRUPTED
+        if code == USER_MISTAKE and is_in_work(job.folder):
+            # Begun at the same moment, and refused: the log has lines of both.
+            leave(job)
+            return True
         codes.append(code)
         last = printable(pool.last_line(pool.log_path(job.folder), starts[job]) or "")
         if code == FINISHED:
@@ -129,29 +148,35 @@ def run(jobs: list[Job], parallel: int | None, seeds: int) -> int:
         return True
 
     is_complete = pool.run_side_by_side(waiting, workers, start, ended)
-    return _tell(jobs, codes, is_complete)
+    return _tell(jobs, codes, [job for job in elsewhere if not _is_finished(job)], is_complete, share)
 
 
-def _tell(jobs: list[Job], codes: list[int], is_complete: bool) -> int:
+def _tell(jobs: list[Job], codes: list[int], elsewhere: list[Job], is_complete: bool, share: str | None) -> int:
     counts = Counter("finished" if code == 0 else "interrupted" if code == INTERRUPTED else "failed" for code in codes)
     failed = [code for code in codes if code not in (FINISHED, INTERRUPTED)]
     if not is_complete or counts["interrupted"]:
         done = sum(map(_is_finished, jobs))
         _say(f"interrupted with {done} of {len(jobs)} runs finished; the same command goes on from here")
         return INTERRUPTED
+    if elsewhere:
+        has_failed = f", {len(failed)} have failed" if failed else ""
+        _say(f"{len(elsewhere)} of {len(jobs)} runs are in work elsewhere{has_failed}; the same command goes on")
+        return INTERRUPTED
     if failed:
         _say(f"{len(failed)} of {len(jobs)} runs have failed; the same command runs them again, and no others")
         return USER_MISTAKE if set(failed) == {USER_MISTAKE} else OURS
-    _say(f"all {len(jobs)} runs are finished: longmix report {' '.join(_places(jobs))} --output DIR")
+    if share is not None:
+        _say(f"all {len(jobs)} runs of share {share} are finished")
+    else:
+        places = dict.fromkeys(str(job.folder.parent) for job in jobs)
+        _say(f"all {len(jobs)} runs are finished: {shlex.join(['longmix', 'report', *places])} --output DIR")
     return FINISHED
 
 
-def _places(jobs: list[Job]) -> list[str]:
-    return list(dict.fromkeys(str(job.folder.parent) for job in jobs))
-
-
 def _is_finished(job: Job) -> bool:
-    return job.folder.exists() and (read := read_run(job.folder)) is not None and read.problem is None
+    """Whether there is nothing left to do; a command that asks for another number of steps has the run go on."""
+    read = read_run(job.folder) if job.folder.exists() else None
+    return read is not None and read.problem is None and read.value("optim.max_steps") == job.last_step
 
 
 def _write(path: Path, value: dict) -> None:
@@ -186,4 +211,4 @@ def run_command(arguments: argparse.Namespace) -> int:
     if not jobs:
         _say(f"share {arguments.share} has no runs: there are fewer than shares")
         return FINISHED
-    return run(jobs, arguments.parallel, arguments.seeds)
+    return run(jobs, arguments.parallel, arguments.seeds, arguments.share)

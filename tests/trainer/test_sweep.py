@@ -2,7 +2,9 @@
 
 import json
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +14,7 @@ import yaml
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer import cli, pool, sweep
+from longmix.trainer.run_folder import RunLock
 
 # Stands for `longmix train`: behaves as the file `act` beside the run folder's parent says, by its seed.
 STUB = """
@@ -23,6 +26,9 @@ with open(folder.parent.parent / "told", "a") as told:
     told.write(f"{folder.parent.name} {seed} gpu={os.environ['CUDA_VISIBLE_DEVICES']}\\n")
 acts = json.loads((folder.parent.parent / "acts.json").read_text())
 act = acts.get(f"{folder.parent.name} {seed}", "finish")
+if act == "refused":
+    print("longmix: error: another process trains in it now")
+    sys.exit(2)
 if act == "wait":
     signal.signal(signal.SIGTERM, lambda *_: (print("stopped at step 3"), sys.stdout.flush(), os._exit(75)))
     print("ready", flush=True)
@@ -30,9 +36,10 @@ if act == "wait":
 if act != "finish":
     print("longmix: error: it went wrong", flush=True)
     os.kill(os.getpid(), signal.SIGKILL) if act == "die" else sys.exit(act)
-config = {"run": {"dir": str(folder), "seed": int(seed)}, "model": {}, "data": {}, "optim": {"max_steps": 4}}
+last = int(values.get("optim.max_steps", 6))
+config = {"run": {"dir": str(folder), "seed": int(seed)}, "model": {}, "data": {}, "optim": {"max_steps": last}}
 (folder / "config.yaml").write_text(json.dumps(config))
-(folder / "metrics.jsonl").write_text('{"kind": "train", "step": 4}\\n')
+(folder / "metrics.jsonl").write_text(json.dumps({"kind": "train", "step": last}))
 (folder / "model").mkdir(exist_ok=True)
 (folder / "model" / "config.json").write_text("{}")
 """
@@ -55,14 +62,18 @@ def stubbed(tmp_path, monkeypatch):
     stub, told = tmp_path / "stub.py", tmp_path / "told"
     stub.write_text(STUB)
     monkeypatch.setattr(
-        sweep.Job, "arguments", property(lambda job: [f"run.dir={json.dumps(str(job.folder))}", f"run.seed={job.seed}"])
+        sweep.Job,
+        "arguments",
+        property(lambda job: [*job.changes, f"run.dir={json.dumps(str(job.folder))}", f"run.seed={job.seed}"]),
     )
     # The finished runs of the stub have no configuration that could be compared.
     monkeypatch.setattr(sweep, "refuse_changes", lambda folder, run: None)
-    popen = sweep.subprocess.Popen
-    monkeypatch.setattr(
-        sweep.subprocess, "Popen", lambda command, **more: popen([sys.executable, str(stub), *command[3:]], **more)
-    )
+
+    class Stub(subprocess.Popen):
+        def __init__(self, command, **more):
+            super().__init__([sys.executable, str(stub), *command[3:]], **more)
+
+    monkeypatch.setattr(sweep.subprocess, "Popen", Stub)
     monkeypatch.setattr(pool, "POLL_SECONDS", 0.01)
 
     def act(acts):
@@ -111,6 +122,45 @@ def test_a_failed_run_stops_no_other_and_is_the_only_one_to_run_again(configs, s
     assert stubbed.tell() == ["a 0 gpu=", "b 1 gpu="]
     assert not (tmp_path / "a" / "seed-0" / "failure.json").exists()
     assert (tmp_path / "b" / "seed-1.log").read_text().count("it went wrong") == 2
+
+
+def test_a_run_that_another_process_has_in_work_is_left_to_it(configs, stubbed, capsys, tmp_path):
+    """Be it found before its start, or by the run itself, which was begun at the same moment; neither is a failure."""
+    with RunLock(tmp_path / "a" / "seed-0"), RunLock(tmp_path / "b" / "seed-0"):
+        assert run(*configs, "--seeds", 2) == 75
+        assert stubbed.tell() == ["a 1 gpu=", "b 1 gpu="]
+        told = capsys.readouterr().err
+        assert f"{tmp_path / 'a' / 'seed-0'} is in work elsewhere" in told and "failed" not in told
+        assert "2 of 4 runs are in work elsewhere; the same command goes on" in told
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sweep, "is_in_work", lambda folder, answers=[False, True, True]: answers.pop(0))
+            stubbed({"a 0": "refused"})
+            assert run(*configs, "--seeds", 1) == 75
+        assert stubbed.tell() == ["a 0 gpu="] and not list(tmp_path.rglob("failure.json"))
+        # What fails beside them is told, too.
+        stubbed({"a 2": 1})
+        assert run(configs[0], "--seeds", 3) == 75
+        assert "1 of 3 runs are in work elsewhere, 1 have failed" in capsys.readouterr().err
+    stubbed({})
+    assert run(*configs, "--seeds", 2) == 0
+
+
+def test_a_run_that_is_to_go_further_is_not_finished(configs, stubbed):
+    assert run(*configs, "--seeds", 1) == 0 and len(stubbed.tell()) == 2
+    further = ("optim.max_steps=8", "run.allow_changes=[optim.max_steps]")
+    assert run(*configs, "--seeds", 1, *further) == 0
+    assert stubbed.tell() == ["a 0 gpu=", "b 0 gpu="]
+    assert run(*configs, "--seeds", 1, *further) == 0 and not stubbed.tell()
+
+
+def test_the_command_of_the_report_can_be_pasted_and_a_share_is_not_all(run_values, stubbed, capsys, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(run_values(tmp_path / "it's $HOME; a")))
+    assert run(path, "--seeds", 2, "--share", "0/2") == 0
+    assert "all 1 runs of share 0/2 are finished\n" in capsys.readouterr().err
+    assert run(path, "--seeds", 2) == 0
+    command = capsys.readouterr().err.splitlines()[-1].split("are finished: ")[1]
+    assert shlex.split(command) == ["longmix", "report", str(tmp_path / "it's $HOME; a"), "--output", "DIR"]
 
 
 def test_a_signal_is_passed_on_and_the_same_command_goes_on(configs, stubbed, capsys, tmp_path):
