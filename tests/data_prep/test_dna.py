@@ -1,32 +1,16 @@
 """longmix prepare dna: bases in, bases out, from FASTA and from tables."""
 
-import argparse
 import gzip
 import random
 
-import pyarrow.parquet as pq
 import pytest
 
 from longmix.data_prep import dna
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.dna import read_fasta
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
 LETTERS = {2: "A", 3: "C", 4: "G", 5: "T", 6: "N"}
-
-
-def run(*arguments):
-    """The command line in-process: the exit code."""
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["prepare", *map(str, arguments)])
-    return parsed.run(parsed)
-
-
-def rows_of(folder, split):
-    manifest = Manifest.load(folder / split)
-    return [row for shard in manifest.shards for row in pq.read_table(folder / split / shard["file"]).to_pylist()]
 
 
 def sequences(count, seed, shortest=5, longest=60):
@@ -41,19 +25,24 @@ def fasta(records, width=10):
     return "\n".join(lines) + "\n"
 
 
-def found_in(folder):
-    """{class: its sequences, sorted}, of all splits."""
-    found = {}
-    for split in ("train", "validation", "test"):
-        manifest = Manifest.load(folder / split)
-        assert (manifest.vocab_size, manifest.special_token_ids) == (7, [0, 1])
-        for row in rows_of(folder, split):
-            text = "".join(LETTERS[token] for token in row["input_ids"])
-            found.setdefault(manifest.label_names[row["labels"]], []).append(text)
-    return {name: sorted(texts) for name, texts in found.items()}
+@pytest.fixture
+def found_in(rows_of):
+    """found_in(folder) -> {class: its sequences, sorted}, of all splits."""
+
+    def read(folder):
+        found = {}
+        for split in ("train", "validation", "test"):
+            manifest = Manifest.load(folder / split)
+            assert (manifest.vocab_size, manifest.special_token_ids) == (7, [0, 1])
+            for row in rows_of(folder / split):
+                text = "".join(LETTERS[token] for token in row["input_ids"])
+                found.setdefault(manifest.label_names[row["labels"]], []).append(text)
+        return {name: sorted(texts) for name, texts in found.items()}
+
+    return read
 
 
-def test_a_fasta_file_for_each_class(tmp_path, capsys):
+def test_a_fasta_file_for_each_class(tmp_path, capsys, run_prepare, rows_of, found_in):
     records = {"Bos": sequences(30, 1), "Mus": sequences(60, 2)}
     folder = tmp_path / "in"
     (folder / "Mus").mkdir(parents=True)
@@ -61,7 +50,7 @@ def test_a_fasta_file_for_each_class(tmp_path, capsys):
     (folder / "Mus" / "musculus.fasta").write_text(fasta(records["Mus"][:40]).lower().replace("t", "u"))
     (folder / "Mus" / "spretus.fna").write_text(fasta(records["Mus"][40:], width=1000).replace("\n", "\r\n"))
     (folder / "README.txt").write_text("not a class")
-    run("dna", "--source", folder, "--length", 50, "--output", tmp_path / "out")
+    run_prepare("dna", "--source", folder, "--length", 50, "--output", tmp_path / "out")
     assert found_in(tmp_path / "out") == {
         name: sorted(record[:50] for record in texts) for name, texts in records.items()
     }
@@ -72,21 +61,21 @@ def test_a_fasta_file_for_each_class(tmp_path, capsys):
     assert f"2 classes (Bos: {counts[2][0]}, Mus: {counts[2][1]})" in capsys.readouterr().out.splitlines()[2]
     (tmp_path / "Mus.fa").write_text(fasta(records["Mus"]))
     single = ["--source", folder / "Bos.fa.gz", "--source", tmp_path / "Mus.fa"]
-    run("dna", *single, "--length", 50, "--output", tmp_path / "single")
+    run_prepare("dna", *single, "--length", 50, "--output", tmp_path / "single")
     for split in ("train", "validation", "test"):
-        assert sorted(map(str, rows_of(tmp_path / "single", split))) == sorted(
-            map(str, rows_of(tmp_path / "out", split))
+        assert sorted(map(str, rows_of(tmp_path / "single" / split))) == sorted(
+            map(str, rows_of(tmp_path / "out" / split))
         )
 
 
-def test_a_table_divides_as_fasta_does(tmp_path):
+def test_a_table_divides_as_fasta_does(tmp_path, run_prepare, rows_of):
     records = {"a": sequences(40, 3), "b": sequences(40, 4)}
     rows = [f"{'x' if name == 'a' else 'y'}\t{text.lower()}" for name, texts in records.items() for text in texts]
     (tmp_path / "a.tsv").write_text("label\tsequence\n" + "\n".join(rows))
     for name, texts in records.items():
         (tmp_path / f"{name}.fa").write_text(fasta(texts))
-    run("dna", "--source", tmp_path / "a.tsv", "--length", 9, "--output", tmp_path / "table")
-    run(
+    run_prepare("dna", "--source", tmp_path / "a.tsv", "--length", 9, "--output", tmp_path / "table")
+    run_prepare(
         "dna",
         "--source",
         tmp_path / "a.fa",
@@ -98,14 +87,16 @@ def test_a_table_divides_as_fasta_does(tmp_path):
         tmp_path / "fasta",
     )
     for split in ("train", "validation", "test"):
-        assert rows_of(tmp_path / "table", split) == rows_of(tmp_path / "fasta", split)
+        assert rows_of(tmp_path / "table" / split) == rows_of(tmp_path / "fasta" / split)
 
 
-def test_short_sequences_are_left_out_before_others_are_cut(tmp_path):
+def test_short_sequences_are_left_out_before_others_are_cut(tmp_path, run_prepare, found_in):
     texts = {"a": ["A" * n for n in range(1, 40)], "b": ["C" * n for n in range(1, 40)]}
     for name, records in texts.items():
         (tmp_path / f"{name}.fa").write_text(fasta(records))
-    run("dna", "--source", tmp_path, "--length", 100, "--shortest", 20, "--output", tmp_path.with_name("dna-out"))
+    run_prepare(
+        "dna", "--source", tmp_path, "--length", 100, "--shortest", 20, "--output", tmp_path.with_name("dna-out")
+    )
     assert found_in(tmp_path.with_name("dna-out")) == {name: sorted(records[19:]) for name, records in texts.items()}
     rule = Manifest.load(tmp_path.with_name("dna-out") / "train").split_rule
     assert rule.endswith("38 examples of these files with a text below 20 characters left out")
@@ -147,11 +138,11 @@ def test_what_is_no_fasta_is_told(tmp_path, content, message):
         list(read_fasta(tmp_path / "a.fa", 10))
 
 
-def test_damaged_gzip_is_told(tmp_path):
+def test_damaged_gzip_is_told(tmp_path, run_prepare):
     packed = gzip.compress(fasta(sequences(50, 5)).encode())
     for content in (packed[:-20], packed[:40] + bytes(20) + packed[60:], b">a\nACGT\n"):
         (tmp_path / "a.fa.gz").write_bytes(content)
         with pytest.raises(UserError, match=r"a\.fa\.gz is damaged, or not compressed with gzip"):
             list(read_fasta(tmp_path / "a.fa.gz", 10))
     with pytest.raises(UserError, match="--shortest is 0"):
-        run("dna", "--source", tmp_path, "--shortest", 0, "--output", tmp_path / "out")
+        run_prepare("dna", "--source", tmp_path, "--shortest", 0, "--output", tmp_path / "out")

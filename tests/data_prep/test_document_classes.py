@@ -1,13 +1,11 @@
 """longmix prepare documents: characters in, characters out, and a vocabulary of the training documents alone."""
 
-import argparse
 import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
@@ -16,28 +14,20 @@ _DRAW = random.Random(0)
 DOCUMENTS = [(f"cs.{'ABC'[n % 3]}I", "".join(_DRAW.choices(ALPHABET, k=20 + n))) for n in range(90)]
 
 
-def run(*arguments):
-    """The command line in-process: the exit code."""
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["prepare", *map(str, arguments)])
-    return parsed.run(parsed)
+@pytest.fixture
+def decoded(rows_of):
+    """decoded(folder, split) -> (class, text) with U+FFFD for the characters without an id, by the manifest alone."""
 
+    def read(folder, split):
+        manifest = Manifest.load(folder / split)
+        characters = "\0\0\ufffd" + manifest.report["task"]["vocabulary"]
+        assert manifest.vocab_size == len(characters) and manifest.special_token_ids == [0, 1, 2]
+        return sorted(
+            (manifest.label_names[row["labels"]], "".join(characters[token] for token in row["input_ids"]))
+            for row in rows_of(folder / split)
+        )
 
-def rows_of(folder, split):
-    manifest = Manifest.load(folder / split)
-    return [row for shard in manifest.shards for row in pq.read_table(folder / split / shard["file"]).to_pylist()]
-
-
-def decoded(folder, split):
-    """(class, text) with U+FFFD for the characters without an id, by the manifest alone."""
-    manifest = Manifest.load(folder / split)
-    characters = "\0\0\ufffd" + manifest.report["task"]["vocabulary"]
-    assert manifest.vocab_size == len(characters) and manifest.special_token_ids == [0, 1, 2]
-    return sorted(
-        (manifest.label_names[row["labels"]], "".join(characters[token] for token in row["input_ids"]))
-        for row in rows_of(folder, split)
-    )
+    return read
 
 
 def as_folders(folder):
@@ -55,9 +45,9 @@ def as_parquet(folder):
 
 
 @pytest.mark.parametrize("lay_out", [as_folders, as_parquet])
-def test_tokens_are_the_characters_of_the_document(tmp_path, lay_out):
+def test_tokens_are_the_characters_of_the_document(tmp_path, lay_out, run_prepare, decoded):
     (tmp_path / "in").mkdir()
-    run("documents", "--source", lay_out(tmp_path / "in"), "--length", 32, "--output", tmp_path / "out")
+    run_prepare("documents", "--source", lay_out(tmp_path / "in"), "--length", 32, "--output", tmp_path / "out")
     made = {split: decoded(tmp_path / "out", split) for split in ("train", "validation", "test")}
     whole = sorted((label, text[:32]) for label, text in DOCUMENTS)
     assert sorted(made["train"] + made["validation"] + made["test"]) == whole
@@ -65,15 +55,15 @@ def test_tokens_are_the_characters_of_the_document(tmp_path, lay_out):
     assert counts == [sum(label == f"cs.{c}I" for label, _ in made["train"]) for c in "ABC"]
 
 
-def test_the_vocabulary_is_the_most_frequent_characters_of_the_training_documents(tmp_path):
+def test_the_vocabulary_is_the_most_frequent_characters_of_the_training_documents(tmp_path, run_prepare, decoded):
     for split, texts in {"train": ["aaab", "abbcc", "xd", "dzzz"], "test": ["dzzzz", "baé"], "dev": ["c", "y"]}.items():
         lines = "".join(f"{number % 2}\t{text}\n" for number, text in enumerate(texts))
         (tmp_path / f"{split}.tsv").write_text("label\ttext\n" + lines)
     options = ["documents", "--source", tmp_path, "--length", 4]
-    run(*options, "--characters", 3, "--output", tmp_path / "out")
+    run_prepare(*options, "--characters", 3, "--output", tmp_path / "out")
     # The second c of abbcc is cut off: c, d and x occur once each. What begins as the test document is not trained on.
     assert Manifest.load(tmp_path / "out" / "train").report["task"]["vocabulary"] == "abc"
     assert decoded(tmp_path / "out", "train") == [("0", "aaab"), ("0", "\ufffd\ufffd"), ("1", "abbc")]
     assert decoded(tmp_path / "out", "test") == [("0", "\ufffd" * 4), ("1", "ba\ufffd")]
     with pytest.raises(UserError, match="--characters is 0"):
-        run(*options, "--characters", 0, "--output", tmp_path / "more")
+        run_prepare(*options, "--characters", 0, "--output", tmp_path / "more")

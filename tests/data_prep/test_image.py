@@ -1,26 +1,18 @@
 """longmix prepare image: gray pixels as tokens, noise where it belongs, and splits that keep the test files apart."""
 
-import argparse
-
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.image import ImageSettings, prepare_image
 from longmix.data_prep.image_sources import ImageSource
 from longmix.data_prep.manifest import Manifest
 
 
-def rows_of(folder):
-    manifest = Manifest.load(folder)
-    return [row for shard in manifest.shards for row in pq.read_table(folder / shard["file"]).to_pylist()]
-
-
-def tokens_of(folder):
-    """(M, N) gray values."""
-    return np.array([row["input_ids"] for row in rows_of(folder)]) - 2
+@pytest.fixture
+def tokens_of(rows_of):
+    """tokens_of(folder) -> (M, N) gray values."""
+    return lambda folder: np.array([row["input_ids"] for row in rows_of(folder)]) - 2
 
 
 @pytest.fixture
@@ -55,7 +47,7 @@ def gray_of(record):
     return [round(0.2989 * r + 0.5870 * g + 0.1140 * b) for r, g, b in zip(red, green, blue, strict=True)]
 
 
-def test_the_binary_version_becomes_gray_pixels(tmp_path):
+def test_the_binary_version_becomes_gray_pixels(tmp_path, rows_of):
     records = cifar(tmp_path / "cifar", np.random.default_rng(1))
     made = prepare_image(ImageSettings(ImageSource(cifar=str(tmp_path / "cifar"))), tmp_path / "out")
     test = rows_of(tmp_path / "out" / "test")
@@ -71,7 +63,7 @@ def test_the_binary_version_becomes_gray_pixels(tmp_path):
     assert manifest.num_labels == 10 and manifest.label_names == list("abcdefghij")
 
 
-def test_gray_arrays_are_taken_as_they_are_and_the_test_files_are_the_test_split(tmp_path, gray):
+def test_gray_arrays_are_taken_as_they_are_and_the_test_files_are_the_test_split(tmp_path, gray, rows_of, tokens_of):
     source, pixels = gray
     made = prepare_image(ImageSettings(source), tmp_path / "out")
     assert (tokens_of(tmp_path / "out" / "test") == pixels["test"].reshape(12, 64)).all()
@@ -84,7 +76,7 @@ def test_gray_arrays_are_taken_as_they_are_and_the_test_files_are_the_test_split
     assert set(tokens_of(tmp_path / "another" / "validation")[:, 8]) != set(validation)
 
 
-def test_colour_arrays(tmp_path, gray):
+def test_colour_arrays(tmp_path, gray, tokens_of):
     colours = np.random.default_rng(0).integers(0, 256, (10, 2, 3, 3)).astype(np.uint8)
     np.save(tmp_path / "x.npy", colours)
     np.save(tmp_path / "y.npy", np.arange(10) % 2)
@@ -97,7 +89,7 @@ def test_colour_arrays(tmp_path, gray):
     assert tokens_of(tmp_path / "out" / "test").tolist() == expected
 
 
-def test_noise_is_uniform_clipped_and_of_all_splits(tmp_path, gray):
+def test_noise_is_uniform_clipped_and_of_all_splits(tmp_path, gray, rows_of, tokens_of):
     source, _ = gray
     prepare_image(ImageSettings(source), tmp_path / "clean")
     prepare_image(ImageSettings(source, noise=2), tmp_path / "noisy")
@@ -116,7 +108,7 @@ def test_noise_is_uniform_clipped_and_of_all_splits(tmp_path, gray):
     assert labels[0] == labels[1]
 
 
-def test_noise_of_the_test_split_alone(tmp_path, gray):
+def test_noise_of_the_test_split_alone(tmp_path, gray, tokens_of):
     source, pixels = gray
     prepare_image(ImageSettings(source, noise=8, noise_splits="test"), tmp_path / "out")
     prepare_image(ImageSettings(source), tmp_path / "clean")
@@ -125,7 +117,7 @@ def test_noise_of_the_test_split_alone(tmp_path, gray):
     assert np.abs(tokens_of(tmp_path / "out" / "test") - pixels["test"].reshape(12, 64)).max() == 8
 
 
-def test_the_noise_of_an_image_does_not_depend_on_its_neighbours(tmp_path, gray):
+def test_the_noise_of_an_image_does_not_depend_on_its_neighbours(tmp_path, gray, tokens_of):
     source, _ = gray
     prepare_image(ImageSettings(source, noise=4), tmp_path / "all")
     made = prepare_image(ImageSettings(source, noise=4, samples=9), tmp_path / "part")
@@ -139,7 +131,7 @@ def test_the_noise_of_an_image_does_not_depend_on_its_neighbours(tmp_path, gray)
     }
 
 
-def test_blocks_are_averaged(tmp_path, gray):
+def test_blocks_are_averaged(tmp_path, gray, tokens_of):
     source, pixels = gray
     made = prepare_image(ImageSettings(source, size=4), tmp_path / "out")
     image = pixels["test"][3]
@@ -235,13 +227,10 @@ def test_sources_that_contradict_each_other(options):
         ImageSource(**options)
 
 
-def test_the_command(tmp_path, gray, capsys):
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
+def test_the_command(tmp_path, gray, capsys, run_prepare):
     source = gray[0]
-    words = ["prepare", "image", "--train", *source.train, "--test", *source.test, "--noise", "2", "--samples", "18"]
-    arguments = parser.parse_args([*words, "--noise-splits", "test", "--size", "4", "--output", str(tmp_path / "out")])
-    assert arguments.run(arguments) == 0
+    words = ["image", "--train", *source.train, "--test", *source.test, "--noise", "2", "--samples", "18"]
+    assert run_prepare(*words, "--noise-splits", "test", "--size", "4", "--output", tmp_path / "out") == 0
     assert "train: 18 samples" in capsys.readouterr().out
     task = Manifest.load(tmp_path / "out" / "train").report["task"]
     assert (task["noise"], task["noise_splits"], task["size"], task["samples"], task["seed"]) == (2, "test", 4, 18, 0)

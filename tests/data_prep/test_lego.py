@@ -1,23 +1,15 @@
 """longmix prepare lego: signs recomputed from the clauses, and which variables have labels."""
 
-import argparse
 import re
 from collections import Counter
 
 import pytest
 
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.lego import IGNORED, LegoSettings, make_sample, prepare_lego
 
 TEXT = "abcdefghijklmnopqrstuvwxyz1=;-+"
 SMALL = {"train_samples": 30, "validation_samples": 4, "test_samples": 5}
-
-
-def rows_of(folder):
-    import pyarrow.parquet as pq
-
-    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 def clauses_of(sample):
@@ -73,7 +65,7 @@ def test_the_splits_of_both_tests_have_the_same_inputs():
     assert all(other["input_ids"].tolist() != every["input_ids"].tolist() for other in others)
 
 
-def test_the_folder_tells_the_trainer_what_it_needs(tmp_path):
+def test_the_folder_tells_the_trainer_what_it_needs(tmp_path, rows_of):
     settings = LegoSettings(**SMALL, variables=26, trained_variables=20)
     made = prepare_lego(settings, tmp_path)
     assert [made[split].samples for split in ("train", "validation", "test")] == [30, 4, 5]
@@ -102,13 +94,10 @@ def test_mistakes_name_the_option_its_value_and_what_is_allowed(options, message
         LegoSettings(**options)
 
 
-def test_the_command_makes_the_folder(tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
+def test_the_command_makes_the_folder(tmp_path, capsys, run_prepare, rows_of):
     words = [f"--{name.replace('_', '-')}={number}" for name, number in SMALL.items()]
     words += ["--variables", "6", "--trained-variables", "4", "--tested-variables", "untrained", "--seed", "3"]
-    arguments = parser.parse_args(["prepare", "lego", *words, "--output", str(tmp_path)])
-    assert arguments.run(arguments) == 0
+    assert run_prepare("lego", *words, "--output", tmp_path) == 0
     assert "train: 30 samples, 900 tokens, at most 30 each; 2 classes" in capsys.readouterr().out
     settings = LegoSettings(**SMALL, variables=6, trained_variables=4, tested_variables="untrained", seed=3)
     assert rows_of(tmp_path / "test")[2]["labels"] == make_sample(settings, "test", 2)["labels"].tolist()

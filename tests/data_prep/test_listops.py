@@ -1,6 +1,5 @@
 """longmix prepare listops: expressions after the specification, exact answers, and the published files."""
 
-import argparse
 import re
 import runpy
 from collections import Counter
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from longmix.data_prep import listops
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.listops import ListOpsSettings, make_sample, prepare_listops, prepare_listops_files
 from longmix.data_prep.listops_expressions import SYMBOLS, evaluate
@@ -33,19 +31,6 @@ def write_files(folder, train=ROW, validation="[MED 1 4 ]\t2\n", test="( ( ( [MI
         text = rows if isinstance(rows, bytes) else (HEADER + rows).encode()
         (folder / f"basic_{name}.tsv").write_bytes(text)
     return folder
-
-
-def rows_of(folder):
-    import pyarrow.parquet as pq
-
-    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
-
-
-def run(*words):
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
-    arguments = parser.parse_args(["prepare", "listops", *map(str, words)])
-    return arguments.run(arguments)
 
 
 def test_values_of_known_expressions():
@@ -118,7 +103,7 @@ def shape_of(text):
     return deepest, arguments
 
 
-def test_the_folder_tells_the_trainer_what_it_needs(tmp_path):
+def test_the_folder_tells_the_trainer_what_it_needs(tmp_path, rows_of):
     settings = ListOpsSettings(**SMALL)
     made = prepare_listops(settings, tmp_path / "out")
     assert [made[split].samples + made[split].report["left_out"] for split in made] == [40, 8, 8]
@@ -134,9 +119,9 @@ def test_the_folder_tells_the_trainer_what_it_needs(tmp_path):
     assert all(other["input_ids"].tolist() != row["input_ids"] for other in others)
 
 
-def test_the_published_files_are_read(tmp_path, capsys):
+def test_the_published_files_are_read(tmp_path, capsys, run_prepare, rows_of):
     source = write_files(tmp_path / "source", train=ROW + "3\t3\r\n" + "[MED 1 4 ]\t2\r\n")
-    assert run("--source", source, "--output", tmp_path / "out") == 0
+    assert run_prepare("listops", "--source", source, "--output", tmp_path / "out") == 0
     assert "train: 2 samples, 8 tokens, at most 7 each" in (printed := capsys.readouterr().out)
     assert "1 left out" in printed  # it stands in the validation split too
     rows = rows_of(tmp_path / "out" / "train")
@@ -177,7 +162,7 @@ def test_mistakes_in_files_are_named(tmp_path, train, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path, run_prepare):
     source = write_files(tmp_path / "source")
     (source / "basic_val.tsv").unlink()
     with pytest.raises(UserError, match=r"basic_val.tsv is missing: --source names the folder of basic_train.tsv"):
@@ -186,7 +171,7 @@ def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"basic_val.tsv is missing"):
         prepare_listops_files(source, tmp_path / "out")
     with pytest.raises(UserError, match="--max-depth is for generated expressions"):
-        run("--source", source, "--max-depth", 3, "--output", tmp_path / "out")
+        run_prepare("listops", "--source", source, "--max-depth", 3, "--output", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -212,9 +197,9 @@ def test_lengths_that_no_expression_has_are_told(monkeypatch, tmp_path):
         prepare_listops(ListOpsSettings(max_depth=2), tmp_path / "out")
 
 
-def test_the_command_generates(tmp_path, capsys):
+def test_the_command_generates(tmp_path, capsys, run_prepare, rows_of):
     words = [f"--{name.replace('_', '-')}={number}" for name, number in SMALL.items()]
-    assert run(*words, "--max-depth", 4, "--seed", 7, "--output", tmp_path / "out") == 0
+    assert run_prepare("listops", *words, "--max-depth", 4, "--seed", 7, "--output", tmp_path / "out") == 0
     assert "10 classes" in capsys.readouterr().out
     sample = make_sample(ListOpsSettings(**SMALL, max_depth=4, seed=7), "test", 0)
     assert rows_of(tmp_path / "out" / "test")[0]["input_ids"] == sample["input_ids"].tolist()

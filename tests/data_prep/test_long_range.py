@@ -1,12 +1,10 @@
 """longmix prepare adding, temporal-order: targets recomputed from what a model sees."""
 
-import argparse
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.long_range import (
     LongRangeSettings,
@@ -18,12 +16,6 @@ from longmix.data_prep.long_range import (
 
 SMALL = {"length": 16, "train_samples": 30, "validation_samples": 4, "test_samples": 5}
 LENGTHS = [2, 3, 128, 2048, 32768]
-
-
-def rows_of(folder):
-    import pyarrow.parquet as pq
-
-    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -82,7 +74,7 @@ def test_samples_depend_on_seed_split_and_number_alone(make):
     assert all(other[name].tolist() != alone for other in others)
 
 
-def test_the_folders_tell_the_trainer_what_it_needs(tmp_path):
+def test_the_folders_tell_the_trainer_what_it_needs(tmp_path, rows_of):
     settings = LongRangeSettings(**SMALL)
     adding = prepare_adding(settings, tmp_path / "adding")
     assert [adding[split].samples for split in ("train", "validation", "test")] == [30, 4, 5]
@@ -117,12 +109,9 @@ def test_mistakes_name_the_option_its_value_and_what_is_allowed(options, message
 
 
 @pytest.mark.parametrize("kind", ["adding", "temporal-order"])
-def test_the_commands_make_the_folders(tmp_path, capsys, kind):
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
+def test_the_commands_make_the_folders(tmp_path, capsys, kind, run_prepare, rows_of):
     words = [f"--{name.replace('_', '-')}={number}" for name, number in SMALL.items()]
-    arguments = parser.parse_args(["prepare", kind, *words, "--seed", "3", "--output", str(tmp_path)])
-    assert arguments.run(arguments) == 0
+    assert run_prepare(kind, *words, "--seed", "3", "--output", tmp_path) == 0
     assert "train: 30 samples" in capsys.readouterr().out
     make = make_adding_sample if kind == "adding" else make_temporal_order_sample
     sample = make(LongRangeSettings(**SMALL, seed=3), "train", 7)

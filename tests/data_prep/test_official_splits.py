@@ -1,6 +1,5 @@
 """longmix prepare text --validation, --test: the texts given there whole, and nothing of them in the training text."""
 
-import argparse
 import json
 import random
 import re
@@ -10,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from longmix.data_prep import blocks
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.state import TextSettings
@@ -168,16 +166,9 @@ def test_an_output_tells_what_it_was_made_with(texts, prepared, tmp_path):
         prepare_text(settings(copies, "validation"), tmp_path / "out", workers=1)
 
 
-def run_command(*arguments):
-    parser = argparse.ArgumentParser(prog="longmix")
-    add_prepare_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["prepare", "text", *map(str, arguments)])
-    return parsed.run(parsed)
-
-
-def test_the_command_tells_what_was_left_out(texts, tmp_path, capsys):
+def test_the_command_tells_what_was_left_out(texts, tmp_path, capsys, run_prepare):
     options = [f"--{name.replace('train', 'source')}={path}" for name, path in texts.items()]
-    assert run_command(*options, "--output", tmp_path / "out", "--vocab-size", 110, "--workers", 1) == 0
+    assert run_prepare("text", *options, "--output", tmp_path / "out", "--vocab-size", 110, "--workers", 1) == 0
     out = capsys.readouterr().out
     assert "held-out text: 5 documents (1 by their text, 4 by their title)" in out
     assert "validation holds 1 documents that also stand in test" in out
@@ -198,11 +189,11 @@ def test_the_command_tells_what_was_left_out(texts, tmp_path, capsys):
         (["--source", "copy", "--validation", "test"], "every document of the sources also stands in"),
     ],
 )
-def test_bad_input_is_one_clear_line_and_leaves_nothing(texts, tmp_path, options, message):
+def test_bad_input_is_one_clear_line_and_leaves_nothing(texts, tmp_path, options, message, run_prepare):
     paths = {**texts, **{name: tmp_path / f"{name}.txt" for name in ("empty", "latin", "copy")}}
     paths["empty"].write_text("\n \n")
     paths["latin"].write_bytes(b"caf\xe9 au lait")
     paths["copy"].write_text(texts["test"].read_text())
     with pytest.raises(UserError, match=message) as caught:
-        run_command(*(paths.get(option, option) for option in options), "--output", tmp_path / "out")
+        run_prepare("text", *(paths.get(option, option) for option in options), "--output", tmp_path / "out")
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()

@@ -1,12 +1,8 @@
 """longmix prepare patches: which pixel stands where, and statistics of what is trained on alone."""
 
-import argparse
-
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.image_sources import ImageSource
 from longmix.data_prep.manifest import Manifest
@@ -14,11 +10,6 @@ from longmix.data_prep.patches import PatchesSettings, prepare_patches
 
 TRAIN, TEST = 40, 10
 HEIGHT, WIDTH, CHANNELS = 4, 6, 3
-
-
-def rows_of(folder):
-    manifest = Manifest.load(folder)
-    return [row for shard in manifest.shards for row in pq.read_table(folder / shard["file"]).to_pylist()]
 
 
 @pytest.fixture
@@ -36,7 +27,7 @@ def colours(tmp_path):
     return ImageSource(**files), pixels
 
 
-def test_values_are_standardised_by_the_training_split_alone(tmp_path, colours):
+def test_values_are_standardised_by_the_training_split_alone(tmp_path, colours, rows_of):
     source, pixels = colours
     made = prepare_patches(PatchesSettings(source, patch_size=2), tmp_path / "out")
     assert [made[name].samples for name in ("train", "validation", "test")] == [36, 4, 10]
@@ -54,7 +45,7 @@ def test_values_are_standardised_by_the_training_split_alone(tmp_path, colours):
     assert [row["labels"] for row in rows] == [number % 3 for number in numbers]
 
 
-def test_an_image_of_the_test_files_does_not_count(tmp_path, colours):
+def test_an_image_of_the_test_files_does_not_count(tmp_path, colours, rows_of):
     source, pixels = colours
     pixels["train"][:4] = pixels["test"][:4] = 255
     np.save(source.train[0], pixels["train"])
@@ -65,7 +56,7 @@ def test_an_image_of_the_test_files_does_not_count(tmp_path, colours):
     assert np.allclose(values.mean(axis=0), 0, atol=1e-6) and np.allclose(values.std(axis=0), [1, 1, 0], atol=1e-6)
 
 
-def test_patches_go_row_by_row_and_so_do_their_pixels(tmp_path, colours):
+def test_patches_go_row_by_row_and_so_do_their_pixels(tmp_path, colours, rows_of):
     source, pixels = colours
     made = prepare_patches(PatchesSettings(source, patch_size=2, coordinates=True), tmp_path / "out")
     task = made["test"].report["task"]
@@ -88,7 +79,7 @@ def test_patches_go_row_by_row_and_so_do_their_pixels(tmp_path, colours):
     assert made["test"].num_labels == 3 and made["test"].vocab_size is None and made["test"].pad_token_id is None
 
 
-def test_gray_patches_and_a_part_of_the_images(tmp_path, colours):
+def test_gray_patches_and_a_part_of_the_images(tmp_path, colours, rows_of):
     source, pixels = colours
     settings = PatchesSettings(source, patch_size=1, gray=True, samples=18)
     made = prepare_patches(settings, tmp_path / "out")
@@ -109,13 +100,10 @@ def test_patches_that_do_not_divide_the_image(tmp_path, colours, size):
         prepare_patches(PatchesSettings(colours[0], patch_size=size), tmp_path / "out")
 
 
-def test_the_command(tmp_path, colours, capsys):
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
+def test_the_command(tmp_path, colours, capsys, run_prepare):
     source = colours[0]
-    words = ["prepare", "patches", "--train", *source.train, "--test", *source.test, "--patch-size", "2", "--gray"]
-    arguments = parser.parse_args([*words, "--coordinates", "--output", str(tmp_path / "out")])
-    assert arguments.run(arguments) == 0
+    words = ["patches", "--train", *source.train, "--test", *source.test, "--patch-size", "2", "--gray"]
+    assert run_prepare(*words, "--coordinates", "--output", tmp_path / "out") == 0
     assert "test: 10 samples" in capsys.readouterr().out
     manifest = Manifest.load(tmp_path / "out" / "test")
     assert manifest.columns["values"]["shape"] == [None, 4] and "coordinates" in manifest.columns

@@ -1,22 +1,12 @@
 """longmix prepare pathfinder: generated images, and the layout of the official release."""
 
-import argparse
-
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.pathfinder import PathfinderSettings, Release, prepare_pathfinder
 from longmix.data_prep.pathfinder_images import make_image
-
-
-def rows_of(folder):
-    manifest = Manifest.load(folder)
-    return [row for shard in manifest.shards for row in pq.read_table(folder / shard["file"]).to_pylist()]
 
 
 @pytest.fixture
@@ -36,7 +26,7 @@ def release(tmp_path):
     return folder
 
 
-def test_generated_images_become_tokens(tmp_path):
+def test_generated_images_become_tokens(tmp_path, rows_of):
     settings = PathfinderSettings(path_length=6, samples=10, seed=3)
     made = prepare_pathfinder(settings, tmp_path / "out")
     assert [made[name].samples for name in ("train", "validation", "test")] == [10, 2, 2]
@@ -49,7 +39,7 @@ def test_generated_images_become_tokens(tmp_path):
     assert manifest.sequence_length == 1024 and manifest.label_names == ["not joined", "joined"]
 
 
-def test_the_release_is_cut_80_10_10(tmp_path, release):
+def test_the_release_is_cut_80_10_10(tmp_path, release, rows_of):
     for source in (release, release.parent):
         output = tmp_path / f"out-{source.name}"
         made = prepare_pathfinder(PathfinderSettings(source=str(source)), output)
@@ -142,12 +132,9 @@ def test_mistakes_in_options(tmp_path, release, options, message):
         prepare_pathfinder(PathfinderSettings(**options), tmp_path / "out")
 
 
-def test_the_command(tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
-    words = ["prepare", "pathfinder", "--path-length", "9", "--samples", "8", "--seed", "2", "--output", str(tmp_path)]
-    arguments = parser.parse_args(words)
-    assert arguments.run(arguments) == 0
+def test_the_command(tmp_path, capsys, run_prepare, rows_of):
+    words = ["pathfinder", "--path-length", "9", "--samples", "8", "--seed", "2", "--output", tmp_path]
+    assert run_prepare(*words) == 0
     assert "train: 8 samples" in capsys.readouterr().out
     expected = make_image(9, 2, "train", 5)[0]
     assert rows_of(tmp_path / "train")[5]["input_ids"] == (2 + expected.reshape(-1).astype(int)).tolist()

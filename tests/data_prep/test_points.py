@@ -1,21 +1,12 @@
 """longmix prepare points: energies recomputed pair by pair, and the files that others bring."""
 
-import argparse
 import math
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.points import PointsSettings, energy, make_sample, prepare_points
-
-
-def rows_of(folder):
-    manifest = Manifest.load(folder)
-    return [row for shard in manifest.shards for row in pq.read_table(folder / shard["file"]).to_pylist()]
 
 
 def pair_by_pair(coordinates, charges):
@@ -27,7 +18,7 @@ def pair_by_pair(coordinates, charges):
     return total / len(coordinates)
 
 
-def test_labels_are_the_energies_of_the_stored_points(tmp_path):
+def test_labels_are_the_energies_of_the_stored_points(tmp_path, rows_of):
     made = prepare_points(PointsSettings(samples=30, points=(4, 12), seed=1), tmp_path / "out")
     assert [made[name].samples for name in ("train", "validation", "test")] == [30, 3, 3]
     task = made["train"].report["task"]
@@ -121,13 +112,13 @@ def test_each_split_may_have_its_file_and_none_shares_a_sample(tmp_path, table):
     assert task["label_mean"] == 255 and task["label_scale"] == pytest.approx(125**0.5)
 
 
-def test_labels_that_are_all_alike_become_zero(tmp_path, table):
+def test_labels_that_are_all_alike_become_zero(tmp_path, table, rows_of):
     made = prepare_points(PointsSettings(train=table("a.npz", 30, labels=np.full(30, 0.1))), tmp_path / "out")
     assert all(row["labels"] == 0 for name in made for row in rows_of(tmp_path / "out" / name))
     assert made["test"].report["task"]["label_scale"] == 1
 
 
-def test_splits_without_files_are_cut_off_train(tmp_path, table):
+def test_splits_without_files_are_cut_off_train(tmp_path, table, rows_of):
     made = prepare_points(PointsSettings(train=table("a.npz", 30)), tmp_path / "out")
     assert [made[name].samples for name in ("train", "validation", "test")] == [24, 3, 3]
     task = made["train"].report["task"]
@@ -148,7 +139,7 @@ def test_splits_without_files_are_cut_off_train(tmp_path, table):
     assert made["train"].sequence_length == 3 and made["train"].columns["values"]["shape"] == [None, 2]
 
 
-def test_points_without_values_and_a_test_file(tmp_path, table):
+def test_points_without_values_and_a_test_file(tmp_path, table, rows_of):
     test = table("t.npz", 5, values=None, coordinates=1000 + np.arange(27.0).reshape(9, 3))
     made = prepare_points(PointsSettings(train=table("a.npz", 20, values=None), test=test), tmp_path / "out")
     assert [made[name].samples for name in ("train", "validation", "test")] == [18, 2, 5]
@@ -202,12 +193,9 @@ def test_files_that_do_not_fit_together(tmp_path, table):
         prepare_points(PointsSettings(train=table("c.npz", 9)), tmp_path / "out")
 
 
-def test_the_command(tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
-    words = ["prepare", "points", "--samples", "6", "--points", "3", "5", "--seed", "4", "--output", str(tmp_path)]
-    arguments = parser.parse_args(words)
-    assert arguments.run(arguments) == 0
+def test_the_command(tmp_path, capsys, run_prepare, rows_of):
+    words = ["points", "--samples", "6", "--points", "3", "5", "--seed", "4", "--output", tmp_path]
+    assert run_prepare(*words) == 0
     assert "train: 6 samples, " in capsys.readouterr().out
     expected = make_sample(PointsSettings(samples=6, points=(3, 5), seed=4), "train", 2)[0]
     assert rows_of(tmp_path / "train")[2]["coordinates"] == expected.tolist()

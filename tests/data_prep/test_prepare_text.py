@@ -1,6 +1,5 @@
 """longmix prepare text: what lands in the folder, whatever the workers, the interruptions and the mistakes."""
 
-import argparse
 import json
 import os
 import random
@@ -10,11 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from longmix.data_prep import blocks, text
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
@@ -48,10 +45,6 @@ def files_of(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def rows_of(folder, manifest):
-    return [row for shard in manifest.shards for row in pq.read_table(folder / shard["file"]).to_pylist()]
-
-
 def documents_of(rows, special):
     """Token ids of the documents, read back from packed rows."""
     found, current = [], []
@@ -67,7 +60,7 @@ def documents_of(rows, special):
     return found
 
 
-def test_prepared_folder_holds_every_document_once(corpus, tmp_path):
+def test_prepared_folder_holds_every_document_once(corpus, tmp_path, rows_of):
     output = tmp_path / "out"
     prepare_text(settings(corpus), output, workers=1)
     assert sorted(files_of(output)) == [
@@ -84,7 +77,7 @@ def test_prepared_folder_holds_every_document_once(corpus, tmp_path):
     found, words = [], 0
     for split in ("train", "validation"):
         manifest = Manifest.load(output / split)
-        rows = rows_of(output / split, manifest)
+        rows = rows_of(output / split)
         assert manifest.split == split
         assert manifest.samples == len(rows)
         assert manifest.tokens == sum(len(row["input_ids"]) for row in rows)
@@ -132,22 +125,22 @@ def test_output_is_the_same_to_the_byte_with_any_number_of_workers(corpus, tmp_p
     assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
 
 
-def test_shards_hold_whole_blocks(corpus, tmp_path, monkeypatch):
+def test_shards_hold_whole_blocks(corpus, tmp_path, monkeypatch, rows_of):
     monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
-    whole = prepare_text(settings(corpus), tmp_path / "one", workers=1)
+    prepare_text(settings(corpus), tmp_path / "one", workers=1)
     monkeypatch.setattr(text, "SAMPLES_PER_SHARD", 200)
     cut = prepare_text(settings(corpus), tmp_path / "many", workers=1)
     assert len(cut.train.shards) > 2
-    assert rows_of(tmp_path / "one/train", whole.train) == rows_of(tmp_path / "many/train", cut.train)
+    assert rows_of(tmp_path / "one/train") == rows_of(tmp_path / "many/train")
     # Each block of 50 documents was packed alone: it ends with a short row.
-    short = sum(len(row["input_ids"]) < 32 for row in rows_of(tmp_path / "many/train", cut.train))
+    short = sum(len(row["input_ids"]) < 32 for row in rows_of(tmp_path / "many/train"))
     documents = cut.train.report["splits"]["train"]["documents"]
     assert -(-documents // 50) - 1 <= short <= -(-documents // 50) * 2
 
 
-def test_one_per_row(corpus, tmp_path):
+def test_one_per_row(corpus, tmp_path, rows_of):
     manifest = prepare_text(settings(corpus, packing="one-per-row"), tmp_path / "out", workers=1).train
-    rows = rows_of(tmp_path / "out/train", manifest)
+    rows = rows_of(tmp_path / "out/train")
     assert manifest.packing == "one-per-row"
     assert all(row["document_starts"] == [0] and row["input_ids"].count(3) <= 1 for row in rows)
     assert manifest.report["splits"]["train"]["padding"] > 0.1
@@ -310,7 +303,7 @@ def test_finished_folder_notices_other_contents_of_the_same_files(tmp_path):
         prepare_text(settings(source), own, workers=1)
 
 
-def test_changed_blocks_are_done_again(tmp_path, monkeypatch):
+def test_changed_blocks_are_done_again(tmp_path, monkeypatch, rows_of):
     # Other text behind the same fingerprint, as of a hub data set: the digest of the block notices.
     monkeypatch.setattr(TextFile, "fingerprint", lambda self: [])
     source = tmp_path / "corpus.txt"
@@ -323,27 +316,20 @@ def test_changed_blocks_are_done_again(tmp_path, monkeypatch):
     monkeypatch.setattr(text._Job, "finish", finish)
     changed = [document[::-1] for document in documents]
     source.write_text("\n\n".join(changed))
-    prepared = prepare_text(settings(source), tmp_path / "out", workers=1)
+    prepare_text(settings(source), tmp_path / "out", workers=1)
     tokenizer = load_tokenizer(tmp_path / "out/tokenizer")
-    rows = rows_of(tmp_path / "out/train", prepared.train) + rows_of(tmp_path / "out/validation", prepared.validation)
+    rows = rows_of(tmp_path / "out/train") + rows_of(tmp_path / "out/validation")
     assert sorted(documents_of(rows, {"cls": 2, "sep": 3})) == sorted(encode(tokenizer, changed))
 
 
-def run_command(*arguments):
-    parser = argparse.ArgumentParser(prog="longmix")
-    add_prepare_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["prepare", "text", *map(str, arguments)])
-    return parsed.run(parsed)
-
-
-def test_command_prints_a_report(corpus, tmp_path, capsys):
+def test_command_prints_a_report(corpus, tmp_path, capsys, run_prepare):
     arguments = ["--source", corpus, "--output", tmp_path / "out", "--vocab-size", 100, "--workers", 1]
-    assert run_command(*arguments) == 0
+    assert run_prepare("text", *arguments) == 0
     out = capsys.readouterr().out
     assert f"{corpus}: 600 documents" in out and "told apart by blank-line" in out
     for label in ("padding that the packing will cause", "bytes per token", "of these kept"):
         assert label in out
-    assert run_command(*arguments) == 0
+    assert run_prepare("text", *arguments) == 0
     assert "nothing to do" in capsys.readouterr().out
 
 
@@ -373,7 +359,7 @@ def test_command_prints_a_report(corpus, tmp_path, capsys):
         (["--source", "GOOD", "--validation", "INVISIBLE", "--vocab-size", "100"], "the validation split is empty"),
     ],
 )
-def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, corpus, options, message):
+def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, corpus, options, message, run_prepare):
     files = {
         "EMPTY": b"",
         "BLANK": b"\n \n\t\n",
@@ -387,11 +373,11 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, corpus, option
         paths[name].write_bytes(content)
     output = tmp_path / "out"
     with pytest.raises(UserError, match=message) as caught:
-        run_command(*(paths.get(option, option) for option in options), "--output", output)
+        run_prepare("text", *(paths.get(option, option) for option in options), "--output", output)
     assert "\n" not in str(caught.value)
     assert not output.exists()
     # The corrected command can use the same folder at once.
-    assert run_command("--source", corpus, "--vocab-size", 100, "--workers", 1, "--output", output) == 0
+    assert run_prepare("text", "--source", corpus, "--vocab-size", 100, "--workers", 1, "--output", output) == 0
 
 
 def test_folders_that_hold_something_else_are_left_alone(corpus, tmp_path):

@@ -1,13 +1,9 @@
 """longmix prepare probe: every label stands at its distance, and the samples depend on nothing but the settings."""
 
-import argparse
-
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from longmix.data_prep import probe
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.probe import IGNORED, ProbeSettings, make_sample, prepare_probe
@@ -16,11 +12,6 @@ from longmix.data_prep.state import locked
 
 def samples_of(settings, count=200, split="train"):
     return [make_sample(settings, split, index) for index in range(count)]
-
-
-def rows_of(folder):
-    manifest = Manifest.load(folder)
-    return [row for shard in manifest.shards for row in pq.read_table(folder / shard["file"]).to_pylist()]
 
 
 @pytest.mark.parametrize("direction", ["left", "right"])
@@ -87,7 +78,7 @@ def test_samples_depend_on_seed_split_and_number_alone():
     assert all(other["input_ids"].tolist() != alone["input_ids"].tolist() for other in others)
 
 
-def test_the_folder_tells_the_trainer_what_it_needs(tmp_path):
+def test_the_folder_tells_the_trainer_what_it_needs(tmp_path, rows_of):
     settings = ProbeSettings("copy", 4, samples=30)
     prepare_probe(settings, tmp_path / "out")
     train, validation = (Manifest.load(tmp_path / "out" / split) for split in ("train", "validation"))
@@ -164,12 +155,9 @@ def test_an_output_that_another_process_writes(tmp_path):
         prepare_probe(ProbeSettings("copy", 4, samples=2), tmp_path)
 
 
-def test_the_command_makes_the_folder_and_says_what_it_holds(tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
-    words = ["prepare", "probe", "--task", "lookup", "--distance", "9", "--direction", "right", "--length", "20"]
-    arguments = parser.parse_args([*words, "--samples", "12", "--seed", "3", "--output", str(tmp_path)])
-    assert arguments.run(arguments) == 0
+def test_the_command_makes_the_folder_and_says_what_it_holds(tmp_path, capsys, run_prepare, rows_of):
+    words = ["probe", "--task", "lookup", "--distance", "9", "--direction", "right", "--length", "20"]
+    assert run_prepare(*words, "--samples", "12", "--seed", "3", "--output", tmp_path) == 0
     assert "train: 12 samples" in (text := capsys.readouterr().out) and "validation: 2 samples" in text
     settings = ProbeSettings("lookup", 9, "right", 20, 12, 3)
     assert rows_of(tmp_path / "train")[5]["input_ids"] == make_sample(settings, "train", 5)["input_ids"].tolist()

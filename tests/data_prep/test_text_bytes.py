@@ -1,12 +1,9 @@
 """longmix prepare text-bytes: every token is a byte of the review, and the official layouts are read as they are."""
 
-import argparse
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
@@ -14,19 +11,6 @@ REVIEWS = {
     "train": [("neg", f"bad\u2026 {n}<br />") for n in range(30)] + [("pos", f'"g\u00f6od" {n}') for n in range(30)],
     "test": [("neg", "never again"), ("pos", "\U0001f600" * 5), ("neg", "bad\u2026 3<br />")],
 }
-
-
-def run(*arguments):
-    """The command line in-process: the exit code."""
-    parser = argparse.ArgumentParser()
-    add_prepare_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["prepare", *map(str, arguments)])
-    return parsed.run(parsed)
-
-
-def rows_of(folder, split):
-    manifest = Manifest.load(folder / split)
-    return [row for shard in manifest.shards for row in pq.read_table(folder / split / shard["file"]).to_pylist()]
 
 
 def as_official_folder(folder):
@@ -54,10 +38,10 @@ def as_parquet(folder):
 
 
 @pytest.mark.parametrize("lay_out", [as_official_folder, as_tsv, as_parquet])
-def test_tokens_are_the_bytes_of_the_text(tmp_path, capsys, lay_out):
+def test_tokens_are_the_bytes_of_the_text(tmp_path, capsys, lay_out, run_prepare, rows_of):
     (tmp_path / "imdb").mkdir()
     lay_out(tmp_path / "imdb")
-    assert run("text-bytes", "--source", tmp_path / "imdb", "--length", 12, "--output", tmp_path / "out") == 0
+    assert run_prepare("text-bytes", "--source", tmp_path / "imdb", "--length", 12, "--output", tmp_path / "out") == 0
     found = {}
     for split in ("train", "validation", "test"):
         manifest = Manifest.load(tmp_path / "out" / split)
@@ -65,7 +49,7 @@ def test_tokens_are_the_bytes_of_the_text(tmp_path, capsys, lay_out):
         assert (manifest.vocab_size, manifest.special_token_ids, manifest.packing) == (258, [0, 1], "one-per-row")
         found[split] = [
             (manifest.label_names[row["labels"]], bytes(token - 2 for token in row["input_ids"]))
-            for row in rows_of(tmp_path / "out", split)
+            for row in rows_of(tmp_path / "out" / split)
         ]
     cut = {split: [(label, text.encode()[:12]) for label, text in reviews] for split, reviews in REVIEWS.items()}
     assert sorted(found["test"]) == sorted(cut["test"])
@@ -76,25 +60,25 @@ def test_tokens_are_the_bytes_of_the_text(tmp_path, capsys, lay_out):
     assert printed[2] == "test: 3 samples, 35 tokens, at most 12 each; 2 classes (neg: 2, pos: 1)"
 
 
-def test_the_length_does_not_move_reviews_between_splits(tmp_path):
+def test_the_length_does_not_move_reviews_between_splits(tmp_path, run_prepare, rows_of):
     as_tsv(tmp_path)
     for length in (15, 4096):
-        run("text-bytes", "--source", tmp_path, "--length", length, "--output", tmp_path / f"out-{length}")
+        run_prepare("text-bytes", "--source", tmp_path, "--length", length, "--output", tmp_path / f"out-{length}")
     short, whole = (
-        [tuple(row["input_ids"][:15]) for row in rows_of(tmp_path / f"out-{length}", "validation")]
+        [tuple(row["input_ids"][:15]) for row in rows_of(tmp_path / f"out-{length}" / "validation")]
         for length in (15, 4096)
     )
     assert short == whole and len(short) > 1
 
 
-def test_columns_are_named(tmp_path):
+def test_columns_are_named(tmp_path, run_prepare):
     (tmp_path / "a.tsv").write_text("review\tstars\n" + "".join(f"text {n}\t{n % 5}\n" for n in range(100)))
     options = ["text-bytes", "--source", tmp_path / "a.tsv", "--output", tmp_path / "out"]
     with pytest.raises(UserError, match="no column 'label'; it has 'review', 'stars'"):
-        run(*options)
+        run_prepare(*options)
     assert not (tmp_path / "out").exists()
-    run(*options, "--label-column", "stars", "--text-column", "review")
+    run_prepare(*options, "--label-column", "stars", "--text-column", "review")
     assert Manifest.load(tmp_path / "out" / "train").label_names == ["0", "1", "2", "3", "4"]
     for length in (0, 1 << 20):
         with pytest.raises(UserError, match=f"--length is {length}"):
-            run(*options, "--length", length)
+            run_prepare(*options, "--length", length)
