@@ -8,8 +8,8 @@ from typing import Any
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 MIXERS = ("converter", "paramixer", "s3attention", "wavspa", "flt")
-# At this width the usual deviation of 0.02 leaves gradients so small that no row leaves its plateau on the long synthetic
-# tasks; 1 / sqrt(64) is that of a layer which keeps its input's size.
+# At this width the usual deviation of 0.02 leaves gradients so small that no row leaves its plateau on the longer
+# synthetic tasks; 1 / sqrt(64) is that of a layer which keeps its input's size.
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "initializer_range": 0.125}
 # What keeps a row's proportions to the others at that size.
 OWN = {
