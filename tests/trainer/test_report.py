@@ -267,6 +267,9 @@ def test_only_lengths_of_one_data_set_and_one_horizon_are_a_curve(tmp_path):
         write(f"adding-{length}", length, {"name": "adding", "length": length, "train_samples": length})
         for files in ("human", "mouse"):
             write(f"{files}-{length}", length, {"name": "dna", "length": length, "files": files})
+    # Unlike in more than the length, and each of one length alone: no curve.
+    for files, length in (("yeast", 64), ("fly", 1024)):
+        write(f"{files}-{length}", length, {"name": "genes", "length": length, "files": files})
     # Two of one length: those with as many samples as the others go with them.
     for length, samples in ((16, 9), (32, 9), (16, 1)):
         data = f"order-{length}-{samples}"
