@@ -57,5 +57,5 @@ def test_rows_that_share_the_time_make_steps_by_their_speed(script, tmp_path, mo
 
 def test_data_that_cannot_be_made_are_named_with_their_command(script, tmp_path):
     papers, cases = script("papers"), script("papers_cases")
-    with pytest.raises(SystemExit, match="longmix prepare forecasting --source ETTh1.csv --split ett --output"):
+    with pytest.raises(SystemExit, match=r"longmix prepare forecasting --source ETTh1\.csv --split ett --output"):
         papers._prepare(cases.FORECASTING_DATA, tmp_path)
