@@ -1,6 +1,6 @@
 """The papers' experiments at a size for two CPU cores; the results are in docs/results/.
 
-    python benchmarks/papers.py synthetic|long-range|forecasting|language --work FOLDER [--jobs 2] [--minutes 1]
+    python benchmarks/papers.py synthetic|long-range|forecasting|language --work FOLDER [--jobs 2] [--minutes 0.5]
 
 Makes the data that can be made, writes a run file for each task and mixer into FOLDER/files, runs them with `longmix
 sweep` and tabulates them with `longmix report`. What has finished is not run again, so the same command goes on after
@@ -33,12 +33,13 @@ def main() -> int:
     cases = experiment.cases(work)
     if experiment.is_timed:
         cases = _with_equal_time(cases, work, arguments)
-    output = arguments.output or work / "results" / arguments.experiment
+    output = (arguments.output or work / "results" / arguments.experiment).resolve()
     runs = work / "runs" / arguments.experiment
     code = _sweep(cases, work / "files" / arguments.experiment, runs, experiment.seeds, arguments.jobs)
     if code != 0:
         return code
-    return _longmix("report", str(runs), "--output", str(output))
+    # From there, since the tables name the folders as they are given.
+    return _longmix("report", str(runs.relative_to(work)), "--output", str(output), folder=work)
 
 
 def _parse() -> argparse.Namespace:
@@ -48,7 +49,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="folder of the tables and plots (default: in --work)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, which share the processors (default: 2)")
     parser.add_argument(
-        "--minutes", type=float, default=1.0, help="of training, for each run of long-range (default: 1)"
+        "--minutes", type=float, default=0.5, help="of training, for each run of long-range (default: 0.5)"
     )
     return parser.parse_args()
 
@@ -114,8 +115,8 @@ def _sweep(cases: list[Case], files: Path, runs: Path, seeds: int, jobs: int) ->
     return _longmix("sweep", *paths, "--seeds", str(seeds), "--parallel", str(jobs))
 
 
-def _longmix(*words: str) -> int:
-    return subprocess.run([sys.executable, "-m", "longmix.trainer", *words]).returncode
+def _longmix(*words: str, folder: Path | None = None) -> int:
+    return subprocess.run([sys.executable, "-m", "longmix.trainer", *words], cwd=folder).returncode
 
 
 if __name__ == "__main__":

@@ -155,13 +155,13 @@ def _language(work: Path) -> list[Case]:
         case = _case(work, "clm", "wikipedia", row, 16, eval={"samples": 300})
         wider = {"hidden_size": 128, "intermediate_size": 512, "initializer_range": 0.02}
         model = {**case.values["model"], **wider, **model}
-        cases.append(replace(case.changed(model=model), name=f"wikipedia/{name}").with_steps(250))
+        cases.append(replace(case.changed(model=model), name=f"wikipedia/{name}").with_steps(200))
     return cases
 
 
 EXPERIMENTS = {
     "synthetic": Experiment(_synthetic_data(), _synthetic, seeds=2),
     "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=2, is_timed=True),
-    "forecasting": Experiment(FORECASTING_DATA, _forecasting, seeds=3),
+    "forecasting": Experiment(FORECASTING_DATA, _forecasting, seeds=2),
     "language": Experiment(LANGUAGE_DATA, _language, seeds=2),
 }
