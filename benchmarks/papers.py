@@ -1,4 +1,4 @@
-"""The papers' experiments at a size for two CPU cores; the results are in docs/results/.
+"""The papers' experiments at a size for two CPU cores; docs/results/README.md has the results and how they were made.
 
     python benchmarks/papers.py synthetic|long-range|forecasting|language --work FOLDER [--jobs 2] [--minutes 0.5]
 
@@ -18,6 +18,8 @@ from pathlib import Path
 import commands
 import yaml
 from papers_cases import EXPERIMENTS, Case
+
+from longmix.data_prep.files import write_json
 
 # Of a run that measures the speed: the first steps, which start everything, do not count.
 SPEED_STEPS, SPEED_SKIPPED = 40, 10
@@ -67,31 +69,46 @@ def _prepare(data: dict[str, tuple[str, bool]], work: Path) -> None:
 
 
 def _with_equal_time(cases: list[Case], work: Path, arguments: argparse.Namespace) -> list[Case]:
-    """The cases with as many steps as each makes in `--minutes`, measured once by short runs, as many at a time as
-    the runs themselves; the numbers stay in a file, so that a run is what it was when the command goes on."""
+    """The cases with as many steps as each makes in `--minutes`.
+
+    The speed is measured once, by short runs, as many at a time as the runs themselves. The steps stay in a file, so
+    that a run is what it was when the command goes on.
+    """
     place = work / "files" / f"{arguments.experiment}-steps.json"
+    asked = {"minutes": arguments.minutes, "jobs": arguments.jobs}
     if not place.exists():
-        short = [
-            case.changed(
-                optim={"max_steps": SPEED_STEPS, "warmup_steps": 1},
-                eval={"every_steps": SPEED_STEPS, "samples": 8},
-                checkpoint={"every_steps": SPEED_STEPS},
-                log={"every_steps": SPEED_SKIPPED},
-                data={"test": None},
-            )
-            for case in cases
-        ]
-        speeds = work / "speed" / arguments.experiment
-        if _sweep(short, work / "files" / f"{arguments.experiment}-speed", speeds, 1, arguments.jobs) != 0:
-            raise SystemExit(75)
-        steps = {}
-        for case in cases:
-            seconds = _seconds_per_step(speeds / case.name / "seed-0")
-            # Two digits: the speed is not known better.
-            steps[case.name] = int(float(f"{60 * arguments.minutes / seconds:.1e}"))
-        place.write_text(json.dumps(steps, indent=1) + "\n", encoding="utf-8")
-    steps = json.loads(place.read_text(encoding="utf-8"))
-    return [case.with_steps(steps[case.name]) for case in cases]
+        write_json(place, {**asked, "steps": _measured_steps(cases, work, arguments)})
+    found = json.loads(place.read_text(encoding="utf-8"))
+    if {name: found[name] for name in asked} != asked:
+        raise SystemExit(
+            f"the runs in {work} were begun with --minutes {found['minutes']} --jobs {found['jobs']}: "
+            "give these again, or another --work"
+        )
+    return [case.with_steps(found["steps"][case.name]) for case in cases]
+
+
+def _measured_steps(cases: list[Case], work: Path, arguments: argparse.Namespace) -> dict[str, int]:
+    short = [
+        case.changed(
+            optim={"max_steps": SPEED_STEPS, "warmup_steps": 1},
+            eval={"every_steps": SPEED_STEPS, "samples": 8},
+            checkpoint={"every_steps": SPEED_STEPS},
+            log={"every_steps": SPEED_SKIPPED},
+            data={"test": None},
+        )
+        for case in cases
+    ]
+    speeds = work / "speed" / arguments.experiment
+    code = _sweep(short, work / "files" / f"{arguments.experiment}-speed", speeds, 1, arguments.jobs)
+    if code != 0:
+        raise SystemExit(code)
+    # Two digits: the speed is not known better.
+    return {
+        case.name: max(
+            10, int(float(f"{60 * arguments.minutes / _seconds_per_step(speeds / case.name / 'seed-0'):.1e}"))
+        )
+        for case in cases
+    }
 
 
 def _seconds_per_step(run: Path) -> float:

@@ -1,4 +1,4 @@
-"""The benchmark of the papers' experiments: its runs are valid, alike in what is to be compared, and get equal time."""
+"""The benchmark of the papers' experiments: runs that are valid, share their recipe, and get equal time."""
 
 import json
 
@@ -52,6 +52,9 @@ def test_rows_that_share_the_time_make_steps_by_their_speed(script, tmp_path, mo
     assert [case.values["optim"]["warmup_steps"] for case in timed] == [120, 24]
     # Measured once: a run that goes on is the run that was begun.
     assert papers._with_equal_time(made, tmp_path, arguments) == timed
+    with pytest.raises(SystemExit, match=r"begun with --minutes 2\.0 --jobs 2"):
+        arguments.minutes = 3.0
+        papers._with_equal_time(made, tmp_path, arguments)
     assert len(swept) == 1 and all(case.values["data"]["test"] is None for case in swept[0])
 
 
