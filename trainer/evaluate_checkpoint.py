@@ -17,7 +17,7 @@ from .model import refuse_other_inputs
 from .model_folder import read_objective
 from .objectives import make_objective
 from .setup_run import tokenizer_loader
-from .windows import FORECASTING, Dataset, as_seen
+from .windows import FORECASTING, Dataset, as_seen, unfitting_kind
 
 _OBJECTIVES_OF_HEADS = {
     "ForSequenceClassification": "classification",
@@ -38,11 +38,11 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     config = load_config(checkpoint)
     dataset = ShardedDataset(data)
     section = read_objective(checkpoint) or _objective_of_head(config)
-    is_series = dataset.manifest.series is not None
-    if is_series != (section.name == FORECASTING):
-        holds = "holds a time series, but" if is_series else "holds no time series, but"
+    kind = unfitting_kind(dataset.manifest, section)
+    if kind is not None:
         raise UserError(
-            f"{data} {holds} {checkpoint} was trained for {section.name}: name data of the kind it was trained on"
+            f"{data} holds {kind}, but {checkpoint} was trained for {section.name}: name data of the kind it was "
+            "trained on"
         )
     folder = tokenizer_folder(data, dataset.manifest)
     _check_vocabulary(checkpoint, config, data, dataset, folder)

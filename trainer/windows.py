@@ -83,13 +83,19 @@ def as_seen(dataset: ShardedDataset, objective: ObjectiveSection) -> Dataset:
 
 def manifest_seen(folder: str, manifest: Manifest, objective: ObjectiveSection) -> Manifest:
     """The manifest of what `as_seen` gives."""
-    if (objective.name == FORECASTING) != (manifest.series is not None):
-        is_series = manifest.series is not None
-        raise UserError(
-            f"objective.name is {objective.name}, but {folder} holds "
-            + ("a time series: forecasting" if is_series else "no time series: longmix prepare forecasting makes them")
-        )
+    kind = unfitting_kind(manifest, objective)
+    if kind is not None:
+        advice = "forecasting" if manifest.series is not None else "longmix prepare forecasting makes them"
+        raise UserError(f"objective.name is {objective.name}, but {folder} holds {kind}: {advice}")
     return manifest if manifest.series is None else windows_manifest(folder, manifest, objective)
+
+
+def unfitting_kind(manifest: Manifest, objective: ObjectiveSection) -> str | None:
+    """Which kind of data the data set holds, in words, if the objective is for the other one; None if it fits."""
+    is_series = manifest.series is not None
+    if is_series == (objective.name == FORECASTING):
+        return None
+    return "a time series" if is_series else "no time series"
 
 
 def scales(manifest: Manifest) -> list[Any] | None:
