@@ -99,7 +99,7 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
         _write(job.folder.parent / PLAN, {"seeds": seeds})
     gpus = pool.devices()
     workers = min(parallel or max(1, len(gpus)), max(1, len(waiting)))
-    starts = dict.fromkeys(waiting, 0)
+    starts: dict[Job, int] = {}
     codes: list[int] = []
     elsewhere: list[Job] = []
 
@@ -111,10 +111,13 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
         if is_in_work(job.folder):
             leave(job)
             return None
-        number = len(codes) + len(elsewhere) + 1
-        _say(f"{job.folder} begins ({number} of {len(waiting)}); it tells {pool.log_path(job.folder)} the rest")
-        (job.folder / FAILURE).unlink(missing_ok=True)
+        # Looked at after the lock: another sweep may have finished it since this one began.
+        if _is_finished(job):
+            _say(f"{job.folder} has been finished elsewhere")
+            return None
         log = pool.log_path(job.folder)
+        _say(f"{job.folder} begins ({waiting.index(job) + 1} of {len(waiting)}); it tells {log} the rest")
+        (job.folder / FAILURE).unlink(missing_ok=True)
         starts[job] = log.stat().st_size if log.exists() else 0
         environment = {**pool.environment(gpus, worker, workers), PARENT: str(os.getpid())}
         with open(log, "ab") as file:
@@ -148,7 +151,14 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
         return True
 
     is_complete = pool.run_side_by_side(waiting, workers, start, ended)
-    return _tell(jobs, codes, [job for job in elsewhere if not _is_finished(job)], is_complete, share)
+    # Locks first: what is finished in between is no longer missing.
+    in_work = [job for job in elsewhere if is_in_work(job.folder)]
+    missing = [job for job in elsewhere if not _is_finished(job)]
+    for job in missing:
+        if job not in in_work:
+            codes.append(INTERRUPTED)
+            _say(f"{job.folder} is not finished: the process that had it in work has ended")
+    return _tell(jobs, codes, [job for job in missing if job in in_work], is_complete, share)
 
 
 def _tell(jobs: list[Job], codes: list[int], elsewhere: list[Job], is_complete: bool, share: str | None) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -107,6 +108,27 @@ def test_every_file_runs_with_every_seed_and_finished_runs_stay(configs, stubbed
     assert json.loads((tmp_path / "a" / "sweep.json").read_text()) == {"seeds": 2}
     assert run(*configs, "--seeds", 3) == 0
     assert stubbed.tell() == ["a 2 gpu=", "b 2 gpu="]
+    assert "longmix sweep: 4 of 6 runs are finished\n" in capsys.readouterr().err
+
+
+def test_a_run_that_another_sweep_has_finished_meanwhile_is_passed_over(
+    configs, stubbed, capsys, tmp_path, monkeypatch
+):
+    """Begun again it would read the test split once more."""
+
+    def devices_after_another_sweep():
+        monkeypatch.setattr(pool, "devices", list)
+        assert run(configs[0], "--seeds", 1) == 0 and stubbed.tell() == ["a 0 gpu="]
+        capsys.readouterr()
+        return []
+
+    # Asked after this sweep has looked for what is finished, and before it starts anything.
+    monkeypatch.setattr(pool, "devices", devices_after_another_sweep)
+    assert run(*configs, "--seeds", 1) == 0
+    assert stubbed.tell() == ["b 0 gpu="]
+    told = capsys.readouterr().err
+    assert f"{tmp_path / 'a' / 'seed-0'} has been finished elsewhere\n" in told
+    assert f"{tmp_path / 'b' / 'seed-0'} begins (2 of 2); " in told and "all 2 runs are finished" in told
 
 
 def test_a_failed_run_stops_no_other_and_is_the_only_one_to_run_again(configs, stubbed, capsys, tmp_path):
@@ -133,7 +155,7 @@ def test_a_run_that_another_process_has_in_work_is_left_to_it(configs, stubbed, 
         assert f"{tmp_path / 'a' / 'seed-0'} is in work elsewhere" in told and "failed" not in told
         assert "2 of 4 runs are in work elsewhere; the same command goes on" in told
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sweep, "is_in_work", lambda folder, answers=[False, True, True]: answers.pop(0))
+            patch.setattr(sweep, "is_in_work", lambda folder, answers=[False, *4 * [True]]: answers.pop(0))
             stubbed({"a 0": "refused"})
             assert run(*configs, "--seeds", 1) == 75
         assert stubbed.tell() == ["a 0 gpu="] and not list(tmp_path.rglob("failure.json"))
@@ -143,6 +165,17 @@ def test_a_run_that_another_process_has_in_work_is_left_to_it(configs, stubbed, 
         assert "1 of 3 runs are in work elsewhere, 1 have failed" in capsys.readouterr().err
     stubbed({})
     assert run(*configs, "--seeds", 2) == 0
+
+
+def test_a_run_whose_other_process_has_ended_without_finishing_it_is_interrupted(
+    configs, stubbed, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sweep, "is_in_work", lambda folder, answers=[True, False, False]: answers.pop(0))
+    assert run(*configs, "--seeds", 1) == 75
+    assert stubbed.tell() == ["b 0 gpu="]
+    told = capsys.readouterr().err
+    assert f"{tmp_path / 'a' / 'seed-0'} is not finished: the process that had it in work has ended\n" in told
+    assert "interrupted with 1 of 2 runs finished" in told and "runs are in work elsewhere" not in told
 
 
 def test_a_run_that_is_to_go_further_is_not_finished(configs, stubbed):
@@ -192,11 +225,13 @@ def test_a_run_that_stops_itself_stops_no_other(configs, stubbed):
     assert len(stubbed.tell()) == 4
 
 
-def test_each_process_has_one_gpu(configs, stubbed, monkeypatch):
+def test_each_process_has_one_gpu(configs, stubbed, capsys, monkeypatch):
     monkeypatch.setattr(pool, "devices", lambda: ["3", "5"])
     monkeypatch.setenv("RANK", "1")
     assert run(*configs, "--seeds", 2) == 0
     assert {line.split()[-1] for line in stubbed.tell()} == {"gpu=3", "gpu=5"}
+    # Those that run beside one another have numbers of their own.
+    assert re.findall(r"begins \((\d) of 4\)", capsys.readouterr().err) == ["1", "2", "3", "4"]
 
 
 def test_shares_are_disjoint_and_complete(configs, stubbed, capsys):
