@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from .provenance import provenance
 
 CONFIG = "config.yaml"
 LOCK = ".lock"
+# A look at the lock (`is_in_work`) holds it for a moment, in which a run may want to begin.
+LOCK_PATIENCE_SECONDS = 1.0
+LOCK_POLL_SECONDS = 0.02
 
 # May differ on resume: they change what is watched and kept, or how a batch is cut, not which run it is.
 FREE_KEYS = (
@@ -126,16 +130,22 @@ class RunLock:
             self._file = open(self._run / LOCK, "w")
         except OSError as error:
             raise UserError(f"run.dir {self._run} cannot be used: {error.strerror}") from None
+        deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
+        while not self._takes_lock():
+            if time.monotonic() > deadline:
+                self._file.close()
+                raise UserError(f"another process trains in {self._run} now: wait for it, or choose another run.dir")
+            time.sleep(LOCK_POLL_SECONDS)
+
+    def _takes_lock(self) -> bool:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.close()
-            raise UserError(
-                f"another process trains in {self._run} now: wait for it, or choose another run.dir"
-            ) from None
+            return False
         except OSError:
             # A file system without locks: then nothing can be said.
             pass
+        return True
 
     def __exit__(self, *error: object) -> None:
         self._file.close()

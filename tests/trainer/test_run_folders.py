@@ -1,14 +1,15 @@
 """Whose a run folder is, what it may be, and what its models say of themselves."""
 
+import fcntl
 import signal
 
 import pytest
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer import checkpoint, distributed, export, loop
+from longmix.trainer import checkpoint, distributed, export, loop, run_folder
 from longmix.trainer import configuration as configurations
 from longmix.trainer.configuration import CheckpointSection
-from longmix.trainer.run_folder import RunLock
+from longmix.trainer.run_folder import LOCK, RunLock, is_in_work
 
 
 def test_a_folder_is_trained_in_by_one_process_at_a_time(train, tmp_path):
@@ -17,6 +18,15 @@ def test_a_folder_is_trained_in_by_one_process_at_a_time(train, tmp_path):
     assert train(tmp_path / "run").code == 0
     # Freed at the end: the same command finds a finished run.
     assert train(tmp_path / "run").code == 0
+
+
+def test_a_look_at_the_lock_keeps_no_run_from_beginning(tmp_path, monkeypatch):
+    with open(tmp_path / LOCK, "w") as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        monkeypatch.setattr(run_folder.time, "sleep", lambda seconds: look.close())
+        with RunLock(tmp_path):
+            assert look.closed and is_in_work(tmp_path)
+    assert not is_in_work(tmp_path)
 
 
 def test_folders_that_cannot_be_run_folders_are_refused(train, tmp_path, data):
