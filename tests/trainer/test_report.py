@@ -208,7 +208,8 @@ def test_another_objective_on_the_tasks_data_is_another_setting(tmp_path):
     """clm has an accuracy, too, which is none of the task's: neither chance nor the papers' figures belong to it."""
     write_classes(tmp_path / "data", [0, 1, 1])
     for name in ("classification", "regression", "mlm", "clm"):
-        write_run(tmp_path / "runs" / name, objective__name=name, data__test=str(tmp_path / "data"))
+        changes = {"objective__name": name, "provenance__data__sequence_length": 1999}
+        write_run(tmp_path / "runs" / name, data__test=str(tmp_path / "data"), **changes)
     rows = {row.runs[0].objective: row for row in report_of(tmp_path / "runs").rows}
     assert [rows[name].chance for name in rows] == [2 / 3, None, None, None] and len(rows) == 4
     assert {name: [entry.value for entry in row.cited] for name, row in rows.items() if name != "regression"} == {
@@ -217,7 +218,7 @@ def test_another_objective_on_the_tasks_data_is_another_setting(tmp_path):
         "clm": [],
     }
     titles = {rows[name].setting.title for name in ("classification", "mlm", "clm")}
-    assert titles == {"listops, N = 64", "listops, N = 64, mlm", "listops, N = 64, clm"}
+    assert titles == {"listops, N = 1999", "listops, N = 1999, mlm", "listops, N = 1999, clm"}
     wikitext = {"model__model_type": "flt", "model__spectral_kind": "local", "data__train": "data/wikitext/train"}
     for name, values in (("clm", [30.1]), ("mlm", [])):
         changes = {**wikitext, "provenance__data__task": None, "objective__name": name}
@@ -302,15 +303,33 @@ def test_the_papers_figures_stand_beside_those_of_their_model_and_task(tmp_path)
     def figures(folder, **changes):
         return [entry.value for entry in cited.citations(read_run(write_run(tmp_path / folder, **changes)))]
 
-    assert figures("wavspa") == [55.40]
-    assert figures("none", model__space="none", model__attention="performer") == [18.01]
-    assert figures("other", provenance__data__task={"name": "probe"}) == []
+    full = {"provenance__data__sequence_length": 1999}
+    assert figures("wavspa", **full) == [55.40]
+    assert figures("none", model__space="none", model__attention="performer", **full) == [18.01]
+    assert figures("other", provenance__data__task={"name": "probe"}, **full) == []
     s3 = {
         "model__model_type": "s3attention",
         "provenance__data__task": {"name": "forecasting", "source": "exchange_rate.csv"},
     }
     assert figures("exchange", **s3, objective__horizon=96) == [0.086, 0.204]
     assert figures("far", **s3, objective__horizon=720) == [0.727, 0.669]
+
+
+@pytest.mark.parametrize(
+    ("task", "full", "smaller", "value"),
+    [
+        ("listops", 1999, 199, 55.40),
+        ("text-bytes", 4096, 1000, 81.60),
+        ("retrieval", 4000, 512, 79.27),
+        ("image", 1024, 256, 55.58),
+        ("pathfinder", 1024, 256, 81.12),
+    ],
+)
+def test_a_smaller_version_of_a_task_is_not_compared_with_the_papers(tmp_path, task, full, smaller, value):
+    for length, values in ((full, [value]), (smaller, []), (None, [])):
+        about = {"provenance__data__task": {"name": task}, "provenance__data__sequence_length": length}
+        run = read_run(write_run(tmp_path / str(length), **about))
+        assert [entry.value for entry in cited.citations(run)] == values
 
 
 def test_every_cited_figure_names_paper_and_table():
@@ -350,12 +369,12 @@ class Page(HTMLParser):
 @pytest.fixture
 def sweeps(tmp_path):
     """Two mixers at two lengths with two seeds each; one of them has an odd name."""
-    for length in (64, 128):
+    for length, lowest in ((64, 0.436), (1999, 0.372)):
         for model in ("wavspa", "<b>|"):
             for seed in (0, 1):
                 changes = {"model__model_type": model, "provenance__data__sequence_length": length}
-                accuracy = 0.5 - length / 1000 + seed / 100
-                write_run(tmp_path / "runs" / f"{model[:2]}-{length}" / f"seed-{seed}", seed, accuracy, **changes)
+                folder = tmp_path / "runs" / f"{model[:2]}-{length}" / f"seed-{seed}"
+                write_run(folder, seed, lowest + seed / 100, **changes)
     return tmp_path / "runs"
 
 
@@ -368,8 +387,9 @@ def test_the_files_agree_and_the_page_fetches_nothing(sweeps, tmp_path, capsys):
     values = json.loads((output / "report.json").read_text())
     assert [float(row["mean"]) for row in rows] == [row["mean"] for row in values["rows"]]
     assert [round(row["mean"], 4) for row in values["rows"]] == [0.441, 0.441, 0.377, 0.377]
-    assert [row["length"] for row in values["rows"]] == [64, 64, 128, 128]
-    assert values["rows"][1]["cited"][0]["value"] == 0.554
+    assert [row["length"] for row in values["rows"]] == [64, 64, 1999, 1999]
+    # The papers' figure is of the task at its full length.
+    assert [[entry["value"] for entry in row["cited"]] for row in values["rows"]] == [[], [], [], [0.554]]
     shown = Page((output / "report.html").read_text())
     assert shown.rows[0][:4] == ["task", "model", "metric", "mean"] and len(shown.rows) == 5
     assert sorted(row[3] for row in shown.rows[1:]) == ["37.70", "37.70", "44.10", "44.10"]

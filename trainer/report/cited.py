@@ -60,7 +60,8 @@ def _is_model(run: Run, row: dict[str, Any]) -> bool:
 
 
 def _is_task(run: Run, column: dict[str, Any]) -> bool:
-    """A column names a task, and may name a data set (as the file or folder begins), a length or a horizon.
+    """A column names a task, and may name a data set (as the file or folder begins), a horizon, and a length or
+    [least, most] of lengths.
 
     Figures are those of the task's labels, unless the column names another objective.
     """
@@ -69,6 +70,13 @@ def _is_task(run: Run, column: dict[str, Any]) -> bool:
         run.task == column["task"]
         and (run.objective == column["objective"] if "objective" in column else not run.predicts_tokens)
         and (run.dataset.lower().startswith(dataset) or run.data_name.lower().startswith(dataset))
-        and column.get("length") in (None, run.length)
+        and _is_of_length(run.length, column.get("length"))
         and column.get("horizon") in (None, run.horizon)
     )
+
+
+def _is_of_length(length: int | None, expected: int | list[int] | None) -> bool:
+    if isinstance(expected, list):
+        least, most = expected
+        return length is not None and least <= length <= most
+    return expected in (None, length)
