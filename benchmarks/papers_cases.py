@@ -152,10 +152,10 @@ def _language(work: Path) -> list[Case]:
         ("performer", "performer_causal", {}),
         ("transformer", "transformer", {}),
     ):
-        case = _case(work, "clm", "wikipedia", row, 16, eval={"samples": 300})
+        case = _case(work, "clm", "wikipedia", row, 4, eval={"samples": 100})
         wider = {"hidden_size": 128, "intermediate_size": 512, "initializer_range": 0.02}
         model = {**case.values["model"], **wider, **model}
-        cases.append(replace(case.changed(model=model), name=f"wikipedia/{name}").with_steps(200))
+        cases.append(replace(case.changed(model=model), name=f"wikipedia/{name}").with_steps(500, evaluations=2))
     return cases
 
 
