@@ -20,25 +20,29 @@ class HeldOut:
         self.splits: set[str] = set()
         self.bytes = 0
         self.validation_in_test = 0
-        self._texts: set[bytes] = set()
-        self._titles: set[bytes] = set()
+        self._texts: dict[str, set[bytes]] = {TEST: set(), VALIDATION: set()}
+        self._titles: dict[str, set[bytes]] = {TEST: set(), VALIDATION: set()}
 
     def add(self, split: str, text: str, title: str | None, size: int) -> None:
         """Those of test come first. `title`: the document's first line if it is one; `size`: the document's bytes."""
-        if split == VALIDATION and TEST in self.splits and self.find(text, title) is not None:
+        if split == VALIDATION and self.find(text, title, among=(TEST,)) is not None:
             self.validation_in_test += 1
         self.splits.add(split)
         self.bytes += size
         if title is not None:
-            self._titles.add(_key(title))
+            self._titles[split].add(_key(title))
         if not (body := _body(text, title)).isspace():
-            self._texts.add(_key(body))
+            self._texts[split].add(_key(body))
 
-    def find(self, text: str, title: str | None) -> str | None:
-        """SAME_TEXT or SAME_TITLE if a held-out document has it, else None."""
-        if title is not None and _key(title) in self._titles:
+    def find(self, text: str, title: str | None, among: tuple[str, ...] = (TEST, VALIDATION)) -> str | None:
+        """SAME_TEXT or SAME_TITLE if a held-out document of the splits `among` has it, else None."""
+        if title is not None and _is_in(self._titles, among, _key(title)):
             return SAME_TITLE
-        return SAME_TEXT if _key(_body(text, title)) in self._texts else None
+        return SAME_TEXT if _is_in(self._texts, among, _key(_body(text, title))) else None
+
+
+def _is_in(keys: dict[str, set[bytes]], splits: tuple[str, ...], key: bytes) -> bool:
+    return any(key in keys[split] for split in splits)
 
 
 def _body(text: str, title: str | None) -> str:
