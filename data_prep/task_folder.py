@@ -78,7 +78,8 @@ def write_task(
     assert set(splits) <= set(SPLITS)
     output = Path(output)
     settings = dict(settings)
-    refuse_others(output, lambda manifest: manifest.report.get("task") == settings)
+    tolerance = manifest_fields.get("tolerance")  # manifests of older versions lack it
+    refuse_others(output, lambda manifest: manifest.report.get("task") == settings and manifest.tolerance == tolerance)
     with locked(output):
         if all((output / name / FILE_NAME).is_file() for name in splits):
             return {name: Manifest.load(output / name) for name in splits}

@@ -13,6 +13,7 @@ from longmix.data_prep.long_range import (
     prepare_adding,
     prepare_temporal_order,
 )
+from longmix.data_prep.manifest import Manifest
 
 SMALL = {"length": 16, "train_samples": 30, "validation_samples": 4, "test_samples": 5}
 LENGTHS = [2, 3, 128, 2048, 32768]
@@ -92,6 +93,17 @@ def test_the_folders_tell_the_trainer_what_it_needs(tmp_path, rows_of):
     assert order.label_names == ["X,X", "X,Y", "Y,X", "Y,Y"] and order.tokens == 16 * order.samples
     with pytest.raises(UserError, match="already holds other data"):
         prepare_temporal_order(settings, tmp_path / "adding")
+
+
+def test_a_folder_of_adding_without_the_tolerance_is_not_taken_for_a_finished_one(tmp_path):
+    settings = LongRangeSettings(**SMALL)
+    made = prepare_adding(settings, tmp_path / "adding")
+    assert prepare_adding(settings, tmp_path / "adding") == made  # as it was made: it stays
+    older = Manifest.load(tmp_path / "adding" / "train")
+    older.tolerance = None
+    older.save(tmp_path / "adding" / "train")
+    with pytest.raises(UserError, match=r"already holds other data \(train\): choose another folder, or empty it"):
+        prepare_adding(settings, tmp_path / "adding")
 
 
 @pytest.mark.parametrize(
