@@ -61,8 +61,9 @@ def write_task(
 ) -> dict[str, Manifest]:
     """Write `output/SPLIT` for each split; returns their manifests.
 
-    A folder that the same settings have made is left as it is, an unfinished one is finished. If the data are refused,
-    no split stays: they would be in the way of the corrected command.
+    A folder that the same settings have made is left as it is, an unfinished one is finished. If that ends with a
+    UserError (the data are refused, or can no longer be read), no split stays, nor what an earlier run had finished:
+    they would be in the way of the corrected command. Any other end, Ctrl-C too, keeps the splits that are finished.
 
     Args:
         settings: all that the samples are a function of, in JSON's types: the task, its options, a format number to
@@ -220,11 +221,12 @@ class _Distinct:
 
 
 def _digest(sample: Mapping[str, Any]) -> bytes:
-    """Of a sample without its labels; which input of a pair is the first does not matter."""
-    inputs = []
+    """Of a sample without its labels; which side of a pair is the first does not matter."""
+    first, second = [], []
     for name in (name for name in sample if name not in _ANSWERS):
         value = np.asarray(sample[name])
         digest = hashlib.blake2b(f"{name.removesuffix(_SECOND)} {value.shape} ".encode(), digest_size=16)
         digest.update(value.astype(np.float64 if value.dtype.kind == "f" else np.int64).tobytes())
-        inputs.append(digest.digest())
-    return hashlib.blake2b(b"".join(sorted(inputs)), digest_size=16).digest()
+        (second if name.endswith(_SECOND) else first).append(digest.digest())
+    sides = [hashlib.blake2b(b"".join(sorted(side)), digest_size=16).digest() for side in (first, second) if side]
+    return hashlib.blake2b(b"".join(sorted(sides)), digest_size=16).digest()

@@ -8,7 +8,7 @@ import pytest
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
-from longmix.data_prep.task_folder import Split, describe, write_task
+from longmix.data_prep.task_folder import Split, describe, kept_in, write_task
 
 COLUMNS = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
 
@@ -91,3 +91,26 @@ def test_an_interrupted_run_keeps_what_it_has_made(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "t", train=Split(interrupted, "by hand"), test=split([2]))
     assert rows(tmp_path / "t" / "test") == [[2]] and not (tmp_path / "t" / "train").exists()
+
+
+def test_data_that_are_refused_leave_nothing_of_an_earlier_interrupted_run_either(tmp_path):
+    def ended_by(error):
+        yield {"input_ids": [3], "labels": 0}
+        raise error
+
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "t", train=Split(lambda: ended_by(KeyboardInterrupt()), "by hand"), test=split([2]))
+    with pytest.raises(UserError, match="row 2 is wrong"):
+        write(tmp_path / "t", train=Split(lambda: ended_by(UserError("row 2 is wrong")), "by hand"), test=split([2]))
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_pair_is_turned_around_as_a_whole():
+    def pair(first, second):
+        (ids, places), (ids_b, places_b) = first, second
+        return {"input_ids": [ids], "coordinates": [places], "input_ids_b": [ids_b], "coordinates_b": [places_b]}
+
+    test = [pair((2, 5), (3, 6))]
+    train = [pair((3, 6), (2, 5)), pair((2, 6), (3, 5)), pair((2, 5), (2, 5))]
+    splits = {name: Split(lambda rows=rows: rows, "by hand") for name, rows in (("train", train), ("test", test))}
+    assert list(kept_in("train", splits)) == train[1:]
