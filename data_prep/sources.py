@@ -228,6 +228,10 @@ def _refuse_splits(folder: Path, files: list[Path], option: str) -> None:
         if len(splits[split]) > _SHOWN_FILES:
             parts.append(f"(and {len(splits[split]) - _SHOWN_FILES} more)")
     names = ", ".join(paths[0].name for paths in splits.values())
+    named = {path for paths in splits.values() for path in paths}
+    others = sum(named.isdisjoint((file, *file.parents)) for file in files)
+    if others:
+        parts.append(f"(and {others} other file{'s' if others > 1 else ''}, if wanted)")
     raise UserError(
         f"{option} {folder} holds the splits of a data set ({names}), which would be pooled: use {' '.join(parts)}"
     )

@@ -12,32 +12,37 @@ SPLIT_NAMES = {
 }
 _SPLITS = {word: split for split, words in SPLIT_NAMES.items() for word in words}
 _WORD = f"(?P<word>{'|'.join(_SPLITS)})"
-# wiki.train.tokens; train.txt, wiki_test.txt, train-00000-of-00002.parquet. Not train.py: programs are called so.
-_FORMS = (
-    re.compile(rf"(?P<before>.+)\.{_WORD}(?P<after>\..+)", re.IGNORECASE),
-    re.compile(
-        rf"(?P<before>(?:.+[._-])?){_WORD}(?:[._-]?\d+(?:-of-\d+)?)?"
-        r"(?P<after>(?:\.(?:txt|text|tokens|raw|jsonl?|ndjson|parquet))*)",
-        re.IGNORECASE,
-    ),
+# wiki.train.tokens, train.csv, wiki_test.txt, train_en.txt, train-00000-of-00002.parquet (a hash may follow).
+_FORM = re.compile(
+    rf"(?P<before>(?:.+[._-])?){_WORD}(?P<between>(?:[_-][^.]*?)??)(?:[._-]?\d+(?:-of-\d+(?:-[0-9a-f]{{8,}})?)?)?"
+    r"(?P<after>(?:\..*)?)",
+    re.IGNORECASE,
+)
+# Programs are called train and test, too.
+_PROGRAM = re.compile(
+    r"\.(?:bat|bash|c|cc|cmake|cpp|cs|cu|cuh|cxx|dart|f90|go|h|hh|hpp|hs|ipynb|java|jl|js|jsx|kt|lua|m|ml|mojo|php|pl|pm"
+    r"|ps1|py|pyi|pyx|r|rb|rs|s|scala|sh|sql|swift|ts|tsx|vue|zig)",
+    re.IGNORECASE,
 )
 
 
 def find_splits(folder: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
-    """The splits of a data set, by their names, among the `files` below `folder` or the folders in it.
+    """The splits of a data set, by their names, among the `files` below `folder` and the folders that hold them.
 
-    A training split and another one must lie side by side, and be called alike but for the split; otherwise none is
-    found. Where they are there in several forms (.tokens, .raw), one is returned.
+    A training split and another one must lie side by side, at any depth, and be called alike but for the split, shard
+    and suffix; otherwise none is found. Of several data sets the first is returned, folders before files, the least
+    deep first; where its files are there in several forms (.tokens, .raw), one of these.
     """
-    inside = sorted({file.relative_to(folder).parts[0] for file in files if file.parent != folder})
-    places: dict[tuple[Path, str], dict[str, list[tuple[str, Path]]]] = {}
-    for name in inside:
-        if name.lower() in _SPLITS:
-            places.setdefault((folder, "/"), {}).setdefault(_SPLITS[name.lower()], []).append(("", folder / name))
+    inside = {parent for file in files for parent in file.parents if folder in parent.parents}
+    places: dict[tuple[Path, str, str], dict[str, list[tuple[str, Path]]]] = {}
+    for path in sorted(inside, key=lambda path: (len(path.parts), path)):
+        if path.name.lower() in _SPLITS:
+            place = places.setdefault((path.parent, "/", ""), {})
+            place.setdefault(_SPLITS[path.name.lower()], []).append(("", path))
     for file in files:
-        found = next((match for form in _FORMS if (match := form.fullmatch(file.name))), None)
-        if found is not None:
-            place = places.setdefault((file.parent, found["before"].rstrip("._-")), {})
+        found = _FORM.fullmatch(file.name)
+        if found is not None and _PROGRAM.fullmatch(file.suffix) is None:
+            place = places.setdefault((file.parent, found["before"].rstrip("._-"), found["between"]), {})
             place.setdefault(_SPLITS[found["word"].lower()], []).append((found["after"], file))
     for place in places.values():
         if TRAIN in place and len(place) > 1:

@@ -16,27 +16,35 @@ def write(folder, names):
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("names", "expected", "others"),
     [
-        (["wiki.{}.raw", "wiki.{}.tokens", "README.txt"], "wiki.{}.raw"),
-        (["{}.txt", "more/book.txt"], "{}.txt"),
-        (["{}/a.txt", "{}/b.txt"], "{}"),
-        (["set/{}-00000-of-00001.jsonl"], "set/{}-00000-of-00001.jsonl"),
-        (["corpus_{}.txt"], "corpus_{}.txt"),
+        (["wiki.{}.raw", "wiki.{}.tokens", "README.txt"], "wiki.{}.raw", 4),
+        (["{}.txt", "more/book.txt"], "{}.txt", 1),
+        (["{}/a.txt", "{}/b.txt"], "{}", 0),
+        (["set/{}-00000-of-00001.jsonl"], "set/{}-00000-of-00001.jsonl", 0),
+        (["corpus_{}.txt"], "corpus_{}.txt", 0),
+        (["imdb/{}/pos/1.txt", "imdb/{}/neg/1.txt", "other/{}/1.txt", "README.txt"], "imdb/{}", 4),
+        (["wikitext/raw/{}/00.txt", "wikitext/raw/notes.txt"], "wikitext/raw/{}", 1),
+        (["{}.csv"], "{}.csv", 0),
+        (["docs/{}.md"], "docs/{}.md", 0),
+        (["glue.{}.tsv"], "glue.{}.tsv", 0),
+        (["{}_de.txt", "{}_en.txt"], "{}_de.txt", 3),
+        (["{}_en_01.txt"], "{}_en_01.txt", 0),
     ],
 )
-def test_official_splits_are_not_pooled(tmp_path, names, expected):
+def test_official_splits_are_not_pooled(tmp_path, names, expected, others):
     splits = ("train", "valid", "test")
     folder = write(tmp_path / "wikitext-103", [name.format(split) for split in splits for name in names])
     train, validation, test = (f"{folder}/{expected.format(split)}" for split in splits)
     with pytest.raises(UserError, match="holds the splits of a data set") as told:
         prepare_text(TextSettings(source=(folder,)), tmp_path / "out")
-    assert str(told.value).endswith(f"pooled: use --source {train} --validation {validation} --test {test}")
+    rest = f" (and {others} other file{'s' if others > 1 else ''}, if wanted)" if others else ""
+    assert str(told.value).endswith(f"pooled: use --source {train} --validation {validation} --test {test}{rest}")
     assert "\n" not in str(told.value) and not (tmp_path / "out").exists()
     for option, file in (("--test", test), ("--text", train)):
         with pytest.raises(UserError) as told:
             find_sources([folder], option=option)
-        assert str(told.value).endswith(f"pooled: use {option} {file}")
+        assert str(told.value).endswith(f"pooled: use {option} {file}{rest}")
 
 
 def test_many_files_of_a_split_are_not_all_told(tmp_path):
@@ -48,10 +56,22 @@ def test_many_files_of_a_split_are_not_all_told(tmp_path):
     assert command.endswith(f"train-3-of-7.jsonl' (and 3 more) --validation '{folder}/dev.jsonl'")
 
 
+def test_shards_named_by_a_hash_are_splits_too(tmp_path):
+    names = ["train-00000-of-00001-a09b74b3ef9c3b56.parquet", "test-00000-of-00001-b42f027d5f4f3ef2.parquet"]
+    with pytest.raises(UserError, match="holds the splits of a data set"):
+        find_sources([write(tmp_path / "data", names)])
+
+
 def test_other_folders_hold_no_splits(tmp_path):
     names = [
         "train.py",
         "test.py",
+        "code.train.c",
+        "code.test.c",
+        "train_en.txt",
+        "test_de.txt",
+        "one/train/a.txt",
+        "two/test/a.txt",
         "how-to-train.txt",
         "a-test.txt",
         "test.txt",
