@@ -170,7 +170,7 @@ def read_series(source: Path, drop_columns: tuple[str, ...] = (), missing_allowe
     """Read a CSV file.
 
     Raises:
-        UserError: with the file, the row (the first below the header is 1) and the column.
+        UserError: with the file, the row (the first below the header is 1, blank lines do not count) and the column.
     """
     try:
         with open(source, encoding="utf-8-sig", newline="") as stream:
@@ -189,9 +189,7 @@ def _parse(rows: Iterator[list[str]], source: str, drop_columns: tuple[str, ...]
     place = header.index(DATE)
     values, dates, seconds = array("d"), [], array("d")
     before = None
-    for number, row in enumerate(rows, 1):
-        if not row:
-            continue  # a blank line, e.g. the last one
+    for number, row in enumerate(filter(None, rows), 1):  # without blank lines, e.g. the last one
         if len(row) != len(header):
             raise UserError(f"{source}: row {number} has {len(row)} fields, the header has {len(header)}")
         moment = _moment(row[place], f"{source}: row {number}, column {DATE!r}")

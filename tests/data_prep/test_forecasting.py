@@ -105,14 +105,18 @@ def test_the_ett_split_counts_months_of_thirty_days(prepare, tmp_path):
 
 def test_a_variable_that_is_constant_in_training_is_not_divided_by_rounding(prepare, tmp_path):
     noisy = [f"{1e8 + (number % 2) * 1e-7!r}" for number in range(700)]  # far below what a mean of 1e8 is exact to
-    rows = [f"0.1,{value}" for value in noisy] + ["0.1,1e8"] * 100 + ["0.6,100000003"] * 200
-    assert np.full(700, 0.1).std() > 0
+    # A number whose mean over 700 rows is rounded to another one, in whatever order numpy adds.
+    alike = next(value for value in (np.arange(1, 1000) / 10).tolist() if np.full((700, 2), value).mean(0)[0] != value)
+    rows = [f"{alike},{value}" for value in noisy] + [f"{alike},1e8"] * 100 + [f"{alike + 0.5},100000003"] * 200
     manifests = prepare(rows)
     assert manifests["train"].series["scale"] == [1.0, 1.0]
-    assert manifests["train"].series["mean"] == [0.1, pytest.approx(1e8)]
+    assert manifests["train"].series["mean"] == [alike, pytest.approx(1e8)]
     train, test = (stored(tmp_path / "out" / name)[-200:] for name in ("train", "test"))
     assert (train[:, 0] == 0).all() and np.abs(train[:, 1]).max() < 1e-6
     np.testing.assert_allclose(test, [[0.5, 3]] * 200, atol=1e-5)
+    # Two neighbours among the floats have a deviation, which is rounding alone.
+    neighbours = np.resize([0.1, np.nextafter(0.1, 1)], (700, 1))
+    assert neighbours.std() > 0 and forecasting.statistics(neighbours)[1] == 1
     # Small is not constant.
     np.testing.assert_allclose(forecasting.statistics(np.array([[1e-30], [3e-30]]))[1], 1e-30)
 
@@ -194,6 +198,14 @@ def test_what_is_no_series_is_refused_in_one_line(rows, header, settings, messag
     with pytest.raises(UserError, match=message) as told:
         prepare(rows, header=header, **settings)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("last", ["nothing", "3e38"])
+def test_blank_lines_are_not_counted_as_rows_by_any_message(tmp_path, last):
+    days = [f"2020-01-{day:02},{day}e-30\n\n" for day in range(1, 12)]
+    (tmp_path / "x.csv").write_text("".join(["date,a\n", *days, f"2020-01-12,{last}\n"]))
+    with pytest.raises(UserError, match="row 12, column 'a'"):
+        prepare_forecasting(ForecastingSettings(str(tmp_path / "x.csv")), tmp_path / "out")
 
 
 @pytest.mark.parametrize(
