@@ -171,7 +171,6 @@ class LabelledCorpus:
             encode: an example -> its inputs.
             manifest_fields: of `Manifest`.
         """
-
         for path in (path for paths in self._parts.values() for path in paths):
             if path.is_dir() and Path(output).resolve().is_relative_to(path.resolve()):
                 raise UserError(f"--output {output} lies inside {path}, which is read: choose a folder outside it")

@@ -1,9 +1,8 @@
 """Two tasks that grow harder with length alone: the adding problem and temporal order (Paramixer, section 4.1).
 
 Adding: a sequence of pairs (a, b), a ~ U(-1, 1); b is 1 at two positions and 0 elsewhere; the target is 0.5 plus a
-quarter of the sum of the two marked numbers. The paper counts an answer less than ADDING_TOLERANCE away as
-correct, and so does the figure accuracy of our evaluations. (Its example marks three positions; its text says two, and
-so do we.)
+quarter of the sum of the two marked numbers. The paper counts an answer less than ADDING_TOLERANCE away as correct, and
+so does the figure accuracy of our evaluations. (Its example marks three positions; its text says two, and so do we.)
 
 Temporal order: symbols drawn from a, b, c, d, but X or Y at two positions; the class is which of the two stands first
 and which second.

@@ -1,8 +1,8 @@
 """Whether a job that ended before its run did, or the runs of its share of a sweep, is worth starting again.
 
 A run that fails where it failed before would do so for ever, and so would one whose time limit is too short for a first
-step. How the starts of a job have ended since the newest checkpoint stands in RUN/requeue.json, of a
-sweep's job in its first run: no two jobs share one.
+step. How the starts of a job have ended since the newest checkpoint stands in RUN/requeue.json, of a sweep's job in its
+first run: no two jobs share one.
 """
 
 import json
