@@ -38,7 +38,7 @@ class Case:
             values[name] = {**values.get(name, {}), **section}
         return replace(self, values=values)
 
-    def with_steps(self, steps: int, evaluations: int = 4) -> "Case":
+    def with_steps(self, steps: int, evaluations: int = 2) -> "Case":
         """The same with this many steps, a tenth of them to warm up, and evaluations spread over them."""
         every = max(1, steps // evaluations)
         return self.changed(
@@ -93,7 +93,7 @@ def _synthetic(work: Path) -> list[Case]:
         for task in ("adding", "temporal-order"):
             for row in (*MIXERS, "transformer"):
                 case = _case(work, task.replace("-", "_"), f"{task}-{length}", row, samples)
-                cases.append(case.with_steps(steps, evaluations=2))
+                cases.append(case.with_steps(steps))
     return cases
 
 
@@ -155,7 +155,7 @@ def _language(work: Path) -> list[Case]:
         case = _case(work, "clm", "wikipedia", row, 4, eval={"samples": 100})
         wider = {"hidden_size": 128, "intermediate_size": 512, "initializer_range": 0.02}
         model = {**case.values["model"], **wider, **model}
-        cases.append(replace(case.changed(model=model), name=f"wikipedia/{name}").with_steps(500, evaluations=2))
+        cases.append(replace(case.changed(model=model), name=f"wikipedia/{name}").with_steps(500))
     return cases
 
 
