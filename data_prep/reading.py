@@ -24,6 +24,7 @@ _SMALLEST_VALIDATION_SHARE = 0.05
 
 HELD_OUT_RULE = "{split}: the text given as --{split}, whole"
 TRAINING_RULE = "train: --source, without the documents whose text or title stands in the other splits"
+LEFT_OUT_RULE = "before that, documents whose text or title stands in the test split are left out of --source"
 
 SAMPLE_CHARACTERS = 40_000_000  # the text that a tokenizer is trained on: more of it changes the vocabulary little
 _SAMPLE_DOCUMENT_CHARACTERS = 2_000_000

@@ -27,6 +27,7 @@ from longmix.data_prep.held_out import HeldOut
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.reading import (
     HELD_OUT_RULE,
+    LEFT_OUT_RULE,
     SPLIT_RULE,
     TRAINING_RULE,
     Document,
@@ -300,8 +301,8 @@ class _Job:
 
     def _split_rule(self) -> str:
         whole = [HELD_OUT_RULE.format(split=split) for split in ("validation", "test") if getattr(self.settings, split)]
-        cut = SPLIT_RULE.format(threshold=self.look.threshold)
-        return "; ".join([TRAINING_RULE if self.settings.validation else cut, *whole])
+        cut = [SPLIT_RULE.format(threshold=self.look.threshold), *([LEFT_OUT_RULE] if self.settings.test else [])]
+        return "; ".join([*([TRAINING_RULE] if self.settings.validation else cut), *whole])
 
     def _report(self, reader: Reader, totals: dict[str, dict[str, int]]) -> dict[str, Any]:
         splits = {}

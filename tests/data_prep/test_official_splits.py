@@ -148,6 +148,7 @@ def test_a_test_text_alone_leaves_validation_to_be_cut_off(texts, tmp_path):
     assert counts["test"] == 4 and counts["validation"] > 0 and counts["train"] + counts["validation"] == 43
     assert made.train.report["held_out"]["left_out"] == {"same_text": 0, "same_title": 2}
     assert "BLAKE2b" in made.train.split_rule and "test: the text given" in made.train.split_rule
+    assert "stands in the test split are left out of --source" in made.train.split_rule
 
 
 def test_an_output_tells_what_it_was_made_with(texts, prepared, tmp_path):
