@@ -161,7 +161,7 @@ def _language(work: Path) -> list[Case]:
 
 EXPERIMENTS = {
     "synthetic": Experiment(_synthetic_data(), _synthetic, seeds=2),
-    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=2, is_timed=True),
+    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=3, is_timed=True),
     "forecasting": Experiment(FORECASTING_DATA, _forecasting, seeds=2),
     "language": Experiment(LANGUAGE_DATA, _language, seeds=1),
 }
