@@ -308,3 +308,27 @@ def test_help_needs_no_torch():
         "try:\n    main(['train', '--help'])\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(("ending", "code"), [("return 75", 75), ("raise SystemExit(2)", 2), ("raise KeyError", 1)])
+def test_a_process_ends_before_the_interpreter_does(ending, code):
+    text = f"""
+import atexit, sys
+from longmix.trainer import __main__ as entry
+
+class Kept:
+    def __del__(self):
+        sys.__stdout__.write("the interpreter was taken apart")
+
+def main():
+    print("said", end=" ")
+    {ending}
+
+kept = Kept()
+atexit.register(print, "and tidied up")
+entry.main = main
+entry.run()
+"""
+    process = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (code, "said and tidied up\n")
+    assert ("KeyError" in process.stderr) == (code == 1)
