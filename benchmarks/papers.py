@@ -102,13 +102,9 @@ def _measured_steps(cases: list[Case], work: Path, arguments: argparse.Namespace
     code = _sweep(short, work / "files" / f"{arguments.experiment}-speed", speeds, 1, arguments.jobs)
     if code != 0:
         raise SystemExit(code)
+    steps = {case.name: 60 * arguments.minutes / _seconds_per_step(speeds / case.name / "seed-0") for case in cases}
     # Two digits: the speed is not known better.
-    return {
-        case.name: max(
-            10, int(float(f"{60 * arguments.minutes / _seconds_per_step(speeds / case.name / 'seed-0'):.1e}"))
-        )
-        for case in cases
-    }
+    return {name: max(10, int(float(f"{number:.1e}"))) for name, number in steps.items()}
 
 
 def _seconds_per_step(run: Path) -> float:

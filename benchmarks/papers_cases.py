@@ -21,7 +21,6 @@ LENGTHS = (128, 512, 2048)
 # N -> batch and steps of the synthetic tasks: what fits into an hour of two cores, so a longer sequence gets fewer of
 # them. No sample is drawn twice.
 SYNTHETIC = {128: (16, 700), 512: (8, 900), 2048: (4, 400)}
-RECIPE = {"optim": {"lr": 1e-3}}
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,18 @@ class Experiment:
     is_timed: bool = False
 
 
-def _case(work: Path, task: str, data: str, row: str, samples: int, **sections: dict[str, Any]) -> Case:
+def _splits(work: Path, data: str) -> dict[str, str]:
     folder = work / "data" / data
+    return {"train": str(folder / "train"), "eval": str(folder / "validation"), "test": str(folder / "test")}
+
+
+def _case(work: Path, task: str, data: str, row: str, samples: int, **sections: dict[str, Any]) -> Case:
     values = {
         "extends": [str(CONFIGS / "tasks" / f"{task}.yaml"), str(CONFIGS / "mixer" / f"{row}.yaml")],
-        "data": {"train": str(folder / "train"), "eval": str(folder / "validation"), "test": str(folder / "test")},
+        "data": _splits(work, data),
         "model": {**SMALL, **OWN.get(row, {})},
         "batch": {"samples": samples, "micro_batch": samples},
-        **RECIPE,
+        "optim": {"lr": 1e-3},
     }
     return Case(f"{data}/{row}", values).changed(**sections)
 
@@ -127,10 +130,9 @@ def _forecasting(work: Path) -> list[Case]:
     """The published code's width, layers and rate; ten passes over the windows, but three over ETTm2's 34,369."""
     cases = []
     for data, steps, evaluations in (("etth1", 2640, 20), ("exchange", 1600, 20), ("ettm2", 3220, 6)):
-        folder = work / "data" / data
         values = {
             "extends": [str(CONFIGS / "papers" / "s3attention_forecasting.yaml")],
-            "data": {"train": str(folder / "train"), "eval": str(folder / "validation"), "test": str(folder / "test")},
+            "data": _splits(work, data),
         }
         cases.append(Case(f"{data}/s3attention", values).with_steps(steps, evaluations))
     return cases
