@@ -1,6 +1,6 @@
 """The papers' experiments at a size for two CPU cores; docs/results/README.md has the results and how they were made.
 
-    python benchmarks/papers.py synthetic|long-range|forecasting|language --work FOLDER [--jobs 2] [--minutes 0.5]
+    python benchmarks/papers.py synthetic|long-range|forecasting|language --work FOLDER [--jobs 2] [--minutes 1.5]
 
 Makes the data that can be made, writes a run file for each task and mixer into FOLDER/files, runs them with `longmix
 sweep` and tabulates them with `longmix report`. What has finished is not run again, so the same command goes on after
@@ -51,7 +51,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="folder of the tables and plots (default: in --work)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, which share the processors (default: 2)")
     parser.add_argument(
-        "--minutes", type=float, default=0.5, help="of training, for each run of long-range (default: 0.5)"
+        "--minutes", type=float, default=1.5, help="of training, for each run of long-range (default: 1.5)"
     )
     return parser.parse_args()
 

@@ -114,7 +114,7 @@ LONG_RANGE_DATA = {
 
 
 def _long_range(work: Path) -> list[Case]:
-    shapes = (("listops", "listops-200", 32), ("image", "image-16", 32), ("text_bytes_1000", "text-512", 16))
+    shapes = (("listops", "listops-200", 32), ("image", "image-16", 8), ("text_bytes_1000", "text-512", 8))
     rows = (*MIXERS, "transformer", "fnet")
     return [_case(work, task, data, row, samples) for task, data, samples in shapes for row in rows]
 
@@ -163,7 +163,7 @@ def _language(work: Path) -> list[Case]:
 
 EXPERIMENTS = {
     "synthetic": Experiment(_synthetic_data(), _synthetic, seeds=2),
-    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=2, is_timed=True),
+    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=3, is_timed=True),
     "forecasting": Experiment(FORECASTING_DATA, _forecasting, seeds=2),
     "language": Experiment(LANGUAGE_DATA, _language, seeds=1),
 }
