@@ -18,7 +18,7 @@ from longmix.trainer.fingerprint import fingerprint
 from longmix.trainer.report import cited, plots, tables
 from longmix.trainer.report.page import page
 from longmix.trainer.report.runs import find_runs, read_run
-from longmix.trainer.report.summary import error_of, summarize
+from longmix.trainer.report.summary import Figure, error_of, summarize
 
 FIELDS = {"model_type": "wavspa", "space": "adaptive", "attention": "softmax"}
 STEPS = 40
@@ -90,6 +90,17 @@ def test_mean_and_interval_over_seeds(tmp_path):
     assert (row.all_of("commit"), row.all_of("device")) == ("0123456789ab", "a processor")
     (row,) = report_of(tmp_path / "seed-0").rows
     assert row.figures["accuracy"].interval is None and row.figures["accuracy"].deviation is None
+
+
+@pytest.mark.parametrize(("values", "interval"), [([0.99, 0.95], (0.7159, 1)), ([0.04, 0.02], (0, 0.1571))])
+def test_the_interval_of_a_share_stays_within_it(tmp_path, values, interval):
+    for seed, value in enumerate(values):
+        write_run(tmp_path / f"seed-{seed}", seed, value)
+    (row,) = report_of(tmp_path).rows
+    assert row.figures["accuracy"].interval == pytest.approx(interval, abs=1e-4)
+    # The loss of these runs is a figure that may be any number.
+    low, high = Figure("loss", values).interval
+    assert low + high == pytest.approx(sum(values)) and (low < 0 or high > 1)
 
 
 def test_figures_are_those_of_the_test_record_alone(tmp_path):

@@ -53,7 +53,8 @@ class Figure:
 
     Attributes:
         deviation: standard deviation over the seeds; None with one.
-        interval: CONFIDENCE interval of the mean, by Student's t over the seeds; None with one.
+        interval: CONFIDENCE interval of the mean, by Student's t over the seeds; None with one. That of a share ends
+            at 0 and 1, which no mean of shares can pass.
     """
 
     metric: str
@@ -73,7 +74,8 @@ class Figure:
             return None
         count = len(self.values)
         half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * self.deviation / math.sqrt(count)
-        return self.mean - half, self.mean + half
+        low, high = self.mean - half, self.mean + half
+        return (max(low, 0.0), min(high, 1.0)) if is_percent(self.metric) else (low, high)
 
 
 @dataclass(frozen=True)
