@@ -76,14 +76,15 @@ def _with_equal_time(cases: list[Case], work: Path, arguments: argparse.Namespac
     """
     place = work / "files" / f"{arguments.experiment}-steps.json"
     asked = {"minutes": arguments.minutes, "jobs": arguments.jobs}
-    if not place.exists():
-        write_json(place, {**asked, "steps": _measured_steps(cases, work, arguments)})
-    found = json.loads(place.read_text(encoding="utf-8"))
+    found = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {**asked, "steps": {}}
     if {name: found[name] for name in asked} != asked:
         raise SystemExit(
             f"the runs in {work} were begun with --minutes {found['minutes']} --jobs {found['jobs']}: "
             "give these again, or another --work"
         )
+    if unknown := [case for case in cases if case.name not in found["steps"]]:
+        found["steps"] |= _measured_steps(unknown, work, arguments)
+        write_json(place, found)
     return [case.with_steps(found["steps"][case.name]) for case in cases]
 
 

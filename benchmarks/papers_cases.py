@@ -114,9 +114,22 @@ LONG_RANGE_DATA = {
 
 
 def _long_range(work: Path) -> list[Case]:
-    shapes = (("listops", "listops-200", 32), ("image", "image-16", 8), ("text_bytes_1000", "text-512", 8))
-    rows = (*MIXERS, "transformer", "fnet")
-    return [_case(work, task, data, row, samples) for task, data, samples in shapes for row in rows]
+    shapes = {
+        "listops-200": ("listops", 32),
+        "image-16": ("image", 8),
+        "text-512": ("text_bytes_1000", 8),
+    }
+    cases = [
+        _case(work, task, data, row, samples)
+        for data, (task, samples) in shapes.items()
+        for row in (*MIXERS, "transformer", "fnet")
+    ]
+    # With SMALL's deviation these stay at chance. docs/results/README.md says what follows from both.
+    for data, row in (("image-16", "paramixer"), ("text-512", "paramixer"), ("text-512", "s3attention")):
+        task, samples = shapes[data]
+        case = _case(work, task, data, row, samples, model={"initializer_range": 0.02})
+        cases.append(replace(case, name=f"{case.name}-usual-deviation"))
+    return cases
 
 
 FORECASTING_DATA = {
@@ -127,14 +140,17 @@ FORECASTING_DATA = {
 
 
 def _forecasting(work: Path) -> list[Case]:
-    """The published code's width, layers and rate; ten passes over the windows, but three over ETTm2's 34,369."""
+    """The published code's width, layers and rate; four passes over the windows, evaluated twice in each.
+
+    With ten, the error on exchange's validation split was least after two and grew from there.
+    """
     cases = []
-    for data, steps, evaluations in (("etth1", 2640, 20), ("exchange", 1600, 20), ("ettm2", 3220, 6)):
+    for data, steps in (("etth1", 1056), ("exchange", 640), ("ettm2", 4296)):
         values = {
             "extends": [str(CONFIGS / "papers" / "s3attention_forecasting.yaml")],
             "data": _splits(work, data),
         }
-        cases.append(Case(f"{data}/s3attention", values).with_steps(steps, evaluations))
+        cases.append(Case(f"{data}/s3attention", values).with_steps(steps, evaluations=8))
     return cases
 
 
