@@ -81,7 +81,7 @@ def _split(units: Iterator[str], rule: Rule) -> Iterator[str]:
         if lines:
             yield "\n".join(lines)
     else:
-        yield from _split_at_headings(_lines(units), rule)
+        yield from _split_at_headings(_lines(units, rule.is_title), rule)
 
 
 def _split_at_headings(lines: Iterator[str], rule: Rule) -> Iterator[str]:
@@ -115,14 +115,16 @@ def _headings(lines: Iterable[str], rule: Rule) -> Iterator[tuple[str, bool]]:
 
 def _has_titles(probe: list[str]) -> bool:
     """Whether the text starts with a title between blank lines, or holds two of them."""
-    found = [is_heading for line, is_heading in _headings(_lines(probe), TITLE_RULE) if line.strip()]
+    found = [is_heading for line, is_heading in _headings(_lines(probe, True), TITLE_RULE) if line.strip()]
     return bool(found) and (found[0] or sum(found) > 1)
 
 
-def _lines(units: Iterable[str]) -> Iterator[str]:
+def _lines(units: Iterable[str], sets_apart: bool = False) -> Iterator[str]:
+    """With `sets_apart` a record of several lines, an article with its title, stands between blank lines."""
     for unit in units:
         if "\n" in unit:
-            yield from unit.rstrip("\n").split("\n")
+            lines = unit.rstrip("\n").split("\n")
+            yield from ["", *lines, ""] if sets_apart and len(lines) > 1 else lines
         else:
             yield unit
 

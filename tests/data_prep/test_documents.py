@@ -68,6 +68,13 @@ def test_records_are_documents_unless_they_are_lines_of_articles():
     assert (name, len(found)) == (TITLE_RULE.name, 2)
 
 
+def test_records_that_are_articles_with_their_titles_stay_apart():
+    records = [f" = Article {number} = \n\nbody {number}\n" for number in range(3)]
+    name, found = cut(records, is_records=True)
+    assert name == TITLE_RULE.name
+    assert found == [f" = Article {number} = \n\nbody {number}" for number in range(3)]
+
+
 def test_empty_input_has_no_documents():
     assert cut("")[1] == []
     assert cut("\n\n \n")[1] == []

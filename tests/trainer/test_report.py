@@ -470,6 +470,16 @@ def test_a_figure_that_is_not_finite_is_no_number(tmp_path):
     assert "| not finite |" in tables.markdown(report, {}, None)
 
 
+def test_one_seed_that_is_not_finite_leaves_no_interval(tmp_path):
+    for seed, value in enumerate((0.5, None, 0.6)):
+        write_run(tmp_path / f"seed-{seed}", seed, test=value)
+    (row,) = report_of(tmp_path).rows
+    figure = row.figures["accuracy"]
+    assert figure.deviation is None and figure.interval is None and row.against_chance is None
+    assert cli.main(["report", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
+    assert "| not finite |" in (tmp_path / "report" / "report.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "text"),
     [

@@ -52,9 +52,9 @@ class Figure:
     """One metric of a row: a value for each seed, and what they say together.
 
     Attributes:
-        deviation: standard deviation over the seeds; None with one.
-        interval: CONFIDENCE interval of the mean, by Student's t over the seeds; None with one. That of a share ends
-            at 0 and 1, which no mean of shares can pass.
+        deviation: standard deviation over the seeds; None with one, or where a value is not finite.
+        interval: CONFIDENCE interval of the mean, by Student's t over the seeds; None where that is. That of a share
+            ends at 0 and 1, which no mean of shares can pass.
     """
 
     metric: str
@@ -66,7 +66,9 @@ class Figure:
 
     @property
     def deviation(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        if len(self.values) < 2 or not all(map(math.isfinite, self.values)):
+            return None
+        return statistics.stdev(self.values)
 
     @property
     def interval(self) -> tuple[float, float] | None:
