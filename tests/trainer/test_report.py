@@ -230,10 +230,34 @@ def test_another_objective_on_the_tasks_data_is_another_setting(tmp_path):
     }
     titles = {rows[name].setting.title for name in ("classification", "mlm", "clm")}
     assert titles == {"listops, N = 1999", "listops, N = 1999, mlm", "listops, N = 1999, clm"}
-    wikitext = {"model__model_type": "flt", "model__spectral_kind": "local", "data__train": "data/wikitext/train"}
+    wikitext = {
+        "model__model_type": "flt",
+        "model__spectral_kind": "local",
+        "model__mask_bound": 4.0,
+        "data__train": "data/wikitext/train",
+    }
     for name, values in (("clm", [30.1]), ("mlm", [])):
         changes = {**wikitext, "provenance__data__task": None, "objective__name": name}
         assert [c.value for c in cited.citations(read_run(write_run(tmp_path / f"text-{name}", **changes)))] == values
+
+
+def test_data_sets_of_one_name_that_differ_are_settings_of_their_own(tmp_path):
+    """Of one CSV, split or standardised in two ways: their errors do not compare."""
+    for name, model in (("etth1", "flt"), ("etth1", "wavspa"), ("etth1-ratio", "flt")):
+        changes = {
+            "model__model_type": model,
+            "data__train": f"data/{name}/train",
+            "provenance__data__task": {"name": "forecasting", "source": "ETTh1.csv"},
+            "provenance__data__fingerprints": {"data.train": ["x"], "data.test": [name]},
+        }
+        write_run(tmp_path / name / model, **changes)
+    titles = {setting.title: len(rows) for setting, rows in report_of(tmp_path).settings.items()}
+    assert titles == {"forecasting (ETTh1, etth1), N = 64": 2, "forecasting (ETTh1, etth1-ratio), N = 64": 1}
+    assert [setting.title for setting in report_of(tmp_path / "etth1").settings] == ["forecasting (ETTh1), N = 64"]
+    # The folder was made anew between two runs.
+    write_run(tmp_path / "etth1" / "later", seed=1, **{**changes, "data__train": "data/etth1/train", "optim__lr": 1.0})
+    with pytest.raises(UserError, match="are of other data in the same folder: report them apart"):
+        report_of(tmp_path / "etth1")
 
 
 def test_rows_are_told_apart_by_their_folders_where_much_differs(tmp_path):
@@ -322,8 +346,8 @@ def test_the_papers_figures_stand_beside_those_of_their_model_and_task(tmp_path)
         "model__model_type": "s3attention",
         "provenance__data__task": {"name": "forecasting", "source": "exchange_rate.csv"},
     }
-    assert figures("exchange", **s3, objective__horizon=96) == [0.086, 0.204]
-    assert figures("far", **s3, objective__horizon=720) == [0.727, 0.669]
+    assert figures("exchange", **s3, objective__horizon=96, objective__input_length=96) == [0.086, 0.204]
+    assert figures("far", **s3, objective__horizon=720, objective__input_length=96) == [0.727, 0.669]
 
 
 @pytest.mark.parametrize(
@@ -341,6 +365,28 @@ def test_a_smaller_version_of_a_task_is_not_compared_with_the_papers(tmp_path, t
         about = {"provenance__data__task": {"name": task}, "provenance__data__sequence_length": length}
         run = read_run(write_run(tmp_path / str(length), **about))
         assert [entry.value for entry in cited.citations(run)] == values
+
+
+@pytest.mark.parametrize(
+    ("task", "length", "model", "values"),
+    [
+        ({"name": "image", "noise": 8, "noise_splits": "all"}, 1024, {"model_type": "transformer"}, [28.12]),
+        ({"name": "image", "noise": 8, "noise_splits": "test"}, 1024, {"model_type": "transformer"}, []),
+        ({"name": "image", "noise": 0}, 1024, {"model_type": "transformer"}, [42.44]),
+        ({"name": "pathfinder", "path_length": 6}, 1024, {"model_type": "transformer"}, []),
+        ({"name": "pathfinder", "path_length": 14}, 1024, {"model_type": "transformer"}, [71.40]),
+        ({"name": "retrieval", "columns": ["label", "query", "text"]}, 4000, {"model_type": "transformer"}, []),
+        ({"name": "forecasting", "source": "exchange_rate.csv"}, 24, {"model_type": "s3attention"}, []),
+        ("wikitext", 512, {"model_type": "flt", "spectral_kind": "local", "mask_bound": 1e-12}, [31.1]),
+    ],
+)
+def test_a_variant_of_a_task_or_model_has_the_papers_figures_for_that_variant(tmp_path, task, length, model, values):
+    about = {"provenance__data__task": task, "provenance__data__sequence_length": length, "model": model}
+    objective = {"forecasting": "forecasting", "wikitext": "clm"}.get(task if isinstance(task, str) else task["name"])
+    if objective is not None:
+        about["objective"] = {"name": objective, "input_length": length, "horizon": 96}
+    run = read_run(write_run(tmp_path / "run", **about))
+    assert [entry.value for entry in cited.citations(run)] == values
 
 
 def test_every_cited_figure_names_paper_and_table():

@@ -60,10 +60,11 @@ def _is_model(run: Run, row: dict[str, Any]) -> bool:
 
 
 def _is_task(run: Run, column: dict[str, Any]) -> bool:
-    """A column names a task, and may name a data set (as the file or folder begins), a horizon, and a length or
-    [least, most] of lengths.
+    """A column names a task, and may name a data set (as the file or folder begins), settings of the task, a horizon,
+    and a length or [least, most] of lengths.
 
-    Figures are those of the task's labels, unless the column names another objective.
+    Figures are those of the task's labels, unless the column names another objective. A setting that the data's
+    manifest does not have is no other.
     """
     dataset = column.get("dataset", "").lower()
     return (
@@ -71,6 +72,7 @@ def _is_task(run: Run, column: dict[str, Any]) -> bool:
         and (run.objective == column["objective"] if "objective" in column else not run.predicts_tokens)
         and (run.dataset.lower().startswith(dataset) or run.data_name.lower().startswith(dataset))
         and _is_of_length(run.length, column.get("length"))
+        and all(run.task_settings.get(name, value) == value for name, value in column.get("settings", {}).items())
         and column.get("horizon") in (None, run.horizon)
     )
 

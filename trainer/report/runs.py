@@ -89,6 +89,12 @@ class Run:
         return task if isinstance(task, str) else self.data_name
 
     @property
+    def task_settings(self) -> dict[str, Any]:
+        """What the task's samples are a function of, as `longmix prepare` noted it; empty if it did not."""
+        task = self.value("provenance.data.task")
+        return task if isinstance(task, dict) else {}
+
+    @property
     def dataset(self) -> str:
         """The file that the data were made from, if it is one and noted; else `data_name`."""
         source = self.value("provenance.data.task.source")
@@ -137,6 +143,11 @@ class Run:
     def split(self) -> str:
         """Of the figures."""
         return VALIDATION if self.value("data.test") is None else TEST
+
+    @property
+    def data_key(self) -> str:
+        """Of config.yaml, where the data of the figures stand."""
+        return "data.eval" if self.split == VALIDATION else "data.test"
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:

@@ -85,6 +85,7 @@ class Setting:
     """What rows must have in common to be compared: the same task, data, length and objective.
 
     Attributes:
+        data: what the data set is called.
         objective: of the tokens themselves, mlm or clm; None where the task's own labels are predicted.
     """
 
@@ -196,12 +197,13 @@ def summarize(runs: list[Run]) -> Report:
         _refuse_mixed(group)
     unfinished = [_key(run) for run in runs if run.problem is not None and run.values]
     planned = [folder.parent for folder, reason in left_out if reason.startswith(("not started", "failed before"))]
-    labels = _labels(list(groups.values()))
+    settings = _settings([group[0] for group in groups.values()])
+    labels = _labels(list(groups.values()), settings)
     rows = []
-    for (key, group), label in zip(groups.items(), labels, strict=True):
+    for (key, group), setting, label in zip(groups.items(), settings, labels, strict=True):
         parents = {run.folder.parent for run in group}
         missing = unfinished.count(key) + sum(parent in parents for parent in planned)
-        rows.append(_row(group, label, missing))
+        rows.append(_row(group, setting, label, missing))
     tasks = list(dict.fromkeys(row.setting.task for row in rows))
     rows.sort(key=lambda row: (tasks.index(row.setting.task), row.setting.length or 0, row.setting.horizon or 0))
     return Report(rows, left_out)
@@ -239,7 +241,7 @@ def error_of(metric: str, value: float) -> float:
     return 100 * (1 - value) if is_percent(metric) else 1 - value
 
 
-def _row(group: list[Run], label: str, missing: int) -> Row:
+def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
     first = group[0]
     names = [name for name in first.figures if all(name in run.figures for run in group)]
     names.sort(key=lambda name: name != first.metric)
@@ -249,12 +251,35 @@ def _row(group: list[Run], label: str, missing: int) -> Row:
     figures = {name: Figure(name, [run.figures[name] for run in group]) for name in names}
     has_chance = "accuracy" in figures and first.objective.endswith("classification")
     chance, reason = _chance(first) if has_chance else (None, None)
-    return Row(_setting(first), label, group, figures, missing, chance, reason, citations(first))
+    return Row(setting, label, group, figures, missing, chance, reason, citations(first))
 
 
-def _setting(run: Run) -> Setting:
-    objective = run.objective if run.predicts_tokens else None
-    return Setting(run.task, run.dataset, run.length, run.horizon, objective, run.split)
+def _settings(runs: list[Run]) -> list[Setting]:
+    """Of each run. Different data sets that are called alike are told apart by their folders."""
+    settings = [_setting(run, run.dataset) for run in runs]
+    for folder in (lambda run: run.data_name, lambda run: str(run.value("data.train"))):
+        ambiguous = _ambiguous(runs, settings)
+        settings = [
+            _setting(run, ", ".join(dict.fromkeys([run.dataset, folder(run)]))) if setting in ambiguous else setting
+            for run, setting in zip(runs, settings, strict=True)
+        ]
+    for first, second in _ambiguous(runs, settings).values():
+        raise UserError(f"{first.folder} and {second.folder} are of other data in the same folder: report them apart")
+    return settings
+
+
+def _setting(run: Run, data: str) -> Setting:
+    return Setting(run.task, data, run.length, run.horizon, run.objective if run.predicts_tokens else None, run.split)
+
+
+def _ambiguous(runs: list[Run], settings: list[Setting]) -> dict[Setting, tuple[Run, Run]]:
+    """Settings that hold figures of different data, with two such runs."""
+    found: dict[Setting, dict[str, Run]] = defaultdict(dict)
+    for run, setting in zip(runs, settings, strict=True):
+        noted = run.fingerprints.get(run.data_key) if isinstance(run.fingerprints, dict) else None
+        if noted is not None:
+            found[setting].setdefault(json.dumps(noted), run)
+    return {setting: tuple(each.values())[:2] for setting, each in found.items() if len(each) > 1}
 
 
 def _essence(run: Run) -> dict[str, Any]:
@@ -281,11 +306,11 @@ def _refuse_mixed(group: list[Run]) -> None:
             )
 
 
-def _labels(groups: list[list[Run]]) -> list[str]:
+def _labels(groups: list[list[Run]], settings: list[Setting]) -> list[str]:
     """A name for each group: its model type, with the keys in which it differs from others of its setting and type."""
     alike: dict[tuple, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        alike[_setting(group[0]), group[0].model_type].append(index)
+    for index, (group, setting) in enumerate(zip(groups, settings, strict=True)):
+        alike[setting, group[0].model_type].append(index)
     labels = [group[0].model_type for group in groups]
     for indices in alike.values():
         if len(indices) > 1:
@@ -329,8 +354,8 @@ def _keys(essences: Iterable[dict[str, Any]]) -> list[str]:
 
 def _chance(run: Run) -> tuple[float | None, str | None]:
     """Share of the most frequent class in the split of the figures; else why it is not known."""
-    key = "data.eval" if run.value("data.test") is None else "data.test"
-    named, fingerprints = run.value(key), run.fingerprints
+    key, fingerprints = run.data_key, run.fingerprints
+    named = run.value(key)
     noted = fingerprints.get(key) if isinstance(fingerprints, dict) else None
     reason = f"{key}, {named}, is not to be found"
     # The run file's paths are relative to where the run was begun, which need not be here.
