@@ -17,6 +17,7 @@ from longmix.data_prep.split_names import TRAIN, find_splits
 
 HUB_PREFIX = "hub:"
 HUB_FORM = "hub:NAME[:SPLIT[:COLUMN]]"
+_GZIP = b"\x1f\x8b"
 _PARQUET_BATCH = 256
 _SHOWN_FILES = 4
 
@@ -270,6 +271,8 @@ def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
                 try:
                     line = raw.decode()
                 except UnicodeDecodeError as error:
+                    if number == 1 and raw.startswith(_GZIP):
+                        raise UserError(f"{path} is compressed: unpack it first (gunzip)") from None
                     place = offset + error.start
                     raise UserError(
                         f"{path}: byte {raw[error.start]:#04x} at offset {place} (line {number}) is not UTF-8: "

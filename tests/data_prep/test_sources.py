@@ -1,5 +1,6 @@
 """Sources: every kind is read in pieces, and every damage is named with its place."""
 
+import gzip
 import json
 import os
 import tracemalloc
@@ -56,6 +57,10 @@ def test_undecodable_bytes_are_named_with_file_and_offset(tmp_path):
     with pytest.raises(
         UserError, match=r"latin\.txt: byte 0xef at offset 12 \(line 2\) is not UTF-8.* each with --source"
     ):
+        read(path)
+    path = tmp_path / "packed.txt"
+    path.write_bytes(gzip.compress(b"text\n"))
+    with pytest.raises(UserError, match=r"packed\.txt is compressed: unpack it first"):
         read(path)
     path = tmp_path / "bad.jsonl"
     path.write_bytes(b'{"text": "ok"}\n{"text": "\xff"}\n')

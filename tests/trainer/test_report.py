@@ -516,6 +516,16 @@ def test_a_figure_that_is_not_finite_is_no_number(tmp_path):
     assert "| not finite |" in tables.markdown(report, {}, None)
 
 
+def test_a_run_whose_figures_are_no_numbers_is_left_out_with_the_reason(tmp_path):
+    write_run(tmp_path / "whole")
+    write_run(tmp_path / "odd")
+    (tmp_path / "odd" / "metrics.jsonl").write_text(
+        f'{{"kind": "train", "step": {STEPS}}}\n{{"kind": "test", "step": {STEPS}, "accuracy": "much"}}\n'
+    )
+    ((folder, reason),) = report_of(tmp_path).left_out
+    assert folder.name == "odd" and reason == "has no figures: metrics.jsonl holds none that is a number"
+
+
 def test_one_seed_that_is_not_finite_leaves_no_interval(tmp_path):
     for seed, value in enumerate((0.5, None, 0.6)):
         write_run(tmp_path / f"seed-{seed}", seed, test=value)

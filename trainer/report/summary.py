@@ -20,7 +20,7 @@ from longmix.data_prep.manifest import Manifest
 from ..configuration import flatten
 from ..fingerprint import fingerprint
 from .cited import Cited, citations
-from .runs import Run, missing_seeds
+from .runs import METRICS, Run, missing_seeds
 
 CONFIDENCE = 0.95
 # In percent; all other figures are as they come.
@@ -186,7 +186,9 @@ def summarize(runs: list[Run]) -> Report:
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.problem is None and run.metric is None:
-            left_out.append((run.folder, "has no figures: data.eval and data.test are null"))
+            has_data = run.value(run.data_key) is not None
+            reason = f"{METRICS} holds none that is a number" if has_data else "data.eval and data.test are null"
+            left_out.append((run.folder, f"has no figures: {reason}"))
         elif run.problem is None:
             groups[_key(run)].append(run)
     if not groups:
