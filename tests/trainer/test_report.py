@@ -274,6 +274,10 @@ def test_rows_are_told_apart_by_their_folders_where_much_differs(tmp_path):
         f"wavspa ({tmp_path.name}/swept)",
     ]
     assert labels("listops/second", "swept") == ["wavspa (second)", "wavspa (swept)"]
+    # Folders that begin with the model type say it already.
+    for number, name in enumerate(("wavspa", "wavspa-wide")):
+        write_run(tmp_path / "named" / name, optim__lr=number, optim__weight_decay=number, precision=number)
+    assert labels("named") == ["wavspa", "wavspa-wide"]
 
 
 def test_labels_have_the_values_that_a_model_has_and_not_what_its_run_file_leaves_out(tmp_path):

@@ -317,7 +317,8 @@ def _labels(groups: list[list[Run]], settings: list[Setting]) -> list[str]:
     for indices in alike.values():
         if len(indices) > 1:
             for index, difference in zip(indices, _differences([groups[index][0] for index in indices]), strict=True):
-                labels[index] += f" ({difference})"
+                label = labels[index]
+                labels[index] = difference if difference.startswith(label) else f"{label} ({difference})"
     return labels
 
 
