@@ -70,7 +70,7 @@ class RunLog:
                     break
                 if isinstance(value, int | float) and name != "items":  # the same at every evaluation
                     self._writer.add_scalar(f"{kind}/{name}", value, step)
-        self._progress.show(kind, step, values)
+        self._progress.show(kind, step, figures)
 
     @contextlib.contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -205,7 +205,10 @@ class _Progress:
 
     def show(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         shown = {name: value for name, value in figures.items() if name in _SHOWN and value is not None}
-        words = [f"{_SHOWN[name][0]} {_SHOWN[name][1](value)}" for name, value in shown.items()]
+        words = [
+            f"{_SHOWN[name][0]} {'not finite' if _is_bad(value) else _SHOWN[name][1](value)}"
+            for name, value in shown.items()
+        ]
         line = f"{kind} {step}/{self._last}  " + "  ".join(words)
         if kind != "train":
             self.say(line)

@@ -1,6 +1,7 @@
 """What a run notes of itself: records that were damaged, TensorBoard's charts, and odd bytes in local changes."""
 
 import json
+import math
 import subprocess
 
 import pytest
@@ -52,6 +53,14 @@ def test_an_evaluation_that_is_made_again_is_recorded_once(tmp_path, is_due):
     (tmp_path / "metrics.jsonl").write_text("".join(lines))
     RunLog(tmp_path, True, first_step=4, last_step=9, tensorboard=False, evaluation_due=is_due).close()
     assert (tmp_path / "metrics.jsonl").read_text() == "".join(lines[:2] if is_due else lines[:3])
+
+
+def test_a_figure_that_is_not_finite_is_told_as_such(tmp_path, capsys):
+    log = RunLog(tmp_path, True, first_step=0, last_step=9, tensorboard=False)
+    log.record("test", 9, {"loss": math.inf, "accuracy": 0.5, "matthews": None})
+    log.close()
+    assert capsys.readouterr().err == "test 9/9  loss not finite  accuracy 50.0 %\n"
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["loss"] is None
 
 
 def test_tensorboard_draws_no_count_that_never_changes(tmp_path, monkeypatch):
