@@ -83,9 +83,7 @@ class Run:
     @property
     def task(self) -> str:
         """What `longmix prepare` called the task; else the folder of the data."""
-        task = self.value("provenance.data.task")
-        if isinstance(task, dict):
-            task = task.get("name")
+        task = self.task_settings.get("name", self.value("provenance.data.task"))
         return task if isinstance(task, str) else self.data_name
 
     @property
