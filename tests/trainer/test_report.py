@@ -103,6 +103,12 @@ def test_the_interval_of_a_share_stays_within_it(tmp_path, values, interval):
     assert low + high == pytest.approx(sum(values)) and (low < 0 or high > 1)
 
 
+def test_seeds_that_agree_have_no_interval_in_the_table(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / f"seed-{seed}", seed, 0.5)
+    assert "| 50.00 |" in tables.markdown(report_of(tmp_path), {}, None)
+
+
 def test_figures_are_those_of_the_test_record_alone(tmp_path):
     """The validation split chooses; its own figures, however good, are never shown for the test split's."""
     run = read_run(write_run(tmp_path / "run", test=0.2, evaluations=(0.1, 0.9, 0.8)))

@@ -135,7 +135,8 @@ def _table(rows: list[Row], sources: _Sources) -> list[str]:
         for metric in metrics:
             figure = row.figures.get(metric)
             text = ABSENT if figure is None else number(metric, figure.mean)
-            cells.append(text if figure is None or figure.interval is None else f"{text} [{interval(figure)}]")
+            # Seeds that agree, as of a forecast that nothing is learned for, leave no interval to show.
+            cells.append(f"{text} [{interval(figure)}]" if figure is not None and figure.deviation else text)
         cells += [row.against_chance or ABSENT] if has_chance else []
         marks = [
             f"{'' if metric == row.metric else heading(metric) + ' '}{sources.mark(cited)}"
