@@ -114,17 +114,25 @@ def _headings(lines: Iterable[str], rule: Rule) -> Iterator[tuple[str, bool]]:
 
 
 def _has_titles(probe: list[str]) -> bool:
-    """Whether the text starts with a title between blank lines, or holds two of them."""
-    found = [is_heading for line, is_heading in _headings(_lines(probe, True), TITLE_RULE) if line.strip()]
-    return bool(found) and (found[0] or sum(found) > 1)
+    """Whether the text starts with a title between blank lines, or holds two of them.
+
+    Articles with their titles count as the first record only: among others they are documents like those.
+    """
+    set_apart, plain = (
+        [is_heading for line, is_heading in _headings(_lines(probe, sets_apart), TITLE_RULE) if line.strip()]
+        for sets_apart in (True, False)
+    )
+    return bool(plain) and (set_apart[0] or sum(plain) > 1)
 
 
 def _lines(units: Iterable[str], sets_apart: bool = False) -> Iterator[str]:
-    """With `sets_apart` a record of several lines, an article with its title, stands between blank lines."""
+    """With `sets_apart` a record that is an article, with a title and a blank line, begins after a blank line."""
     for unit in units:
         if "\n" in unit:
             lines = unit.rstrip("\n").split("\n")
-            yield from ["", *lines, ""] if sets_apart and len(lines) > 1 else lines
+            if sets_apart and len(lines) > 1 and _TITLE.fullmatch(lines[0]) and not lines[1].strip():
+                yield ""
+            yield from lines
         else:
             yield unit
 

@@ -73,6 +73,23 @@ def test_records_that_are_articles_with_their_titles_stay_apart():
     name, found = cut(records, is_records=True)
     assert name == TITLE_RULE.name
     assert found == [f" = Article {number} = \n\nbody {number}" for number in range(3)]
+    # Of several records each; those that are no titled articles go on without a blank line that was not there.
+    records = [" = A = \n\na", "more\na", " = = Part = = \n\na", " = B = \n\nb", "x\ny", " = 3 = ", "then\nmore"]
+    assert cut(records, is_records=True)[1] == [
+        " = A = \n\na\nmore\na\n = = Part = = \n\na",
+        " = B = \n\nb\nx\ny\n = 3 = \nthen\nmore",
+    ]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        ["one\nline", " = A = \n\na", "two\nline", " = B = \n\nb", "three"],
+        [" = A = \n\n", "p1\nq1\n", "p2\nq2\n", " = B = \n\n", "r\n"],
+    ],
+)
+def test_titles_among_other_records_are_no_rule(records):
+    assert cut(records, is_records=True) == ("record", records)
 
 
 def test_empty_input_has_no_documents():
