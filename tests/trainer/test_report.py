@@ -253,6 +253,7 @@ def test_data_sets_of_one_name_that_differ_are_settings_of_their_own(tmp_path):
         changes = {
             "model__model_type": model,
             "data__train": f"data/{name}/train",
+            "data__test": f"data/{name}/test",
             "provenance__data__task": {"name": "forecasting", "source": "ETTh1.csv"},
             "provenance__data__fingerprints": {"data.train": ["x"], "data.test": [name]},
         }
@@ -261,9 +262,39 @@ def test_data_sets_of_one_name_that_differ_are_settings_of_their_own(tmp_path):
     assert titles == {"forecasting (ETTh1, etth1), N = 64": 2, "forecasting (ETTh1, etth1-ratio), N = 64": 1}
     assert [setting.title for setting in report_of(tmp_path / "etth1").settings] == ["forecasting (ETTh1), N = 64"]
     # The folder was made anew between two runs.
-    write_run(tmp_path / "etth1" / "later", seed=1, **{**changes, "data__train": "data/etth1/train", "optim__lr": 1.0})
-    with pytest.raises(UserError, match="are of other data in the same folder: report them apart"):
-        report_of(tmp_path / "etth1")
+    changes |= {"data__test": "data/etth1/test", "model__model_type": "flt", "optim__lr": 1.0}
+    write_run(tmp_path / "etth1" / "later", seed=1, **changes)
+    titles = [setting.title for setting in report_of(tmp_path / "etth1").settings]
+    assert titles == ["forecasting (ETTh1, etth1), N = 64", "forecasting (ETTh1, etth1, 2), N = 64"]
+
+
+def test_no_two_settings_write_one_file(tmp_path):
+    """Data of other folders whose names say nothing more, or give the same letters; of the same data one table."""
+    for number, (folder, noted) in enumerate(
+        [("listops", "a"), ("listops-64", "b"), ("ab_c", "c"), ("ab-c", "d"), ("v1/ab-c", "d"), ("ab-c", None)]
+    ):
+        changes = {
+            "data__train": f"data/{folder}/train",
+            "data__test": f"data/{folder}/test",
+            "provenance__data__fingerprints": {} if noted is None else {"data.test": [noted]},
+        }
+        write_run(tmp_path / "runs" / str(number), optim__lr=number, **changes)
+    assert cli.main(["report", str(tmp_path / "runs"), "--output", str(tmp_path / "report")]) == 0
+    settings = report_of(tmp_path / "runs").settings
+    assert [len(rows) for rows in settings.values()] == [1, 1, 1, 2, 1]
+    text = (tmp_path / "report" / "report.md").read_text()
+    pictures = re.findall(r"\(((?:learning|speed)-\S+)\.svg\)", text)
+    assert len(pictures) == len(set(pictures)) == 2 * len(settings)
+    assert len(set(re.findall(r"^## .*", text, re.MULTILINE))) >= len(settings)
+
+
+def test_an_evaluation_whose_loss_is_not_finite_is_not_chosen(tmp_path):
+    folder = write_run(tmp_path / "run", data__test=None)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    best = next(record for record in records if record["kind"] == "eval" and record["accuracy"] == 0.4)
+    best["loss"] = None
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert read_run(folder).figures["accuracy"] == 0.3
 
 
 def test_rows_are_told_apart_by_their_folders_where_much_differs(tmp_path):
@@ -363,16 +394,16 @@ def test_the_papers_figures_stand_beside_those_of_their_model_and_task(tmp_path)
 @pytest.mark.parametrize(
     ("task", "full", "smaller", "value"),
     [
-        ("listops", 1999, 199, 55.40),
-        ("text-bytes", 4096, 1000, 81.60),
-        ("retrieval", 4000, 512, 79.27),
-        ("image", 1024, 256, 55.58),
-        ("pathfinder", 1024, 256, 81.12),
+        ({"name": "listops"}, 1999, 199, 55.40),
+        ({"name": "text-bytes"}, 4096, 1000, 81.60),
+        ({"name": "retrieval", "columns": ["label", "text1", "text2"]}, 4000, 512, 79.27),
+        ({"name": "image", "noise": 0}, 1024, 256, 55.58),
+        ({"name": "pathfinder", "path_length": 14}, 1024, 256, 81.12),
     ],
 )
 def test_a_smaller_version_of_a_task_is_not_compared_with_the_papers(tmp_path, task, full, smaller, value):
     for length, values in ((full, [value]), (smaller, []), (None, [])):
-        about = {"provenance__data__task": {"name": task}, "provenance__data__sequence_length": length}
+        about = {"provenance__data__task": task, "provenance__data__sequence_length": length}
         run = read_run(write_run(tmp_path / str(length), **about))
         assert [entry.value for entry in cited.citations(run)] == values
 
@@ -383,6 +414,7 @@ def test_a_smaller_version_of_a_task_is_not_compared_with_the_papers(tmp_path, t
         ({"name": "image", "noise": 8, "noise_splits": "all"}, 1024, {"model_type": "transformer"}, [28.12]),
         ({"name": "image", "noise": 8, "noise_splits": "test"}, 1024, {"model_type": "transformer"}, []),
         ({"name": "image", "noise": 0}, 1024, {"model_type": "transformer"}, [42.44]),
+        ("image", 1024, {"model_type": "s3attention"}, []),
         ({"name": "pathfinder", "path_length": 6}, 1024, {"model_type": "transformer"}, []),
         ({"name": "pathfinder", "path_length": 14}, 1024, {"model_type": "transformer"}, [71.40]),
         ({"name": "retrieval", "columns": ["label", "query", "text"]}, 4000, {"model_type": "transformer"}, []),

@@ -63,8 +63,8 @@ def _is_task(run: Run, column: dict[str, Any]) -> bool:
     """A column names a task, and may name a data set (as the file or folder begins), settings of the task, a horizon,
     and a length or [least, most] of lengths.
 
-    Figures are those of the task's labels, unless the column names another objective. A setting that the data's
-    manifest does not have is no other.
+    Figures are those of the task's labels, unless the column names another objective. A setting that is not noted is
+    another.
     """
     dataset = column.get("dataset", "").lower()
     return (
@@ -72,7 +72,7 @@ def _is_task(run: Run, column: dict[str, Any]) -> bool:
         and (run.objective == column["objective"] if "objective" in column else not run.predicts_tokens)
         and (run.dataset.lower().startswith(dataset) or run.data_name.lower().startswith(dataset))
         and _is_of_length(run.length, column.get("length"))
-        and all(run.task_settings.get(name, value) == value for name, value in column.get("settings", {}).items())
+        and column.get("settings", {}).items() <= run.task_settings.items()
         and column.get("horizon") in (None, run.horizon)
     )
 

@@ -3,7 +3,8 @@
 import base64
 from html import escape
 
-from .summary import Report, Row, Setting, place_of, shown
+from .settings import Setting
+from .summary import Report, Row, place_of, shown
 from .tables import (
     ABSENT,
     EXPLANATION,

@@ -12,7 +12,8 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from .runs import Run
-from .summary import Report, Row, Setting, error_of, is_percent, place_of, shown, slug
+from .settings import Setting, slug
+from .summary import Report, Row, error_of, is_percent, place_of, shown
 from .tables import heading, parameters
 
 HOW_TO_GET_PLOTS = "Without matplotlib there are no plots: pip install 'longmix[plots]'"

@@ -171,6 +171,7 @@ class Run:
             if record["step"] > 0
             and (record["step"] % every == 0 or record["step"] == self.value("optim.max_steps"))
             and record.get(best["metric"]) is not None
+            and record.get("loss") is not None
         ]
         # Between equals the loss decides, then the earlier step, as in the run.
         return max(saved, key=lambda record: (sign * record[best["metric"]], -record["loss"]), default={})

@@ -21,6 +21,7 @@ from ..configuration import flatten
 from ..fingerprint import fingerprint
 from .cited import Cited, citations
 from .runs import METRICS, Run, missing_seeds
+from .settings import Setting, settings_of, shortest
 
 CONFIDENCE = 0.95
 # In percent; all other figures are as they come.
@@ -81,36 +82,6 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What rows must have in common to be compared: the same task, data, length and objective.
-
-    Attributes:
-        data: what the data set is called.
-        objective: of the tokens themselves, mlm or clm; None where the task's own labels are predicted.
-    """
-
-    task: str
-    data: str
-    length: int | None
-    horizon: int | None
-    objective: str | None
-    split: str
-
-    @property
-    def title(self) -> str:
-        says_no_more = self.data in (self.task, f"{self.task}-{self.length}")
-        title = self.task if says_no_more else f"{self.task} ({self.data})"
-        title += "" if self.length is None else f", N = {self.length}"
-        title += "" if self.horizon is None else f", horizon {self.horizon}"
-        return title if self.objective is None else f"{title}, {self.objective}"
-
-    @property
-    def slug(self) -> str:
-        """For the names of files."""
-        return slug(f"{self.title} {self.split}")
-
-
-@dataclass(frozen=True)
 class Row:
     """The seeds of one configuration.
 
@@ -152,9 +123,9 @@ class Row:
 
     @property
     def against_chance(self) -> str | None:
-        """Where the interval of the accuracy lies; None without one."""
+        """Where the interval of the accuracy lies; None without one, as of seeds that agree."""
         figure = self.figures.get("accuracy")
-        if figure is None or figure.interval is None or self.chance is None:
+        if figure is None or not figure.deviation or self.chance is None:
             return None
         low, high = figure.interval
         return "above" if low > self.chance else "below" if high < self.chance else "contains it"
@@ -199,7 +170,7 @@ def summarize(runs: list[Run]) -> Report:
         _refuse_mixed(group)
     unfinished = [_key(run) for run in runs if run.problem is not None and run.values]
     planned = [folder.parent for folder, reason in left_out if reason.startswith(("not started", "failed before"))]
-    settings = _settings([group[0] for group in groups.values()])
+    settings = settings_of([group[0] for group in groups.values()])
     labels = _labels(list(groups.values()), settings)
     rows = []
     for (key, group), setting, label in zip(groups.items(), settings, labels, strict=True):
@@ -209,11 +180,6 @@ def summarize(runs: list[Run]) -> Report:
     tasks = list(dict.fromkeys(row.setting.task for row in rows))
     rows.sort(key=lambda row: (tasks.index(row.setting.task), row.setting.length or 0, row.setting.horizon or 0))
     return Report(rows, left_out)
-
-
-def slug(title: str) -> str:
-    """A title for the name of a file."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def is_percent(metric: str) -> bool:
@@ -254,34 +220,6 @@ def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
     has_chance = "accuracy" in figures and first.objective.endswith("classification")
     chance, reason = _chance(first) if has_chance else (None, None)
     return Row(setting, label, group, figures, missing, chance, reason, citations(first))
-
-
-def _settings(runs: list[Run]) -> list[Setting]:
-    """Of each run. Different data sets that are called alike are told apart by their folders."""
-    settings = [_setting(run, run.dataset) for run in runs]
-    for folder in (lambda run: run.data_name, lambda run: str(run.value("data.train"))):
-        ambiguous = _ambiguous(runs, settings)
-        settings = [
-            _setting(run, ", ".join(dict.fromkeys([run.dataset, folder(run)]))) if setting in ambiguous else setting
-            for run, setting in zip(runs, settings, strict=True)
-        ]
-    for first, second in _ambiguous(runs, settings).values():
-        raise UserError(f"{first.folder} and {second.folder} are of other data in the same folder: report them apart")
-    return settings
-
-
-def _setting(run: Run, data: str) -> Setting:
-    return Setting(run.task, data, run.length, run.horizon, run.objective if run.predicts_tokens else None, run.split)
-
-
-def _ambiguous(runs: list[Run], settings: list[Setting]) -> dict[Setting, tuple[Run, Run]]:
-    """Settings that hold figures of different data, with two such runs."""
-    found: dict[Setting, dict[str, Run]] = defaultdict(dict)
-    for run, setting in zip(runs, settings, strict=True):
-        noted = run.fingerprints.get(run.data_key) if isinstance(run.fingerprints, dict) else None
-        if noted is not None:
-            found[setting].setdefault(json.dumps(noted), run)
-    return {setting: tuple(each.values())[:2] for setting, each in found.items() if len(each) > 1}
 
 
 def _essence(run: Run) -> dict[str, Any]:
@@ -337,12 +275,7 @@ def _differences(runs: list[Run]) -> list[str]:
         return said
     folders = [run.folder.absolute() for run in runs]
     folders = [folder.parent if _SEED_FOLDER.fullmatch(folder.name) else folder for folder in folders]
-    names, longest = [folder.name for folder in folders], max(len(folder.parts) for folder in folders)
-    count = 1
-    while len(set(names)) < len(names) and count < longest:
-        count += 1
-        names = ["/".join(folder.parts[-count:]) for folder in folders]
-    return names
+    return shortest(folders)
 
 
 def _used(run: Run, essence: dict[str, Any], key: str) -> Any:

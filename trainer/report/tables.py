@@ -7,7 +7,8 @@ import math
 from typing import Any
 
 from .cited import Cited
-from .summary import CONFIDENCE, Figure, Report, Row, Setting, is_percent, place_of, shown
+from .settings import Setting
+from .summary import CONFIDENCE, Figure, Report, Row, is_percent, place_of, shown
 
 ABSENT = "–"
 EXPLANATION = (

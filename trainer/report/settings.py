@@ -1,0 +1,99 @@
+"""Which runs are compared: those of one setting, each a table with a name of its own."""
+
+import itertools
+import json
+import os
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from .runs import SPLITS, Run
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What rows must have in common to be compared: the same task, data, length and objective.
+
+    Attributes:
+        data: what the data set is called.
+        objective: of the tokens themselves, mlm or clm; None where the task's own labels are predicted.
+    """
+
+    task: str
+    data: str
+    length: int | None
+    horizon: int | None
+    objective: str | None
+    split: str
+
+    @property
+    def title(self) -> str:
+        says_no_more = self.data in (self.task, f"{self.task}-{self.length}")
+        title = self.task if says_no_more else f"{self.task} ({self.data})"
+        title += "" if self.length is None else f", N = {self.length}"
+        title += "" if self.horizon is None else f", horizon {self.horizon}"
+        return title if self.objective is None else f"{title}, {self.objective}"
+
+    @property
+    def slug(self) -> str:
+        """For the names of files."""
+        return slug(f"{self.title} {self.split}")
+
+
+def slug(title: str) -> str:
+    """A title for the name of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def settings_of(runs: list[Run]) -> list[Setting]:
+    """Of each run. Different data whose tables would have one name, or their plots, are told apart by their folders."""
+    settings = [_setting(run, run.dataset) for run in runs]
+    alike: dict[str, dict[str | None, list[int]]] = defaultdict(dict)
+    for index, (run, setting) in enumerate(zip(runs, settings, strict=True)):
+        alike[setting.slug].setdefault(_fingerprint(run), []).append(index)
+    taken: set[str] = set()
+    for data_sets in alike.values():
+        # What was not noted is taken for the same.
+        if len(data_sets) == 2 and None in data_sets:
+            data_sets = {None: sorted(itertools.chain(*data_sets.values()))}
+        firsts = [runs[indices[0]] for indices in data_sets.values()]
+        folders = list(dict.fromkeys(map(_data_folder, firsts)))
+        called = dict(zip(folders, shortest(folders), strict=True))
+        for first, indices in zip(firsts, data_sets.values(), strict=True):
+            folder = called[_data_folder(first)]
+            data = first.dataset if len(firsts) == 1 else ", ".join(dict.fromkeys([first.dataset, folder]))
+            setting, number = _setting(first, data), 1
+            while setting.slug in taken:
+                number += 1
+                setting = _setting(first, f"{data}, {number}")
+            taken.add(setting.slug)
+            for index in indices:
+                settings[index] = setting
+    return settings
+
+
+def _setting(run: Run, data: str) -> Setting:
+    return Setting(run.task, data, run.length, run.horizon, run.objective if run.predicts_tokens else None, run.split)
+
+
+def _fingerprint(run: Run) -> str | None:
+    """Of the data that the figures are of; None if it was not noted."""
+    noted = run.fingerprints.get(run.data_key) if isinstance(run.fingerprints, dict) else None
+    return None if noted is None else json.dumps(noted)
+
+
+def _data_folder(run: Run) -> Path:
+    """Of the figures, without the name of the split."""
+    folder = Path(os.path.normpath(str(run.value(run.data_key))))
+    return folder.parent if folder.name in SPLITS else folder
+
+
+def shortest(folders: list[Path]) -> list[str]:
+    """The last names of each folder, as few as tell them apart."""
+    names, longest = [folder.name for folder in folders], max(len(folder.parts) for folder in folders)
+    count = 1
+    while len(set(names)) < len(names) and count < longest:
+        count += 1
+        names = ["/".join(folder.parts[-count:]) for folder in folders]
+    return names
