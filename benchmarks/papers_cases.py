@@ -183,5 +183,5 @@ EXPERIMENTS = {
     "synthetic": Experiment(_synthetic_data(), _synthetic, seeds=2),
     "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=3, is_timed=True),
     "forecasting": Experiment(FORECASTING_DATA, _forecasting, seeds=2),
-    "language": Experiment(LANGUAGE_DATA, _language, seeds=1),
+    "language": Experiment(LANGUAGE_DATA, _language, seeds=3),
 }
