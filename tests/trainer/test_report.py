@@ -101,6 +101,7 @@ def test_the_interval_of_a_share_stays_within_it(tmp_path, values, interval):
     # The loss of these runs is a figure that may be any number.
     low, high = Figure("loss", values).interval
     assert low + high == pytest.approx(sum(values)) and (low < 0 or high > 1)
+    assert Figure("pearson", [0.5, 0.9]).interval == (-1, 1) and Figure("matthews", [-0.9, -0.5]).interval == (-1, 1)
 
 
 def test_seeds_that_agree_have_no_interval_in_the_table(tmp_path):

@@ -26,7 +26,7 @@ from .settings import Setting, settings_of, shortest
 CONFIDENCE = 0.95
 # In percent; all other figures are as they come.
 _PERCENT = re.compile(r"accuracy|(^|_)f1$|roc_auc")
-_HIGHER_IS_BETTER = re.compile(r"accuracy|(^|_)f1$|roc_auc|matthews|pearson|spearman")
+_CORRELATION = re.compile(r"matthews|pearson|spearman")
 _PLACE = re.compile(r"accuracy_at_(\d+)")
 # May differ between the seeds of a row: where and when a run was made, not which run it is.
 _FREE = (
@@ -55,7 +55,7 @@ class Figure:
     Attributes:
         deviation: standard deviation over the seeds; None with one, or where a value is not finite.
         interval: CONFIDENCE interval of the mean, by Student's t over the seeds; None where that is. That of a share
-            ends at 0 and 1, which no mean of shares can pass.
+            ends at 0 and 1, that of a correlation at -1 and 1, which no mean of them can pass.
     """
 
     metric: str
@@ -78,7 +78,11 @@ class Figure:
         count = len(self.values)
         half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * self.deviation / math.sqrt(count)
         low, high = self.mean - half, self.mean + half
-        return (max(low, 0.0), min(high, 1.0)) if is_percent(self.metric) else (low, high)
+        if is_percent(self.metric):
+            return max(low, 0.0), min(high, 1.0)
+        if _CORRELATION.search(self.metric):
+            return max(low, -1.0), min(high, 1.0)
+        return low, high
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,7 @@ def place_of(metric: str) -> int | None:
 
 
 def higher_is_better(metric: str) -> bool:
-    return _HIGHER_IS_BETTER.search(metric) is not None
+    return is_percent(metric) or _CORRELATION.search(metric) is not None
 
 
 def error_of(metric: str, value: float) -> float:
