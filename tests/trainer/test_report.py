@@ -316,6 +316,9 @@ def test_rows_are_told_apart_by_their_folders_where_much_differs(tmp_path):
     for number, name in enumerate(("wavspa", "wavspa-wide")):
         write_run(tmp_path / "named" / name, optim__lr=number, optim__weight_decay=number, precision=number)
     assert labels("named") == ["wavspa", "wavspa-wide"]
+    for rate, name in enumerate(("wavspa", "faster")):
+        write_run(tmp_path / "rates" / name, optim__lr=rate)
+    assert labels("rates") == ["wavspa (optim.lr 1)", "wavspa"]
 
 
 def test_labels_have_the_values_that_a_model_has_and_not_what_its_run_file_leaves_out(tmp_path):

@@ -251,16 +251,23 @@ def _refuse_mixed(group: list[Run]) -> None:
 
 
 def _labels(groups: list[list[Run]], settings: list[Setting]) -> list[str]:
-    """A name for each group: its model type, with the keys in which it differs from others of its setting and type."""
+    """A name for each group: its model type, with the keys in which it differs from others of its setting and type.
+
+    The one whose folder is called like the model type has no more to its name, whatever stands beside it: so it is one
+    row, and one curve, at all lengths.
+    """
     alike: dict[tuple, list[int]] = defaultdict(list)
     for index, (group, setting) in enumerate(zip(groups, settings, strict=True)):
         alike[setting, group[0].model_type].append(index)
     labels = [group[0].model_type for group in groups]
     for indices in alike.values():
         if len(indices) > 1:
-            for index, difference in zip(indices, _differences([groups[index][0] for index in indices]), strict=True):
+            runs = [groups[index][0] for index in indices]
+            plain = [_folder(run).name == run.model_type for run in runs]
+            for index, difference, is_plain in zip(indices, _differences(runs), plain, strict=True):
                 label = labels[index]
-                labels[index] = difference if difference.startswith(label) else f"{label} ({difference})"
+                if not is_plain or sum(plain) > 1:
+                    labels[index] = difference if difference.startswith(label) else f"{label} ({difference})"
     return labels
 
 
@@ -277,9 +284,13 @@ def _differences(runs: list[Run]) -> list[str]:
     ]
     if len(used) <= _MOST_DIFFERENCES and len(set(said)) == len(said):
         return said
-    folders = [run.folder.absolute() for run in runs]
-    folders = [folder.parent if _SEED_FOLDER.fullmatch(folder.name) else folder for folder in folders]
-    return shortest(folders)
+    return shortest([_folder(run) for run in runs])
+
+
+def _folder(run: Run) -> Path:
+    """Of a row: that of its run, or of its seeds."""
+    folder = run.folder.absolute()
+    return folder.parent if _SEED_FOLDER.fullmatch(folder.name) else folder
 
 
 def _used(run: Run, essence: dict[str, Any], key: str) -> Any:
