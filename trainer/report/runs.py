@@ -78,7 +78,7 @@ class Run:
         """The folder of the training data, without the name of the split."""
         train = self.value("data.train", "")
         path = Path(train if isinstance(train, str) else str(train[0].get("path", "")))
-        return path.parent.name if path.name in SPLITS and path.parent.name else path.name
+        return without_split(path).name
 
     @property
     def task(self) -> str:
@@ -106,9 +106,8 @@ class Run:
         Args:
             counts_matter: whether those with other numbers of samples are others.
         """
-        task = self.value("provenance.data.task")
         left_out = (*_LENGTHS, *_MEASURED, *(() if counts_matter else _COUNTS_OF_SAMPLES))
-        settings = {k: v for k, v in task.items() if k not in left_out} if isinstance(task, dict) else task
+        settings = {name: value for name, value in self.task_settings.items() if name not in left_out}
         return json.dumps(settings, sort_keys=True, default=str)
 
     @property
@@ -219,9 +218,19 @@ class Run:
         """Of its data sets; None if it was not noted."""
         return self.value("provenance.data.fingerprints")
 
+    @property
+    def fingerprint(self) -> list[str] | None:
+        """Of the data that the figures are of, one for each source; None if it was not noted."""
+        return self.fingerprints.get(self.data_key) if isinstance(self.fingerprints, dict) else None
+
     @cached_property
     def _train(self) -> list[dict[str, Any]]:
         return [record for record in self.records if record["kind"] == "train"]
+
+
+def without_split(data: Path) -> Path:
+    """The folder of a data set, of that of one of its splits."""
+    return data.parent if data.name in SPLITS and data.parent.name else data
 
 
 def read_run(folder: Path) -> Run | None:

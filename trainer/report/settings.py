@@ -8,7 +8,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from .runs import SPLITS, Run
+from .runs import Run, without_split
+
+_NOT_NOTED = json.dumps(None)
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,14 @@ def slug(title: str) -> str:
 def settings_of(runs: list[Run]) -> list[Setting]:
     """Of each run. Different data whose tables would have one name, or their plots, are told apart by their folders."""
     settings = [_setting(run, run.dataset) for run in runs]
-    alike: dict[str, dict[str | None, list[int]]] = defaultdict(dict)
+    alike: dict[str, dict[str, list[int]]] = defaultdict(dict)
     for index, (run, setting) in enumerate(zip(runs, settings, strict=True)):
-        alike[setting.slug].setdefault(_fingerprint(run), []).append(index)
+        alike[setting.slug].setdefault(json.dumps(run.fingerprint), []).append(index)
     taken: set[str] = set()
     for data_sets in alike.values():
         # What was not noted is taken for the same.
-        if len(data_sets) == 2 and None in data_sets:
-            data_sets = {None: sorted(itertools.chain(*data_sets.values()))}
+        if len(data_sets) == 2 and _NOT_NOTED in data_sets:
+            data_sets = {_NOT_NOTED: sorted(itertools.chain(*data_sets.values()))}
         firsts = [runs[indices[0]] for indices in data_sets.values()]
         folders = list(dict.fromkeys(map(_data_folder, firsts)))
         called = dict(zip(folders, shortest(folders), strict=True))
@@ -77,16 +79,9 @@ def _setting(run: Run, data: str) -> Setting:
     return Setting(run.task, data, run.length, run.horizon, run.objective if run.predicts_tokens else None, run.split)
 
 
-def _fingerprint(run: Run) -> str | None:
-    """Of the data that the figures are of; None if it was not noted."""
-    noted = run.fingerprints.get(run.data_key) if isinstance(run.fingerprints, dict) else None
-    return None if noted is None else json.dumps(noted)
-
-
 def _data_folder(run: Run) -> Path:
     """Of the figures, without the name of the split."""
-    folder = Path(os.path.normpath(str(run.value(run.data_key))))
-    return folder.parent if folder.name in SPLITS else folder
+    return without_split(Path(os.path.normpath(str(run.value(run.data_key)))))
 
 
 def shortest(folders: list[Path]) -> list[str]:

@@ -305,9 +305,8 @@ def _keys(essences: Iterable[dict[str, Any]]) -> list[str]:
 
 def _chance(run: Run) -> tuple[float | None, str | None]:
     """Share of the most frequent class in the split of the figures; else why it is not known."""
-    key, fingerprints = run.data_key, run.fingerprints
-    named = run.value(key)
-    noted = fingerprints.get(key) if isinstance(fingerprints, dict) else None
+    key = run.data_key
+    named, noted = run.value(key), run.fingerprint
     reason = f"{key}, {named}, is not to be found"
     # The run file's paths are relative to where the run was begun, which need not be here.
     for folder in dict.fromkeys(place / named for place in (run.begun_in, Path()) if place is not None):
