@@ -1,0 +1,209 @@
+"""The figures of a report: which runs count, mean, interval and chance."""
+
+import json
+
+import pytest
+from scipy import stats
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer import cli
+from longmix.trainer.fingerprint import fingerprint
+from longmix.trainer.report import tables
+from longmix.trainer.report.page import page
+from longmix.trainer.report.runs import read_run
+from longmix.trainer.report.summary import Figure, error_of
+
+STEPS = 40
+
+
+def test_mean_and_interval_over_seeds(tmp_path, write_run, report_of):
+    values = [0.5, 0.56, 0.47, 0.52]
+    for seed, value in enumerate(values):
+        write_run(tmp_path / f"seed-{seed}", seed, value)
+    (row,) = report_of(tmp_path).rows
+    figure = row.figures["accuracy"]
+    low, high = stats.t.interval(0.95, 3, loc=sum(values) / 4, scale=stats.sem(values))
+    assert figure.values == values and figure.mean == pytest.approx(sum(values) / 4)
+    assert figure.interval == pytest.approx((low, high)) and row.seeds == [0, 1, 2, 3]
+    # 3,600 tokens between records at 2 tokens a second: twice half an hour.
+    assert (row.mean_of("hours"), row.mean_of("tokens_per_second"), row.mean_of("parameters")) == (1.0, 2.0, 1500)
+    assert (row.all_of("commit"), row.all_of("device")) == ("0123456789ab", "a processor")
+    (row,) = report_of(tmp_path / "seed-0").rows
+    assert row.figures["accuracy"].interval is None and row.figures["accuracy"].deviation is None
+
+
+@pytest.mark.parametrize(("values", "interval"), [([0.99, 0.95], (0.7159, 1)), ([0.04, 0.02], (0, 0.1571))])
+def test_the_interval_of_a_share_stays_within_it(tmp_path, values, interval, write_run, report_of):
+    for seed, value in enumerate(values):
+        write_run(tmp_path / f"seed-{seed}", seed, value)
+    (row,) = report_of(tmp_path).rows
+    assert row.figures["accuracy"].interval == pytest.approx(interval, abs=1e-4)
+    # The loss of these runs is a figure that may be any number.
+    low, high = Figure("loss", values).interval
+    assert low + high == pytest.approx(sum(values)) and (low < 0 or high > 1)
+    assert Figure("pearson", [0.5, 0.9]).interval == (-1, 1) and Figure("matthews", [-0.9, -0.5]).interval == (-1, 1)
+
+
+def test_figures_are_those_of_the_test_record_alone(tmp_path, write_run):
+    """The validation split chooses; its own figures, however good, are never shown for the test split's."""
+    run = read_run(write_run(tmp_path / "run", test=0.2, evaluations=(0.1, 0.9, 0.8)))
+    assert (run.split, run.figures["accuracy"]) == ("test", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        ({"metric": "accuracy", "mode": "max"}, 0.4),
+        ({"metric": "accuracy", "mode": "min"}, 0.3),
+        (None, 0.3),
+    ],
+)
+def test_without_a_test_split_the_chosen_checkpoints_validation_figures(tmp_path, best, expected, write_run, report_of):
+    folder = write_run(tmp_path / "run", data__test=None, checkpoint__best=best)
+    run = read_run(folder)
+    assert (run.split, run.figures["accuracy"]) == ("validation", expected)
+    assert "it has chosen the checkpoint, too" in tables.markdown(report_of(folder), {}, None)
+
+
+def test_the_chosen_checkpoint_is_that_of_the_run(train, data, tmp_path):
+    """Of a real run whose evaluations come more often than its checkpoints; equal figures included."""
+    changes = {"eval.every_steps": 1, "checkpoint.every_steps": 3, "optim.max_steps": 7}
+    outcome = train(tmp_path / "run", **changes, **{"checkpoint.best": {"metric": "masked_accuracy", "mode": "max"}})
+    run = read_run(tmp_path / "run")
+    assert run.problem is None and run.metric == "perplexity"
+    expected = {name: value for name, value in outcome.state.figures.items() if name != "items"}
+    assert run.figures == pytest.approx(expected)
+    assert run.hours > 0 and run.task == data.name and run.length == 24
+
+
+def test_what_is_not_finished_or_has_failed_is_named_and_never_averaged(tmp_path, write_run, report_of):
+    sweep = tmp_path / "sweep"
+    for seed in (0, 1):
+        write_run(sweep / f"seed-{seed}", seed, 0.5)
+    write_run(sweep / "seed-2", 2, evaluations=(0.1, 0.9), is_whole=False)
+    write_run(sweep / "seed-3", 3, evaluations=(0.1, 0.9), is_whole=False)
+    (sweep / "seed-3" / "failure.json").write_text('{"exit_code": 1, "reason": "not finite"}')
+    write_run(sweep / "seed-4", 4, is_whole=False)
+    (sweep / "seed-5").mkdir()
+    (sweep / "seed-5" / "failure.json").write_text('{"exit_code": 2, "reason": "no such data"}')
+    (sweep / "sweep.json").write_text('{"seeds": 7}')
+    report = report_of(sweep)
+    (row,) = report.rows
+    assert row.seeds == [0, 1] and row.left_out == 5 and tables.seeds(row) == "2 of 7"
+    assert {folder.name: reason for folder, reason in report.left_out} == {
+        "seed-2": "not finished: stands at step 20 of 40",
+        "seed-3": "failed at step 20 of 40: not finite",
+        "seed-4": "not finished: has not read its test split yet",
+        "seed-5": "failed before its first step: no such data",
+        "seed-6": "not started: its sweep has not come so far",
+    }
+    text = tables.markdown(report, {}, None)
+    assert all(f"seed-{seed}`: " in text for seed in range(2, 7)) and "2 of 7" in text
+    with pytest.raises(UserError, match=r"nothing to report yet: .*seed-2: not finished"):
+        report_of(sweep / "seed-2")
+
+
+def test_a_failure_that_the_run_has_outlived_counts_no_more(tmp_path, write_run):
+    folder = write_run(tmp_path / "run")
+    (folder / "failure.json").write_text('{"exit_code": 1, "reason": "x"}')
+    assert read_run(folder).problem is None
+
+
+def test_only_seeds_of_one_configuration_and_one_data_set_are_averaged(tmp_path, write_run, report_of):
+    write_run(tmp_path / "a" / "seed-0", 0)
+    write_run(tmp_path / "a" / "seed-1", 1, optim__lr=2e-3)
+    rows = report_of(tmp_path / "a").rows
+    assert [row.label for row in rows] == ["wavspa (optim.lr 0.001)", "wavspa (optim.lr 0.002)"]
+    write_run(tmp_path / "b" / "seed-0", 0)
+    with pytest.raises(UserError, match="are the same run, with seed 0"):
+        report_of(tmp_path / "a", tmp_path / "b")
+    # The same folder named twice is no second run.
+    assert len(report_of(tmp_path / "a", tmp_path / "a" / "seed-0").rows) == 2
+    write_run(tmp_path / "c" / "seed-1", 1, provenance__data__fingerprints={"data.train": ["y"]})
+    with pytest.raises(UserError, match="the same configuration, but other data"):
+        report_of(tmp_path / "b", tmp_path / "c")
+
+
+def test_chance_is_the_share_of_the_most_frequent_class(tmp_path, write_run, write_classes, report_of):
+    write_classes(tmp_path / "test", [0, 1, 1, 2, 1, 1, 0, 1])
+    for seed, value in enumerate((0.7, 0.71, 0.72)):
+        write_run(tmp_path / f"seed-{seed}", seed, value, data__test=str(tmp_path / "test"))
+    (row,) = report_of(tmp_path / "seed-0", tmp_path / "seed-1", tmp_path / "seed-2").rows
+    assert row.chance == 5 / 8 and row.against_chance == "above"
+    write_run(tmp_path / "seed-3", 3, 0.5, data__test=str(tmp_path / "test"))
+    (row,) = report_of(*(tmp_path / f"seed-{seed}" for seed in range(4))).rows
+    assert row.against_chance == "contains it"
+
+
+def test_data_of_a_relative_path_are_where_the_run_was_begun(
+    tmp_path, monkeypatch, write_run, write_classes, report_of
+):
+    manifest = write_classes(tmp_path / "place" / "data", [0, 1, 1, 2])
+    noted = {"data.test": [fingerprint(manifest)]}
+    changes = {"data__test": "data", "run__dir": "runs/a/seed-0", "provenance__data__fingerprints": noted}
+    folder = write_run(tmp_path / "place" / "runs" / "a" / "seed-0", **changes)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert report_of(folder).rows[0].chance == 0.5
+    # Another data set of that name, here or there, says nothing of the run.
+    write_classes(tmp_path / "other" / "data", [0, 1, 2])
+    assert report_of(folder).rows[0].chance == 0.5
+    (tmp_path / "place" / "data").rename(tmp_path / "place" / "moved")
+    report = report_of(folder)
+    assert report.rows[0].chance is None
+    told = "chance reaches is unknown: data.test, data, holds other data than those of the run"
+    assert told in tables.markdown(report, {}, None)
+    (tmp_path / "other" / "data").rename(tmp_path / "other" / "moved")
+    assert "unknown: data.test, data, is not to be found" in tables.markdown(report_of(folder), {}, None)
+    assert 'title="data.test, data, is not to be found"' in page(report_of(folder), {}, None)
+
+
+def test_an_evaluation_whose_loss_is_not_finite_is_not_chosen(tmp_path, write_run):
+    folder = write_run(tmp_path / "run", data__test=None)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    best = next(record for record in records if record["kind"] == "eval" and record["accuracy"] == 0.4)
+    best["loss"] = None
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert read_run(folder).figures["accuracy"] == 0.3
+
+
+def test_errors_of_figures():
+    assert error_of("accuracy", 0.9) == pytest.approx(10)
+    assert error_of("mse", 0.2) == 0.2 and error_of("matthews", 0.25) == 0.75
+
+
+def test_a_run_whose_figures_are_no_numbers_is_left_out_with_the_reason(tmp_path, write_run, report_of):
+    write_run(tmp_path / "whole")
+    write_run(tmp_path / "odd")
+    (tmp_path / "odd" / "metrics.jsonl").write_text(
+        f'{{"kind": "train", "step": {STEPS}}}\n{{"kind": "test", "step": {STEPS}, "accuracy": "much"}}\n'
+    )
+    ((folder, reason),) = report_of(tmp_path).left_out
+    assert folder.name == "odd" and reason == "has no figures: metrics.jsonl holds none that is a number"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("config.yaml", "a: [", "not valid YAML"),
+        ("config.yaml", "- 1", "is not that of a run"),
+        ("config.yaml", "run: 3\nmodel: {}\ndata: {}", "is not that of a run"),
+        ("other.txt", "", "holds no run"),
+        (None, None, "is missing: name folders"),
+    ],
+)
+def test_folders_of_something_else(tmp_path, capsys, name, content, text):
+    folder = tmp_path / "folder"
+    if name is not None:
+        folder.mkdir()
+        (folder / name).write_text(content)
+    assert cli.main(["report", str(folder), "--output", str(tmp_path / "report")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line and not (tmp_path / "report").exists()
+
+
+def test_damaged_records_are_passed_over(tmp_path, write_run):
+    folder = write_run(tmp_path / "run")
+    with open(folder / "metrics.jsonl", "ab") as file:
+        file.write(b'{"kind": "test", "step"\n3\n[]\n\xff\n{"kind": "test", "step": "x", "accuracy": 1.0}\n')
+    assert read_run(folder).figures["accuracy"] == 0.5

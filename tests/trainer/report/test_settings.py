@@ -1,0 +1,149 @@
+"""The tables of a report: which runs stand in one, what it is called, and what tells its rows apart."""
+
+import re
+
+from longmix.trainer import cli
+from longmix.trainer.report import cited, plots
+from longmix.trainer.report.runs import read_run
+
+
+def test_another_objective_on_the_tasks_data_is_another_setting(tmp_path, write_run, write_classes, report_of):
+    """clm has an accuracy, too, which is none of the task's: neither chance nor the papers' figures belong to it."""
+    write_classes(tmp_path / "data", [0, 1, 1])
+    for name in ("classification", "regression", "mlm", "clm"):
+        changes = {"objective__name": name, "provenance__data__sequence_length": 1999}
+        write_run(tmp_path / "runs" / name, data__test=str(tmp_path / "data"), **changes)
+    rows = {row.runs[0].objective: row for row in report_of(tmp_path / "runs").rows}
+    assert [rows[name].chance for name in rows] == [2 / 3, None, None, None] and len(rows) == 4
+    assert {name: [entry.value for entry in row.cited] for name, row in rows.items() if name != "regression"} == {
+        "classification": [55.40],
+        "mlm": [],
+        "clm": [],
+    }
+    titles = {rows[name].setting.title for name in ("classification", "mlm", "clm")}
+    assert titles == {"listops, N = 1999", "listops, N = 1999, mlm", "listops, N = 1999, clm"}
+    wikitext = {
+        "model__model_type": "flt",
+        "model__spectral_kind": "local",
+        "model__mask_bound": 4.0,
+        "data__train": "data/wikitext/train",
+    }
+    for name, values in (("clm", [30.1]), ("mlm", [])):
+        changes = {**wikitext, "provenance__data__task": None, "objective__name": name}
+        assert [c.value for c in cited.citations(read_run(write_run(tmp_path / f"text-{name}", **changes)))] == values
+
+
+def test_data_sets_of_one_name_that_differ_are_settings_of_their_own(tmp_path, write_run, report_of):
+    """Of one CSV, split or standardised in two ways: their errors do not compare."""
+    for name, model in (("etth1", "flt"), ("etth1", "wavspa"), ("etth1-ratio", "flt")):
+        changes = {
+            "model__model_type": model,
+            "data__train": f"data/{name}/train",
+            "data__test": f"data/{name}/test",
+            "provenance__data__task": {"name": "forecasting", "source": "ETTh1.csv"},
+            "provenance__data__fingerprints": {"data.train": ["x"], "data.test": [name]},
+        }
+        write_run(tmp_path / name / model, **changes)
+    titles = {setting.title: len(rows) for setting, rows in report_of(tmp_path).settings.items()}
+    assert titles == {"forecasting (ETTh1, etth1), N = 64": 2, "forecasting (ETTh1, etth1-ratio), N = 64": 1}
+    assert [setting.title for setting in report_of(tmp_path / "etth1").settings] == ["forecasting (ETTh1), N = 64"]
+    # The folder was made anew between two runs.
+    changes |= {"data__test": "data/etth1/test", "model__model_type": "flt", "optim__lr": 1.0}
+    write_run(tmp_path / "etth1" / "later", seed=1, **changes)
+    titles = [setting.title for setting in report_of(tmp_path / "etth1").settings]
+    assert titles == ["forecasting (ETTh1, etth1), N = 64", "forecasting (ETTh1, etth1, 2), N = 64"]
+
+
+def test_no_two_settings_write_one_file(tmp_path, write_run, report_of):
+    """Data of other folders whose names say nothing more, or give the same letters; of the same data one table."""
+    for number, (folder, noted) in enumerate(
+        [("listops", "a"), ("listops-64", "b"), ("ab_c", "c"), ("ab-c", "d"), ("v1/ab-c", "d"), ("ab-c", None)]
+    ):
+        changes = {
+            "data__train": f"data/{folder}/train",
+            "data__test": f"data/{folder}/test",
+            "provenance__data__fingerprints": {} if noted is None else {"data.test": [noted]},
+        }
+        write_run(tmp_path / "runs" / str(number), optim__lr=number, **changes)
+    assert cli.main(["report", str(tmp_path / "runs"), "--output", str(tmp_path / "report")]) == 0
+    settings = report_of(tmp_path / "runs").settings
+    assert [len(rows) for rows in settings.values()] == [1, 1, 1, 2, 1]
+    text = (tmp_path / "report" / "report.md").read_text()
+    pictures = re.findall(r"\(((?:learning|speed)-\S+)\.svg\)", text)
+    assert len(pictures) == len(set(pictures)) == 2 * len(settings)
+    assert len(set(re.findall(r"^## .*", text, re.MULTILINE))) >= len(settings)
+
+
+def test_rows_are_told_apart_by_their_folders_where_much_differs(tmp_path, write_run, report_of):
+    def labels(*paths):
+        return [row.label for row in report_of(*(tmp_path / path for path in paths)).rows]
+
+    for number, path in enumerate(("listops/first", "listops/second", "image/first", "swept/seed-0")):
+        changes = {"optim__lr": number, "optim__weight_decay": number, "precision": number}
+        write_run(tmp_path / path, **changes)
+    assert labels("listops") == ["wavspa (first)", "wavspa (second)"]
+    assert labels("listops/first", "image", "swept") == [
+        "wavspa (listops/first)",
+        "wavspa (image/first)",
+        f"wavspa ({tmp_path.name}/swept)",
+    ]
+    assert labels("listops/second", "swept") == ["wavspa (second)", "wavspa (swept)"]
+    # Folders that begin with the model type say it already.
+    for number, name in enumerate(("wavspa", "wavspa-wide")):
+        write_run(tmp_path / "named" / name, optim__lr=number, optim__weight_decay=number, precision=number)
+    assert labels("named") == ["wavspa", "wavspa-wide"]
+    for rate, name in enumerate(("wavspa", "faster")):
+        write_run(tmp_path / "rates" / name, optim__lr=rate)
+    assert labels("rates") == ["wavspa (optim.lr 1)", "wavspa"]
+
+
+def test_labels_have_the_values_that_a_model_has_and_not_what_its_run_file_leaves_out(tmp_path, write_run, report_of):
+    write_run(tmp_path / "default")
+    write_run(tmp_path / "linear", model__space="none", model__attention="linear")
+    labels = [row.label for row in report_of(tmp_path).rows]
+    assert labels == ["wavspa (attention softmax, space adaptive)", "wavspa (attention linear, space none)"]
+    # The same, said and left out.
+    write_run(tmp_path / "said", model__space="adaptive")
+    assert report_of(tmp_path / "default", tmp_path / "said").rows[1].label == "wavspa (said)"
+
+
+def test_a_digest_names_no_data(tmp_path, write_run, report_of):
+    task = {"name": "pathfinder", "source": "8d348bc3" * 8}
+    folder = write_run(tmp_path / "run", provenance__data__task=task, data__train="data/pathfinder-official/train")
+    assert report_of(folder).rows[0].setting.title == "pathfinder (pathfinder-official), N = 64"
+
+
+def test_only_lengths_of_one_data_set_and_one_horizon_are_a_curve(tmp_path, write_run, report_of):
+    def write(data, length, task, **changes):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        about = {"provenance__data__sequence_length": length, "provenance__data__task": task}
+        write_run(folder, data__train=f"data/{data}/train", **about, **changes)
+
+    for length in (128, 512):
+        # Made for each length, and of more samples for the longer ones.
+        write(f"adding-{length}", length, {"name": "adding", "length": length, "train_samples": length})
+        for files in ("human", "mouse"):
+            write(f"{files}-{length}", length, {"name": "dna", "length": length, "files": files})
+    # Unlike in more than the length, and each of one length alone: no curve.
+    for files, length in (("yeast", 64), ("fly", 1024)):
+        write(f"{files}-{length}", length, {"name": "genes", "length": length, "files": files})
+    # Two of one length: those with as many samples as the others go with them.
+    for length, samples in ((16, 9), (32, 9), (16, 1)):
+        data = f"order-{length}-{samples}"
+        write(data, length, {"name": "order", "length": length, "train_samples": samples})
+    for horizon, source in ((24, "a.csv"), (48, "a.csv"), (24, "b.csv")):
+        for length in (96, 192):
+            changes = {"objective__name": "forecasting", "objective__horizon": horizon}
+            write(source, None, {"name": "f", "source": source}, objective__input_length=length, **changes)
+    found = [(title, [row.setting.length for row in rows]) for title, rows in plots._over_lengths(report_of(tmp_path))]
+    assert sorted(found) == [
+        ("adding", [128, 512]),
+        ("dna (human)", [128, 512]),
+        ("dna (mouse)", [128, 512]),
+        ("f (a), horizon 24", [96, 192]),
+        ("f (a), horizon 48", [96, 192]),
+        ("f (b), horizon 24", [96, 192]),
+        ("order (order-16-9, order-32-9)", [16, 32]),
+    ]
+    names = [name for each in plots.draw(report_of(tmp_path)).values() for _, name, _ in each]
+    assert len(names) == len(set(names)) and len([name for name in names if name.startswith("length")]) == 7

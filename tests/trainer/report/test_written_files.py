@@ -1,0 +1,155 @@
+"""What `longmix report` writes: Markdown, CSV, JSON, plots and the page."""
+
+import base64
+import csv
+import json
+import math
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from longmix.trainer import cli
+from longmix.trainer.report import plots, tables
+from longmix.trainer.report.page import page
+
+
+def test_seeds_that_agree_have_no_interval_in_the_table(tmp_path, write_run, report_of):
+    for seed in (0, 1):
+        write_run(tmp_path / f"seed-{seed}", seed, 0.5)
+    assert "| 50.00 |" in tables.markdown(report_of(tmp_path), {}, None)
+
+
+def test_figures_sort_by_what_is_shown(tmp_path, write_run, report_of):
+    write_run(tmp_path / "run", 0, 0.125)
+    text = page(report_of(tmp_path), {}, None)
+    assert '<td data-key="12.5" class="number">12.50</td>' in text
+
+
+class Page(HTMLParser):
+    """Headings and rows of the table, and whatever could be fetched."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.rows, self.sources, self.is_cell = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "tr":
+            self.rows.append([])
+        self.is_cell = tag in ("td", "button")
+        if self.is_cell:
+            self.rows[-1].append("")
+        self.sources += [value for name, value in attributes if name in ("src", "href", "srcset", "data")]
+
+    def handle_data(self, data):
+        if self.is_cell:
+            self.rows[-1][-1] += data
+
+    def handle_endtag(self, tag):
+        self.is_cell = False
+
+
+@pytest.fixture
+def sweeps(tmp_path, write_run):
+    """Two mixers at two lengths with two seeds each; one of them has an odd name."""
+    for length, lowest in ((64, 0.436), (1999, 0.372)):
+        for model in ("wavspa", "<b>|"):
+            for seed in (0, 1):
+                changes = {"model__model_type": model, "provenance__data__sequence_length": length}
+                folder = tmp_path / "runs" / f"{model[:2]}-{length}" / f"seed-{seed}"
+                write_run(folder, seed, lowest + seed / 100, **changes)
+    return tmp_path / "runs"
+
+
+def test_the_files_agree_and_the_page_fetches_nothing(sweeps, tmp_path, capsys):
+    output = tmp_path / "report"
+    assert cli.main(["report", str(sweeps), "--output", str(output)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.strip() == (output / "report.md").read_text().strip()
+    rows = list(csv.DictReader((output / "report.csv").read_text().splitlines()))
+    values = json.loads((output / "report.json").read_text())
+    assert [float(row["mean"]) for row in rows] == [row["mean"] for row in values["rows"]]
+    assert [round(row["mean"], 4) for row in values["rows"]] == [0.441, 0.441, 0.377, 0.377]
+    assert [row["length"] for row in values["rows"]] == [64, 64, 1999, 1999]
+    # The papers' figure is of the task at its full length.
+    assert [[entry["value"] for entry in row["cited"]] for row in values["rows"]] == [[], [], [], [0.554]]
+    shown = Page((output / "report.html").read_text())
+    assert shown.rows[0][:4] == ["task", "model", "metric", "mean"] and len(shown.rows) == 5
+    assert sorted(row[3] for row in shown.rows[1:]) == ["37.70", "37.70", "44.10", "44.10"]
+    assert {row[1] for row in shown.rows[1:]} == {"<b>|", "wavspa"}
+    svgs = sorted(output.glob("*.svg"))
+    assert [path.name.split("-")[0] for path in svgs] == ["learning", "learning", "length", "speed", "speed"]
+    assert all(f"({path.name})" in printed for path in svgs)
+    assert len(shown.sources) == 5
+    inlined = {base64.b64decode(source.removeprefix("data:image/svg+xml;base64,")) for source in shown.sources}
+    assert inlined == {path.read_bytes() for path in svgs}
+    # The same runs give the same files.
+    before = {path.name: path.read_bytes() for path in output.iterdir()}
+    assert cli.main(["report", str(sweeps), "--output", str(output)]) == 0
+    assert {path.name: path.read_bytes() for path in output.iterdir()} == before
+
+
+def test_without_matplotlib_there_are_tables_and_one_line_that_says_how_to_get_plots(sweeps, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    output = tmp_path / "report"
+    assert cli.main(["report", str(sweeps), "--output", str(output)]) == 0
+    assert sorted(path.name for path in output.iterdir()) == [f"report.{end}" for end in ("csv", "html", "json", "md")]
+    for name in ("report.md", "report.html"):
+        assert plots.HOW_TO_GET_PLOTS.split(":")[0] in (output / name).read_text()
+
+
+def test_curves_show_the_mean_and_the_range_of_the_seeds(sweeps, monkeypatch, report_of):
+    from matplotlib.axes import Axes
+
+    drawn, shaded = [], []
+    plot, fill = Axes.plot, Axes.fill_between
+    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: (drawn.append(a), plot(self, *a, **k))[1])
+    monkeypatch.setattr(Axes, "fill_between", lambda self, *a, **k: (shaded.append(a), fill(self, *a, **k))[1])
+    first = sweeps / "wa-64" / "seed-1" / "metrics.jsonl"
+    first.write_text(first.read_text().replace('"accuracy": 0.4', '"accuracy": 0.6'))
+    plots.draw(report_of(sweeps / "wa-64"))
+    steps, means = drawn[0]
+    assert (steps, means) == ([0, 20, 40], pytest.approx([10, 50, 30]))
+    assert shaded[0][1:] == (pytest.approx([10, 40, 30]), pytest.approx([10, 60, 30]))
+
+
+def test_the_places_of_a_chain_are_drawn_and_no_columns_of_the_table(tmp_path, capsys, write_run):
+    for seed in (0, 1):
+        folder = write_run(tmp_path / "runs" / f"seed-{seed}", seed)
+        path = folder / "metrics.jsonl"
+        path.write_text(path.read_text().replace('"items"', f'"accuracy_at_9": 0.{seed}, "accuracy_at_10": 1, "items"'))
+    assert cli.main(["report", str(tmp_path / "runs"), "--output", str(tmp_path / "report")]) == 0
+    printed = capsys.readouterr().out
+    assert "accuracy at" not in printed and "![Error against place, listops, N = 64](places-" in printed
+    assert "accuracy at" not in (tmp_path / "report" / "report.html").read_text()
+    rows = csv.DictReader((tmp_path / "report" / "report.csv").read_text().splitlines())
+    assert {row["metric"]: float(row["mean"]) for row in rows if "_at_" in row["metric"]} == {
+        "accuracy_at_9": 0.05,
+        "accuracy_at_10": 1.0,
+    }
+
+
+def test_a_figure_that_is_not_finite_is_no_number(tmp_path, write_run, report_of):
+    write_run(tmp_path / "run", test=None)
+    report = report_of(tmp_path)
+    assert math.isnan(report.rows[0].figures["accuracy"].mean)
+    assert json.loads(tables.as_json(report))["rows"][0]["mean"] is None
+    assert "| not finite |" in tables.markdown(report, {}, None)
+
+
+def test_one_seed_that_is_not_finite_leaves_no_interval(tmp_path, write_run, report_of):
+    for seed, value in enumerate((0.5, None, 0.6)):
+        write_run(tmp_path / f"seed-{seed}", seed, test=value)
+    (row,) = report_of(tmp_path).rows
+    figure = row.figures["accuracy"]
+    assert figure.deviation is None and figure.interval is None and row.against_chance is None
+    assert cli.main(["report", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
+    assert "| not finite |" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_an_output_that_cannot_be_written(tmp_path, capsys, write_run):
+    write_run(tmp_path / "run")
+    (tmp_path / "report").write_text("")
+    assert cli.main(["report", str(tmp_path / "run"), "--output", str(tmp_path / "report")]) == 2
+    assert "--output" in capsys.readouterr().err
