@@ -41,10 +41,10 @@ from neighbour_bigram import NeighbourBigram, most_frequent, positions
 
 import longmix.modeling  # noqa: F401  registers the model types
 from longmix.data_prep.files import write_json
-from longmix.trainer.configuration import ObjectiveSection
-from longmix.trainer.dataset import ShardedDataset
-from longmix.trainer.model import count_parameters
-from longmix.trainer.objectives import make_objective
+from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.models.build import count_parameters
+from longmix.trainer.objectives.make import make_objective
+from longmix.trainer.settings.configuration import ObjectiveSection
 
 PARTS = ("probes", "text")
 

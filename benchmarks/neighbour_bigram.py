@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from longmix.trainer.dataset import ShardedDataset
-from longmix.trainer.masking import IGNORED, TokenMasker
+from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.objectives.masking import IGNORED, TokenMasker
 
 HELD_OUT = 10  # one training sample of so many fits the weights
 ROUNDS = 30

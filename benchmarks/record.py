@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from longmix.trainer.provenance import provenance
+from longmix.trainer.settings.provenance import provenance
 
 RESULTS = Path(__file__).with_name("results.csv")
 COLUMNS = (

@@ -17,10 +17,12 @@ import torch
 from random_tokens import write_samples
 from record import append
 
-from longmix.trainer import configuration, distributed, loop
-from longmix.trainer.optimizer import make_adamw, parameter_groups
-from longmix.trainer.setup_run import prepare
-from longmix.trainer.stream import BatchStream
+from longmix.trainer.optimization.optimizer import make_adamw, parameter_groups
+from longmix.trainer.processes import world as distributed
+from longmix.trainer.run import loop
+from longmix.trainer.run.setup import prepare
+from longmix.trainer.run.stream import BatchStream
+from longmix.trainer.settings import configuration
 
 LENGTH, SAMPLES = 128, 2048
 

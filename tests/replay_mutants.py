@@ -77,7 +77,7 @@ def run_tests(folder: Path, tests: list[str]) -> tuple[int, str]:
 
 def imported_from(folder: Path) -> bool:
     """Whether the copy is what Python imports there."""
-    code = "import longmix.trainer.loop as a, longmix.modeling as b; print(a.__file__, b.__file__)"
+    code = "import longmix.trainer.run.loop as a, longmix.modeling as b; print(a.__file__, b.__file__)"
     environment = {**os.environ, "PYTHONPATH": str(folder / ".replay")}
     result = subprocess.run([sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True)
     return result.returncode == 0 and result.stdout.count(str(folder)) == 2

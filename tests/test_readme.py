@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from longmix.modeling import MODEL_TYPES
-from longmix.trainer import cli, configuration
-from longmix.trainer.run_file import parse_yaml
+from longmix.trainer import cli
+from longmix.trainer.settings import configuration
+from longmix.trainer.settings.run_file import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

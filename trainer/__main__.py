@@ -8,7 +8,7 @@ import traceback
 from typing import NoReturn
 
 from .cli import main
-from .exit_codes import OURS
+from .settings.exit_codes import OURS
 
 
 def run() -> NoReturn:

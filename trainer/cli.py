@@ -12,9 +12,9 @@ import traceback
 from longmix.data_prep import command as prepare_command
 from longmix.data_prep.errors import UserError
 
-from . import launch
+from .processes import launch
+from .processes.signals import StopRequests
 from .report import command as report_command
-from .stopping import StopRequests
 
 EXIT_CODES = (
     "Exit codes: 0 finished, 2 a mistake of yours (one line says which), 75 interrupted (run it again), 1 ours."
@@ -113,7 +113,7 @@ def _add_train(verbs) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    from . import configuration as configurations
+    from .settings import configuration as configurations
 
     paths, overrides = _split(arguments.settings)
     if arguments.processes is not None and arguments.processes < 1:
@@ -127,7 +127,7 @@ def _train(arguments: argparse.Namespace) -> int:
         configuration = configurations.load(paths, overrides, model_later=processes > 1)
         if processes == 1:
             return _train_as_rank(configuration, requests)
-        from .run_data import check_processes, open_data
+        from .data.run_data import check_processes, open_data
 
         check_processes(configuration, processes)
         open_data(configuration)
@@ -167,7 +167,7 @@ def _add_sweep_options(parser) -> None:
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
-    from .sweep import run_command
+    from .runs.sweep import run_command
 
     return run_command(arguments)
 
@@ -187,8 +187,8 @@ def _add_inspect_order(verbs) -> None:
 
 
 def _inspect_order(arguments: argparse.Namespace) -> int:
-    from . import configuration
-    from .inspect_order import samples_of_step
+    from .commands.inspect_order import samples_of_step
+    from .settings import configuration
 
     checked = configuration.load(*_split(arguments.settings), model_later=True)
     for line in samples_of_step(checked, arguments.step, arguments.processes):
@@ -207,7 +207,7 @@ def _split(settings: list[str]) -> tuple[list[str], list[str]]:
 
 def _check(configuration, processes: int | None) -> int:
     """Describe the run for `processes`; of several workers (torchrun, srun) the first does it for all."""
-    from .check import report
+    from .commands.check import report
 
     if launch.is_worker():
         if os.environ["RANK"] != "0":
@@ -227,8 +227,9 @@ def _train_as_rank(configuration, requests: StopRequests) -> int:
     """Train as one rank. Ranks leave together; one that fails leaves at once, with its reason."""
     from transformers.utils import logging as transformers_logging
 
-    from . import distributed, loop
-    from .agreement import DisagreementError
+    from .processes import world as distributed
+    from .run import loop
+    from .run.agreement import DisagreementError
 
     # A bar for each checkpoint that is written would cut through the progress line.
     transformers_logging.disable_progress_bar()
@@ -303,15 +304,13 @@ def _evaluate(arguments: argparse.Namespace) -> int:
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
     from transformers.utils import logging as transformers_logging
 
-    from . import evaluate_checkpoint
+    from .commands import evaluate
 
     transformers_logging.disable_progress_bar()
     if arguments.fill is not None:
-        print(evaluate_checkpoint.fill(arguments.checkpoint, arguments.fill, arguments.top))
+        print(evaluate.fill(arguments.checkpoint, arguments.fill, arguments.top))
     else:
-        print(
-            evaluate_checkpoint.figures(arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch)
-        )
+        print(evaluate.figures(arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch))
     return 0
 
 
@@ -334,7 +333,7 @@ def _add_export(verbs) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from .export import export_model
+    from .export.publish import export_model
 
     print(f"wrote {export_model(arguments.source, arguments.step, arguments.output, arguments.self_contained)}")
     return 0
@@ -364,11 +363,11 @@ def _add_requeue(verbs) -> None:
 
 
 def _requeue(arguments: argparse.Namespace) -> int:
-    from . import configuration as configurations
-    from .requeue import reason_against
+    from .runs.requeue import reason_against
+    from .settings import configuration as configurations
 
     if arguments.sweep:
-        from .sweep import jobs_of
+        from .runs.sweep import jobs_of
 
         runs = [job.folder for job in jobs_of(arguments)]
     else:
@@ -382,7 +381,7 @@ def _requeue(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from .doctor import report
+    from .commands.doctor import report
 
     text, is_sound = report()
     print(text)

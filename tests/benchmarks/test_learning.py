@@ -7,8 +7,9 @@ from transformers import AutoConfig, AutoModelForTokenClassification
 
 from longmix.data_prep.probe import ProbeSettings, prepare_probe
 from longmix.modeling import MODEL_TYPES
-from longmix.trainer import configuration, setup_run
-from longmix.trainer.dataset import ShardedDataset
+from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.run import setup
+from longmix.trainer.settings import configuration
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_every_case_is_a_run_that_its_mixer_takes(script, work):
             continue
         paths = [text for text in case.arguments if "=" not in text]
         checked = configuration.load(paths, [text for text in case.arguments if "=" in text])
-        prepared = setup_run.prepare(checked, 1, torch.device("cpu"))
+        prepared = setup.prepare(checked, 1, torch.device("cpu"))
         recipe = script("learning_cases").RECIPES[case.table, 64]
         assert prepared.model_configuration.model_type == ("transformer" if case.row == "no mixing" else case.row)
         assert prepared.model_configuration.max_position_embeddings == recipe.length

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from longmix.data_prep.shards import LIST_INT32, write_dataset
-from longmix.trainer.dataset import ShardedDataset
-from longmix.trainer.masking import IGNORED, TokenMasker
+from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.objectives.masking import IGNORED, TokenMasker
 
 VOCABULARY, MASK, SPECIAL = 12, 2, [0, 1, 2]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from longmix.trainer import configuration
+from longmix.trainer.settings import configuration
 
 
 @pytest.mark.parametrize("experiment", ["synthetic", "long-range", "forecasting", "language"])

@@ -271,7 +271,7 @@ def test_a_private_folder_outlives_a_forked_child(sources, monkeypatch, tmp_path
     library()
     child = os.fork()
     if child == 0:
-        # As in tests/trainer/test_saving.py: garbage of other tests stays.
+        # As in tests/trainer/checkpoints/test_saving.py: garbage of other tests stays.
         gc.freeze()
         try:
             atexit._run_exitfuncs()

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import yaml
 
+# What a launcher tells a worker; a run in this process sets them, too, and the command then takes itself for a worker.
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
 VOCABULARY = 96
 SPECIAL = {"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "<pad>": 3, "<unk>": 4}
 LONGEST = 24
@@ -50,6 +53,13 @@ def write_ragged(folder, count, seed, **fields):
         **fields,
     }
     return write_dataset(folder, ragged_samples(count, seed), columns, **values)
+
+
+@pytest.fixture(autouse=True)
+def no_worker(monkeypatch):
+    """No test is taken for a worker because a test before it trained in this process."""
+    for name in LAUNCHER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")
@@ -211,7 +221,7 @@ def world():
     """This process as the only rank of a run, for the tests of a module that train in-process."""
     from torch.nn import functional
 
-    from longmix.trainer import distributed
+    from longmix.trainer.processes import world as distributed
 
     before, linear = dict(os.environ), functional.linear
     joined = distributed.join()
@@ -228,7 +238,8 @@ def world():
 @pytest.fixture(scope="module")
 def interrupted(world, run_values, tmp_path_factory):
     """interrupted(engine) -> a run folder with checkpoints of the steps 2 and 4, made once for each engine."""
-    from longmix.trainer import configuration, loop
+    from longmix.trainer.run import loop
+    from longmix.trainer.settings import configuration
 
     made = {}
 
@@ -245,12 +256,12 @@ def interrupted(world, run_values, tmp_path_factory):
 @pytest.fixture(scope="session")
 def rewrite_manifest():
     """rewrite_manifest(folder): let a checkpoint's manifest say that what is there is what was written."""
-    from longmix.trainer import checkpoint_files
+    from longmix.trainer.checkpoints import hashed_files
 
     def rewrite(folder):
         step = json.loads((folder / "manifest.json").read_text())["step"]
         (folder / "manifest.json").unlink()
-        entries = checkpoint_files.entries(folder, folder)
+        entries = hashed_files.entries(folder, folder)
         (folder / "manifest.json").write_text(json.dumps({"step": step, "files": entries}))
 
     return rewrite
@@ -259,7 +270,8 @@ def rewrite_manifest():
 @pytest.fixture
 def train(world, run_values):
     """train(folder, model type, **changes) -> Outcome of a tiny in-process run."""
-    from longmix.trainer import configuration, loop
+    from longmix.trainer.run import loop
+    from longmix.trainer.settings import configuration
 
     def run(folder, model_type="transformer", **changes):
         return loop.train(configuration.from_dict(run_values(folder, model_type, **changes), "test"), world)

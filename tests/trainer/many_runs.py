@@ -18,8 +18,11 @@ import torch
 from accelerate.state import AcceleratorState
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer import configuration, distributed, loop, objectives, spikes
-from longmix.trainer.agreement import DisagreementError
+from longmix.trainer.objectives import make
+from longmix.trainer.processes import world as distributed
+from longmix.trainer.run import loop, spikes
+from longmix.trainer.run.agreement import DisagreementError
+from longmix.trainer.settings import configuration
 
 
 class Scaled(torch.autograd.Function):
@@ -38,7 +41,7 @@ class Scaled(torch.autograd.Function):
 @contextlib.contextmanager
 def poisoned(poison, rank, digests):
     """Spoil the loss or the gradients of some steps on one rank, and note what the parameters are after each step."""
-    forward, step = objectives.LabelledPositions.forward, loop._Run._step
+    forward, step = make.LabelledPositions.forward, loop._Run._step
     state = {"step": 0}
 
     def spoiled(self, model, batch, items):
@@ -68,11 +71,11 @@ def poisoned(poison, rank, digests):
             digests.append(digest.hexdigest())
         return decision
 
-    objectives.LabelledPositions.forward, loop._Run._step = spoiled, counting
+    make.LabelledPositions.forward, loop._Run._step = spoiled, counting
     try:
         yield
     finally:
-        objectives.LabelledPositions.forward, loop._Run._step = forward, step
+        make.LabelledPositions.forward, loop._Run._step = forward, step
 
 
 @contextlib.contextmanager

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, write_dataset
-from longmix.trainer import configuration as configurations
-from longmix.trainer.dataset import ShardedDataset
+from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.finetune.readers import read_label_column, read_tsv
 from longmix.trainer.finetune.tasks import TASKS
+from longmix.trainer.settings import configuration as configurations
 
 EXAMPLES = int(os.environ.get("LONGMIX_FUZZ", "0"))
 # No deadline: it would be a timed assertion. A folder of the test's own may serve all its examples.

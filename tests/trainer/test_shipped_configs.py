@@ -9,8 +9,9 @@ from transformers import AutoConfig, AutoModel
 
 from longmix.data_prep.probe import ProbeSettings, prepare_probe
 from longmix.modeling import MODEL_TYPES
-from longmix.trainer import configuration, loop, run_file
-from longmix.trainer.model import count_parameters
+from longmix.trainer.models.build import count_parameters
+from longmix.trainer.run import loop
+from longmix.trainer.settings import configuration, run_file
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COMPLETE = sorted(CONFIGS.glob("*.yaml"))

@@ -14,10 +14,11 @@ from transformers import AutoConfig, AutoModel
 from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.modeling import MODEL_TYPES
-from longmix.trainer import configuration, loop
-from longmix.trainer.model import count_parameters
-from longmix.trainer.run_file import read_settings
-from longmix.trainer.setup_run import prepare as set_up
+from longmix.trainer.models.build import count_parameters
+from longmix.trainer.run import loop
+from longmix.trainer.run.setup import prepare as set_up
+from longmix.trainer.settings import configuration
+from longmix.trainer.settings.run_file import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"

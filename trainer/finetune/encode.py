@@ -15,7 +15,7 @@ from longmix.data_prep.files import sha256_of_folder, write_json
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 from longmix.data_prep.tokenizer import encode, required_ids
 
-from ..loading import load_checkpoint_tokenizer, load_config
+from ..models.loading import load_checkpoint_tokenizer, load_config
 from .readers import Examples
 from .sources import TaskData
 from .tasks import Task

@@ -19,10 +19,10 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest import Manifest
 
-from .. import task_metrics
-from ..exit_codes import INTERRUPTED
-from ..pool import LAUNCH_VARIABLES
-from ..stopping import StopRequests
+from ..objectives import metrics as task_metrics
+from ..processes.signals import StopRequests
+from ..runs.pool import LAUNCH_VARIABLES
+from ..settings.exit_codes import INTERRUPTED
 from .encode import EncodedTask
 from .predict import predict
 
@@ -202,7 +202,9 @@ def run_job(job: Job, requests: StopRequests) -> int:
 
 def train(values: dict[str, Any], requests: StopRequests) -> int:
     """Train one run in this process, alone; 0, or 75 when it was asked to stop. Raises UserError when it diverges."""
-    from .. import configuration, distributed, loop
+    from ..processes import world as distributed
+    from ..run import loop
+    from ..settings import configuration
 
     checked = configuration.from_dict(values, "longmix finetune")
     before = {name: os.environ.pop(name, None) for name in LAUNCH_VARIABLES}

@@ -10,8 +10,8 @@ from dataclasses import asdict
 
 from longmix.data_prep.errors import UserError
 
-from .. import pool
-from ..exit_codes import INTERRUPTED, OURS, USER_MISTAKE
+from ..runs import pool
+from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from .jobs import Job
 
 

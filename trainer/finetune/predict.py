@@ -8,9 +8,9 @@ import numpy as np
 import torch
 import transformers
 
-from ..collate import collate
-from ..dataset import ShardedDataset
-from ..loading import load_model
+from ..data.collate import collate
+from ..data.dataset import ShardedDataset
+from ..models.loading import load_model
 
 # Samples sorted by length at a time: padding is saved within, and reading stays in order.
 WINDOW = 2048

@@ -11,7 +11,7 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json, write_text
 
-from .. import task_metrics
+from ..objectives import metrics
 from .tasks import TASKS, Task
 
 FILE_NAME = "results.json"
@@ -121,7 +121,7 @@ class Results:
                 for task in self.tasks
             ],
             "skipped": self.skipped,
-            "interval": f"bootstrap, 95 %, seed {task_metrics.INTERVAL_SEED}",
+            "interval": f"bootstrap, 95 %, seed {metrics.INTERVAL_SEED}",
         }
 
     def save(self, folder: Path) -> None:
@@ -155,11 +155,11 @@ def summarize(
     """Score a task. `labels` maps dev split -> (n,), `predictions` dev split -> (seeds, n)."""
     splits, all_notes = [], list(notes)
     for name, gold in labels.items():
-        runs = [task_metrics.evaluate(task.metrics, gold, row) for row in predictions[name]]
+        runs = [metrics.evaluate(task.metrics, gold, row) for row in predictions[name]]
         for seed, run in zip(seeds, runs, strict=True):
             all_notes += [f"{name}, seed {seed}: {note}" for note in run.notes]
-        constant = task_metrics.baseline(task.metrics, gold)
-        bounds = task_metrics.intervals(task.metrics, gold, predictions[name])
+        constant = metrics.baseline(task.metrics, gold)
+        bounds = metrics.intervals(task.metrics, gold, predictions[name])
         columns = {metric: ([run.values[metric] for run in runs], constant.values[metric]) for metric in task.metrics}
         columns["score"] = ([run.score for run in runs], constant.score)
         figures = {

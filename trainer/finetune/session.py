@@ -11,9 +11,9 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.tokenizer import save_tokenizer
 
-from .. import pool
-from ..exit_codes import INTERRUPTED
-from ..stopping import StopRequests
+from ..processes.signals import StopRequests
+from ..runs import pool
+from ..settings.exit_codes import INTERRUPTED
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder
 from .jobs import Job, is_finished, make_job, quiet, run_job

@@ -10,8 +10,8 @@ import threading
 
 from longmix.data_prep.errors import UserError
 
-from ..exit_codes import USER_MISTAKE
-from ..stopping import StopRequests
+from ..processes.signals import StopRequests
+from ..settings.exit_codes import USER_MISTAKE
 from .jobs import Job, quiet, run_job
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError
 
-from ..exit_codes import INTERRUPTED, OURS, USER_MISTAKE
+from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from . import stages
 from .arguments import parse
 from .commands import CommandFailed

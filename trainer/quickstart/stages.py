@@ -137,7 +137,7 @@ def masked_sentence(folder: Path) -> tuple[str, str]:
     """A sentence of the data set in `folder`, as written and with one word masked: the first that has a plain
     lower-case word which is one piece of the vocabulary; else the first words of the first sample.
     """
-    from longmix.trainer.dataset import ShardedDataset
+    from ..data.dataset import ShardedDataset
 
     dataset = ShardedDataset(str(folder))
     tokenizer = _tokenizer(folder)
@@ -194,8 +194,8 @@ def find_task(data: str) -> tuple[str, int]:
 
     Raises UserError if it holds none.
     """
-    from longmix.trainer.finetune.sources import MissingTask, load_task
-    from longmix.trainer.finetune.tasks import TASKS
+    from ..finetune.sources import MissingTask, load_task
+    from ..finetune.tasks import TASKS
 
     for name, task in TASKS.items():
         try:

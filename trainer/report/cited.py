@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..run_file import parse_yaml
-from .runs import Run
+from ..runs.read import Run
+from ..settings.run_file import parse_yaml
 
 FILE = Path(__file__).with_name("cited.yaml")
 

@@ -5,18 +5,7 @@ from html import escape
 
 from .settings import Setting
 from .summary import Report, Row, place_of, shown
-from .tables import (
-    ABSENT,
-    EXPLANATION,
-    heading,
-    hours,
-    interval,
-    number,
-    of_metric,
-    parameters,
-    seeds,
-    speed,
-)
+from .tables import ABSENT, EXPLANATION, heading, hours, interval, number, of_metric, parameters, seeds, speed
 
 # The policy forbids what a self-contained page does not need, the network first of all.
 _PAGE = """<!DOCTYPE html>

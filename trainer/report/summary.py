@@ -17,10 +17,10 @@ from scipy.special import stdtrit
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
-from ..configuration import flatten
 from ..fingerprint import fingerprint
+from ..runs.read import METRICS, Run, missing_seeds
+from ..settings.configuration import flatten
 from .cited import Cited, citations
-from .runs import METRICS, Run, missing_seeds
 from .settings import Setting, settings_of, shortest
 
 CONFIDENCE = 0.95

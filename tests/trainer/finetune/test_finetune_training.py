@@ -105,7 +105,7 @@ def test_seeds_differ_and_repeat(glue, bert_folder, tmp_path):
 
 
 def test_an_interrupted_run_goes_on_with_the_same_losses(glue, own_checkpoint, tmp_path, monkeypatch):
-    from longmix.trainer import loop
+    from longmix.trainer.run import loop
 
     settings = ("--task", "rte", "--seeds", 1, "--epochs", 3, "--jobs", 1)
     assert finetune(own_checkpoint, glue, tmp_path / "whole", *settings) == 0

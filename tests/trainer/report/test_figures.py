@@ -10,8 +10,8 @@ from longmix.trainer import cli
 from longmix.trainer.fingerprint import fingerprint
 from longmix.trainer.report import tables
 from longmix.trainer.report.page import page
-from longmix.trainer.report.runs import read_run
 from longmix.trainer.report.summary import Figure, error_of
+from longmix.trainer.runs.read import read_run
 
 STEPS = 40
 

@@ -1,0 +1,206 @@
+"""The sample order: a bijection in every epoch, shuffled, and the same run on any number of ranks."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer.settings.configuration import DataSection
+from longmix.trainer.data.order import EpochOrder, RunOrder, default_partitions, partitions_of
+
+SIZES = [
+    (1, 1),
+    (2, 1),
+    (2, 2),
+    (7, 1),
+    (7, 4),
+    (64, 64),
+    (65, 64),
+    (127, 64),
+    (1000, 7),
+    (1023, 1),
+    (1024, 1),
+    (1025, 1),
+    (2049, 2),
+    (4099, 3),
+    (9000, 4),
+    (70001, 64),
+    (140000, 2),
+]
+
+
+@pytest.mark.parametrize(("samples", "partitions"), SIZES)
+def test_an_epoch_is_a_bijection_with_its_inverse(samples, partitions):
+    for epoch in (0, 3):
+        order = EpochOrder(samples, partitions, seed=5, epoch=epoch)
+        positions = np.arange(samples)
+        ids = order.sample_at(positions)
+        assert np.array_equal(np.sort(ids), positions)
+        assert np.array_equal(order.position_of(ids), positions)
+
+
+@pytest.mark.parametrize(("samples", "partitions"), SIZES)
+def test_partitions_are_contiguous_ranges_of_nearly_equal_size(samples, partitions):
+    order = EpochOrder(samples, partitions, seed=5, epoch=1)
+    ids = order.sample_at(np.arange(samples))
+    expected_start, sizes = 0, []
+    for partition in range(partitions):
+        members = ids[partition::partitions]
+        assert members.min() == expected_start and members.max() == expected_start + len(members) - 1
+        expected_start += len(members)
+        sizes.append(len(members))
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_one_position_is_found_without_its_neighbours():
+    order = EpochOrder(140000, 2, seed=1, epoch=2)
+    whole = order.sample_at(np.arange(140000))
+    chosen = np.random.default_rng(0).permutation(140000)[:500]
+    assert np.array_equal(order.sample_at(chosen), whole[chosen])
+    assert order.sample_at(np.asarray([77]))[0] == whole[77]
+
+
+def test_epochs_and_seeds_differ_and_shuffle_well():
+    samples = 20000
+    orders = {
+        (seed, epoch): EpochOrder(samples, 4, seed, epoch).sample_at(np.arange(samples))
+        for seed in (0, 1)
+        for epoch in (0, 1)
+    }
+    keys = list(orders)
+    for index, first in enumerate(keys):
+        for second in keys[index + 1 :]:
+            # Two random orders agree in about one place per partition, not in many.
+            assert (orders[first] == orders[second]).sum() < 30
+    for order in orders.values():
+        for partition in range(4):
+            members = order[partition::4]
+            correlation = np.corrcoef(np.arange(len(members)), members)[0, 1]
+            assert abs(correlation) < 5 / np.sqrt(len(members))
+            # Neighbours in the order are no neighbours in the file: a shuffled list has 2 such pairs on average.
+            assert (np.abs(np.diff(members)) == 1).sum() < 15
+            # Every tenth of the order holds about a tenth of each half of the partition.
+            halves = members >= np.median(members)
+            for part in np.array_split(halves, 10):
+                assert abs(part.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(part))
+
+
+def test_shuffling_reaches_across_windows():
+    # One partition of more than one window: the windows themselves come in another order every epoch.
+    samples = 65536 * 4
+    firsts = {
+        tuple(EpochOrder(samples, 1, 0, epoch).sample_at(np.arange(0, samples, 65536)) // 65536) for epoch in range(8)
+    }
+    assert len(firsts) > 3 and all(sorted(first) == [0, 1, 2, 3] for first in firsts)
+
+
+def test_a_reader_needs_one_window_of_a_partition_at_a_time():
+    order = EpochOrder(65536 * 4, 4, seed=0, epoch=0)
+    ids = order.sample_at(np.arange(order.samples))[1::4]
+    for start in range(0, len(ids), order.window):
+        part = ids[start : start + order.window]
+        assert part.max() - part.min() < order.window
+
+
+def test_seeking_in_a_hundred_million_samples_needs_no_memory():
+    order = RunOrder([10**8], [1.0], 64, seed=3)
+    order.draw(0, 64)
+    tracemalloc.start()
+    for first in (3 * 10**9 + 17, 99_999_968, 10**8 - 1):
+        order.draw(first, 64)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+    drawn = order.draw(99_999_968, 64)
+    assert drawn.epoch.tolist() == [0] * 32 + [1] * 32
+    first_epoch = EpochOrder(10**8, 64, 3, 0)
+    assert np.array_equal(first_epoch.position_of(drawn.sample[:32]), np.arange(99_999_968, 10**8))
+
+
+def test_batches_straddle_epochs_drop_nothing_and_repeat_nothing():
+    order = RunOrder([103], [1.0], 8, seed=0)
+    batches = [order.draw(step * 16, 16) for step in range(103)]
+    epochs = np.concatenate([batch.epoch for batch in batches])
+    ids = np.concatenate([batch.sample for batch in batches])
+    assert np.array_equal(epochs, np.repeat(np.arange(16), 103))
+    for epoch in range(16):
+        assert np.array_equal(np.sort(ids[epochs == epoch]), np.arange(103))
+    assert any(len(set(batch.epoch)) == 2 for batch in batches)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8, 12, 24])
+@pytest.mark.parametrize("partitions", [1, 4, 8])
+def test_ranks_share_the_same_batch_without_overlap(ranks, partitions):
+    order = RunOrder([101], [1.0], partitions, seed=7)
+    for step in (0, 3, 4, 5, 40):
+        whole = order.draw(step * 24, 24)
+        shares = [order.share_of_rank(step * 24, 24, rank, ranks) for rank in range(ranks)]
+        assert {len(share) for share in shares} == {24 // ranks}
+        together = sorted(
+            (epoch, sample)
+            for share in shares
+            for epoch, sample in zip(share.epoch.tolist(), share.sample.tolist(), strict=True)
+        )
+        assert together == sorted(zip(whole.epoch.tolist(), whole.sample.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_rank_reads_whole_partitions(ranks):
+    # 1024 samples in 8 partitions of 128: rank r keeps to its own part of the file.
+    order = RunOrder([1024], [1.0], 8, seed=2)
+    for rank in range(ranks):
+        ids = np.concatenate([order.share_of_rank(step * 32, 32, rank, ranks).sample for step in range(64)])
+        assert set(ids // 128) == set(range(rank * 8 // ranks, (rank + 1) * 8 // ranks))
+
+
+def test_ranks_that_do_not_divide_the_partitions_share_neighbouring_ones():
+    order = RunOrder([1024], [1.0], 8, seed=2)
+    for rank in range(3):
+        ids = np.concatenate([order.share_of_rank(step * 24, 24, rank, 3).sample for step in range(20)])
+        touched = sorted(set(ids // 128))
+        assert touched == list(range(touched[0], touched[-1] + 1)) and len(touched) == (3 if rank != 1 else 4)
+
+
+def test_weighted_sources_get_their_exact_shares():
+    order = RunOrder([50, 2000, 7], [3.0, 4.0, 1.0], 4, seed=1)
+    drawn = order.draw(1024 * 5, 1024 * 2)
+    assert np.bincount(drawn.source).tolist() == [768, 1024, 256]
+    # Mixed throughout, not one source after the other.
+    for part in np.array_split(drawn.source, 8):
+        assert abs((part == 1).mean() - 0.5) < 0.17
+    # Each source goes through its own epochs, each sample once in each.
+    whole = order.draw(0, 1024 * 4)
+    for source, size in enumerate([50, 2000, 7]):
+        mine = whole.source == source
+        counts = np.bincount(whole.epoch[mine])
+        assert all(counts[:-1] == size)
+        for epoch in range(len(counts) - 1):
+            assert np.array_equal(np.sort(whole.sample[mine & (whole.epoch == epoch)]), np.arange(size))
+
+
+def test_weighted_sources_are_shared_by_ranks_like_one():
+    order = RunOrder([50, 200], [1.0, 2.0], 4, seed=1)
+    for step in range(0, 90, 30):
+        whole = order.draw(step * 12, 12)
+        shares = [order.share_of_rank(step * 12, 12, rank, 3) for rank in range(3)]
+        keys = [
+            (int(share.source[i]), int(share.epoch[i]), int(share.sample[i]))
+            for share in shares
+            for i in range(len(share))
+        ]
+        assert sorted(keys) == sorted(
+            zip(whole.source.tolist(), whole.epoch.tolist(), whole.sample.tolist(), strict=True)
+        )
+
+
+def test_a_source_that_would_never_be_read_is_refused():
+    with pytest.raises(UserError, match=r"data\.train\[1\]\.weight is below 1/1024"):
+        RunOrder([10, 10], [10000.0, 1.0], 4, seed=0)
+
+
+@pytest.mark.parametrize(("batch", "expected"), [(1, 1), (6, 2), (96, 32), (256, 64), (1000, 8)])
+def test_default_partitions(batch, expected):
+    assert default_partitions(batch) == expected
+    assert partitions_of(DataSection("d"), batch) == expected
+    assert partitions_of(DataSection("d", partitions=5), batch) == 5

@@ -1,0 +1,278 @@
+"""Another number of ranks, another micro-batch, the other of ZeRO stages 1 and 2: it is the same run that goes on."""
+
+import glob
+import itertools
+import json
+import os
+import random
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer.checkpoints import folders as checkpoint
+from longmix.trainer.engines import elastic, random_state, state_files
+from longmix.trainer.engines.elastic import Layout
+
+STEPS = 50
+# Ranks, micro-batch, and the step to stop at.
+PHASES = ((2, 4, 13), (1, 8, 25), (4, 2, 37), (2, 8, None))
+TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3}
+ENGINES = ("zero0", "zero1", "zero2", "zero3", None)
+# Precision, and `deepspeed` of each phase.
+RUNS = [("bf16", "zero1", "zero2", "zero2", "zero1"), ("fp32", *["zero0"] * 4), ("fp32", *["zero3"] * 4)]
+OTHER_RUNS = [run for precision in TOLERANCE for engine in ENGINES if (run := (precision, *[engine] * 4)) not in RUNS]
+
+
+@pytest.fixture(scope="module")
+def go_on(start_for_module, run_values, tmp_path_factory):
+    """go_on(runs) -> {run: (run folder, reports of its phases)}; by a precision, the same run by one rank and without
+    a break."""
+
+    def start(runs):
+        root = tmp_path_factory.mktemp("elastic")
+        references = {run[0]: (run[0], "zero0") for run in runs}
+        # Brackets: DeepSpeed takes paths for patterns.
+        folders = {key: root / f"run [{index}]" for index, key in enumerate([*runs, *references])}
+        for folder in folders.values():
+            # A kill in an earlier conversion.
+            (folder / "checkpoints" / ".universal-killed" / "engine").mkdir(parents=True)
+        rare = {"eval.every_steps": 1000, "checkpoint.every_steps": 1000}
+        shared = {"optim.max_steps": STEPS, "optim.warmup_steps": 5, "optim.weight_decay": 0.3, **rare}
+
+        def job(key, precision, engine, **changes):
+            changes |= {**shared, "precision": precision, "deepspeed": engine}
+            return {"values": run_values(folders[key], "s3attention", **changes), "draws": True}
+
+        plan, keys = [], []
+        for phase, (ranks, micro_batch, last) in enumerate(PHASES):
+            changes = {"batch.micro_batch": micro_batch, "run.stop_at_step": last}
+            jobs = {run: job(run, run[0], run[1 + phase], **changes) for run in runs}
+            if ranks == 1:
+                jobs |= {key: job(key, *reference) for key, reference in references.items()}
+            plan.append({"ranks": ranks, "jobs": list(jobs.values())})
+            keys += jobs
+        (root / "plan.json").write_text(json.dumps(plan))
+        script = Path(__file__).parents[1] / "forked_ranks.py"
+        code, output = start_for_module(script, root / "plan.json").wait(600)
+        assert code == 0, output
+        lines = [line.removeprefix("REPORT ") for line in output.splitlines() if line.startswith("REPORT ")]
+        reports = {key: [] for key in folders}
+        for key, line in zip(keys, lines, strict=True):
+            reports[key].append(json.loads(line))
+        return {key: (folder, reports[key]) for key, folder in folders.items()}
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def runs(go_on):
+    return go_on(RUNS)
+
+
+@pytest.fixture(scope="module")
+def other_runs(go_on):
+    return go_on(OTHER_RUNS)
+
+
+def expect_the_same_run(runs, run, read_metrics):
+    (folder, reports), (alone, (whole,)) = runs[run], runs[run[0]]
+    assert [report.get("code") for report in reports] == [75, 75, 75, 0], reports
+    expected = [record["loss"] for record in read_metrics(alone, "train")]
+    assert len(expected) == STEPS and expected[-1] < expected[0] - 0.2
+    losses = [record["loss"] for record in read_metrics(folder, "train")]
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=TOLERANCE[run[0]])
+    assert len(whole["draws"]) == STEPS and all(len(step) == 16 for step in whole["draws"])
+    assert list(itertools.chain.from_iterable(report["draws"] for report in reports)) == whole["draws"]
+    # Nothing of a conversion stays.
+    assert {path.name[:5] for path in (folder / "checkpoints").iterdir()} == {"step-", "lates"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS, ids=str)
+def test_losses_and_samples_are_those_of_the_whole_run(runs, run, read_metrics):
+    expect_the_same_run(runs, run, read_metrics)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("run", OTHER_RUNS, ids=str)
+def test_so_they_are_in_every_other_combination(other_runs, run, read_metrics):
+    expect_the_same_run(other_runs, run, read_metrics)
+
+
+def test_what_cannot_be_converted_is_refused_with_the_way_round(train, read_metrics, tmp_path):
+    run = tmp_path / "run"
+    train(reference := tmp_path / "reference", deepspeed=None)
+    assert train(run, deepspeed="zero1", **{"run.stop_at_step": 3}).code == 75
+    written = (run / "config.yaml").read_bytes()
+    with pytest.raises(UserError, match="deepspeed was 'zero1' and is now 'zero3'"):
+        train(run, deepspeed="zero3")
+    for engine, name in (("zero3", "at ZeRO stage 3"), ("zero0", "at ZeRO stage 0"), (None, "without DeepSpeed")):
+        with pytest.raises(UserError, match=rf"at ZeRO stage 1, in fp32.* goes on {name}.*model\.from=.*step-00000003"):
+            train(run, deepspeed=engine, **{"run.allow_changes": ["deepspeed"]})
+    # The run can still go on as it was, or at stage 2.
+    assert (run / "config.yaml").read_bytes() == written
+    leftover = run / "checkpoints" / ".universal-killed"
+    leftover.mkdir()
+    assert train(run, deepspeed="zero2", **{"run.stop_at_step": 5}).code == 75
+    assert not leftover.exists() and len(list((run / "checkpoints").iterdir())) == 4
+    # And in another precision, if that is allowed: Adam's moments are kept in fp32 in any case.
+    with pytest.raises(UserError, match="precision was 'fp32' and is now 'bf16'"):
+        train(run, deepspeed="zero2", precision="bf16")
+    AcceleratorState._reset_state(reset_partial_state=True)  # which refuses another precision
+    allowed = {"run.allow_changes": ["precision"]}
+    assert train(run, deepspeed="zero2", precision="bf16", **allowed).code == 0
+    losses = [record["loss"] for record in read_metrics(run, "train")]
+    expected = [record["loss"] for record in read_metrics(reference, "train")]
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize("stages", [(1, 2), (2, 1), (1, 1), (2, 2), (3, 3)])
+@pytest.mark.parametrize("ranks", [(2, 1), (1, 4), (2, 2)])
+def test_what_is_the_same_is_loaded_as_it_is_and_the_rest_converted(stages, ranks):
+    saved, now = (Layout(stage, count, "bf16") for stage, count in zip(stages, ranks, strict=True))
+    assert elastic.must_convert(saved, now, Path("step"), []) == (saved != now)
+
+
+@pytest.mark.parametrize("stage", [0, None])
+def test_whole_states_serve_any_number_of_ranks(stage):
+    assert not elastic.must_convert(Layout(stage, 2, "fp32"), Layout(stage, 4, "fp32"), Path("step"), [])
+
+
+def test_another_precision_is_allowed_by_name_and_never_at_stage_0():
+    for stage, converts in ((1, True), (3, True), (None, False)):
+        saved, now = (Layout(stage, 2, precision) for precision in ("fp16", "bf16"))
+        # precision: auto gives another one on other devices.
+        with pytest.raises(UserError, match=r"in fp16, .* this run is in bf16: set precision=fp16, or allow"):
+            elastic.must_convert(saved, now, Path("step"), [])
+        assert elastic.must_convert(saved, now, Path("step"), ["precision"]) == converts
+    with pytest.raises(UserError, match=r"at stage 0 DeepSpeed cannot load that in fp32.*model\.from="):
+        elastic.must_convert(Layout(0, 1, "bf16"), Layout(0, 1, "fp32"), Path("step"), ["precision"])
+
+
+def test_each_parameter_counts_its_own_steps():
+    parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = torch.optim.AdamW(parameters)
+    sum(parameters).backward()
+    optimizer.step()
+    for parameter in parameters:
+        optimizer.state[parameter]["step"] = optimizer.state[parameters[0]]["step"]
+    elastic.separate_steps(optimizer)
+    optimizer.step()
+    assert [optimizer.state[parameter]["step"].item() for parameter in parameters] == [2, 2]
+
+
+def test_a_checkpoint_that_does_not_say_what_it_was_written_by_is_refused(tmp_path):
+    stages, ranks, precisions = ([1], True, 1.0, 4, -1, "1"), (0, -3, True, 2.0, None), ("fp8", "", None, ["fp32"], 1)
+    odd = [
+        *({"stage": stage, "ranks": 2, "precision": "fp32"} for stage in stages),
+        *({"stage": 1, "ranks": count, "precision": "fp32"} for count in ranks),
+        *({"stage": 1, "ranks": 2, "precision": precision} for precision in precisions),
+        {"stage": 1, "ranks": 2, "more": 3},
+        {"stage": 1},
+    ]
+    for text in (None, "[]", "{", "[" * 10**5, "5", *map(json.dumps, odd)):
+        if text is not None:
+            (tmp_path / "layout.json").write_text(text)
+        with pytest.raises(UserError, match=r"layout\.json does not say what the checkpoint was written by"):
+            elastic.read_layout(tmp_path)
+
+
+def test_names_that_lead_out_of_the_converted_folder_are_refused(tmp_path):
+    folder = tmp_path / "checkpoints" / "step-00000001"
+    (folder / "engine").mkdir(parents=True)
+    hostile = {
+        "mp_rank_00_model_states.pt": {"param_shapes": [{"../../../../out": torch.Size([1])}], "module": {}},
+        "zero_pp_rank_0_mp_rank_00_optim_states.pt": {
+            "optimizer_state_dict": {"zero_stage": 1, "param_slice_mappings": [{"/out": None}]}
+        },
+    }
+    for name, state in hostile.items():
+        torch.save(state, folder / "engine" / name)
+        with pytest.raises(UserError, match=f"{name} holds '[./]*out', which the model does not have"):
+            elastic._convert(folder, Layout(1, 2, "fp32"), Layout(1, 1, "fp32"), {"weight"})
+        (folder / "engine" / name).unlink()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_the_plain_name_of_a_folder_leaves_nothing_behind(tmp_path, monkeypatch):
+    temporary, folder = tmp_path / "temporary", tmp_path / "runs[1] c++" / "step"
+    temporary.mkdir()
+    (folder / "engine").mkdir(parents=True)
+    (folder / "engine" / "part.pt").write_text("here")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    before, open_files = sorted(tmp_path.rglob("*")), len(os.listdir("/proc/self/fd"))
+    with elastic._plainly_named(folder) as plain:
+        assert re.fullmatch(r"[\w/]+", str(plain))
+        assert [Path(name).read_text() for name in glob.glob(f"{plain}/engine/*.pt")] == ["here"]
+        # A kill here has nothing to clear away.
+        assert sorted(tmp_path.rglob("*")) == before
+    assert len(os.listdir("/proc/self/fd")) == open_files
+
+
+def test_buffers_come_from_the_checkpoint(tmp_path):
+    saved, made = (torch.nn.BatchNorm1d(3) for _ in range(2))
+    saved(torch.randn(4, 3))
+    (tmp_path / "engine").mkdir()
+    torch.save({"module": saved.state_dict()}, tmp_path / "engine" / "mp_rank_00_model_states.pt")
+    elastic.load_buffers(made, tmp_path)
+    assert not torch.equal(made.running_var, torch.ones(3))
+    for name, buffer in saved.named_buffers():
+        assert torch.equal(dict(made.named_buffers())[name], buffer)
+
+
+def test_the_settings_of_the_run_file_hold_and_not_the_checkpoints(train, tmp_path):
+    changes = {"run.allow_changes": ["optim"], "optim.weight_decay": 0.5, "optim.max_steps": 4}
+    train(tmp_path / "run", **{"run.stop_at_step": 2})
+    train(tmp_path / "run", **changes)
+    state = state_files.read(checkpoint.newest(tmp_path / "run"))
+    assert [group["weight_decay"] for group in state["optimizer"]["param_groups"]] == [0.5, 0.0]
+
+
+def test_every_random_generator_goes_on(world, tmp_path):
+    for name, state in random_state.collect(world).items():
+        (tmp_path / name).write_text(json.dumps(state))
+
+    def draw():
+        return torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), random.random(), random.gauss(0, 1)
+
+    drawn = draw()
+    assert draw() != drawn
+    random_state.restore(tmp_path, world)
+    assert draw() == drawn
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"torch": "AAAA", "device": null, "numpy": [], "python": []}', '{"torch": 3}', "[" * 10**5],
+)
+def test_what_is_no_random_state_is_refused(world, tmp_path, text):
+    (tmp_path / "random-00000.json").write_text(text)
+    with pytest.raises(UserError, match=r"random-00000\.json holds no states of random generators"):
+        random_state.restore(tmp_path, world)
+
+
+def test_other_data_at_the_same_place_are_refused(train, write_data, tmp_path):
+    changes = {"data.train": str(tmp_path / "set"), "data.eval": None}
+    write_data(tmp_path / "set", 60, 1)
+    assert train(tmp_path / "run", **changes, **{"run.stop_at_step": 2}).code == 75
+    write_data(tmp_path / "set", 60, 2)
+    with pytest.raises(UserError, match=r"^data\.train: the data of the run in .* have changed since"):
+        train(tmp_path / "run", **changes)
+    allowed = {"run.allow_changes": ["data.train"], "run.stop_at_step": 4}
+    assert train(tmp_path / "run", **changes, **allowed).code == 75
+    # From then on these are the run's.
+    assert train(tmp_path / "run", **changes, **{"run.allow_changes": ["data.train"]}).code == 0
+
+
+def test_the_same_data_made_anew_are_the_same(train, write_data, tmp_path):
+    changes = {"data.train": str(tmp_path / "set"), "data.eval": None}
+    write_data(tmp_path / "set", 60, 1)
+    assert train(tmp_path / "run", **changes, **{"run.stop_at_step": 2}).code == 75
+    write_data(tmp_path / "set", 60, 1, report={"made": "again"})
+    assert train(tmp_path / "run", **changes).code == 0

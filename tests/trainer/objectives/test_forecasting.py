@@ -1,0 +1,251 @@
+"""Forecasting runs: which windows are cut, what is measured, and that nothing of the future is seen."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, ShardWriter, write_dataset
+from longmix.trainer.cli import main
+from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.data.windows import WindowedDataset, as_seen
+from longmix.trainer.objectives import forecasting
+from longmix.trainer.settings import configuration as configurations
+from longmix.trainer.settings.configuration import ObjectiveSection
+
+COLUMNS = {"series": {"dtype": "float32", "shape": [2]}}
+TRAIN, VALIDATION, TEST = (0, 60, 0), (40, 80, 20), (50, 110, 30)
+
+
+def steps(first, last):
+    """Of two variables: the number of the step, and a wave of 6 steps."""
+    numbers = np.arange(first, last)
+    return np.stack([numbers, np.sin(numbers * np.pi / 3)], axis=1).astype(np.float32)
+
+
+def described(lookback, **changes):
+    series = {"names": ["step", "wave"], "mean": [0.5, 2.0], "scale": [1.0, 3.0], "lookback": lookback, "season": 6}
+    return {**series, **changes}
+
+
+def write_series(folder, span, scaled_by=1.0, **changes):
+    first, last, lookback = span
+    rows = scaled_by * steps(first, last)
+    samples = ({"series": row} for row in rows)
+    return write_dataset(
+        folder, samples, COLUMNS, split=folder.name, split_rule="made", series=described(lookback, **changes)
+    )
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    """A folder with the splits of one series of 110 steps, the borders at 60 and 80."""
+    folder = tmp_path_factory.mktemp("series")
+    for name, span in (("train", TRAIN), ("validation", VALIDATION), ("test", TEST)):
+        write_series(folder / name, span, scaled_by=0.1)
+    return folder
+
+
+def windows_of(folder, input_length, horizon):
+    section = ObjectiveSection(name="forecasting", input_length=input_length, horizon=horizon)
+    return as_seen(ShardedDataset(str(folder)), section)
+
+
+@pytest.mark.parametrize(("input_length", "horizon"), [(20, 5), (2, 1), (13, 20)])
+@pytest.mark.parametrize(("span", "own"), [(TRAIN, 0), (VALIDATION, 60), (TEST, 80)])
+def test_each_window_of_a_split_is_cut_once_and_forecasts_steps_of_its_own(span, own, input_length, horizon, tmp_path):
+    write_series(tmp_path / "part", span)
+    dataset = windows_of(tmp_path / "part", input_length, horizon)
+    first, last, _ = span
+    # What is forecast begins at every step of the split that has enough before it and after it.
+    begins = [step for step in range(own, last - horizon + 1) if step - input_length >= first]
+    assert len(dataset) == len(begins) == dataset.manifest.samples
+    assert dataset.manifest.tokens == len(begins) * input_length
+    for window, begin in zip(dataset.read(np.arange(len(dataset))), begins, strict=True):
+        np.testing.assert_array_equal(window["values"], steps(begin - input_length, begin))
+        np.testing.assert_array_equal(window["labels"], steps(begin, begin + horizon))
+
+
+def test_windows_run_across_row_groups_and_shards(tmp_path):
+    with ShardWriter(tmp_path, COLUMNS, samples_per_shard=23, row_group_samples=4) as writer:
+        for row in steps(0, 100):
+            writer.write({"series": row})
+    Manifest(
+        split="train", split_rule="made", columns=COLUMNS, samples=100, shards=writer.entries, series=described(0)
+    ).save(tmp_path)
+    dataset = windows_of(tmp_path, 30, 10)
+    order = np.array([60, 0, 17, 3, 22, 23])
+    for window, begin in zip(dataset.read(order), order, strict=True):
+        found = np.concatenate([window["values"], window["labels"]])
+        np.testing.assert_array_equal(found, steps(begin, begin + 40))
+    assert [part.tolist() for part in dataset.locate(np.array([0, 23, 60]))] == [[0, 1, 2], [0, 0, 14]]
+
+
+def test_errors_and_naive_forecasts_are_those_computed_by_hand():
+    generator = np.random.default_rng(0)
+    past, future = generator.normal(size=(5, 8, 2)), generator.normal(size=(5, 7, 2))
+    batch = {"values": torch.tensor(past), "labels": torch.tensor(future)}
+
+    class Zero(torch.nn.Module):
+        config = None
+
+        def forward(self, values):
+            from types import SimpleNamespace
+
+            return SimpleNamespace(logits=torch.zeros(len(values), 7, 2))
+
+    objective = forecasting.Forecasting(Manifest(split="", split_rule="", columns={}, series=described(0, season=3)))
+    found = [
+        objective.evaluation(Zero(), {name: value[part] for name, value in batch.items()})
+        for part in (slice(2), slice(2, 5))
+    ]
+    figures = objective.figures(sum(sums for sums, _ in found), [outputs for _, outputs in found])
+    last, seasonal = [], []
+    for sample in range(5):
+        for step in range(7):
+            for channel in range(2):
+                truth = future[sample, step, channel]
+                last.append(past[sample, 7, channel] - truth)
+                seasonal.append(past[sample, [5, 6, 7][step % 3], channel] - truth)
+    expected = {"mse": (future**2).mean(), "mae": abs(future).mean(), "loss": (future**2).mean(), "items": 5}
+    for name, errors in (("last_value", last), ("seasonal", seasonal)):
+        expected[f"{name}_mse"] = sum(error**2 for error in errors) / len(errors)
+        expected[f"{name}_mae"] = sum(map(abs, errors)) / len(errors)
+    assert figures.keys() == expected.keys()
+    for name, value in expected.items():
+        assert figures[name] == pytest.approx(value, rel=1e-5), name
+    assert set(forecasting.naive_forecasts(batch["values"], 7, 9)) == {"last_value"}
+
+
+def test_the_loss_is_a_mean_over_the_global_batch_however_it_is_cut(make_forecaster):
+    model, batch, objective = make_forecaster()
+    whole = objective.forward(model, batch, 6)[0]
+    parts = [
+        objective.forward(model, {name: value[part] for name, value in batch.items()}, 6)
+        for part in (slice(2), slice(2, 6))
+    ]
+    torch.testing.assert_close(sum(loss for loss, _ in parts), whole)
+    torch.testing.assert_close(whole, ((model(batch["values"]).logits - batch["labels"]) ** 2).mean())
+    sums = sum(sums for _, sums in parts)
+    assert sums[2] == 6 and sums[0] / 6 == pytest.approx(whole.item(), rel=1e-5)
+
+
+@pytest.fixture
+def make_forecaster():
+    def make():
+        from longmix.modeling import model_class
+
+        torch.manual_seed(0)
+        shape = {"input_channels": 2, "input_length": 8, "horizon": 4, "max_position_embeddings": 8}
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = model_class("transformer", "Config")(**shape, **sizes)
+        batch = {"values": torch.randn(6, 8, 2), "labels": torch.randn(6, 4, 2)}
+        manifest = Manifest(split="", split_rule="", columns={}, series=described(0))
+        return model_class("transformer", "ForForecasting")(config).eval(), batch, forecasting.Forecasting(manifest)
+
+    return make
+
+
+def of(series, **changes):
+    return {
+        "data.train": str(series / "train"),
+        "data.eval": str(series / "validation"),
+        "objective": {"name": "forecasting", "input_length": 16, "horizon": 6},
+        **changes,
+    }
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize("model_type", ["s3attention", "paramixer"])
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(model_type, train, series, tmp_path):
+    train(tmp_path / "whole", model_type, **of(series))
+    train(tmp_path / "cut", model_type, **of(series, **{"run.stop_at_step": 3}))
+    train(tmp_path / "cut", model_type, **of(series))
+    ours, theirs = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_figures_and_naive_forecasts_stand_side_by_side(train, series, tmp_path, read_metrics, capsys):
+    best = {"metric": "mse", "mode": "min"}
+    changes = of(series, **{"data.test": str(series / "test"), "checkpoint.best": best, "eval.samples": None})
+    train(tmp_path / "run", "transformer", **changes)
+    (tested,) = read_metrics(tmp_path / "run", "test")
+    assert tested["items"] == 30 - 6 + 1 and tested["loss"] == tested["mse"]
+    # The first variable rises by 0.1 a step; the second repeats itself.
+    future, waves = 0.1 * np.arange(1, 7), 0.1 * steps(80, 110)[:, 1]
+    errors = [waves[begin - 1 : begin] - waves[begin : begin + 6] for begin in range(1, 25)]
+    errors.append(0.1 * steps(79, 80)[:, 1] - waves[:6])
+    assert tested["last_value_mse"] == pytest.approx(((future**2).mean() + np.square(errors).mean()) / 2, rel=1e-4)
+    assert tested["seasonal_mse"] == pytest.approx(0.6**2 / 2, rel=1e-4)
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (config["input_channels"], config["input_length"], config["horizon"]) == (2, 16, 6)
+    assert main(["evaluate", str(tmp_path / "run" / "model"), "--data", str(series / "test")]) == 0
+    printed = dict(line.split() for line in capsys.readouterr().out.splitlines()[-8:])
+    for name in ("mse", "mae", "last_value_mae", "seasonal_mse"):
+        assert float(printed[name]) == pytest.approx(tested[name], abs=1e-4), name
+    classes = {"split": "test", "split_rule": "made", "vocab_size": 9, "sequence_length": 2, "num_labels": 4}
+    columns = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
+    write_dataset(tmp_path / "classes", [{"input_ids": [3, 4], "labels": 2}], columns, **classes)
+    assert main(["evaluate", str(tmp_path / "run" / "model"), "--data", str(tmp_path / "classes")]) == 2
+    assert "classes holds no time series, but " in (told := capsys.readouterr().err)
+    assert "was trained for forecasting: name data of the kind" in told
+
+
+def test_what_does_not_belong_together_is_refused(train, series, data, tmp_path):
+    def refuses(message, **changes):
+        with pytest.raises(UserError, match=message):
+            train(tmp_path / "run", changes.pop("model_type", "transformer"), **of(series, **changes))
+
+    refuses("objective.name is mlm, but .*train holds a time series: forecasting", objective={"name": "mlm"})
+    tokens = {"data.train": str(data / "train"), "data.eval": None}
+    refuses("objective.name is forecasting, but .* holds no time series: longmix prepare forecasting", **tokens)
+    section = {"name": "forecasting", "input_length": 21, "horizon": 6}
+    refuses("input_length is 21, but .*validation holds 20 time steps before its own for inputs", objective=section)
+    section = {"name": "forecasting", "input_length": 16, "horizon": 21}
+    refuses("16 and objective.horizon 21 make no window of .*validation, which holds 40", objective=section)
+    write_series(tmp_path / "validation", VALIDATION, mean=[0.4, 2.0])
+    refuses("holds other variables than .*, or standardised otherwise", **{"data.eval": str(tmp_path / "validation")})
+    refuses("model.model_type bert has no AutoModelForTimeSeriesPrediction", model_type="bert")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ({"name": "forecasting", "horizon": 5}, "objective.input_length is missing: objective forecasting takes"),
+        (
+            {"name": "forecasting", "input_length": 1, "horizon": 5},
+            "objective.input_length is 1, but must be at least 2",
+        ),
+        ({"name": "forecasting", "input_length": 9, "horizon": 0}, "objective.horizon is 0, but must be at least 1"),
+        ({"name": "mlm", "horizon": 5}, "objective.horizon is 5, but is for objective forecasting"),
+    ],
+)
+def test_a_run_file_says_what_is_forecast(objective, message, run_values, tmp_path):
+    with pytest.raises(UserError, match=message):
+        configurations.from_dict(run_values(tmp_path / "run", objective=objective), "test")
+
+
+def test_another_horizon_is_told_once(train, series, tmp_path):
+    """The windows belong to the objective: the data are the same."""
+    train(tmp_path / "run", **of(series, **{"run.stop_at_step": 2}))
+    other = {"name": "forecasting", "input_length": 16, "horizon": 5}
+    with pytest.raises(UserError, match=r"objective\.horizon was 6 and is now 5\. Choose"):
+        train(tmp_path / "run", **of(series, objective=other))
+
+
+def test_damaged_steps_are_found(series, tmp_path):
+    rows = steps(0, 60)
+    rows[40, 1] = np.nan
+    samples = ({"series": row} for row in rows)
+    write_dataset(tmp_path / "t", samples, COLUMNS, split="train", split_rule="made", series=described(0))
+    with pytest.raises(UserError, match="series holds values that are not finite"):
+        windows_of(tmp_path / "t", 16, 6).read([30])
+    assert isinstance(windows_of(series / "train", 16, 6), WindowedDataset)

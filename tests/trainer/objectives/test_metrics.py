@@ -1,0 +1,124 @@
+import math
+
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn_metrics
+
+from longmix.trainer.objectives import metrics
+
+# 10 examples, 4 true positives, 3 true negatives, 2 false positives, 1 false negative.
+LABELS = np.array([1, 1, 1, 1, 1, 0, 0, 0, 0, 0])
+PREDICTIONS = np.array([1, 1, 1, 1, 0, 0, 0, 0, 1, 1])
+
+
+def test_classification_metrics_by_hand():
+    scores = metrics.evaluate(("matthews", "accuracy", "f1"), LABELS, PREDICTIONS)
+    matthews = (4 * 3 - 2 * 1) / math.sqrt((4 + 2) * (4 + 1) * (3 + 2) * (3 + 1))
+    assert scores.values == pytest.approx({"matthews": matthews, "accuracy": 0.7, "f1": 2 * 4 / (2 * 4 + 2 + 1)})
+    assert scores.score == pytest.approx((matthews + 0.7 + 8 / 11) / 3)
+    assert scores.notes == ()
+
+
+def test_correlations_by_hand():
+    scores = metrics.evaluate(("pearson", "spearman"), np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 3.0, 2.0, 9.0]))
+    # deviations (-1.5, -0.5, 0.5, 1.5) and (-2.75, -0.75, -1.75, 5.25)
+    pearson = (4.125 + 0.375 - 0.875 + 7.875) / math.sqrt(5.0 * (7.5625 + 0.5625 + 3.0625 + 27.5625))
+    assert scores.values["pearson"] == pytest.approx(pearson)
+    assert scores.values["spearman"] == pytest.approx(1 - 6 * (0 + 1 + 1 + 0) / (4 * 15))
+    assert scores.score == pytest.approx((pearson + 0.8) / 2)
+
+
+def test_spearman_of_ties_takes_mean_ranks():
+    scores = metrics.evaluate(("spearman",), np.array([1.0, 2.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0, 40.0]))
+    assert scores.values["spearman"] == pytest.approx(4.5 / math.sqrt(4.5 * 5.0))
+
+
+@pytest.mark.parametrize("predictions", [np.full(5, 2.5), np.full(5, 2.5) + np.arange(5) * 1e-9])
+def test_correlation_with_a_constant_is_zero_and_noted(predictions):
+    scores = metrics.evaluate(("pearson", "spearman"), np.arange(5.0), predictions)
+    assert scores.values == {"pearson": 0.0, "spearman": 0.0}
+    assert len(scores.notes) == 2 and "constant" in scores.notes[0]
+    assert metrics.intervals(("pearson",), np.arange(5.0), predictions, draws=50)["score"] == (0.0, 0.0)
+
+
+def test_correlation_with_not_finite_predictions_is_zero_and_noted():
+    scores = metrics.evaluate(("pearson",), np.arange(4.0), np.array([0.0, np.nan, 1.0, np.inf]))
+    assert scores.score == 0.0
+    assert "2 predictions are not finite" in scores.notes[0]
+
+
+def test_matthews_of_constant_predictions_is_zero_and_noted():
+    scores = metrics.evaluate(("matthews",), LABELS, np.ones_like(LABELS))
+    assert scores.score == 0.0
+    assert "all predictions are equal" in scores.notes[0]
+
+
+def test_baseline_is_the_most_frequent_class():
+    labels = np.array([1] * 7 + [0] * 3)
+    scores = metrics.baseline(("accuracy", "f1", "matthews"), labels)
+    assert scores.values == pytest.approx({"accuracy": 0.7, "f1": 2 * 7 / (2 * 7 + 3), "matthews": 0.0})
+    assert metrics.baseline(("f1",), 1 - labels).score == 0.0
+    assert metrics.baseline(("pearson", "spearman"), labels * 1.0).score == 0.0
+
+
+@pytest.mark.parametrize(("name", "classes"), [("accuracy", 3), ("matthews", 2), ("matthews", 3), ("f1", 2)])
+def test_interval_arithmetic_agrees_with_scikit_learn(name, classes):
+    generator = np.random.default_rng(3)
+    labels = generator.integers(0, classes, 60)
+    predictions = np.where(generator.random(60) < 0.6, labels, generator.integers(0, classes, 60))
+    confusion = sklearn_metrics.confusion_matrix(labels, predictions, labels=range(classes)).astype(float)
+    own = metrics._from_confusion(name, confusion[None])[0]
+    assert own == pytest.approx(metrics.evaluate((name,), labels, predictions).values[name])
+
+
+def test_accuracy_interval_is_the_binomial_one():
+    labels = np.zeros(400, dtype=int)
+    predictions = np.array([0] * 300 + [1] * 100)
+    low, high = metrics.intervals(("accuracy",), labels, predictions)["accuracy"]
+    half = 1.96 * math.sqrt(0.75 * 0.25 / 400)
+    assert (low, high) == pytest.approx((0.75 - half, 0.75 + half), abs=0.006)
+
+
+def test_correlation_interval_is_near_fishers():
+    generator = np.random.default_rng(0)
+    labels = generator.normal(size=400)
+    predictions = 0.6 * labels + 0.8 * generator.normal(size=400)
+    point = metrics.evaluate(("pearson", "spearman"), labels, predictions).values
+    found = metrics.intervals(("pearson", "spearman"), labels, predictions, draws=1000)
+    fisher = math.atanh(point["pearson"])
+    expected = [math.tanh(fisher + sign * 1.96 / math.sqrt(397)) for sign in (-1, 1)]
+    assert found["pearson"] == pytest.approx(tuple(expected), abs=0.02)
+    assert found["spearman"][0] < point["spearman"] < found["spearman"][1]
+
+
+def test_interval_widens_with_the_spread_of_the_seeds():
+    labels = np.array([0, 1] * 100)
+    even, odd = labels.copy(), labels.copy()
+    even[:40] = 1 - even[:40]  # 80 %
+    odd[:80] = 1 - odd[:80]  # 60 %
+    low_a, high_a = metrics.intervals(("accuracy",), labels, np.vstack([even, even]))["score"]
+    low_b, high_b = metrics.intervals(("accuracy",), labels, np.vstack([even, odd]))["score"]
+    assert high_b - low_b > 1.5 * (high_a - low_a)
+
+
+def test_intervals_are_reproducible():
+    assert metrics.intervals(("f1",), LABELS, PREDICTIONS) == metrics.intervals(("f1",), LABELS, PREDICTIONS)
+
+
+def test_mistakes_of_the_caller():
+    with pytest.raises(ValueError, match="unknown metric 'bleu'"):
+        metrics.evaluate(("bleu",), LABELS, PREDICTIONS)
+    with pytest.raises(ValueError, match="one length"):
+        metrics.evaluate(("accuracy",), LABELS, PREDICTIONS[:-1])
+
+
+def test_roc_auc_is_the_share_of_pairs_in_order():
+    generator = np.random.default_rng(5)
+    labels = (generator.random(60) < 0.2).astype(np.int64)
+    scores = np.round(labels + generator.normal(size=60), 1)  # rounded: some are equal
+    pairs = [(one, two) for one in scores[labels == 1] for two in scores[labels == 0]]
+    expected = np.mean([1.0 if one > two else 0.5 if one == two else 0.0 for one, two in pairs])
+    assert metrics.roc_auc(labels, scores) == pytest.approx(expected)
+    assert metrics.roc_auc(labels, np.zeros(60)) == 0.5
+    assert metrics.roc_auc(np.ones(4, dtype=int), np.arange(4.0)) == 0.5
+    assert metrics.roc_auc(labels, np.full(60, np.nan)) == 0.5

@@ -1,0 +1,301 @@
+"""Learning rates, parameter groups, the guarded optimizer, and DeepSpeed's file."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+import longmix.modeling  # noqa: F401  registers our model types
+from longmix.data_prep.errors import UserError
+from longmix.trainer.optimization.optimizer import GuardedAdamW, make_adamw, parameter_groups
+from longmix.trainer.optimization.schedule import learning_rate
+from longmix.trainer.settings import configuration as configurations
+from longmix.trainer.settings import deepspeed_file
+from longmix.trainer.settings.configuration import OptimSection
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", {1: 0.25, 4: 1.0, 5: 1.0, 12: 1.0}),
+        ("linear", {1: 0.25, 4: 1.0, 5: 8 / 9, 8: 5 / 9, 12: 1 / 9}),
+        ("cosine", {4: 1.0, 8: 0.5 + 0.5 * math.cos(math.pi * 4 / 9), 12: 0.5 + 0.5 * math.cos(math.pi * 8 / 9)}),
+        ("inverse_sqrt", {2: 0.5, 4: 1.0, 9: 2 / 3, 12: math.sqrt(1 / 3)}),
+    ],
+)
+def test_schedules(schedule, expected):
+    optim = OptimSection(lr=2.0, schedule=schedule, warmup_steps=4, max_steps=12)
+    for step, share in expected.items():
+        assert learning_rate(optim, step) == pytest.approx(2.0 * share)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "inverse_sqrt"])
+def test_without_warm_up_the_first_step_has_the_full_rate(schedule):
+    optim = OptimSection(lr=2.0, schedule=schedule, warmup_steps=0, max_steps=1)
+    assert 0 < learning_rate(optim, 1) <= 2.0
+    optim = OptimSection(lr=2.0, schedule=schedule, warmup_steps=0, max_steps=10**6)
+    assert learning_rate(optim, 1) == pytest.approx(2.0, rel=1e-5)
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(3, 2)
+        self.scale = nn.LayerNorm(2)
+        self.normalizer = nn.Linear(2, 2, bias=False)
+        self.frozen = nn.Linear(2, 2)
+        self.frozen.requires_grad_(False)
+        self.tied = nn.Linear(3, 2, bias=False)
+        self.tied.weight = self.dense.weight
+
+
+def test_decay_spares_biases_and_norms_and_every_parameter_stands_once():
+    network = Network()
+    decayed, spared = parameter_groups(network, OptimSection(weight_decay=0.3))
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.3, 0.0)
+    assert [id(parameter) for parameter in decayed["params"]] == [id(network.dense.weight)]
+    # scale.weight has no "norm" in its name, but belongs to a LayerNorm.
+    wanted = {network.dense.bias, network.scale.weight, network.scale.bias, network.normalizer.weight}
+    assert {id(parameter) for parameter in spared["params"]} == {id(parameter) for parameter in wanted}
+    (group,) = parameter_groups(network, OptimSection(no_decay=[]))
+    assert len(group["params"]) == 5
+
+
+def test_what_describes_a_filter_or_a_mask_is_not_decayed():
+    spared_fields = {
+        "converter": ({}, {"polynomial.coefficients"}),
+        "flt": ({}, {"shared.weight", "shared.spectrum.mean", "shared.spectrum.log_width"}),
+        "wavspa": ({"space": "adaptive"}, {"mixer.space.low_pass"}),
+    }
+    for model_type, (fields, expected) in spared_fields.items():
+        config = AutoConfig.for_model(model_type, vocab_size=9, hidden_size=16, num_hidden_layers=1, **fields)
+        model = AutoModelForMaskedLM.from_config(config)
+        spared = {id(parameter) for parameter in parameter_groups(model, OptimSection())[1]["params"]}
+        found = {
+            name
+            for name, parameter in model.named_parameters()
+            if id(parameter) in spared and "bias" not in name and "norm" not in name
+        }
+        assert {name for name in found if not any(name.endswith(end) for end in expected)} == set(), model_type
+        assert len(found) == len(expected), model_type
+
+
+def make_pair(grad_clip, cls=GuardedAdamW):
+    torch.manual_seed(0)
+    network = nn.Linear(3, 2)
+    optim = OptimSection(lr=0.1, grad_clip=grad_clip)
+    arguments = {"grad_clip": grad_clip} if cls is GuardedAdamW else {}
+    return network, make_adamw(parameter_groups(network, optim), optim, cls, **arguments)
+
+
+@pytest.mark.parametrize("grad_clip", [None, 0.01, 100.0])
+def test_guarded_steps_equal_adamw_with_clipping(grad_clip):
+    (ours, guarded), (theirs, plain) = make_pair(grad_clip), make_pair(grad_clip, torch.optim.AdamW)
+    for number in range(3):
+        for network in (ours, theirs):
+            network.zero_grad()
+            network(torch.full((2, 3), number + 1.0)).square().sum().backward()
+        norm = nn.utils.clip_grad_norm_(theirs.parameters(), grad_clip or math.inf)
+        guarded.step()
+        plain.step()
+        assert guarded._global_grad_norm == pytest.approx(norm.item())
+        assert not guarded.overflow
+    assert torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_guarded_step_with_bad_gradients_changes_nothing(bad):
+    network, optimizer = make_pair(1.0)
+    network(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    before = [parameter.detach().clone() for parameter in network.parameters()]
+    moments = {
+        index: {name: value.clone() for name, value in state.items()}
+        for index, state in optimizer.state_dict()["state"].items()
+    }
+    network.weight.grad[0, 1] = bad
+    optimizer.step()
+    assert optimizer.overflow
+    assert all(torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True))
+    for index, state in optimizer.state_dict()["state"].items():
+        assert all(torch.equal(value, moments[index][name]) for name, value in state.items())
+    network.zero_grad()
+    network(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    assert not optimizer.overflow and not torch.equal(before[0], network.weight)
+
+
+@pytest.fixture
+def configured(run_values, tmp_path):
+    """configured(deepspeed, **changes) -> RunConfiguration with lr 1e-3 and batches of 16 = 4 x 4."""
+
+    def make(deepspeed, **changes):
+        if isinstance(deepspeed, dict):
+            path = tmp_path / "ds.json"
+            path.write_text(json.dumps(deepspeed))
+            deepspeed = str(path)
+        return configurations.from_dict(run_values(tmp_path, **{"deepspeed": deepspeed, **changes}), "test")
+
+    return make
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_shipped_files_pass_and_are_filled(configured, stage):
+    configuration = configured(f"zero{stage}", **{"optim.grad_clip": 0.5})
+    deepspeed_file.check(configuration, "bf16", 2)
+    values = deepspeed_file.fill(configuration, "bf16", 2, 8_000_000)
+    assert "auto" not in json.dumps(values)
+    assert deepspeed_file.stage_of(values) == stage
+    assert values["train_batch_size"] == 16 and values["train_micro_batch_size_per_gpu"] == 4
+    assert values["gradient_accumulation_steps"] == 2 and values["gradient_clipping"] == 0.5
+    assert values["bf16"]["enabled"] is True and values["fp16"]["enabled"] is False
+    if stage:
+        assert values["zero_optimization"]["reduce_bucket_size"] == 4_000_000
+
+
+def test_buckets_follow_the_parameter_count_within_bounds(configured):
+    configuration = configured("zero2")
+    sizes = [
+        deepspeed_file.fill(configuration, "fp32", 1, parameters)["zero_optimization"]["reduce_bucket_size"]
+        for parameters in (1000, 10**8, 10**11)
+    ]
+    assert sizes == [10**6, 5 * 10**7, 5 * 10**8]
+
+
+HUGGING_FACE = {
+    "fp16": {"enabled": "auto", "loss_scale": 0, "initial_scale_power": 12},
+    "bf16": {"enabled": "auto"},
+    "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
+    },
+    "zero_optimization": {
+        "stage": 3,
+        "offload_optimizer": {"device": "none", "pin_memory": True},
+        "overlap_comm": True,
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+        "stage3_max_live_parameters": 1e9,
+    },
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "steps_per_print": 7,
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+}
+
+
+def test_a_file_as_hugging_face_users_write_it_is_filled_and_the_rest_left(configured):
+    configuration = configured(HUGGING_FACE)
+    deepspeed_file.check(configuration, "fp32", 1)
+    values = deepspeed_file.fill(configuration, "fp32", 1, 1000)
+    assert "auto" not in json.dumps(values)
+    assert values["fp16"] == {"enabled": False, "loss_scale": 0, "initial_scale_power": 12}
+    assert values["zero_optimization"]["stage3_max_live_parameters"] == 1e9 and values["steps_per_print"] == 7
+    # Nothing is offloaded: the optimizer is ours.
+    assert "optimizer" not in values
+
+
+def test_an_offloaded_optimizer_is_deepspeeds_own(configured):
+    offload = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    configuration = configured({**HUGGING_FACE, "zero_optimization": offload})
+    values = deepspeed_file.fill(configuration, "fp32", 1, 1000)
+    params = values["optimizer"]["params"]
+    assert (params["lr"], params["betas"], params["weight_decay"]) == (5e-3, [0.9, 0.98], 0.01)
+    assert deepspeed_file.compiles_optimizer(deepspeed_file.read(configuration.deepspeed))
+    file = {"optimizer": {"params": {"torch_adam": True}}, "zero_optimization": offload}
+    configuration = configured(file)
+    deepspeed_file.check(configuration, "fp32", 1)
+    assert deepspeed_file.fill(configuration, "fp32", 1, 1000)["optimizer"]["params"]["torch_adam"] is True
+    assert not deepspeed_file.compiles_optimizer(file)
+    nothing = configured({"zero_optimization": {"stage": 2, "offload_optimizer": None}})
+    deepspeed_file.check(nothing, "fp32", 1)
+    assert "optimizer" not in deepspeed_file.fill(nothing, "fp32", 1, 1000)
+
+
+def test_contradictions_are_all_listed_in_one_error(configured):
+    file = {
+        "train_batch_size": 32,
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 3,
+        "gradient_clipping": 2.0,
+        "bf16": {"enabled": True, "check_grad_overflow": False},
+        "fp16": {"enabled": True},
+        "optimizer": {"type": "SGD", "params": {"lr": 0.1, "eps": "auto"}},
+        "scheduler": {"type": "WarmupLR"},
+        "zero_optimization": {"stage": 4, "sub_group_size": "auto"},
+    }
+    with pytest.raises(UserError) as caught:
+        deepspeed_file.check(configured(file), "fp32", 2)
+    text = str(caught.value)
+    for expected in (
+        "train_batch_size is 32 in",
+        "but 16 by the run file (batch.samples)",
+        "gradient_accumulation_steps is 3 in",
+        "gradient_clipping is 2.0 in",
+        "bf16.enabled is True in",
+        "bf16.check_grad_overflow is False in",
+        "fp16.enabled is True in",
+        "optimizer.params.lr is 0.1 in",
+        "optimizer.type is 'SGD' in",
+        "scheduler stands in",
+        "zero_optimization.stage is 4 in",
+        "enable at most one",
+        'zero_optimization.sub_group_size is "auto" in',
+    ):
+        assert expected in text
+    assert "train_micro_batch_size_per_gpu" not in text.split('"auto" is understood')[0]
+
+
+def test_parts_of_other_types_are_all_listed_in_one_error(configured):
+    file = {
+        "zero_optimization": None,
+        "bf16": True,
+        "fp16": 1,
+        "optimizer": {"type": None, "params": [1]},
+        "train_batch_size": 32,
+    }
+    with pytest.raises(UserError) as caught:
+        deepspeed_file.check(configured(file), "fp32", 1)
+    for expected in (
+        "zero_optimization is null in",
+        "bf16 is true in",
+        "fp16 is 1 in",
+        "optimizer.params is [1] in",
+        "optimizer.type is None in",
+        "train_batch_size is 32 in",
+    ):
+        assert expected in str(caught.value)
+    for stage in (2, {"stage": True}, {"stage": 2.0}, {"offload_optimizer": 3}):
+        with pytest.raises(UserError, match=r"zero_optimization.* is (2|true|True|2\.0|3) in"):
+            deepspeed_file.check(configured({"zero_optimization": stage}), "fp32", 1)
+
+
+def test_a_scheduler_is_refused_once(configured):
+    scheduler = {"type": "WarmupLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": "auto"}}
+    with pytest.raises(UserError) as caught:
+        deepspeed_file.check(configured({**HUGGING_FACE, "scheduler": scheduler}), "fp32", 1)
+    text = str(caught.value)
+    assert text.startswith("scheduler stands in") and "; remove the section" in text and "auto" not in text
+
+
+def test_parameters_of_the_optimizer_that_longmix_has_not_are_refused(configured):
+    params = {"lr": "auto", "torch_adam": True, "adam_w_mode": True}
+    deepspeed_file.check(configured({"optimizer": {"type": "Adam", "params": params}}), "fp32", 1)
+    wrong = {"amsgrad": True, "adam_w_mode": False, "torch_adam": False, "fused": "auto"}
+    with pytest.raises(UserError) as caught:
+        deepspeed_file.check(configured({"optimizer": {"params": wrong}}), "fp32", 1)
+    for key in wrong:
+        assert str(caught.value).count(f"optimizer.params.{key} is ") == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_a_file_that_is_no_json_object(configured, tmp_path, text):
+    configuration = configured({})
+    (tmp_path / "ds.json").write_text(text)
+    with pytest.raises(UserError, match=r"ds\.json"):
+        deepspeed_file.check(configuration, "fp32", 1)

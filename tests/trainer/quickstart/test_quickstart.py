@@ -1,0 +1,186 @@
+"""./quickstart: its arguments and plan, and the whole path on a small text."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer.quickstart import stages, table
+from longmix.trainer.quickstart.__main__ import main
+from longmix.trainer.quickstart.arguments import parse
+from longmix.trainer.quickstart.plan import Plan
+from longmix.trainer.quickstart.text import take_text, vocabulary
+
+ROOT = Path(__file__).resolve().parents[3]
+SENTENCE = "the river runs to the sea while small boats carry wood down to the town"
+WORDS = SENTENCE.split(" ")
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A small text with words enough for a vocabulary: this project's own."""
+    path = tmp_path / "articles.txt"
+    names = ("LICENSE", "README.md", "CONTRIBUTING.md")
+    path.write_text("\n\n".join((ROOT / name).read_text(encoding="utf-8") for name in names), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def glue(tmp_path):
+    """GLUE with RTE only: a pair is entailed if both sentences are equal."""
+    folder = tmp_path / "glue" / "RTE"
+    folder.mkdir(parents=True)
+    for name, rows in (("train", 40), ("dev", 20)):
+        lines = ["index\tsentence1\tsentence2\tlabel"]
+        for n in range(rows):
+            first, label = " ".join(WORDS[n % 9 : n % 9 + 5]), ("entailment", "not_entailment")[n % 2]
+            lines.append(f"{n}\t{first}\t{first if n % 2 == 0 else 'wood and stones'}\t{label}")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder.parent
+
+
+def settings(**changes):
+    return {"text": None, "glue": None, "minutes": 5.0, "megabytes": 64.0, **changes}
+
+
+def test_what_looks_like_a_hub_id_is_one_unless_a_path_has_that_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "text").touch()
+    assert parse(["--text", "wikimedia/wikipedia@20231101.en:train:text"]).text.startswith("hub:wikimedia/")
+    assert parse(["--text", "mine/text"]).text == "mine/text"
+    assert parse(["--glue", "hub:nyu-mll/glue"]).glue == "hub:nyu-mll/glue"
+    wrong = (["--text", "missing.txt"], ["--glue", "mine/text"], ["--minutes", "0"], ["--megabytes", "nan"], ["--txt"])
+    for arguments in wrong:
+        with pytest.raises(SystemExit) as ended:
+            parse(arguments)
+        assert ended.value.code == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_plan_of_the_first_call_holds(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = Plan.open("run", settings(), devices=0)
+    plan.speed = 1234.5
+    plan.save()
+    # Another device does not change what was begun.
+    assert Plan.open("run", settings(), devices=8) == plan
+    with pytest.raises(UserError, match=r"--minutes was 5\.0, now 6\.0"):
+        Plan.open("run", settings(minutes=6.0), devices=0)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(UserError, match="already holds other files"):
+        Plan.open("other", settings(), devices=0)
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(UserError, match="begun in"):
+        Plan.open("../run", settings(), devices=0)
+
+
+def test_only_the_beginning_of_a_large_text_is_taken(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("first line\nsecond line\n", encoding="utf-8")
+    (folder / "b.jsonl").write_text('{"text": "a record"}\n{"text": "another"}\n', encoding="utf-8")
+    whole = take_text(str(folder), 1000, tmp_path / "unused")
+    assert (whole.sources, whole.note) == ([str(folder)], "")
+    assert not (tmp_path / "unused").exists()
+    part = take_text(str(folder), 30, tmp_path / "part")
+    assert [path.name for path in part.sources] == ["part.txt", "part.jsonl"]
+    assert part.sources[0].read_text(encoding="utf-8") == "first line\nsecond line\n\n"
+    assert part.sources[1].read_text(encoding="utf-8") == '{"text": "a record"}\n'
+    assert "first" in part.note
+    # What was taken is taken again, whatever has become of the source.
+    shutil.rmtree(folder)
+    assert take_text(str(folder), 30, tmp_path / "part") == part
+
+
+def test_a_small_text_gets_a_small_vocabulary():
+    assert (vocabulary(10**9, 4000), vocabulary(100_000, 4000), vocabulary(10, 4000)) == (4000, 1000, 300)
+
+
+def test_a_folder_without_tasks_is_the_users_mistake(tmp_path, glue):
+    assert stages.find_task(str(glue)) == ("rte", 40)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="none of GLUE's tasks"):
+        stages.find_task(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(("low", "verdict", "said"), [(-0.1, "contains", "CONTAINS"), (0.2, "above", "above it")])
+def test_the_table_says_whether_the_task_was_learned(low, verdict, said):
+    figure = {"mean": 0.3, "interval": [low, 0.5], "baseline": 0.0, "verdict": verdict}
+    split = {"split": "dev", "samples": 50, "figures": {"matthews": figure, "score": figure}}
+    rows = table.task_rows("a task", {"tasks": [{"splits": [split]}]})
+    assert rows[1] == ("Matthews", f"30.0, 95 % interval {100 * low:.1f} to 50.0 (50 examples of dev)")
+    assert said in rows[2][1]
+    assert len(rows) == 3
+
+
+@pytest.mark.slow
+def test_the_whole_path_and_a_second_call(text, glue, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stages, "MEASURED_STEPS", 3)
+    arguments = ["--text", text.name, "--glue", "glue", "--output", "run", "--minutes", "0.01"]
+    assert main(arguments) == 0
+    output, errors = capfd.readouterr()
+    assert "Traceback" not in errors
+    run = tmp_path / "run"
+    steps = yaml.safe_load((run / "pretrain.yaml").read_text())["optim"]["max_steps"]
+    assert json.loads((run / "quickstart.json").read_text())["speed"] > 0
+    assert stages.last_step(run / "pretrain") == steps
+    closing = output[output.index("[6/6] Result") :]
+    for expected in (r"corpus +articles.txt", r"\d+ documents", rf"{steps:,} steps", r"tokens/s", r"task +GLUE's rte"):
+        assert re.search(expected, closing), (expected, closing)
+    assert re.search(r"masked accuracy +\d+\.\d % before, \d+\.\d % after", closing)
+    assert "[MASK]" in output
+    metrics = (run / "pretrain" / "metrics.jsonl").read_bytes()
+    results = (run / "finetune" / "results.json").read_bytes()
+
+    assert main(arguments) == 0
+    again = capfd.readouterr().out
+    assert "nothing to do" in again
+    assert again[again.index("[6/6] Result") :] == closing
+    assert (run / "pretrain" / "metrics.jsonl").read_bytes() == metrics
+    assert (run / "finetune" / "results.json").read_bytes() == results
+
+    text.write_text("something else entirely", encoding="utf-8")
+    assert main(arguments) == 2
+    assert "have changed since" in capfd.readouterr().err
+
+
+def front(folder, *arguments, **environment):
+    """A copy of ./quickstart in `folder`, with nothing installed: (exit code, what it wrote)."""
+    for name in ("quickstart", ".ci/venv.sh", "trainer/quickstart/arguments.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    process = subprocess.run(
+        [str(folder / "quickstart"), *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return process.returncode, process.stdout + process.stderr
+
+
+def test_the_front_names_what_is_missing_before_it_installs_anything(tmp_path):
+    assert front(tmp_path, "--help")[0] == 0
+    code, output = front(tmp_path, "--text", "missing.txt")
+    assert (code, len(output.splitlines())) == (2, 1)
+    # Debian's python3 without python3-venv: new enough, but nothing of ensurepip.
+    bare = tmp_path / "bare-python"
+    bare.write_text("#!/bin/sh\ncase $2 in *ensurepip*) exit 1;; esac\nexit 0\n")
+    bare.chmod(0o755)
+    code, output = front(tmp_path, PYTHON=str(bare))
+    assert code == 2
+    assert output.strip().endswith("apt install python3-venv")
+    code, output = front(tmp_path, PYTHON="false")
+    assert code == 2
+    assert "no Python >= 3.11 found" in output
+    assert not (tmp_path / ".venv").exists()

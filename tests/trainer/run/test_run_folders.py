@@ -1,0 +1,195 @@
+"""Whose a run folder is, what it may be, and what its models say of themselves."""
+
+import fcntl
+import signal
+
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer.checkpoints import folders
+from longmix.trainer.export import publish as export
+from longmix.trainer.processes import world
+from longmix.trainer.run import folder, loop
+from longmix.trainer.run.folder import LOCK, RunLock, is_in_work
+from longmix.trainer.settings import configuration as configurations
+from longmix.trainer.settings.configuration import CheckpointSection
+
+
+def test_a_folder_is_trained_in_by_one_process_at_a_time(train, tmp_path):
+    with RunLock(tmp_path / "run"), pytest.raises(UserError, match=r"another process trains in .*run now"):
+        train(tmp_path / "run")
+    assert train(tmp_path / "run").code == 0
+    # Freed at the end: the same command finds a finished run.
+    assert train(tmp_path / "run").code == 0
+
+
+def test_a_look_at_the_lock_keeps_no_run_from_beginning(tmp_path, monkeypatch):
+    with open(tmp_path / LOCK, "w") as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        monkeypatch.setattr(folder.time, "sleep", lambda seconds: look.close())
+        with RunLock(tmp_path):
+            assert look.closed and is_in_work(tmp_path)
+    assert not is_in_work(tmp_path)
+
+
+def test_folders_that_cannot_be_run_folders_are_refused(train, tmp_path, data):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match=r"run\.dir is .*file/run, but .*file is a file"):
+        train(tmp_path / "file" / "run")
+    with pytest.raises(UserError, match=r"run\.dir is .*train, which holds a data set"):
+        train(data / "train")
+    with pytest.raises(UserError, match=r"run\.dir /proc/run cannot be used"):
+        train("/proc/run")
+
+
+def test_checkpoints_need_a_folder(train, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    for make in ((run / "checkpoints").touch, lambda: (run / "checkpoints").symlink_to(tmp_path / "nowhere")):
+        make()
+        with pytest.raises(UserError, match=r"run/checkpoints is no folder, and takes no checkpoints: move it away"):
+            train(run)
+        (run / "checkpoints").unlink()
+    assert not any(run.iterdir())
+
+
+def test_fewer_steps_than_are_done_are_refused(train, tmp_path):
+    few = {"data.eval": None, "run.allow_changes": ["optim.max_steps", "optim.warmup_steps"]}
+    assert train(tmp_path / "run", **few, **{"run.stop_at_step": 5}).code == 75
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=r"max_steps is 4, but the run in .* stands at step 5: set it to 5 or more, or"):
+        train(tmp_path / "run", **few, **{"optim.max_steps": 4})
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    # With as many as are done it is finished.
+    outcome = train(tmp_path / "run", **few, **{"optim.max_steps": 5})
+    assert (outcome.code, outcome.state.step) == (0, 5) and (tmp_path / "run" / "model" / "config.json").is_file()
+
+
+def test_another_metric_seeks_the_best_checkpoint_anew(train, tmp_path):
+    short = {"optim.max_steps": 4, "checkpoint.every_steps": 2, "eval.every_steps": 2, "checkpoint.keep": 9}
+    train(tmp_path / "run", **short, **{"checkpoint.best": {"metric": "loss", "mode": "min"}})
+    longer = {**short, "optim.max_steps": 8, "run.allow_changes": ["optim.max_steps"]}
+    outcome = train(tmp_path / "run", **longer, **{"checkpoint.best": {"metric": "perplexity", "mode": "max"}})
+    # By the loss, about 4, every perplexity, about 90, would look like an improvement or like none.
+    assert outcome.state.best_by == ["perplexity", "max", 12]
+    assert outcome.state.best_step in (6, 8)
+    assert outcome.state.best_value == outcome.state.figures["perplexity"]
+
+
+def test_cards_speak_of_the_step_that_the_model_is_from(train, tmp_path):
+    outcome = train(tmp_path / "run", **{"checkpoint.best": {"metric": "loss", "mode": "max"}})
+    best = outcome.state.best_step
+    assert best < outcome.state.step
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert f"{best} steps of 16 samples ({16 * best} samples in all" in card
+    exported = export.export_model(str(tmp_path / "run"), None, str(tmp_path / "exported"))
+    assert "6 steps of 16 samples (96 samples in all" in (exported / "README.md").read_text()
+    with pytest.raises(UserError, match="which is a file"):
+        export.export_model(str(tmp_path / "run"), None, str(exported / "config.json"))
+
+
+def test_what_a_run_deletes_while_it_is_exported_is_looked_for_again(train, tmp_path, monkeypatch):
+    changes = {"checkpoint.keep": 2, "data.eval": None}
+    train(tmp_path / "run", **changes)
+    whole, copied = export.publish, []
+
+    def publish(source, target, complete):
+        if not copied:
+            # The run that trains has written newer ones since.
+            folders.prune(tmp_path / "run", CheckpointSection(keep=1), folders.RunState(step=4))
+            copied.append(source)
+        return whole(source, target, complete)
+
+    monkeypatch.setattr(export, "publish", publish)
+    assert folders.steps(tmp_path / "run") == [4, 6]
+    exported = export.export_model(str(tmp_path / "run"), None, str(tmp_path / "exported"))
+    assert copied == [folders.path_of(tmp_path / "run", 6) / "model"]
+    assert "4 steps of 16 samples" in (exported / "README.md").read_text()
+
+
+def test_a_run_folder_means_itself(train, run_values, write_run_file, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    train("run", **{"run.stop_at_step": 2})
+    assert configurations.load(["run"], []).run.dir == "run"
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(UserError, match=r"run\.dir run, which is not this folder: add run\.dir=\.\./here/run to go on"):
+        configurations.load(["../here/run"], [])
+    assert configurations.load(["../here/run"], ["run.dir=../here/run"]).run.dir == "../here/run"
+
+
+def test_no_checkpoint_is_made_within_a_row_of_dropped_steps(train, tmp_path, monkeypatch):
+    from longmix.trainer.objectives.make import LabelledPositions
+
+    whole = LabelledPositions.forward
+    calls = []
+
+    def spoiled(self, model, batch, items):
+        calls.append(None)
+        loss, sums = whole(self, model, batch, items)
+        # 4 micro-batches a step: from the third step on every loss is lost.
+        return (loss * float("nan"), sums) if len(calls) > 8 else (loss, sums)
+
+    monkeypatch.setattr(LabelledPositions, "forward", spoiled)
+    monkeypatch.setattr(loop, "dry_run", lambda *arguments: None)
+    with pytest.raises(RuntimeError, match="10 steps in a row"):
+        train(tmp_path / "run", **{"optim.max_steps": 30, "data.eval": None})
+    assert folders.steps(tmp_path / "run") == [2]
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "mpnet"])
+def test_types_that_number_positions_after_the_padding(train, tmp_path, model_type):
+    changes = {"model": {"model_type": model_type, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}}
+    changes["model"]["num_attention_heads"] = 2
+    # Samples of the full length, which the data's padding id 3 lets begin at position 4 (MPNet: 2).
+    assert train(tmp_path / "run", "bert", **changes, **{"optim.max_steps": 2}).code == 0
+
+
+@pytest.mark.parametrize(
+    ("model_type", "field", "value"),
+    [
+        ("bert", "hidden_size", "abc"),
+        ("bert", "hidden_size", -5),
+        ("bert", "num_attention_heads", 3),
+        ("bert", "hidden_act", "foo"),
+        ("bert", "hidden_dropout_prob", 2),
+        ("bert", "max_position_embeddings", 8),
+        ("transformer", "max_position_embeddings", 8),
+        ("transformer", "input_channels", 3),
+        ("flt", "coordinate_dimensions", 2),
+    ],
+)
+def test_model_fields_that_cannot_work_are_the_users_to_mend(train, tmp_path, model_type, field, value):
+    with pytest.raises(UserError, match=r"^model"):
+        train(tmp_path / "run", model_type, **{f"model.{field}": value})
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"RANK": "abc", "WORLD_SIZE": "2"}, "RANK is 'abc'"),
+        ({"RANK": "5", "WORLD_SIZE": "2"}, "RANK=5 of WORLD_SIZE=2"),
+    ],
+)
+def test_an_environment_that_describes_no_run_is_refused(monkeypatch, variables, text):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=text):
+        world.join()
+
+
+def test_a_rank_that_waits_for_others_can_be_stopped(longmix, run_values, write_run_file, tmp_path):
+    path = write_run_file(tmp_path / "run.yaml", run_values(tmp_path / "run"))
+    port = str(20000 + hash(str(tmp_path)) % 20000)
+    waiting = longmix("train", path, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+
+    def joins():
+        # The socket that the second rank would come to.
+        with open("/proc/net/tcp") as table, open("/proc/net/tcp6") as table6:
+            return f":{int(port):04X} " in table.read() + table6.read()
+
+    waiting.wait_until(joins)
+    waiting.process.send_signal(signal.SIGTERM)
+    code, output = waiting.wait(20)
+    assert code == 75 and "stopped by SIGTERM; there was nothing to save" in output, output

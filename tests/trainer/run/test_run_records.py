@@ -1,0 +1,97 @@
+"""What a run notes of itself: records that were damaged, TensorBoard's charts, and odd bytes in local changes."""
+
+import json
+import math
+import subprocess
+
+import pytest
+from safetensors.torch import load_file
+from torch.utils import tensorboard
+
+from longmix.trainer.checkpoints.run_log import RunLog
+from longmix.trainer.settings import provenance
+from longmix.trainer.settings.run_file import parse_yaml
+
+
+def test_damaged_records_are_dropped_and_the_rest_kept(tmp_path):
+    kept = b'{"kind": "train", "step": 1, "note": "\xc3\xbc"}\n'
+    damaged = [
+        b'{"kind": "train", "st',
+        b"\xff\xfe",
+        b"3",
+        b"[1]",
+        b'{"kind": "train", "step": "x"}',
+        b"null",
+        b"[" * 99_999,
+    ]
+    (tmp_path / "metrics.jsonl").write_bytes(kept + b"\n".join(damaged) + b'\n{"kind": "train", "step": 5}\n')
+    log = RunLog(tmp_path, True, first_step=3, last_step=9, tensorboard=False)
+    log.record("train", 4, {"loss": 1.0})
+    log.close()
+    first, second = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    assert first == kept and json.loads(second) == {"kind": "train", "step": 4, "loss": 1.0}
+
+
+def test_records_that_have_gone_are_told(tmp_path, capsys):
+    RunLog(tmp_path, True, first_step=3, last_step=9, tensorboard=False).close()
+    told = capsys.readouterr().err
+    assert told == (
+        f"warning: {tmp_path / 'metrics.jsonl'} is missing: the records up to step 3 are lost, and the run goes on\n"
+    )
+    # What is there, and what has only begun, is not lost; nor do the other ranks tell it again.
+    RunLog(tmp_path, True, first_step=3, last_step=9, tensorboard=False).close()
+    for name, is_first, step in (("begun", True, 0), ("other", False, 3)):
+        (tmp_path / name).mkdir()
+        RunLog(tmp_path / name, is_first, first_step=step, last_step=9, tensorboard=False).close()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+def test_an_evaluation_that_is_made_again_is_recorded_once(tmp_path, is_due):
+    kinds = [("eval", 2), ("train", 4), ("eval", 4), ("train", 6)]
+    lines = [json.dumps({"kind": kind, "step": step}) + "\n" for kind, step in kinds]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    RunLog(tmp_path, True, first_step=4, last_step=9, tensorboard=False, evaluation_due=is_due).close()
+    assert (tmp_path / "metrics.jsonl").read_text() == "".join(lines[:2] if is_due else lines[:3])
+
+
+def test_a_figure_that_is_not_finite_is_told_as_such(tmp_path, capsys):
+    log = RunLog(tmp_path, True, first_step=0, last_step=9, tensorboard=False)
+    log.record("test", 9, {"loss": math.inf, "accuracy": 0.5, "matthews": None})
+    log.close()
+    assert capsys.readouterr().err == "test 9/9  loss not finite  accuracy 50.0 %\n"
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["loss"] is None
+
+
+def test_tensorboard_draws_no_count_that_never_changes(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(tensorboard.SummaryWriter, "add_scalar", lambda self, name, *_: drawn.append(name))
+    log = RunLog(tmp_path, True, first_step=0, last_step=9, tensorboard=True)
+    log.record("eval", 4, {"loss": 1.0, "items": 30})
+    log.close()
+    assert drawn == ["eval/loss"]
+
+
+def test_local_changes_with_bytes_that_are_no_text(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    git("add", "a.txt")
+    git("commit", "-m", "a")
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9\n")
+    assert "+caf\N{REPLACEMENT CHARACTER}" in provenance._git(tmp_path, "diff", "HEAD")
+
+
+def test_a_run_notes_what_its_figures_are_reported_with(train, write_data, tmp_path):
+    task = {"name": "copies", "format": 1}
+    write_data(tmp_path / "train", 20, 1, report={"task": task, "left_out": 0})
+    train(tmp_path / "run", **{"data.train": str(tmp_path / "train"), "optim.max_steps": 2})
+    noted = parse_yaml((tmp_path / "run" / "config.yaml").read_text(), "config.yaml")["provenance"]
+    weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    assert noted["parameters"] == sum(tensor.numel() for tensor in weights.values())
+    assert noted["processes"] == 1 and "core" in noted["device"]
+    assert (noted["data"]["task"], noted["data"]["sequence_length"]) == (task, 24)
+    assert [len(hashes) for hashes in noted["data"]["fingerprints"].values()] == [1, 1, 0]

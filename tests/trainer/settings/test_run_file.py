@@ -1,0 +1,398 @@
+"""Run files: merging, `extends`, changes, and every mistake reported at once with its file, key and nearest name."""
+
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
+from longmix.trainer.objectives.make import make_objective
+from longmix.trainer.run.folder import refuse_changes, write_configuration
+from longmix.trainer.settings import configuration as configurations
+from longmix.trainer.settings.configuration import ObjectiveSection
+
+SMALL = {"run": {"dir": "runs/a"}, "model": {"model_type": "transformer"}, "data": {"train": "d/train"}}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(name, YAML text) -> path."""
+
+    def make(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    return make
+
+
+@pytest.fixture
+def small(write):
+    return write("small.yaml", "run: {dir: runs/a}\nmodel: {model_type: transformer}\ndata: {train: d/train}\n")
+
+
+def mistakes_of(paths, *overrides):
+    with pytest.raises(UserError) as caught:
+        configurations.load(paths if isinstance(paths, list) else [paths], list(overrides))
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_defaults_are_those_of_the_documented_run_file(small):
+    values = configurations.load([small], []).to_dict()
+    assert values["batch"] == {"samples": 256, "micro_batch": 16}
+    assert values["optim"] == {
+        "name": "adamw",
+        "lr": 1e-3,
+        "betas": [0.9, 0.98],
+        "eps": 1e-6,
+        "weight_decay": 0.01,
+        "no_decay": ["bias", "norm"],
+        "schedule": "linear",
+        "warmup_steps": 100,
+        "max_steps": 1000,
+        "grad_clip": 1.0,
+        "skip_spikes": False,
+    }
+    assert values["run"] == {
+        "dir": "runs/a",
+        "seed": 0,
+        "gradient_checkpointing": False,
+        "compile": False,
+        "max_hours": None,
+        "stop_at_step": None,
+        "hang_minutes": 30.0,
+        "check_every": 1000,
+        "allow_changes": [],
+    }
+    assert values["objective"] == {
+        "name": "mlm",
+        "mask_probability": 0.15,
+        "whole_word": False,
+        "input_length": None,
+        "horizon": None,
+    }
+    assert values["checkpoint"] == {
+        "every_steps": 200,
+        "keep": 3,
+        "keep_every": None,
+        "best": None,
+        "asynchronous": False,
+        "max_failures": 3,
+    }
+    assert (values["precision"], values["deepspeed"]) == ("auto", "zero1")
+    assert values["eval"] == {"every_steps": 200, "samples": 1000}
+    assert values["log"] == {"every_steps": 10, "tensorboard": True}
+
+
+def test_all_mistakes_at_once_with_file_key_and_nearest_name(write, small):
+    wrong = write(
+        "wrong.yaml",
+        """\
+        optimizer: {lr: 1}
+        optim: {lrr: 1e-3, max_steps: 10, warmup_steps: 20, betas: [0.9, 1.0], schedule: cosin}
+        batch: {samples: 10, micro_batch: 4}
+        objective: {mask_probability: 1.5}
+        precision: fp8
+        log: {tensorboard: 1}
+        """,
+    )
+    text = mistakes_of([small, wrong], "eval.every_steps=0")
+    for expected in (
+        f"{wrong}: optimizer is not a key of a run file; did you mean optim?",
+        f"{wrong}: optim.lrr is not a key of a run file; did you mean optim.lr?",
+        f"{wrong}: optim.warmup_steps is 20, more than optim.max_steps 10",
+        f"{wrong}: optim.betas is [0.9, 1.0], but takes two numbers in [0, 1)",
+        f"{wrong}: optim.schedule is 'cosin', but takes linear or cosine or constant or inverse_sqrt; "
+        "did you mean cosine?",
+        f"{wrong}: batch.samples is 10, which batch.micro_batch 4 does not divide; nearest: 8",
+        f"{wrong}: objective.mask_probability is 1.5, but must lie between 0 and 1",
+        f"{wrong}: precision is 'fp8', but takes auto or fp32 or bf16 or fp16",
+        f"{wrong}: log.tensorboard is 1, but takes true or false",
+        "command line: eval.every_steps is 0, but must be at least 1",
+    ):
+        assert expected in text
+
+
+def test_a_missing_key_does_not_hide_other_mistakes(write):
+    path = write("a.yaml", "optim: {lr: -1, lrr: 2}\nmodel: {model_type: transformer}\n")
+    text = mistakes_of(path)
+    assert "run.dir is missing" in text and "data.train is missing" in text
+    assert "optim.lr is -1" in text and "optim.lrr is not a key" in text
+
+
+def test_mistyped_model_fields_are_told_with_the_other_mistakes(write, small):
+    path = write("b.yaml", "model: {hiden_size: 16}\noptim: {lrr: 1}\n")
+    text = mistakes_of([small, path])
+    assert f"{path}: model.hiden_size is no field of TransformerConfig; did you mean hidden_size?" in text
+    labels = mistakes_of([small], "model.num_labels=7")
+    assert "model.num_labels cannot be set" in labels and "comes from the data" in labels and "mean" not in labels
+    assert "optim.lrr is not a key" in text
+
+
+def test_a_launcher_leaves_the_model_to_its_workers_unless_something_is_wrong(write, small):
+    path = write("b.yaml", "model: {hiden_size: 16}\n")
+    assert configurations.load([small, path], [], model_later=True).model["hiden_size"] == 16
+    with pytest.raises(UserError, match=r"model\.hiden_size is no field.*|optim\.lrr.*") as caught:
+        configurations.load([small, path], ["optim.lrr=1"], model_later=True)
+    assert "model.hiden_size" in str(caught.value) and "optim.lrr" in str(caught.value)
+
+
+def test_an_unknown_model_type_names_the_nearest(small):
+    text = mistakes_of(small, "model.model_type=s3atention", "optim.lr=0")
+    assert "model.model_type 's3atention' is unknown; did you mean s3attention?" in text
+    assert "optim.lr is 0.0, but must be a positive number" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("run.seed=-1", "run.seed is -1, but must be at least 0"),
+        ("run.seed=1.5", "run.seed is 1.5, but takes a whole number"),
+        ("run.seed=true", "run.seed is True, but takes a whole number"),
+        ("run.dir=", "run.dir is None, but takes a text"),
+        ("run.dir=''", "run.dir is empty; name a folder"),
+        ("run.dir=s3://bucket/run", "run.dir is 's3://bucket/run', a URL, but a run is written to a folder"),
+        ('run.dir="a\\0b"', "run.dir is 'a\\x00b', which holds a control character or no text"),
+        ('run.dir="a\\nb"', "run.dir is 'a\\nb', which holds a control character or no text"),
+        ("run.dir=a\udc80b", "run.dir: not valid YAML: unacceptable character"),
+        ("run.dir=" + "n" * 300, "and is too long: at most 255 bytes between two slashes"),
+        ("run.dir=" + "ab/" * 2000, "and is too long"),
+        ("run.hang_minutes=1e7", "run.hang_minutes is 10000000.0, but must be at most 10^6"),
+        ("run.hang_minutes=.inf", "run.hang_minutes is inf, but must be a positive number"),
+        (
+            "optim.lerning_rate=1",
+            "command line: optim.lerning_rate is not a key of a run file; did you mean optim.lr?",
+        ),
+        ("optim.foo=1", "optim.foo is not a key of a run file; allowed: name, lr, betas, eps, weight_decay"),
+        ("optim=", "optim is None, but takes a map with: name, lr"),
+        ("optim.lr=fast", "optim.lr is 'fast', but takes a number"),
+        ("optim.lr=.nan", "optim.lr is nan, but must be a positive number"),
+        ("optim.grad_clip=0", "optim.grad_clip is 0.0, but must be positive, or null"),
+        ("data.partitions=0", "data.partitions is 0, but must be auto or at least 1"),
+        ("data.train=[]", "data.train is an empty list"),
+        ("data.train=[{path: a, weight: 0}]", "data.train[0].weight is 0.0, but must be positive"),
+        ("data.train=[{pth: a}]", "data.train[0].pth is not a key of a run file; did you mean data.train[0].path?"),
+        ("checkpoint.best={metric: loss, mode: min}", "checkpoint.best needs data.eval"),
+        ("checkpoint.best={metric: loss, mode: lowest}", "checkpoint.best.mode is 'lowest', but takes min or max"),
+        ("data.test=d/test", "data.test is read with the best checkpoint's model: set checkpoint.best"),
+        ("deepspeed=zero4", "deepspeed is 'zero4': neither zero0, zero1, zero2, zero3, null, nor an existing JSON"),
+        (
+            "run.allow_changes=[optim.lrr]",
+            "run.allow_changes names 'optim.lrr', which is no key; did you mean optim.lr?",
+        ),
+        ("optim.lr.x=1", "optim.lr"),
+        ("optim.lr=" + "9" * 400, "but takes a number"),
+        ("optim.max_steps=" + "9" * 30, "but must be below 2^63"),
+        ("run.seed=" + "9" * 5000, "command line, run.seed: a value cannot be read"),
+        ("model.from=", "model.from is None, but takes a text: a model folder"),
+        ("model.from=3", "model.from is 3, but takes a text: a model folder"),
+        ("model.dtype=float16", "model.dtype has no place in a run file (precision decides it); remove it"),
+    ],
+)
+def test_values_out_of_range(small, override, expected):
+    assert expected in mistakes_of(small, override)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mistake"),
+    [
+        (["data.cache={dir: /tmp, max_bytes: 0}"], "data.cache.max_bytes is 0, but must be at least 1"),
+        (["data.cache={dir: ''}"], "data.cache.dir is empty"),
+        (["objective.name=mml", "data.eval=d", "checkpoint.best={metric: accuracy, mode: max}"], "objective.name is"),
+        (["optim.max_steps=many", "optim.warmup_steps=2000"], "optim.max_steps is 'many'"),
+    ],
+)
+def test_one_mistake_is_told_once(small, overrides, mistake):
+    text = mistakes_of(small, *overrides)
+    assert mistake in text and text.count("command line: ") == 1
+
+
+def test_the_metric_of_the_best_checkpoint_must_be_one_that_the_objective_has(small):
+    best = ["data.eval=d/validation", "checkpoint.best={metric: acuracy, mode: max}"]
+    text = mistakes_of(small, "objective.name=classification", *best)
+    assert "checkpoint.best.metric is 'acuracy', but an evaluation of objective classification gives: loss" in text
+
+
+def test_the_figures_that_can_be_named_are_those_of_the_objectives():
+    for name, figures in configurations.FIGURES.items():
+        pair = name == "pair_classification"
+        manifest = Manifest(
+            split="a",
+            split_rule="b",
+            columns={
+                **{column: {"dtype": "int32", "shape": [None]} for column in ("input_ids", "input_ids_b")[: 1 + pair]},
+                "labels": {
+                    "dtype": "float32" if name == "regression" else "int64",
+                    "shape": [None] if name == "token_classification" else [],
+                },
+            },
+            mask_token_id=1,
+            vocab_size=9,
+            series={"season": 7},
+            tolerance=0.5,
+        )
+        objective = make_objective(ObjectiveSection(name=name), 0, manifest, None)
+        outputs = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+        given = objective.figures(torch.ones(3), [outputs[:, 1:] if name == "regression" else outputs])
+        # Naive forecasts stand beside them, but choose no checkpoint.
+        assert {figure for figure in given if not figure.startswith(("last_value", "seasonal"))} == {*figures, "items"}
+
+
+def test_numbers_in_scientific_notation_are_numbers(write, small):
+    path = write("b.yaml", "optim: {lr: 1e-3, eps: 1E-8, weight_decay: 5e0}\n")
+    optim = configurations.load([small, path], ["optim.grad_clip=2e-1"]).optim
+    assert (optim.lr, optim.eps, optim.weight_decay, optim.grad_clip) == (1e-3, 1e-8, 5.0, 0.2)
+
+
+def test_a_key_that_stands_twice_is_refused_with_its_line(write):
+    path = write("a.yaml", "run: {dir: a}\noptim:\n  lr: 1e-3\n  lr: 2e-3\n")
+    assert mistakes_of(path) == f"{path}, line 4: not valid YAML: the key 'lr' stands twice"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"a.b": {c: 1}\n', "a.b is not a key of a run file"),
+        ('run: {"x.y": {c: 1}}\n', "run.x.y is not a key of a run file"),
+        ("1: {a: 2}\n", "1 is not a key of a run file"),
+        ("on: {a: 2}\n", "True is not a key of a run file"),
+        ('"a\\nb\\e[31m": 1\n', r"a\nb\x1b[31m is not a key of a run file"),
+        ("null: {a: 2}\n", "None is not a key of a run file"),
+        ("model: {1: {a: 2}}\n", "model.1 is no field of TransformerConfig"),
+        ("? [a, b]\n: 3\n", "line 1: not valid YAML: a list or a map cannot be a key"),
+        ("{a: b}: 3\n", "line 1: not valid YAML: a list or a map cannot be a key"),
+        ("run: {seed: 2024-13-45}\n", "run.seed is '2024-13-45', but takes a whole number"),
+        ("run: {seed: 0x_}\n", "a value cannot be read"),
+        ("run: {seed: !!int 1}\n", "line 1: not valid YAML: the tag !!int has no place in a run file"),
+        ("model:\n  x: !!set {a, b}\n", "line 2: not valid YAML: the tag !!set has no place in a run file"),
+        ("model: {x: !!binary aGk=}\n", "the tag !!binary has no place in a run file"),
+        ("model: {x: !mine y}\n", "the tag !mine has no place in a run file"),
+        ("model: &x {hidden_size: 16, y: *x}\n", "line 1: not valid YAML: found unconstructable recursive node"),
+        ("[" * 3000 + "]" * 3000, "nested too deeply"),
+        ("\0", "not valid YAML: unacceptable character"),
+    ],
+)
+def test_odd_yaml_is_a_mistake_and_no_traceback(write, small, text, expected):
+    path = write("odd.yaml", text)
+    told = mistakes_of([small, path])
+    assert path in told and expected in told
+
+
+def test_tags_and_multiplying_aliases_are_refused_and_nothing_is_executed(write, small, tmp_path):
+    for tag in ("apply:builtins.open", "object/new:builtins.open", "object/apply:builtins.open"):
+        path = write("bomb.yaml", f"model:\n  x: !!python/{tag} ['{tmp_path}/executed', w]\n")
+        assert f"line 2: not valid YAML: the tag !!python/{tag} has no place" in mistakes_of([small, path])
+    assert f"the tag !!python/{tag} has no place" in mistakes_of(
+        small, f"run.dir=!!python/{tag} ['{tmp_path}/executed', w]"
+    )
+    assert not (tmp_path / "executed").exists()
+    levels = ["a0: &a0 {x: 1, y: 2}", *(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}" for n in range(1, 60))]
+    path = write("aliases.yaml", "\n".join(levels))
+    assert "with its aliases followed it holds more than 100000 values" in mistakes_of([small, path])
+
+
+def test_a_date_is_text_and_merge_keys_bring_in_what_does_not_stand_there(write, small):
+    path = write("b.yaml", "run: {dir: 2024-12-25}\noptim: {<<: &x {lr: 0.5, eps: 0.1}, lr: 0.2}\nmodel: {}\n")
+    merged = configurations.load([small, path], [])
+    assert (merged.run.dir, merged.optim.lr, merged.optim.eps) == ("2024-12-25", 0.2, 0.1)
+
+
+def test_what_an_empty_run_file_lacks_names_it(write):
+    path = write("empty.yaml", "")
+    assert f"{path}: run.dir is missing" in mistakes_of(path)
+
+
+def test_merging_replaces_lists_merges_maps_and_later_wins(write, small):
+    first = write("first.yaml", "optim: {lr: 0.1, betas: [0.5, 0.6]}\ndata: {train: [{path: a}, {path: b}]}\n")
+    second = write("second.yaml", "optim: {lr: 0.2}\ndata: {train: [{path: c}]}\n")
+    merged = configurations.load([small, first, second], ["optim.eps=0.5"])
+    assert (merged.optim.lr, merged.optim.betas, merged.optim.eps) == (0.2, [0.5, 0.6], 0.5)
+    assert [source.path for source in merged.data.sources()] == ["c"]
+    assert configurations.load([small, second, first], []).optim.lr == 0.1
+
+
+def test_extends_is_relative_to_the_file_and_the_file_wins(write, tmp_path, monkeypatch):
+    write("base/one.yaml", "optim: {lr: 0.1, eps: 0.1, weight_decay: 0.1}\nmodel: {model_type: transformer}\n")
+    write("base/two.yaml", "extends: one.yaml\noptim: {eps: 0.2, weight_decay: 0.2}\n")
+    write("other.yaml", "data: {train: d}\noptim: {grad_clip: 0.3}\n")
+    path = write(
+        "sub/top.yaml", "extends: [../base/two.yaml, ../other.yaml]\nrun: {dir: r}\noptim: {weight_decay: 0.4}\n"
+    )
+    monkeypatch.chdir("/")
+    optim = configurations.load([path], []).optim
+    assert (optim.lr, optim.eps, optim.weight_decay, optim.grad_clip) == (0.1, 0.2, 0.4, 0.3)
+
+
+def test_extends_in_a_circle_or_to_nowhere(write):
+    first = write("a.yaml", "extends: b.yaml\n")
+    write("b.yaml", "extends: a.yaml\n")
+    assert "`extends` runs in a circle" in mistakes_of(first)
+    missing = write("c.yaml", "extends: nowhere.yaml\n")
+    text = mistakes_of(missing)
+    assert "nowhere.yaml does not exist" in text and f"extended by {missing}" in text
+
+
+def test_mistakes_name_the_extended_file_that_holds_them(write, small):
+    write("base.yaml", "optim: {lrr: 1}\n")
+    top = write("top.yaml", "extends: base.yaml\nlog: {every_step: 5}\n")
+    text = mistakes_of([small, top])
+    assert f"{top}: log.every_step is not a key of a run file; did you mean log.every_steps?" in text
+    assert "base.yaml: optim.lrr" in text
+
+
+@pytest.mark.parametrize("override", ["optim..lr=1", "=1", "nothing"])
+def test_what_is_neither_a_file_nor_a_change(small, override):
+    assert "is neither a file nor a change: write dotted.key=value" in mistakes_of(small, override)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n"])
+def test_a_run_file_that_is_no_map(write, text):
+    assert "a run file is a map of sections" in mistakes_of(write("a.yaml", text))
+
+
+def test_the_resolved_configuration_loads_back_equal_and_a_run_folder_stands_for_it(small, tmp_path):
+    configuration = configurations.load(
+        [small],
+        [
+            *("optim.lr=3e-4", "data.train=[{path: a, weight: 2}, {path: ü}]", "deepspeed=null"),
+            *("model.hidden_size=32", f"run.dir={tmp_path}"),
+        ],
+    )
+    write_configuration(tmp_path, configuration)
+    assert configurations.load([str(tmp_path / "config.yaml")], []) == configuration
+    assert configurations.load([str(tmp_path)], []) == configuration
+    assert configurations.load([str(tmp_path)], ["optim.lr=1"]).optim.lr == 1.0
+    text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    assert "provenance" in text and "torch:" in text and "git_commit" in text
+
+
+def test_a_run_folder_refuses_another_configuration_unless_it_is_allowed(small, tmp_path):
+    write_configuration(tmp_path, configurations.load([small], []))
+
+    def refused(*overrides):
+        with pytest.raises(UserError) as caught:
+            refuse_changes(tmp_path, configurations.load([small], list(overrides)))
+        return str(caught.value)
+
+    text = refused("optim.lr=0.5", "batch.samples=512", "model.hidden_size=64")
+    assert "optim.lr was 0.001 and is now 0.5" in text and "batch.samples was 256 and is now 512" in text
+    assert "model.hidden_size was None and is now 64" in text
+    assert "run.allow_changes=[batch.samples, model.hidden_size, optim.lr]" in text
+    free = ["run.dir=elsewhere", "batch.micro_batch=8", "eval.samples=3", "checkpoint.keep=1", "log.every_steps=1"]
+    refuse_changes(tmp_path, configurations.load([small], free))
+    refuse_changes(tmp_path, configurations.load([small], ["optim.lr=0.5", "run.allow_changes=[optim.lr]"]))
+    refuse_changes(tmp_path, configurations.load([small], ["optim.lr=0.5", "run.allow_changes=[optim]"]))
+    assert "optim.eps" in refused("optim.lr=0.5", "optim.eps=0.5", "run.allow_changes=[optim.lr]")
+
+
+def test_checkpoints_without_the_configuration_of_their_run_are_refused(small, tmp_path):
+    now = configurations.load([small], [])
+    refuse_changes(tmp_path / "run", now)
+    (tmp_path / "run" / "checkpoints" / "step-00000002").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"holds checkpoints, but no config\.yaml .* put it back"):
+        refuse_changes(tmp_path / "run", now)

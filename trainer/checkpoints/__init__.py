@@ -1,0 +1,1 @@
+"""Checkpoints of a run: written, found, resumed; the record of its metrics."""

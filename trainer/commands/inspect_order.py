@@ -1,0 +1,38 @@
+"""`longmix inspect-order`: which samples a step uses, from the manifests alone."""
+
+from collections.abc import Iterator
+
+from longmix.data_prep.errors import UserError
+
+from ..data.run_data import check_processes, open_data
+from ..settings.configuration import RunConfiguration
+
+
+def samples_of_step(configuration: RunConfiguration, step: int, processes: int) -> Iterator[str]:
+    """Lines of a table: rank, source, epoch, sample, and where that sample is stored; in the order of reading.
+
+    Step 1 is the first. Time and memory depend on the batch, not on how far into the run the step is.
+
+    Raises:
+        UserError: a step that the run does not have, or whatever training would refuse of its data.
+    """
+    last = configuration.optim.max_steps
+    if not 1 <= step <= last:
+        raise UserError(f"--step is {step}, but the run has the steps 1 to {last} (optim.max_steps)")
+    if processes < 1:
+        raise UserError(f"--processes is {processes}, but must be at least 1")
+    check_processes(configuration, processes)
+    data = open_data(configuration)
+    batch = configuration.batch.samples
+    paths = [source.path for source in configuration.data.sources()]
+    yield f"step {step:,} of {last:,}: places {(step - 1) * batch:,} to {step * batch - 1:,} of the run's order"
+    rows = [("rank", "source", "epoch", "sample", "shard", "row")]
+    for rank in range(processes):
+        draw = data.order.share_of_rank((step - 1) * batch, batch, rank, processes)
+        for source, epoch, sample in zip(draw.source, draw.epoch, draw.sample, strict=True):
+            shard, row = data.train[source].locate(sample)
+            file = data.train[source].manifest.shards[shard]["file"]
+            rows.append((str(rank), paths[source], str(epoch), str(sample), file, str(row)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()

@@ -1,0 +1,1 @@
+"""The samples of a run: their order, their shards, windows and batches."""

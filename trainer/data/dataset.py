@@ -1,0 +1,237 @@
+"""Reading samples by index from a folder of Parquet shards, here or on remote storage."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import sha256_of_file
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.remote import RemoteFolder, is_remote
+from longmix.data_prep.shards import arrow_schema
+
+from ..settings.configuration import CacheSection
+from .order import WINDOW_SAMPLES
+from .shard_cache import ShardCache
+from .shard_check import Column, check_columns, check_footer, check_group
+
+# Decoded samples kept in memory: twice what the order shuffles among each other at a time.
+CACHED_SAMPLES = 2 * WINDOW_SAMPLES
+KEPT_FOOTERS = 128
+# Copies of remote shards made at the same time.
+COPIERS = 8
+# Other processes that share a small cache may evict a copy before it is opened; each attempt makes it anew.
+_EVICTIONS = 10
+_DAMAGES = (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException)
+Result = TypeVar("Result")
+
+
+class ShardedDataset:
+    """A prepared data set: `read` gives any samples by index, decoding whole row groups and keeping recent ones.
+
+    Args:
+        folder: a folder with `manifest.json`, or its URL.
+        cache: where copies of remote shards are kept.
+
+    Raises:
+        UserError: the folder is no complete data set (see `Manifest.load`).
+    """
+
+    def __init__(self, folder: str, cache: CacheSection | None = None):
+        self.folder = folder
+        self.manifest = self.stored = Manifest.load(folder)
+        self.samples = sum(shard["samples"] for shard in self.manifest.shards)
+        if self.samples == 0:
+            raise UserError(f"{folder}: the data set holds no sample")
+        check_columns(folder, self.manifest)
+        self._remote = RemoteFolder(folder) if is_remote(folder) else None
+        self._cache = ShardCache(cache or CacheSection()) if is_remote(folder) else None
+        self._copied: set[int] = set()
+        self._unverified: list[int] = []
+        self._seen: set[int] = set()
+        # Where training and evaluation have one data set, two threads read it.
+        self._lock = threading.Lock()
+        self._shard_starts = np.cumsum([0, *(shard["samples"] for shard in self.manifest.shards)])
+        self._footers: OrderedDict[int, tuple[pq.FileMetaData, np.ndarray]] = OrderedDict()
+        self._groups: OrderedDict[tuple[int, int], dict[str, Column]] = OrderedDict()
+        self._cached = 0
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(shard, row in it) of samples, without reading anything."""
+        shards = np.searchsorted(self._shard_starts, indices, side="right") - 1
+        return shards, indices - self._shard_starts[shards]
+
+    def read(self, indices: np.ndarray) -> list[dict[str, Any]]:
+        """Samples in the order of `indices`: {column: array of its ragged length, (n,) or (n, C), or a number}.
+
+        Raises:
+            UserError: a shard cannot be read, or is not what the manifest says.
+        """
+        shards, rows = self.locate(indices)
+        with self._lock:
+            return [self._sample(shard, row) for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
+
+    def read_consecutive(self, name: str, first: int, count: int) -> np.ndarray:
+        """Column `name`, of a fixed shape, of the samples [first, first + count): (count, ...).
+
+        Raises:
+            UserError: as `read`.
+        """
+        pieces = []
+        with self._lock:
+            while count > 0:
+                shard, row = (int(number) for number in self.locate(np.asarray(first)))
+                ends = self._footer(shard)[1]
+                group = int(np.searchsorted(ends, row, side="right"))
+                start = row - (int(ends[group - 1]) if group else 0)
+                pieces.append(self._group(shard, group)[name][0][start : start + count])
+                first, count = first + len(pieces[-1]), count - len(pieces[-1])
+        return np.concatenate(pieces)
+
+    def verify_next(self) -> None:
+        """Compare the hash of one more shard that was read here with the manifest, if one is left to compare.
+
+        Reading does not wait for it: page checksums show damage at once, and only a whole file of another data set with
+        as many bytes passes them. Copies of remote shards were compared when they were made.
+
+        Raises:
+            UserError: it is another file.
+        """
+        if not self._unverified:
+            return
+        entry = self.manifest.shards[self._unverified.pop()]
+        path = Path(self.folder) / entry["file"]
+        try:
+            if sha256_of_file(path) != entry["sha256"]:
+                raise ValueError("its SHA-256 is not the manifest's")
+        except (OSError, ValueError) as error:
+            raise _damaged(path, error) from None
+
+    def fetch(self, indices: np.ndarray) -> None:
+        """Have the shards of these samples copied here, several at a time, if they are remote."""
+        if self._remote is None:
+            return
+        wanted = sorted(set(self.locate(indices)[0].tolist()) - self._copied)
+        if wanted:
+            with ThreadPoolExecutor(COPIERS) as copiers:
+                list(copiers.map(self._copy, wanted))
+            self._copied.update(wanted)
+
+    def _sample(self, shard: int, row: int) -> dict[str, Any]:
+        group_ends = self._footer(shard)[1]
+        group = int(np.searchsorted(group_ends, row, side="right"))
+        row -= int(group_ends[group - 1]) if group else 0
+        sample = {}
+        for name, (values, offsets) in self._group(shard, group).items():
+            sample[name] = values[row] if offsets is None else values[offsets[row] : offsets[row + 1]]
+        return sample
+
+    def _footer(self, shard: int) -> tuple[pq.FileMetaData, np.ndarray]:
+        if shard in self._footers:
+            self._footers.move_to_end(shard)
+            return self._footers[shard]
+
+        def read(path: Path) -> pq.FileMetaData:
+            with pq.ParquetFile(path) as file:
+                check_footer(file.metadata, self.manifest.shards[shard]["samples"], self.manifest)
+                return file.metadata
+
+        metadata = self._reading(shard, read)
+        rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        self._footers[shard] = metadata, np.cumsum(rows)
+        if self._remote is None and shard not in self._seen:
+            self._seen.add(shard)
+            self._unverified.append(shard)
+        if len(self._footers) > KEPT_FOOTERS:
+            self._footers.popitem(last=False)
+        return self._footers[shard]
+
+    def _group(self, shard: int, group: int) -> dict[str, Column]:
+        key = (shard, group)
+        if key in self._groups:
+            self._groups.move_to_end(key)
+            return self._groups[key]
+        metadata = self._footer(shard)[0]
+
+        def read(path: Path) -> dict[str, Column]:
+            # Open for this one reading: so a copy that is evicted takes no room any more.
+            with pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True) as file:
+                table = file.read_row_group(group, use_threads=False).combine_chunks()
+            columns = _decode(table, arrow_schema(self.manifest.columns))
+            check_group(columns, self.manifest)
+            return columns
+
+        self._groups[key] = self._reading(shard, read)
+        self._cached += metadata.row_group(group).num_rows
+        while self._cached > CACHED_SAMPLES and len(self._groups) > 1:
+            self._cached -= _rows(self._groups.popitem(last=False)[1])
+        return self._groups[key]
+
+    def _reading(self, shard: int, work: Callable[[Path], Result]) -> Result:
+        """`work` on the shard's file; of a remote one that is damaged here a new copy is made, once."""
+        entry = self.manifest.shards[shard]
+        if self._remote is None:
+            path = Path(self.folder) / entry["file"]
+            try:
+                return work(path)
+            except _DAMAGES as error:
+                raise _damaged(path, error) from None
+        was_damaged = False
+        for _ in range(_EVICTIONS):
+            path = self._copy(shard)
+            try:
+                return work(path)
+            except FileNotFoundError:
+                continue
+            except _DAMAGES as error:
+                if was_damaged:
+                    raise _damaged(f"{self._remote.url}/{entry['file']}", error) from None
+                was_damaged = True
+                self._cache.drop(entry)
+        raise UserError(
+            f"{path} was evicted {_EVICTIONS} times before it could be read: raise data.cache.max_bytes, "
+            "or give the processes caches of their own"
+        )
+
+    def _copy(self, shard: int) -> Path:
+        return self._cache.fetch(self._remote, self.manifest.shards[shard])
+
+
+def _decode(table: pa.Table, schema: pa.Schema) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for name in table.column_names:
+        array = table.column(name).chunk(0)
+        if array.null_count:
+            raise ValueError(f"column {name} holds nulls")
+        if array.type != schema.field(name).type:
+            array = array.cast(schema.field(name).type)  # files do not tell which lists have a fixed size
+        values, offsets, widths = array, None, []
+        if pa.types.is_list(array.type):
+            values, offsets = array.flatten(), array.offsets.to_numpy() - array.offsets[0].as_py()
+        while pa.types.is_fixed_size_list(values.type) and not values.null_count:
+            widths.append(values.type.list_size)
+            values = values.flatten()
+        if values.null_count:
+            raise ValueError(f"column {name} holds nulls")
+        columns[name] = values.to_numpy(zero_copy_only=False).reshape(-1, *widths), offsets
+    return columns
+
+
+def _rows(columns: dict[str, Column]) -> int:
+    values, offsets = next(iter(columns.values()))
+    return len(values) if offsets is None else len(offsets) - 1
+
+
+def _damaged(path: Path | str, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())
+    return UserError(f"{path} cannot be read as a shard ({reason}): prepare or copy it again")

@@ -1,0 +1,158 @@
+"""The data sets of a run, checked against each other before anything is built."""
+
+from dataclasses import dataclass
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.task_folder import TEST
+
+from .collate import SECOND, TOKEN_IDS, VALUES
+from ..settings.configuration import RunConfiguration
+from .dataset import ShardedDataset
+from ..fingerprint import fingerprint
+from ..settings.mistakes import Mistakes
+from .order import RunOrder, partitions_of
+from .shard_check import COORDINATES
+from .windows import Dataset, as_seen, scales
+
+# What data sets of one run must have in common.
+_COMMON = (
+    "vocab_size",
+    "pad_token_id",
+    "mask_token_id",
+    "num_labels",
+    "label_names",
+    "tolerance",
+    "trained_places",
+)
+# Columns that models read, in which they must agree too.
+_INPUTS = (TOKEN_IDS, VALUES, COORDINATES, TOKEN_IDS + SECOND, VALUES + SECOND, COORDINATES + SECOND)
+
+
+@dataclass
+class RunData:
+    """Training sources with their order, and the evaluation and test sets."""
+
+    train: list[Dataset]
+    order: RunOrder
+    evaluation: Dataset | None
+    test: Dataset | None
+
+    def all(self) -> list[Dataset]:
+        """Every data set of the run, the first source first."""
+        return [*self.train, *(dataset for dataset in (self.evaluation, self.test) if dataset is not None)]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The first source's: it speaks for all in what `_COMMON` names."""
+        return self.train[0].manifest
+
+    def fingerprints(self) -> dict[str, list[str]]:
+        """By key of the run file, a hash of what each data set holds: the same whenever and wherever it lies."""
+        named = {"data.train": self.train, "data.eval": [self.evaluation], "data.test": [self.test]}
+        return {
+            key: [fingerprint(dataset.stored) for dataset in datasets if dataset is not None]
+            for key, datasets in named.items()
+        }
+
+    @property
+    def tokens_per_sample(self) -> float:
+        tokens = sum(data.manifest.tokens or 0 for data in self.train)
+        return tokens / sum(len(data) for data in self.train)
+
+
+def open_data(configuration: RunConfiguration) -> RunData:
+    """Open every data set of a run.
+
+    Raises:
+        UserError: a data set is missing or incomplete, two differ in vocabulary, tokenizer or labels, or a checkpoint
+            would be chosen on the test set.
+    """
+    section = configuration.data
+    sources = section.sources()
+    opened = {}
+    mistakes = Mistakes()
+    for path in dict.fromkeys([*(source.path for source in sources), section.eval, section.test]):
+        if path is not None:
+            with mistakes:
+                opened[path] = as_seen(ShardedDataset(path, section.cache), configuration.objective)
+    for path, dataset in opened.items():
+        with mistakes:
+            _refuse_other_kind(path, dataset.manifest, *next(iter(opened.items())))
+    with mistakes:
+        _refuse_selection_on_test(configuration, opened)
+    mistakes.tell()
+    train = [opened[source.path] for source in sources]
+    order = RunOrder(
+        [len(dataset) for dataset in train],
+        [source.weight for source in sources],
+        partitions_of(section, configuration.batch.samples),
+        configuration.run.seed,
+    )
+    return RunData(train, order, opened.get(section.eval), opened.get(section.test))
+
+
+def _refuse_selection_on_test(configuration: RunConfiguration, opened: dict[str, Dataset]) -> None:
+    """What chooses a checkpoint, or trains it, must not be what its figures are reported on."""
+    section = configuration.data
+    chooses = opened.get(section.eval) if configuration.checkpoint.best is not None else None
+    if chooses is not None and chooses.manifest.split == TEST:
+        raise UserError(
+            f"data.eval is {section.eval}, a test split, on which checkpoint.best would choose: name the validation "
+            "split, and the test split as data.test"
+        )
+    if section.test not in opened:
+        return
+    held_out = _contents(opened[section.test])
+    used = {source.path: "data.train" for source in section.sources()}
+    used |= {section.eval: "data.eval"} if section.eval is not None else {}
+    for path, key in used.items():
+        if path in opened and held_out & _contents(opened[path]):
+            raise UserError(
+                f"data.test is {section.test}, which holds the samples of {key}, {path}: name another split"
+            )
+
+
+def _contents(dataset: Dataset) -> set[str]:
+    return {shard["sha256"] for shard in dataset.manifest.shards}
+
+
+def _refuse_other_kind(path: str, manifest: Manifest, first_path: str, first: Dataset) -> None:
+    for name in _COMMON:
+        ours, theirs = getattr(first.manifest, name), getattr(manifest, name)
+        if ours != theirs:
+            raise UserError(f"{path} has {name} {theirs}, but {first_path} has {ours}: prepare them together")
+    theirs, ours = _inputs(manifest), _inputs(first.manifest)
+    if theirs != ours:
+        raise UserError(f"{path} has the inputs {theirs}, but {first_path} has {ours}: prepare them together")
+    if scales(first.manifest) != scales(manifest):
+        raise UserError(
+            f"{path} holds other variables than {first_path}, or standardised otherwise: prepare them together"
+        )
+    if (first.manifest.tokenizer or {}).get("sha256") != (manifest.tokenizer or {}).get("sha256"):
+        raise UserError(
+            f"{path} was made with another tokenizer than {first_path}: "
+            "prepare it with that tokenizer (longmix prepare text --tokenizer)"
+        )
+
+
+def _inputs(manifest: Manifest) -> str:
+    """Names and widths of the columns that models read."""
+    shapes = {name: manifest.columns[name]["shape"] for name in _INPUTS if name in manifest.columns}
+    return ", ".join(f"{name} (N, {shape[1]})" if len(shape) == 2 else f"{name} (N)" for name, shape in shapes.items())
+
+
+def check_processes(configuration: RunConfiguration, world_size: int) -> None:
+    """Raise UserError unless the global batch divides evenly over `world_size` processes and their micro-batches."""
+    batch = configuration.batch
+    if batch.samples % (batch.micro_batch * world_size):
+        share, rest = divmod(batch.samples, world_size)
+        fitting = [size for size in range(1, min(share, batch.micro_batch) + 1) if not rest and share % size == 0]
+        unit = batch.micro_batch * world_size
+        advice = f"choose batch.samples as a multiple of {unit}, e.g. {max(1, round(batch.samples / unit)) * unit}"
+        if fitting:
+            advice = f"batch.micro_batch can be {', '.join(map(str, fitting[-6:]))}; or {advice}"
+        raise UserError(
+            f"batch.samples {batch.samples} does not divide into {world_size} processes of micro-batches of "
+            f"{batch.micro_batch}; {advice}"
+        )

@@ -1,0 +1,144 @@
+"""The windows of a series: what a run's objective cuts from the time steps of a data set, in place of stored samples.
+
+A window is `input_length` consecutive steps and the `horizon` steps after them. The shards hold each step once; sample
+number i of a data set is the window that begins i steps after the first one. So the order of a run, its seeking and
+its resuming are those of any other data set.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.manifest_fields import SERIES
+
+from .collate import VALUES
+from ..settings.configuration import ObjectiveSection
+from .dataset import ShardedDataset
+
+FORECASTING = "forecasting"
+
+
+class WindowedDataset:
+    """The windows of a prepared series, with the methods of ShardedDataset.
+
+    Attributes:
+        manifest: of the windows, as if they were stored: their number, columns and length.
+        stored: the manifest of the series.
+
+    Raises:
+        UserError: see `windows_manifest`.
+    """
+
+    def __init__(self, dataset: ShardedDataset, objective: ObjectiveSection):
+        self.folder, self.stored = dataset.folder, dataset.manifest
+        self.manifest = windows_manifest(dataset.folder, dataset.manifest, objective)
+        self._dataset = dataset
+        self._first = first_window(dataset.manifest, objective.input_length)
+        self._input_length, self._length = objective.input_length, objective.input_length + objective.horizon
+
+    def __len__(self) -> int:
+        return self.manifest.samples
+
+    def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(shard, row in it) of the first steps of windows."""
+        return self._dataset.locate(indices + self._first)
+
+    def read(self, indices: np.ndarray) -> list[dict[str, Any]]:
+        """Windows in the order of `indices`: {values: (input_length, C), labels: (horizon, C)} float32.
+
+        Raises:
+            UserError: a shard cannot be read, or is not what the manifest says.
+        """
+        windows = []
+        for index in np.asarray(indices).tolist():
+            steps = self._dataset.read_consecutive(SERIES, index + self._first, self._length)
+            windows.append({VALUES: steps[: self._input_length], "labels": steps[self._input_length :]})
+        return windows
+
+    def verify_next(self) -> None:
+        """See ShardedDataset."""
+        self._dataset.verify_next()
+
+    def fetch(self, indices: np.ndarray) -> None:
+        """Have the shards of all steps of these windows copied here, if they are remote."""
+        steps = np.asarray(indices)[:, None] + self._first + np.arange(self._length)
+        self._dataset.fetch(np.unique(steps))
+
+
+Dataset = ShardedDataset | WindowedDataset
+
+
+def as_seen(dataset: ShardedDataset, objective: ObjectiveSection) -> Dataset:
+    """The data set whose samples are what the objective learns from: the windows of a series, or the data set itself.
+
+    Raises:
+        UserError: a series for another objective, or something else for forecasting.
+    """
+    manifest = manifest_seen(dataset.folder, dataset.manifest, objective)
+    return dataset if manifest is dataset.manifest else WindowedDataset(dataset, objective)
+
+
+def manifest_seen(folder: str, manifest: Manifest, objective: ObjectiveSection) -> Manifest:
+    """The manifest of what `as_seen` gives."""
+    kind = unfitting_kind(manifest, objective)
+    if kind is not None:
+        advice = "forecasting" if manifest.series is not None else "longmix prepare forecasting makes them"
+        raise UserError(f"objective.name is {objective.name}, but {folder} holds {kind}: {advice}")
+    return manifest if manifest.series is None else windows_manifest(folder, manifest, objective)
+
+
+def unfitting_kind(manifest: Manifest, objective: ObjectiveSection) -> str | None:
+    """Which kind of data the data set holds, in words, if the objective is for the other one; None if it fits."""
+    is_series = manifest.series is not None
+    if is_series == (objective.name == FORECASTING):
+        return None
+    return "a time series" if is_series else "no time series"
+
+
+def scales(manifest: Manifest) -> list[Any] | None:
+    """What the numbers of a series mean; None of other data sets."""
+    return None if manifest.series is None else [manifest.series[key] for key in ("names", "mean", "scale")]
+
+
+def first_window(manifest: Manifest, input_length: int) -> int:
+    """The step at which the first window of a series begins.
+
+    The first steps may be there for the inputs alone, when they belong to the split before: what is forecast begins at
+    the first step that is the split's own.
+    """
+    return max(0, manifest.series["lookback"] - input_length)
+
+
+def windows_manifest(folder: str, manifest: Manifest, objective: ObjectiveSection) -> Manifest:
+    """What a manifest would say if the windows of a series were stored.
+
+    Raises:
+        UserError: the series is too short for one window.
+    """
+    steps = sum(shard["samples"] for shard in manifest.shards)
+    length, lookback = objective.input_length, manifest.series["lookback"]
+    if 0 < lookback < length:
+        raise UserError(
+            f"objective.input_length is {length}, but {folder} holds {lookback} time steps before its own for inputs: "
+            f"at most {lookback}"
+        )
+    windows = steps - first_window(manifest, length) - length - objective.horizon + 1
+    if windows < 1:
+        raise UserError(
+            f"objective.input_length {length} and objective.horizon {objective.horizon} make no window of {folder}, "
+            f"which holds {steps} time steps ({lookback} of them for inputs alone): lower them"
+        )
+    channels = len(manifest.series["names"])
+    return dataclasses.replace(
+        manifest,
+        samples=windows,
+        tokens=windows * length,
+        sequence_length=length,
+        columns={
+            VALUES: {"dtype": "float32", "shape": [None, channels]},
+            "labels": {"dtype": "float32", "shape": [objective.horizon, channels]},
+        },
+    )

@@ -1,0 +1,1 @@
+"""Hugging Face folders from a run's checkpoints."""

@@ -1,0 +1,191 @@
+"""Plain Hugging Face folders: config.json, model.safetensors, tokenizer, and a model card."""
+
+import dataclasses
+import functools
+import json
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import flush_to_disk, write_json, write_text
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.shards import replace_folder
+from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
+
+from ..checkpoints import folders
+from ..models.folder import OBJECTIVE, check_model_folder
+from ..settings.configuration import RunConfiguration
+from .flat_code import is_flat_file
+
+CARD = "README.md"
+ATTEMPTS = 5
+# What a card says of a model that has no code beside it.
+LOAD_WITH_LONGMIX = "Load it after `import longmix.modeling`."
+
+
+def save_model(
+    model: transformers.PreTrainedModel, state: dict[str, torch.Tensor], folder: Path, tokenizer: Path | None
+) -> None:
+    """Write a Hugging Face folder from gathered fp32 weights; tied weights are stored once."""
+    model.save_pretrained(folder, state_dict=state)
+    # The type of the model in memory (bf16 under ZeRO) stands there, and from_pretrained would round to it.
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    # Code that the model was loaded with (longmix export --self-contained) is not beside this one.
+    config.pop("auto_map", None)
+    write_json(folder / "config.json", {**config, "dtype": "float32"})
+    # That of a file made the ordinary way: to ask for the umask is to change it, for every thread.
+    mode = stat.S_IMODE((folder / "config.json").stat().st_mode)
+    for path in folder.iterdir():
+        # safetensors writes for the owner alone; a checkpoint is shared like any other file.
+        path.chmod(mode)
+    if tokenizer is not None:
+        save_tokenizer(load_tokenizer(tokenizer), folder)
+
+
+def publish(source: Path, target: Path, complete: Callable[[Path], None] | None = None) -> None:
+    """Copy a finished model folder to `target`, which appears whole or not at all, replacing an older one.
+
+    `complete` may change the copy before it appears.
+    """
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        shutil.copytree(source, temporary)
+        if complete is not None:
+            complete(temporary)
+        for path in temporary.rglob("*"):
+            flush_to_disk(path)
+        replace_folder(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def export_model(source: str, step: int | None, output: str, self_contained: bool = False) -> Path:
+    """Copy a model to `output`: that of a run's checkpoint (the newest whole one, or of `step`), or a model folder's.
+
+    With `self_contained` the model's code comes beside it; without, code of an earlier export is left out.
+
+    Raises:
+        UserError: no such checkpoint, a damaged one, a damaged model folder, an output folder that already holds
+            something else or cannot be written, or code wanted of a model type that is not ours.
+    """
+    target = Path(output)
+    if target.is_file():
+        raise UserError(f"--output is {output}, which is a file: name a folder")
+    if target.exists() and not (target / "config.json").is_file() and any(target.iterdir()):
+        raise UserError(f"{output} already holds something that is no model: choose another folder")
+    for _ in range(ATTEMPTS):
+        folder = _model_folder(source, step)
+        try:
+            _copy(folder, target, self_contained)
+            return target
+        except OSError as error:
+            if folder.is_dir():
+                raise UserError(f"--output {output} cannot be written: {error.strerror or error}") from None
+        # A run that trains has deleted that checkpoint meanwhile.
+    raise UserError(f"{source}: its checkpoints are deleted faster than they are copied: raise its checkpoint.keep")
+
+
+def _copy(folder: Path, target: Path, self_contained: bool) -> None:
+    complete = None
+    if self_contained or any(map(is_flat_file, folder.iterdir())):
+        from . import self_contained as code  # imports the models, which other copies can do without
+
+        complete = code.remove_code
+        if self_contained:
+            code.check_model_type(folder)
+            complete = functools.partial(code.add_code, name=target.resolve().name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    publish(folder, target, complete)
+
+
+def _model_folder(source: str, step: int | None) -> Path:
+    """The folder to export: a model folder itself, or that of a whole checkpoint of a run."""
+    run = Path(source)
+    available = folders.steps(run)
+    if not available and (run / "config.json").is_file():
+        if step is not None:
+            raise UserError(f"--step is {step}, but {source} is a model folder, not a run: leave it out")
+        check_model_folder(run)
+        return run
+    if not available:
+        raise UserError(
+            f"{source} holds no checkpoint and is no model folder: name the run folder (run.dir) of a run that has "
+            "written a checkpoint, or a folder with config.json"
+        )
+    if step is None:
+        chosen = folders.newest(run)
+        if chosen is None and folders.steps(run) != available:
+            return _model_folder(source, step)  # it trains: what was there is gone, and there are newer ones
+        if chosen is None:
+            raise UserError(f"{source}: every checkpoint is damaged; see the warnings above")
+    else:
+        if step not in available:
+            raise UserError(f"{source} has no checkpoint of step {step}; it has: {', '.join(map(str, available))}")
+        chosen = folders.path_of(run, step)
+        reason = folders.defect(chosen)
+        if reason is not None:
+            raise UserError(f"the checkpoint of step {step} is damaged: {reason}; choose another step")
+    return chosen / "model"
+
+
+def write_card(
+    folder: Path,
+    configuration: RunConfiguration,
+    manifests: list[Manifest],
+    parameters: int,
+    state: folders.RunState,
+    figures: dict[str, Any],
+    notes: list[str],
+) -> None:
+    """What a model folder says of its model: the objective in objective.json, and in README.md, the model card, data,
+    packing, steps and recipe of `state`, and scores."""
+    write_json(folder / OBJECTIVE, dataclasses.asdict(configuration.objective))
+    optim, batch = configuration.optim, configuration.batch
+    data = "\n".join(
+        f"| {Path(source.path).name} | {source.weight:g} | {manifest.samples:,} | "
+        f"{manifest.tokens or 0:,} | {manifest.sequence_length or '-'} | {manifest.packing or '-'} |"
+        for source, manifest in zip(configuration.data.sources(), manifests, strict=True)
+    )
+    scores = "\n".join(
+        f"| {name} | {value:.4f} |" if isinstance(value, float) else f"| {name} | {value} |"
+        for name, value in figures.items()
+    )
+    table = f"| figure | value |\n|---|---|\n{scores}" if figures else "Not evaluated at this step."
+    model_type = configuration.model.get("model_type", "")
+    write_text(
+        folder / CARD,
+        f"""---
+library_name: transformers
+tags: [longmix{", " + model_type if model_type else ""}]
+---
+
+# {Path(configuration.run.dir).name}
+
+Trained with longmix, objective `{configuration.objective.name}`;
+{parameters:,} parameters. {LOAD_WITH_LONGMIX}
+
+## Data
+
+| data set | weight | samples | tokens | sequence length | packing |
+|---|---|---|---|---|---|
+{data}
+
+{"".join(f"{note}{chr(10)}{chr(10)}" for note in notes)}## Recipe
+
+{state.step:,} steps of {batch.samples} samples ({state.samples:,} samples in all; {state.skipped} steps dropped as
+not finite). AdamW, lr {optim.lr:g} ({optim.schedule}, {optim.warmup_steps} warm-up steps), betas {optim.betas}, weight
+decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
+configuration is the run's `config.yaml`.
+
+## Scores
+
+{table}
+""",
+    )

@@ -1,0 +1,322 @@
+"""The model of a run file: its configuration checked, filled from the data, built or loaded."""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+
+import longmix.modeling
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
+
+from ..data.collate import TOKEN_IDS, VALUES
+from ..data.shard_check import COORDINATES
+from ..data.windows import FORECASTING
+from ..settings.configuration import LANGUAGE_MODELS, ObjectiveSection, RunConfiguration, nearest
+from .loading import load_config, load_model, reason
+
+FROM = "from"
+_LABEL_FIELDS = ("id2label", "label2id", "num_labels", "problem_type")
+LABELS = "cannot be set: how many labels there are comes from the data; leave it out"
+# Types of transformers that number the first token's position pad_token_id + 1, as RoBERTa does.
+POSITIONS_AFTER_PADDING = (
+    "camembert",
+    "data2vec-text",
+    "ibert",
+    "longformer",
+    "luke",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+)
+
+
+def model_configuration(
+    configuration: RunConfiguration, manifest: Manifest, auto_class: type
+) -> transformers.PreTrainedConfig:
+    """The complete model configuration; vocabulary, pad id, positions and labels come from the data when absent.
+
+    Raises:
+        UserError: unknown model type or field, a value that the model refuses, a vocabulary smaller than the data's,
+            a model type without the head that the objective needs.
+    """
+    fields = {key: value for key, value in configuration.model.items() if key not in (FROM, "model_type")}
+    objective = configuration.objective
+    labels = {} if objective.name in (*LANGUAGE_MODELS, FORECASTING) else _labels(manifest)
+    window = _window_fields(objective, manifest) if objective.name == FORECASTING else {}
+    if FROM in configuration.model:
+        config = _checkpoint(load_config, configuration.model[FROM])
+        wanted = configuration.model.get("model_type", config.model_type)
+        if wanted != config.model_type:
+            raise UserError(
+                f"model.model_type is {wanted}, but the checkpoint model.from is a {config.model_type}; leave it out"
+            )
+        _refuse_unknown(fields, type(config))
+        # With labels of its own the data replaces those of the task that the checkpoint was trained for.
+        kept = {key: value for key, value in config.to_dict().items() if not labels or key not in _LABEL_FIELDS}
+        values = {**kept, **labels, **_causal_fields(type(config), auto_class, fields, kept), **window, **fields}
+        values.pop("model_type", None)
+        config = _construct(lambda: type(config)(**values))
+    else:
+        cls = _config_class(configuration.model["model_type"])
+        _refuse_unknown(fields, cls)
+        fields = {
+            **labels,
+            **_from_data(cls, manifest),
+            **_causal_fields(cls, auto_class, fields, {}),
+            **window,
+            **fields,
+        }
+        if _has(cls, "buffer_seed"):
+            fields.setdefault("buffer_seed", configuration.run.seed)
+        config = _construct(lambda: cls(**fields))
+    if manifest.vocab_size is not None and getattr(config, "vocab_size", manifest.vocab_size) < manifest.vocab_size:
+        raise UserError(
+            f"model.vocab_size is {config.vocab_size}, smaller than the data's vocabulary of {manifest.vocab_size}"
+        )
+    if type(config) not in auto_class._model_mapping:
+        raise UserError(
+            f"model.model_type {config.model_type} has no {auto_class.__name__}, which the objective needs; "
+            f"ours have: {', '.join(sorted(longmix.modeling.MODEL_TYPES))}"
+        )
+    refuse_other_inputs(config, manifest)
+    build_on_meta(config, auto_class)
+    return config
+
+
+def refuse_other_inputs(config: transformers.PreTrainedConfig, manifest: Manifest) -> None:
+    """Raise UserError unless the model reads what the data hold, as long as it is."""
+    needed = _positions(config.model_type, manifest, config.pad_token_id)
+    positions = getattr(config, "max_position_embeddings", None)
+    if needed is not None and positions is not None and positions < needed:
+        raise UserError(
+            f"model.max_position_embeddings is {positions}, but the data's samples of {manifest.sequence_length} "
+            f"tokens need {needed}: raise it, or prepare the data with a smaller --sequence-length"
+        )
+    channels = getattr(config, "input_channels", None)
+    if TOKEN_IDS in manifest.columns and channels is not None:
+        raise UserError("model.input_channels is set, but the data holds tokens: leave it out")
+    held = _width(manifest, VALUES)
+    if held is not None and not hasattr(config, "input_channels"):
+        raise UserError(
+            f"model.model_type {config.model_type} reads tokens, but the data holds real values; these read them: "
+            f"{', '.join(sorted(longmix.modeling.MODEL_TYPES))}"
+        )
+    if held is not None and channels != held:
+        raise UserError(f"model.input_channels is {channels}, but the data's values have {held} channels")
+    dimensions, given = getattr(config, "coordinate_dimensions", 0), _width(manifest, COORDINATES)
+    if dimensions and manifest.columns and dimensions != given:
+        found = "no coordinates" if given is None else f"coordinates of {given} dimensions"
+        raise UserError(f"model.coordinate_dimensions is {dimensions}, but the data holds {found}: leave it out")
+
+
+def build_on_meta(config: transformers.PreTrainedConfig, auto_class: type) -> transformers.PreTrainedModel:
+    """The model without memory for its parameters.
+
+    Raises:
+        UserError: the configuration's values do not fit together.
+    """
+    try:
+        with torch.device("meta"):
+            return auto_class.from_config(config)
+    except Exception as error:  # whatever a foreign constructor stumbles over comes from these values
+        raise UserError(f"model: no {config.model_type} can be built from these fields: {reason(error)}") from None
+
+
+def field_mistakes(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """(key, what is wrong) for an unknown model type and for every key that its configuration does not have.
+
+    What depends on the data, or on a checkpoint that is still to be read, is left to `model_configuration`.
+    """
+    if "model_type" not in model:
+        return []
+    try:
+        cls = _config_class(model["model_type"])
+    except UserError as error:
+        return [("model.model_type", str(error).removeprefix("model.model_type "))]
+    return _unknown(model, cls)
+
+
+def build_model(
+    configuration: RunConfiguration, config: transformers.PreTrainedConfig, auto_class: type
+) -> transformers.PreTrainedModel:
+    """Build with the run's seed, or load `model.from`; equal on every rank. fp32 parameters."""
+    torch.manual_seed(configuration.run.seed)
+    if FROM in configuration.model:
+        model = _checkpoint(load_model, configuration.model[FROM], auto_class, config)
+    else:
+        model = auto_class.from_config(config, dtype=torch.float32)
+    if auto_class is transformers.AutoModelForCausalLM and config.model_type not in longmix.modeling.MODEL_TYPES:
+        _refuse_looking_ahead(model)
+    if configuration.run.gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise UserError(f"run.gradient_checkpointing: {config.model_type} does not support it; set it to false")
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if configuration.run.compile:
+        model.compile()
+    return model
+
+
+@torch.no_grad()
+def _refuse_looking_ahead(model: transformers.PreTrainedModel) -> None:
+    """Raise UserError if a prediction changes with the tokens after it: what makes a type causal is its own affair."""
+    length = min(8, getattr(model.config, "max_position_embeddings", None) or 8)
+    # The same text, with another last token, with another first one.
+    tokens = (torch.arange(length) % model.config.vocab_size).repeat(3, 1)
+    tokens[1, -1] = (tokens[1, -1] + 1) % model.config.vocab_size
+    tokens[2, 0] = (tokens[2, 0] + 1) % model.config.vocab_size
+    was_training = model.training
+    model.eval()
+    text, other_last, other_first = model(input_ids=tokens).logits
+    model.train(was_training)
+    # How much an earlier token changes is the measure: a new model's tokens hardly see each other.
+    looks_back = (other_first - text)[1:].abs().amax()
+    if (other_last - text)[:-1].abs().amax() > 0.1 * looks_back:
+        raise UserError(
+            f"model.model_type {model.config.model_type}: with these fields its causal head sees the tokens that it is "
+            "to predict; objective clm needs a model that does not"
+        )
+
+
+def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
+    """(all parameters, those outside embeddings of tokens and positions)."""
+    embeddings = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, torch.nn.Embedding)
+        for parameter in module.parameters()
+    }
+    counted = {id(parameter): parameter.numel() for parameter in model.parameters()}
+    return sum(counted.values()), sum(size for key, size in counted.items() if key not in embeddings)
+
+
+def _config_class(model_type: Any) -> type[transformers.PreTrainedConfig]:
+    try:
+        return transformers.CONFIG_MAPPING[model_type]
+    except (KeyError, TypeError):
+        close = difflib.get_close_matches(str(model_type), transformers.CONFIG_MAPPING.keys(), n=1, cutoff=0.7)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise UserError(
+            f"model.model_type {model_type!r} is unknown; {hint}ours: "
+            f"{', '.join(sorted(longmix.modeling.MODEL_TYPES))}; any type of transformers works too, e.g. bert"
+        ) from None
+
+
+def _checkpoint(load: Callable, source: str, *arguments: Any) -> Any:
+    """What `load` makes of the checkpoint to start from; its mistakes name the key of the run file."""
+    try:
+        return load(source, *arguments)
+    except UserError as error:
+        raise UserError(f"model.from: {error}") from None
+
+
+def _construct(make) -> transformers.PreTrainedConfig:
+    try:
+        return make()
+    except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
+        raise UserError(f"model: {reason(error)}") from None
+
+
+def _refuse_unknown(fields: Iterable[str], cls: type) -> None:
+    unknown = _unknown(fields, cls)
+    if unknown:
+        raise UserError("; ".join(f"{key} {text}" for key, text in unknown))
+
+
+def _unknown(fields: Iterable[str], cls: type) -> list[tuple[str, str]]:
+    names = _field_names(cls)
+    return [
+        (
+            f"model.{key}",
+            LABELS if key == "num_labels" else f"is no field of {cls.__name__}; {nearest(str(key), names)}",
+        )
+        for key in fields
+        if key not in names and key not in (FROM, "model_type")
+    ]
+
+
+def _field_names(cls: type) -> list[str]:
+    return sorted({entry.name for entry in dataclasses.fields(cls)} | set(cls.attribute_map))
+
+
+def _has(cls: type, name: str) -> bool:
+    return name in _field_names(cls)
+
+
+def _positions(model_type: str, manifest: Manifest, pad_token_id: int | None) -> int | None:
+    """Position embeddings that the data's longest sample needs; None if the data set does not say."""
+    if manifest.sequence_length is None:
+        return None
+    if model_type not in POSITIONS_AFTER_PADDING:
+        return manifest.sequence_length
+    # Position numbers begin after the padding's own, which MPNet fixes at 1.
+    return manifest.sequence_length + max(pad_token_id or 0, 1) + 1
+
+
+def _width(manifest: Manifest, column: str) -> int | None:
+    """C of a column of vectors (N, C); None if the data set has none."""
+    return manifest.columns[column]["shape"][-1] if column in manifest.columns else None
+
+
+def _causal_fields(cls: type, auto_class: type, fields: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """What makes a model of this type causal, where the objective needs that. `kept` are a checkpoint's fields.
+
+    Raises:
+        UserError: it cannot be, or `fields` say that it is not to be.
+    """
+    if auto_class is not transformers.AutoModelForCausalLM:
+        return {}
+    because = cls.why_not_causal({**kept, **fields}) if hasattr(cls, "why_not_causal") else None
+    if because is not None:
+        able = (name for name in longmix.modeling.MODEL_TYPES if _config_class(name).not_causal_because is None)
+        raise UserError(
+            f"objective clm needs a causal model, which {cls.model_type} cannot be, because {because}; "
+            f"of ours these can: {', '.join(able)}"
+        )
+    for name in ("is_causal", "is_decoder"):
+        if _has(cls, name):
+            if fields.get(name, True) is not True:
+                raise UserError(f"model.{name} is {fields[name]!r}, but objective clm needs true: leave it out")
+            return {name: True}
+    return {}
+
+
+def _window_fields(objective: ObjectiveSection, manifest: Manifest) -> dict[str, Any]:
+    """The fields of a forecasting head."""
+    fields = {"input_length": objective.input_length, "horizon": objective.horizon}
+    # Without data, which was told of, the rest of the model can be checked nevertheless.
+    return fields if manifest.columns else {**fields, "input_channels": 1}
+
+
+def _labels(manifest: Manifest) -> dict[str, Any]:
+    """The fields of a classifier or a regression for the data's labels."""
+    values: dict[str, Any] = {}
+    if manifest.num_labels is not None:
+        names = manifest.label_names or [f"LABEL_{index}" for index in range(manifest.num_labels)]
+        values["id2label"] = dict(enumerate(names))
+        values["label2id"] = {name: index for index, name in enumerate(names)}
+    elif manifest.columns.get("labels", {}).get("dtype", "").startswith("float"):
+        values |= {"num_labels": 1, "problem_type": "regression"}
+    return values
+
+
+def _from_data(cls: type, manifest: Manifest) -> dict[str, Any]:
+    """Fields of the model's inputs."""
+    values: dict[str, Any] = {}
+    for name, value in (
+        ("vocab_size", manifest.vocab_size),
+        ("pad_token_id", manifest.pad_token_id),
+        ("max_position_embeddings", _positions(cls.model_type, manifest, manifest.pad_token_id)),
+        ("input_channels", _width(manifest, VALUES)),
+        ("coordinate_dimensions", _width(manifest, COORDINATES)),
+    ):
+        if value is not None and _has(cls, name):
+            values[name] = value
+    return values

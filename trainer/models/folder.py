@@ -1,0 +1,102 @@
+"""Whether a model folder is whole, as far as that shows without building the model."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from longmix.data_prep.errors import UserError
+
+from ..settings.configuration import ObjectiveSection, objective_mistakes
+from ..settings.typed_maps import Mistake, build
+
+CONFIGURATION = "config.json"
+# The objective that the model was trained with, as its run file had it.
+OBJECTIVE = "objective.json"
+# Large models have an index and several files in its place.
+_WEIGHTS = "model.safetensors"
+_INDEX = f"{_WEIGHTS}.index.json"
+_PICKLED = "pytorch_model"
+_FILE_NAME = re.compile(r"\w[\w.+-]*\.safetensors")
+_TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
+
+
+def check_model_folder(folder: Path) -> None:
+    """Raise UserError, naming the file, unless the configuration, the weights and a tokenizer's JSON can be read."""
+    if "model_type" not in _read(folder / CONFIGURATION):
+        raise UserError(f"{folder / CONFIGURATION} is no model's: model_type is missing")
+    for name in _TOKENIZER:
+        if (folder / name).is_file():
+            _read(folder / name)
+    for path in weight_files(folder):
+        if not path.is_file():
+            raise UserError(f"{path} is missing: copy the folder again")
+        if is_damaged(path):
+            raise UserError(f"{path} is damaged or was cut short: copy it again")
+
+
+def read_objective(source: str) -> ObjectiveSection | None:
+    """The objective that a model was trained with; None if its folder does not say, or it is a name on the hub.
+
+    Raises:
+        UserError: what the folder says is no objective.
+    """
+    path = Path(source) / OBJECTIVE
+    if not path.is_file():
+        return None
+    mistakes: list[Mistake] = []
+    section = build(ObjectiveSection, _read(path), "objective.", mistakes)
+    mistakes += objective_mistakes(section)
+    if mistakes:
+        raise UserError(f"{path}: {'; '.join(f'{key} {text}' for key, text in mistakes)}")
+    return section
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether a safetensors file cannot be opened, as one that was cut short. The weights are not read."""
+    try:
+        with safe_open(path, framework="pt"):
+            return False
+    except Exception:  # the library has errors of its own beside the system's
+        return True
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Where a model folder's weights are, whether or not they are there.
+
+    Raises:
+        UserError: there are none, only pickled ones, or an index that names files elsewhere.
+    """
+    if (folder / _WEIGHTS).is_file():
+        return [folder / _WEIGHTS]
+    if (folder / _INDEX).is_file():
+        weights = _read(folder / _INDEX).get("weight_map")
+        if not isinstance(weights, dict) or not weights:
+            raise UserError(f"{folder / _INDEX} is damaged: it names no weights")
+        names = sorted(set(map(str, weights.values())))
+        foreign = next((name for name in names if not _FILE_NAME.fullmatch(name)), None)
+        if foreign is not None:
+            raise UserError(f"{folder / _INDEX} names {foreign!r}, but must name safetensors files beside it")
+        return [folder / name for name in names]
+    pickled = next(iter(sorted(folder.glob(f"{_PICKLED}*"))), None)
+    if pickled is not None:
+        raise UserError(
+            f"{pickled} is a pickle, which could run anything when it is read, and there is no {_WEIGHTS} beside it: "
+            "where it is trusted, let transformers load it and save it again (save_pretrained)"
+        )
+    raise UserError(f"{folder} holds no weights: {_WEIGHTS} is missing")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged, no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} is damaged: it holds no JSON object")
+    return values

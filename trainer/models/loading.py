@@ -1,0 +1,163 @@
+"""Checkpoints in Hugging Face's layout, ours or anybody's: found and loaded, every failure as one line for the user."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import huggingface_hub
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+import longmix.modeling  # noqa: F401  registers our model types
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.tokenizer import load_tokenizer
+
+from .folder import is_damaged, weight_files
+
+_TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
+# What transformers lets through when a configuration or weights are not what they should be.
+_FAILURES = (
+    *(OSError, EOFError, ImportError, RuntimeError),
+    *(ValueError, TypeError, KeyError, AttributeError, StrictDataclassError),
+    SafetensorError,
+)
+
+
+def load_config(source: str) -> transformers.PreTrainedConfig:
+    """The configuration of `source`, a model folder or a hub name.
+
+    Raises:
+        UserError: no such folder, a run folder in its place, or no configuration that can be read.
+    """
+    folder = Path(source)
+    if not folder.is_dir() and (folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1):
+        raise UserError(f"{source}: no such folder; give a model folder, or a name on the hub")
+    if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
+        raise UserError(f"{source} is a run folder; its checkpoint is {folder / 'model'}")
+    try:
+        with _silence(huggingface_hub.logging):
+            # False: left open, transformers would ask on the terminal whether to run the checkpoint's code.
+            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except (*_FAILURES, RecursionError) as error:
+        missing = "" if folder.is_dir() else "no such folder, and as a name on the hub: "
+        raise UserError(f"{source} is no loadable checkpoint: {missing}{reason(error)}") from None
+    if getattr(config, "transformers_weights", None) is not None:
+        raise UserError(f"{source}: its config.json has transformers_weights, which is not followed: leave it out")
+    return config
+
+
+def load_model(
+    source: str, auto_class: type, config: transformers.PreTrainedConfig | None = None
+) -> transformers.PreTrainedModel:
+    """The model of `source` with fp32 parameters, complete as it was saved.
+
+    With `config`, which says what is wanted of it, the head may be another: parts that `source` lacks or has in
+    another shape, and a head for another number of labels, start anew.
+
+    Raises:
+        UserError: weights that are damaged, pickled, or not finite, that do not fit the configuration, or parts of the
+            model not among them; with `config`, most of it.
+    """
+    saved = load_config(source)
+    if Path(source).is_dir():
+        weight_files(Path(source))  # raises for what is not to be read
+    wanted = saved if config is None else config
+    with _silence(huggingface_hub.logging, transformers.logging):
+        try:
+            model, report = auto_class.from_pretrained(
+                source,
+                config=wanted,
+                dtype=torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        except _FAILURES as error:
+            damaged = next(filter(is_damaged, sorted(Path(source).glob("*.safetensors"))), None)
+            if damaged is not None:
+                raise UserError(f"{damaged} is damaged or was cut short: copy it again") from None
+            raise UserError(f"{source} cannot be loaded as {auto_class.__name__}: {reason(error)}") from None
+
+    def is_head_of_another_task(name: str) -> bool:
+        """Whether a weight stands outside the encoder, in a head that `source` has of another kind."""
+        is_another = config is not None and type(model).__name__ not in (saved.architectures or [])
+        return is_another and not name.startswith(f"{model.base_model_prefix}.")
+
+    differing = [
+        f"{name} {tuple(found)} for {tuple(expected)}"
+        for name, found, expected in sorted(report["mismatched_keys"])
+        if not is_head_of_another_task(name)
+        and (config is None or (found[0], expected[0]) != (saved.num_labels, wanted.num_labels))
+    ]
+    if differing:
+        more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
+        raise UserError(f"{source}: the weights have other shapes than its configuration says: {differing[0]}{more}")
+    missing = sorted(report["missing_keys"])
+    if config is None and missing:
+        heads = " or ".join(saved.architectures or ["a model without a head"])
+        raise UserError(
+            f"{source} holds the weights of {heads}, not of {type(model).__name__}: {missing[0]} is not among them"
+        )
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    if 2 * sum(sizes.get(name, 0) for name in missing) > sum(sizes.values()):
+        raise UserError(f"{source} lacks most of the weights of a {type(model).__name__}")
+    spoilt = not_finite(model)
+    if spoilt is not None:
+        raise UserError(f"{source}: the weights hold NaN or infinity, first in {spoilt}: take another checkpoint")
+    return model
+
+
+def not_finite(model: torch.nn.Module) -> str | None:
+    """The first parameter that is not finite, or buffer that holds NaN (infinity may well be meant there)."""
+    parameters = (name for name, value in model.named_parameters() if not torch.isfinite(value).all())
+    buffers = (name for name, value in model.named_buffers() if torch.isnan(value).any())
+    return next(itertools.chain(parameters, buffers), None)
+
+
+def load_checkpoint_tokenizer(source: str) -> transformers.PreTrainedTokenizerBase:
+    """The tokenizer of `source`, a model folder or a hub name. Raises UserError if it has none that can be read."""
+    if Path(source).is_dir():
+        return load_tokenizer(source)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except _FAILURES as error:
+        raise UserError(f"{source}: its tokenizer cannot be loaded: {reason(error)}") from None
+
+
+def has_tokenizer(source: str) -> bool:
+    """Whether a model folder holds a tokenizer; of a hub name, that is taken for granted."""
+    return not Path(source).is_dir() or any((Path(source) / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def has_other_vocabulary(source: str, tokenizer: Path | None) -> bool:
+    """Whether an id means another token to the checkpoint `source` than to the tokenizer in a folder, as far as both
+    say; None is a data set without one.
+    """
+    if tokenizer is None or not has_tokenizer(source):
+        return False
+    return load_checkpoint_tokenizer(source).get_vocab() != load_tokenizer(tokenizer).get_vocab()
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line."""
+    text = " ".join(str(error).split())
+    return text if text and not isinstance(error, KeyError) else f"{type(error).__name__} {text}".rstrip()
+
+
+@contextlib.contextmanager
+def _silence(*libraries: ModuleType) -> Iterator[None]:
+    """What libraries tell at length, given their `logging`, is left out here: transformers' missing and other weights,
+    which are judged instead, and every attempt of the hub's client, whose outcome is told."""
+    verbosities = [library.get_verbosity() for library in libraries]
+    for library in libraries:
+        library.set_verbosity_error()
+    try:
+        yield
+    finally:
+        for library, verbosity in zip(libraries, verbosities, strict=True):
+            library.set_verbosity(verbosity)

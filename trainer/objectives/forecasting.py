@@ -1,0 +1,106 @@
+"""Forecasting: what follows a window of the past, by squared error, and naive forecasts to compare with.
+
+Errors are of standardised values (data_prep/forecasting.py), as those in the tables of the papers.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from longmix.data_prep.manifest import Manifest
+from longmix.modeling.losses import mix_auxiliary_loss
+
+from ..data.order import Draw
+from .model_inputs import accepted, unwrapped
+
+AUTO_CLASS = transformers.AutoModelForTimeSeriesPrediction
+
+
+class Forecasting:
+    """Mean squared error of the horizon; mean absolute error beside it.
+
+    Args:
+        manifest: of a series: it says after how many steps that may repeat itself.
+    """
+
+    auto_class = AUTO_CLASS
+    accuracy_name = "mae"
+
+    def __init__(self, manifest: Manifest):
+        self.season = manifest.series["season"]
+
+    def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
+        return _stacked(samples)
+
+    def evaluation_batch(self, samples: list[dict[str, Any]], indices: np.ndarray) -> dict[str, torch.Tensor]:
+        return _stacked(samples)
+
+    def items(self, batch: dict[str, torch.Tensor]) -> int:
+        return len(batch["labels"])
+
+    def forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
+        """(loss, sums): the loss over `items` windows, and (3,) float32 sums of squared and absolute errors (means of
+        each window) and of windows, detached."""
+        squared, absolute, auxiliary_loss = self._errors(model, batch)
+        loss = squared.sum() / items
+        if auxiliary_loss is not None:
+            weight = unwrapped(model).config.auxiliary_loss_weight
+            loss = mix_auxiliary_loss(loss, auxiliary_loss, weight, len(squared), items)
+        return loss, _sums(squared, absolute)
+
+    def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, np.ndarray]:
+        """Sums as `forward` gives, and (B, 2 or 4) outputs: squared and absolute errors of each naive forecast."""
+        squared, absolute, _ = self._errors(model, batch)
+        forecasts = naive_forecasts(batch["values"], batch["labels"].shape[1], self.season)
+        naive = [error for forecast in forecasts.values() for error in errors(forecast, batch["labels"])]
+        return _sums(squared, absolute).double(), torch.stack(naive, dim=1).cpu().numpy()
+
+    def _errors(
+        self, model: torch.nn.Module, batch: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Squared and absolute errors of each window, and the model's auxiliary loss if it has one."""
+        output = model(**accepted(model, batch, without="labels"))
+        return *errors(output.logits.float(), batch["labels"]), getattr(output, "auxiliary_loss", None)
+
+    def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
+        """Errors of the model and, over the same windows, of naive forecasts."""
+        squared, absolute, items = sums.tolist()
+        mse, mae = squared / max(items, 1), absolute / max(items, 1)
+        naive = np.concatenate(outputs).mean(axis=0, dtype=np.float64).tolist()
+        names = ("last_value_mse", "last_value_mae", "seasonal_mse", "seasonal_mae")
+        return {"loss": mse, "mse": mse, "mae": mae, **dict(zip(names, naive, strict=False)), "items": int(items)}
+
+
+def naive_forecasts(values: torch.Tensor, horizon: int, season: int | None) -> dict[str, torch.Tensor]:
+    """What needs no model: {last_value: the last step goes on, seasonal: the last `season` steps repeat themselves}.
+
+    The second is left out without a season, or where the input is shorter than one.
+
+    Args:
+        values: (B, input_length, C).
+
+    Returns:
+        (B, horizon, C) each.
+    """
+    forecasts = {"last_value": values[:, -1:].expand(-1, horizon, -1)}
+    if season is not None and season <= values.shape[1]:
+        steps = torch.arange(horizon, device=values.device) % season
+        forecasts["seasonal"] = values[:, values.shape[1] - season :][:, steps]
+    return forecasts
+
+
+def errors(forecast: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean squared and mean absolute error of each window, (B, horizon, C) -> (B,)."""
+    difference = forecast - labels
+    return difference.square().mean((1, 2)), difference.abs().mean((1, 2))
+
+
+def _stacked(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.stack([sample[name] for sample in samples])) for name in samples[0]}
+
+
+def _sums(squared: torch.Tensor, absolute: torch.Tensor) -> torch.Tensor:
+    squared, absolute = squared.detach(), absolute.detach()
+    return torch.stack([squared.sum(), absolute.sum(), torch.full_like(squared.sum(), len(squared))])

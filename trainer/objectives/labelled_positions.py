@@ -1,0 +1,199 @@
+"""Objectives with a class for each labelled position: language modelling, masked and causal, and token classification.
+
+The loss of a micro-batch is a sum over its items divided by the items of the whole global batch, so that adding up
+micro-batches and ranks gives the mean over the batch, however it is cut.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.task_folder import LABEL_PLACES
+
+from ..data import counter_random
+from ..data.collate import SECOND, collate
+from ..data.order import Draw
+from .masking import IGNORED, TokenMasker
+from .model_inputs import accepted, takes
+
+# exp of it is near the largest float.
+_LARGEST_LOSS = 700.0
+# Beside the numbers by which a mask derives its own keys.
+_OF_SECOND = 3
+
+
+class LabelledPositions:
+    """Masked language modelling (with a `masker`) and token classification.
+
+    Args:
+        trained_places: see `Manifest`; None: labels have no places.
+    """
+
+    def __init__(
+        self,
+        auto_class: type,
+        masker: TokenMasker | None,
+        pad_token_id: int | None,
+        accuracy_name: str,
+        trained_places: int | None = None,
+    ):
+        self.auto_class, self.masker, self.pad_token_id = auto_class, masker, pad_token_id
+        self.accuracy_name, self.trained_places = accuracy_name, trained_places
+
+    def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
+        if self.masker is not None:
+            keys = map(self.masker.training_key, draw.source.tolist(), draw.epoch.tolist(), draw.sample.tolist())
+            samples = self._masked(samples, keys)
+        return collate(samples, self.pad_token_id)
+
+    def evaluation_batch(self, samples: list[dict[str, Any]], indices: np.ndarray) -> dict[str, torch.Tensor]:
+        if self.masker is not None:
+            samples = self._masked(samples, map(self.masker.evaluation_key, indices.tolist()))
+        return collate(samples, self.pad_token_id)
+
+    def _masked(self, samples: list[dict[str, Any]], keys: Iterator[int]) -> list[dict[str, Any]]:
+        masked = []
+        for sample, key in zip(samples, keys, strict=True):
+            first, *second = _sequences(sample)
+            masked.append(self.masker.mask(first, key))
+            masked.extend(self.masker.mask(one, int(counter_random.key(key, _OF_SECOND))) for one in second)
+        return masked
+
+    def items(self, batch: dict[str, torch.Tensor]) -> int:
+        return int((batch["labels"] != IGNORED).sum())
+
+    def forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
+        """(loss, sums): the loss over `items`, and (3,) float32 sums of loss, hits and items, detached."""
+        loss, sums, _ = self._forward(model, batch, items)
+        return loss, sums
+
+    def _forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
+        """What `forward` gives, and whether the answer to each label is right, (labelled,)."""
+        labels = batch["labels"]
+        chosen = labels[labels != IGNORED]
+        if takes(model, "num_items_in_batch"):
+            output = model(**accepted(model, batch), num_items_in_batch=items)
+            loss, logits = output.loss, output.logits
+            shown = getattr(output, "task_loss", None)
+            if logits.dim() == 3:
+                logits = self._predictions(logits, labels)
+        else:
+            logits = self._predictions(model(**accepted(model, batch, without="labels")).logits, labels)
+            loss = functional.cross_entropy(logits.float(), chosen, reduction="sum") / items
+            shown = None
+        # The same places as those of argmax, which takes several times as long on a CPU.
+        is_right = logits.detach().max(dim=-1).indices == chosen
+        # What is shown is the task's loss: an auxiliary one is part of what is minimised alone.
+        shown = loss.detach() if shown is None else shown
+        sums = torch.stack([shown.float() * items, is_right.sum().float(), (chosen != IGNORED).sum().float()])
+        return loss, sums, is_right
+
+    def _predictions(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """What predicts the labels, (labelled, classes), among logits (B, N, classes)."""
+        return logits[labels != IGNORED]
+
+    def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]):
+        """Sums of loss, hits and items; for each label its place and whether the answer is right, (labelled, 2), or
+        None.
+        """
+        _, sums, is_right = self._forward(model, batch, 1)
+        if self.trained_places is None:
+            return sums.double(), None
+        places = batch[LABEL_PLACES][batch["labels"] != IGNORED]
+        return sums.double(), torch.stack([places, is_right.long()], dim=1).cpu().numpy()
+
+    def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
+        """Loss, perplexity (masked language modelling) and accuracy from the summed sums; that of places."""
+        loss_sum, hits, items = sums.tolist()
+        loss = loss_sum / max(items, 1)
+        figures = {"loss": loss}
+        if self.masker is not None:
+            figures["perplexity"] = perplexity(loss)
+        figures[self.accuracy_name] = hits / max(items, 1)
+        if self.trained_places is not None:
+            figures |= _of_places(np.concatenate(outputs), self.trained_places)
+        return {**figures, "items": int(items)}
+
+
+class CausalPositions(LabelledPositions):
+    """Causal language modelling: each token is predicted from those before it in its document.
+
+    Not predicted are a row's first token, which has nothing before it, and the first token of each later document of a
+    packed row, which would be predicted from another document.
+    """
+
+    def __init__(self, auto_class: type, pad_token_id: int | None):
+        super().__init__(auto_class, None, pad_token_id, accuracy_name="accuracy")
+
+    def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
+        return collate([_predicting_itself(one) for sample in samples for one in _sequences(sample)], self.pad_token_id)
+
+    def evaluation_batch(self, samples: list[dict[str, Any]], indices: np.ndarray) -> dict[str, torch.Tensor]:
+        return self.training_batch(samples, None)
+
+    def _predictions(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits[:, :-1][labels[:, 1:] != IGNORED]
+
+    def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
+        """Loss, perplexity per token, and accuracy of the next token, from the summed sums."""
+        loss_sum, hits, items = sums.tolist()
+        loss = loss_sum / max(items, 1)
+        return {
+            "loss": loss,
+            "token_perplexity": perplexity(loss),
+            self.accuracy_name: hits / max(items, 1),
+            "items": int(items),
+        }
+
+
+def with_word_perplexity(figures: dict[str, float], manifest: Manifest) -> dict[str, float]:
+    """The figures of causal language modelling with the perplexity per word, if the data set tells its words.
+
+    It is exp(negative log-likelihood of the text / its words), the mean loss of the predicted tokens standing for that
+    of all: the data set's tokens but the [CLS] before each row. So the end of a document, [SEP], counts in the
+    likelihood, but is no word; words are what white space separates.
+    """
+    if "token_perplexity" not in figures or not manifest.words or manifest.tokens is None:
+        return figures
+    word = perplexity(figures["loss"] * (manifest.tokens - manifest.samples) / manifest.words)
+    return {**figures, "word_perplexity": word}
+
+
+def _of_places(answers: np.ndarray, trained: int) -> dict[str, float]:
+    """Accuracy at each place that has labels, from 1, after that of trained and of other places where there are both.
+
+    Args:
+        answers: (labelled, 2), the place of each label, from 0, and whether its answer is right.
+    """
+    places, is_right = answers.T
+    is_seen = places < trained
+    figures = {}
+    if is_seen.any() and not is_seen.all():
+        figures = {"accuracy_seen": is_right[is_seen].mean(), "accuracy_unseen": is_right[~is_seen].mean()}
+    figures |= {f"accuracy_at_{place + 1}": is_right[places == place].mean() for place in np.unique(places)}
+    return {name: float(value) for name, value in figures.items()}
+
+
+def perplexity(loss: float) -> float:
+    return math.exp(min(loss, _LARGEST_LOSS))
+
+
+def _sequences(sample: dict[str, Any]) -> list[dict[str, Any]]:
+    """The inputs of a sample without its labels: a pair of sequences becomes two samples."""
+    inputs = {name: value for name, value in sample.items() if name != "labels"}
+    second = {name.removesuffix(SECOND): value for name, value in inputs.items() if name.endswith(SECOND)}
+    first = {name: value for name, value in inputs.items() if not name.endswith(SECOND)}
+    return [first, second] if second else [first]
+
+
+def _predicting_itself(sample: dict[str, Any]) -> dict[str, Any]:
+    """The sample with its own tokens as labels, which the model shifts."""
+    labels = np.array(sample["input_ids"], dtype=np.int64)
+    labels[:1] = IGNORED
+    labels[np.asarray(sample.get("document_starts", [])[1:], dtype=np.int64)] = IGNORED
+    return {**sample, "labels": labels}

@@ -1,0 +1,79 @@
+"""Masking for masked language modelling: a pure function of (seed, source, epoch, sample, position)."""
+
+from typing import Any
+
+import numpy as np
+
+from ..data import counter_random
+
+# Distinguishes the uses of one seed, and training from evaluation.
+_TRAIN, _EVALUATION = 11, 12
+_CHOSEN, _ACTION, _REPLACEMENT = 0, 1, 2
+IGNORED = -100
+
+
+class TokenMasker:
+    """Hides a share of the tokens: of these 80 % become [MASK], 10 % another token, 10 % stay (BERT, section 3.1).
+
+    Args:
+        seed: run.seed.
+        mask_probability: share of the ordinary tokens (or words) that are predicted.
+        mask_token_id: the [MASK] id.
+        vocab_size: replacements are drawn from the ordinary ids below it.
+        special_token_ids: never hidden, never a replacement.
+        starts_word: (vocab_size,) bool, whether a token begins a word; given, whole words are hidden together.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        mask_probability: float,
+        mask_token_id: int,
+        vocab_size: int,
+        special_token_ids: list[int],
+        starts_word: np.ndarray | None = None,
+    ):
+        self.seed, self.mask_probability, self.mask_token_id = seed, mask_probability, mask_token_id
+        self.special = np.zeros(vocab_size, dtype=bool)
+        self.special[special_token_ids] = True
+        self.ordinary = np.flatnonzero(~self.special)
+        self.starts_word = starts_word
+
+    def training_key(self, source: int, epoch: int, sample: int) -> int:
+        return int(counter_random.key(_TRAIN, self.seed, source, epoch, sample))
+
+    def evaluation_key(self, sample: int) -> int:
+        """The same mask in every evaluation of every run: independent of seed and epoch."""
+        return int(counter_random.key(_EVALUATION, sample))
+
+    def mask(self, sample: dict[str, Any], key: int) -> dict[str, Any]:
+        """The sample with hidden tokens in `input_ids` and the true ones in `labels` (-100 elsewhere), both (N,)."""
+        tokens = np.asarray(sample["input_ids"], dtype=np.int64)
+        keys = counter_random.key(key, np.arange(3))
+        ordinary = ~self.special[tokens]
+        unit = np.arange(len(tokens))
+        if self.starts_word is not None:
+            # A special token ends a word: what follows it starts one.
+            starts = self.starts_word[tokens] | ~ordinary
+            starts[1:] |= ~ordinary[:-1]
+            unit = np.cumsum(starts)
+        chosen = ordinary & (counter_random.uniform(keys[_CHOSEN], unit) < self.mask_probability)
+        positions = np.flatnonzero(chosen)
+        action = counter_random.uniform(keys[_ACTION], positions)
+        replacement = counter_random.uniform(keys[_REPLACEMENT], positions)
+        hidden = tokens[positions]
+        labels = np.full(len(tokens), IGNORED, dtype=np.int64)
+        labels[positions] = hidden
+        random_tokens = self.ordinary[(replacement * len(self.ordinary)).astype(np.int64)]
+        masked = tokens.copy()
+        masked[positions] = np.where(action < 0.8, self.mask_token_id, np.where(action < 0.9, random_tokens, hidden))
+        return {**sample, "input_ids": masked, "labels": labels}
+
+
+def word_starts(tokenizer) -> np.ndarray:
+    """(vocab_size,) bool: whether each token begins a word, from the marks of the common sub-word vocabularies."""
+    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    continues = [piece is not None and piece.startswith("##") for piece in pieces]
+    if any(continues):
+        return ~np.asarray(continues)
+    return np.asarray([piece is not None and piece.startswith(("▁", "Ġ")) for piece in pieces])

@@ -1,0 +1,1 @@
+"""Learning rate, parameter groups and optimizers."""

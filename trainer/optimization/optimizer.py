@@ -1,0 +1,107 @@
+"""AdamW with parameter groups, and the guards that drop a step once its gradient norm is known."""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from ..settings.configuration import OptimSection
+
+
+def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
+    """Trainable parameters in two groups: with weight decay, and without for names that contain a word of `no_decay`.
+
+    `norm` also stands for the weights of normalisation layers whatever their names; so do all vectors and scalars of
+    such layers. The comparison ignores case. Our models name parameters of their own (`no_weight_decay`), such as the
+    taps of a wavelet.
+    """
+    words = [word.lower() for word in optim.no_decay]
+    own = getattr(model, "no_weight_decay", ())
+    of_norms = {
+        id(parameter)
+        for module in model.modules()
+        if "norm" in type(module).__name__.lower()
+        for parameter in module.parameters(recurse=False)
+    }
+    decayed, spared = [], []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        without = (
+            any(word in name.lower() for word in words)
+            or any(part in name for part in own)
+            or ("norm" in words and id(parameter) in of_norms)
+        )
+        (spared if without else decayed).append(parameter)
+    groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def make_adamw(
+    groups: list[dict], optim: OptimSection, cls: type = torch.optim.AdamW, **arguments
+) -> torch.optim.AdamW:
+    return cls(groups, lr=optim.lr, betas=tuple(optim.betas), eps=optim.eps, **arguments)
+
+
+class StepGuard:
+    """Decides whether a step is taken when its gradient norm is known and nothing has changed yet.
+
+    Attributes:
+        judge: called with the norm, says whether to drop the step; None drops none. Every rank must say the same.
+        dropped: whether `judge` has dropped the last step.
+    """
+
+    def __init__(self) -> None:
+        self.judge: Callable[[float], bool] | None = None
+        self.dropped = False
+
+    def drops(self, norm: float) -> bool:
+        self.dropped = self.judge is not None and self.judge(norm)
+        return self.dropped
+
+
+def ask_before_steps(optimizer: torch.optim.Optimizer, drops: Callable[[], bool]) -> None:
+    """Let `optimizer.step()` ask first, and do nothing if `drops` says so.
+
+    For the optimizer inside DeepSpeed's, whichever it is: it is called when the norm is known on all ranks, for every
+    group of parameters anew.
+    """
+    take_step = optimizer.step
+
+    def step(*arguments, **options):
+        return None if drops() else take_step(*arguments, **options)
+
+    optimizer.step = step
+
+
+class GuardedAdamW(torch.optim.AdamW):
+    """AdamW that measures the gradient norm, clips, and does nothing when the norm is not finite or its guard says so.
+
+    For engines that hold whole gradients, equal on every rank (Accelerate's, and DeepSpeed's stage 0 in fp32, which
+    would take a NaN step).
+
+    Attributes:
+        overflow: whether the last step was dropped for its norm was not finite. DeepSpeed reads this name.
+        _global_grad_norm: norm of the last gradients before clipping. DeepSpeed reads this name.
+    """
+
+    def __init__(self, groups: list[dict], grad_clip: float | None, **arguments):
+        super().__init__(groups, **arguments)
+        self.grad_clip = grad_clip
+        self.guard = StepGuard()
+        self.overflow = False
+        self._global_grad_norm = 0.0
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        assert closure is None
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self._global_grad_norm = norm.item()
+        self.overflow = not math.isfinite(self._global_grad_norm)
+        if self.overflow or self.guard.drops(self._global_grad_norm):
+            return
+        if self.grad_clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.grad_clip, norm)
+        super().step()

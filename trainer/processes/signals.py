@@ -1,0 +1,62 @@
+"""Requests to stop: signals are noted, and acted on by all ranks together at the end of a step."""
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import NoReturn
+
+from ..settings.exit_codes import INTERRUPTED
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class StopRequests:
+    """Context in which SIGTERM, SIGUSR1 and SIGINT set `requested`; a second SIGINT interrupts at once.
+
+    Until `has_begun` is set there is nothing to save: the process leaves at once with code 75. A thread sees to that,
+    for the main thread may wait for other ranks inside a call that runs no Python, and so no signal handler.
+    """
+
+    def __init__(self) -> None:
+        self.requested: str | None = None
+        self.has_begun = False
+        self._is_interrupted = False
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> "StopRequests":
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._previous_descriptor = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, name="longmix-signals", daemon=True).start()
+        for number in STOP_SIGNALS:
+            self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._previous_descriptor)
+        # The thread reads the end of the pipe and closes its side.
+        os.close(self._writer)
+
+    def _watch(self) -> None:
+        while received := os.read(self._reader, 1):
+            if received[0] in STOP_SIGNALS and not self.has_begun:
+                self.leave(signal.Signals(received[0]).name)
+        os.close(self._reader)
+
+    def leave(self, name: str | None = None) -> NoReturn:
+        """End this process as one that has nothing to save; `name`: of the signal, by default the one noted."""
+        if os.environ.get("RANK", "0") == "0":
+            text = f"longmix: stopped by {name or self.requested}; there was nothing to save"
+            print(text, file=sys.stderr, flush=True)
+        os._exit(INTERRUPTED)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            if self._is_interrupted:
+                raise KeyboardInterrupt
+            self._is_interrupted = True
+        self.requested = signal.Signals(number).name

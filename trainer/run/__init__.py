@@ -1,0 +1,1 @@
+"""One run: set up, trained, evaluated and recorded."""

@@ -1,0 +1,268 @@
+"""A step with a batch of the largest shape before the first one: what does not fit or does not match is found at once.
+
+First each rank tries its micro-batch alone, without any exchange, so that all can tell of a failure and leave together.
+Then the engine makes a step whose loss is NaN, which it drops as it drops every such step. Nothing stays of either.
+"""
+
+import contextlib
+import copy
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from longmix.data_prep.errors import UserError
+
+from ..data.collate import SECOND, TOKEN_IDS, is_pair, length_of
+from ..data.dataset import ShardedDataset
+from ..data.order import Draw
+from ..data.run_data import RunData
+from ..data.shard_check import DOCUMENT_STARTS
+from ..engines.engine import AccelerateEngine, DeepSpeedEngine, to_device
+from ..objectives.make import Objective
+from ..processes.world import SharedMistake, World, agree, is_lost_rank
+from ..settings import deepspeed_file
+from .setup import Prepared
+
+# Samples that are looked at for the longest where a data set does not tell its longest.
+_LOOKED_AT = 256
+
+
+def dry_run(
+    engine: DeepSpeedEngine | AccelerateEngine, model: torch.nn.Module, prepared: Prepared, world: World
+) -> None:
+    """Every rank must call it, before it loads a checkpoint.
+
+    Args:
+        model: what the engine was made of.
+
+    Raises:
+        SharedMistake: the micro-batch does not fit into a device's memory, or not through the model.
+        UserError: the same on this rank alone, e.g. at ZeRO stage 3, where no rank can try alone.
+    """
+    stage = getattr(engine, "stage", 0)
+    with _without_trace(model, world.device):
+        reserved = agree(world, lambda: _reserve(model, prepared, stage, world))
+        _Rehearsal(engine, model, prepared, world).run(stage)
+        del reserved
+
+
+class _Rehearsal:
+    def __init__(
+        self, engine: DeepSpeedEngine | AccelerateEngine, model: torch.nn.Module, prepared: Prepared, world: World
+    ):
+        self.engine, self.model, self.world = engine, model, world
+        self.data, self.objective = prepared.data, prepared.objective
+        self.batch = prepared.configuration.batch
+        self.share = self.batch.samples // world.size
+        self.rate = prepared.configuration.optim.lr
+
+    def run(self, stage: int) -> None:
+        wanted = self.batch.micro_batch
+        self.longest = agree(self.world, lambda: _longest(self.data))
+        if stage < 3:
+            fits = self.world.gather(agree(self.world, lambda: self._fits(wanted)))
+            if not all(fits):
+                smaller = [size for size in range(wanted - 1, 0, -1) if self.share % size == 0]
+                fitting = min(self.world.gather(next(filter(self._fits, smaller), 0)))
+                raise SharedMistake(self._too_large(fits.index(False), fitting))
+        batch = self._micro_batch(wanted)
+        with self._telling_shapes(batch):
+            # What a second one adds, beside the gradients of the first, any further ones add.
+            batches = [batch] * min(2, self.share // wanted)
+            if not _runs(lambda: self._rehearse(batches)):
+                half = next((size for size in range(wanted // 2, 0, -1) if self.share % size == 0), 0)
+                raise UserError(self._too_large(self.world.rank, half))
+
+    def _micro_batch(self, size: int) -> dict[str, torch.Tensor]:
+        return largest_micro_batch(self.data, self.objective, self.longest, size)
+
+    def _forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.objective.forward(model, batch, max(1, self.objective.items(batch) * self.world.size))
+
+    def _fits(self, size: int) -> bool:
+        """Whether this rank alone can make forward and backward passes of so many samples.
+
+        Raises:
+            UserError: it fails for another reason than memory.
+        """
+        batch = self._micro_batch(size)
+        with self._telling_shapes(batch), _without_batch_statistics(self.model):
+            return _runs(lambda: self._pass(to_device(batch, self.world.device)))
+
+    def _pass(self, batch: dict[str, torch.Tensor]) -> None:
+        loss, _ = self._forward(self.model, batch)
+        # Unlike backward(), this calls no hook, by which an engine would exchange gradients.
+        parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    def _rehearse(self, batches: list[dict[str, torch.Tensor]]) -> None:
+        def spoilt(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+            loss, sums = self._forward(model, batch)
+            return loss * math.nan, sums
+
+        if isinstance(self.engine, DeepSpeedEngine):
+            with _deepspeed_unmoved(self.engine.module):
+                self.engine.module.micro_steps = -len(batches)  # so that the last of them completes the step
+                self.engine.forward_backward(batches, spoilt)
+                result = self.engine.step(self.rate)
+        else:
+            scale = copy.deepcopy(self.engine.scaler.state_dict()) if self.engine.scaler else None
+            self.engine.forward_backward(batches, spoilt)
+            result = self.engine.step(self.rate)
+            if self.engine.scaler:
+                self.engine.scaler.load_state_dict(scale)
+        if result.applied:
+            raise AssertionError("the step of the dry run was taken")
+
+    @contextlib.contextmanager
+    def _telling_shapes(self, batch: dict[str, torch.Tensor]) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, ValueError, IndexError) as error:
+            if isinstance(error, UserError) or is_lost_rank(error):
+                raise
+            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in batch.items())
+            raise UserError(
+                f"model {self.model.config.model_type} does not take a micro-batch of the data's longest samples "
+                f"({shapes}): {' '.join(str(error).split())}"
+            ) from error
+
+    def _too_large(self, rank: int, fitting: int) -> str:
+        """What to tell, with a size that fits (0: none does)."""
+        told = (
+            f"batch.micro_batch {self.batch.micro_batch} (samples of {self.longest} tokens) does not fit into the "
+            f"memory of rank {rank}"
+        )
+        if fitting == 0:
+            return f"{told}, nor does any smaller one: set run.gradient_checkpointing, or take a smaller model"
+        return (
+            f"{told}; set batch.micro_batch={fitting} (the batch stays the same, it is cut into more pieces), or "
+            "run.gradient_checkpointing=true"
+        )
+
+
+def largest_micro_batch(data: RunData, objective: Objective, longest: int, size: int) -> dict[str, torch.Tensor]:
+    """`size` samples of `longest` ordinary tokens or vectors, made a batch by the objective; no shard is read."""
+    manifest = data.manifest
+    ordinary = sorted(set(range(manifest.vocab_size or 1)) - {*manifest.special_token_ids, manifest.pad_token_id})
+    samples = [_sample(manifest.columns, ordinary or [0], longest) for _ in range(size)]
+    if size > 1 and longest > 1 and any(_is_ragged(dataset, longest) for dataset in data.train):
+        samples[-1] = _sample(manifest.columns, ordinary or [0], longest - 1)
+    numbers = np.arange(size, dtype=np.int64)
+    return objective.training_batch(samples, Draw(0 * numbers, 0 * numbers, numbers))
+
+
+def _sample(columns: dict[str, dict[str, Any]], ordinary: list[int], length: int) -> dict[str, Any]:
+    sample: dict[str, Any] = {}
+    for name, column in columns.items():
+        if name == DOCUMENT_STARTS:
+            sample[name] = np.zeros(1, dtype=np.int64)
+        elif name.removesuffix(SECOND) == TOKEN_IDS:
+            sample[name] = np.resize(np.asarray(ordinary, dtype=np.int64), length)
+        elif len(column["shape"]) == 2:
+            rows = column["shape"][0] or length
+            sample[name] = np.linspace(-1, 1, rows * column["shape"][1], dtype=np.float32).reshape(rows, -1)
+        else:
+            sample[name] = np.zeros(length, dtype=np.int64) if column["shape"] else 0
+    return sample
+
+
+def _is_ragged(dataset: ShardedDataset, longest: int) -> bool:
+    sequences = 2 if is_pair(dataset.manifest.columns) else 1
+    return dataset.manifest.tokens is None or dataset.manifest.tokens < sequences * len(dataset) * longest
+
+
+def _longest(data: RunData) -> int:
+    """Positions of the longest training sequence: told by the data sets, else by their first samples."""
+    lengths = []
+    for dataset in data.train:
+        length = dataset.manifest.sequence_length
+        if length is None:
+            first = dataset.read(np.arange(min(len(dataset), _LOOKED_AT)))
+            suffixes = ("", SECOND) if is_pair(first[0]) else ("",)
+            length = max(length_of(sample, suffix) for sample in first for suffix in suffixes)
+        lengths.append(length)
+    return max(lengths)
+
+
+def _runs(work) -> bool:
+    """Whether the memory suffices for `work`."""
+    try:
+        work()
+        return True
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+    # Only now is what the failed passes held free.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return False
+
+
+@contextlib.contextmanager
+def _deepspeed_unmoved(module: Any) -> Iterator[None]:
+    """Put back what even a dropped step changes in DeepSpeed's engine, and let it not warn of what is meant to be."""
+    from deepspeed.utils import logger
+
+    optimizer = module.optimizer
+    noted = [
+        (module, ("micro_steps", "global_steps", "global_samples", "skipped_steps", "_global_grad_norm")),
+        (optimizer, ("overflow", "_global_grad_norm")),
+    ]
+    scalers = (getattr(optimizer, name, None) for name in ("loss_scaler", "loss_scale_config"))
+    noted += [(scaler, tuple(vars(scaler))) for scaler in scalers if scaler is not None]
+    values = [(owner, name, getattr(owner, name)) for owner, names in noted for name in names]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    level = logger.level
+    logger.setLevel("ERROR")
+    yield
+    logger.setLevel(level)
+    for owner, name, value in values:
+        setattr(owner, name, value)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+@contextlib.contextmanager
+def _without_batch_statistics(model: torch.nn.Module) -> Iterator[None]:
+    """Training mode, but for batch normalisation, which would exchange its statistics with other ranks."""
+    model.train()
+    for module in model.modules():
+        if "batchnorm" in type(module).__name__.lower():
+            module.eval()
+    yield
+    model.train()
+
+
+@contextlib.contextmanager
+def _without_trace(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Put back buffers and every random generator."""
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    was_training = model.training
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+    np.random.set_state(numpy_state)
+    random.setstate(python_state)
+    model.train(was_training)
+    for buffer, before in buffers:
+        buffer.copy_(before)
+
+
+def _reserve(model: torch.nn.Module, prepared: Prepared, stage: int, world: World) -> torch.Tensor | None:
+    """As much of a GPU's memory as the optimizer's two moments in fp32 will take from the first step on."""
+    name = prepared.configuration.deepspeed
+    if world.device.type != "cuda" or (name is not None and deepspeed_file.offloads(deepspeed_file.read(name))):
+        return None
+    numbers = sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters() if one.requires_grad)
+    try:
+        return torch.empty(8 * numbers // (world.size if stage > 0 else 1), dtype=torch.uint8, device=world.device)
+    except torch.OutOfMemoryError:
+        raise UserError(
+            f"the optimizer's state does not fit into the memory of rank {world.rank}: take a higher stage of ZeRO, "
+            "more processes, or a smaller model"
+        ) from None

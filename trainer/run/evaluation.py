@@ -1,0 +1,77 @@
+"""Figures of a model on a data set, the same for any number of ranks (to rounding)."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from ..data.windows import Dataset
+from ..engines.engine import to_device
+from ..objectives.labelled_positions import with_word_perplexity
+from ..objectives.make import Objective
+from ..processes.world import World
+
+
+def chosen_samples(available: int, wanted: int | None) -> np.ndarray:
+    """Indices of the samples to evaluate: all, or `wanted` of them spread evenly over the data set."""
+    count = available if wanted is None else min(wanted, available)
+    return np.arange(count, dtype=np.int64) * available // count
+
+
+@torch.no_grad()
+def evaluate(
+    model: torch.nn.Module,
+    dataset: Dataset,
+    objective: Objective,
+    world: World,
+    samples: int | None,
+    micro_batch: int,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
+    """The objective's figures (see `figures`) over `samples` samples, on every rank; masks are fixed.
+
+    Every rank makes the same number of forward passes, as ZeRO-3 needs; spare ones repeat a sample and do not count.
+    `interrupted` is asked before each of them and gives every rank the same answer; None once it says yes.
+    """
+    chosen = chosen_samples(len(dataset), samples)
+    found = run(model, dataset, objective, world, chosen, micro_batch, interrupted)
+    return None if found is None else with_word_perplexity(objective.figures(*found), dataset.manifest)
+
+
+def run(
+    model: torch.nn.Module,
+    dataset: Dataset,
+    objective: Objective,
+    world: World,
+    indices: np.ndarray,
+    micro_batch: int,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> tuple[torch.Tensor, list[np.ndarray]] | None:
+    """Sums over all ranks, and for objectives with sample labels the outputs of `indices` in their order; None if
+    `interrupted`."""
+    mine = np.array_split(indices, world.size)[world.rank]
+    rounds = math.ceil(math.ceil(len(indices) / world.size) / micro_batch)
+    sums = torch.zeros(3, dtype=torch.float64)
+    outputs = []
+    world.progress.phase = "evaluation"
+    was_training = model.training
+    model.eval()
+    try:
+        for number in range(rounds):
+            if interrupted():
+                return None
+            part = mine[number * micro_batch : (number + 1) * micro_batch]
+            counts = len(part) > 0
+            part = part if counts else indices[:1]
+            batch = objective.evaluation_batch(dataset.read(part), part)
+            part_sums, part_outputs = objective.evaluation(model, to_device(batch, world.device))
+            if counts:
+                sums += part_sums.cpu()
+                if part_outputs is not None:
+                    outputs.append(part_outputs)
+    finally:
+        model.train(was_training)
+    world.sum(sums)
+    gathered = [part for parts in world.gather(outputs) for part in parts]
+    return sums, gathered

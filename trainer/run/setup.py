@@ -1,0 +1,157 @@
+"""Everything a run needs before its first step, built and checked: the part that `--check` shares with training."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.tokenizer import load_tokenizer
+
+from ..data.run_data import RunData, check_processes, open_data
+from ..data.shard_check import COORDINATES
+from ..data.tokenizer import tokenizer_folder
+from ..data.windows import manifest_seen
+from ..models.build import FROM, build_model, model_configuration
+from ..models.loading import has_other_vocabulary
+from ..objectives.make import AUTO_CLASSES, Objective, check_data, make_objective
+from ..processes.world import resolve_precision
+from ..settings import deepspeed_file
+from ..settings.configuration import RunConfiguration
+from ..settings.mistakes import Mistakes
+
+
+@dataclass
+class Prepared:
+    """A run, checked; `build` makes its model."""
+
+    configuration: RunConfiguration
+    precision: str
+    data: RunData
+    objective: Objective
+    tokenizer: Path | None
+    model_configuration: transformers.PreTrainedConfig
+
+    def build(self) -> transformers.PreTrainedModel:
+        return build_model(self.configuration, self.model_configuration, self.objective.auto_class)
+
+    def notes(self, model: torch.nn.Module, world_size: int) -> list[str]:
+        """One line each for what a reader of the results, or somebody who waits for them, should know."""
+        notes = layout_notes(model, self.data.manifest.packing, world_size)
+        is_placed = bool(getattr(model.config, "coordinate_dimensions", 0))
+        if COORDINATES in self.data.manifest.columns and not is_placed:
+            notes.append(
+                f"note: this {model.config.model_type} does not read the data's coordinates: it counts positions"
+            )
+        name = self.configuration.deepspeed
+        if name is not None and deepspeed_file.compiles_optimizer(deepspeed_file.read(name)):
+            notes.append(
+                "note: DeepSpeed compiles its optimizer for the CPU at its first use, which takes minutes "
+                f'("torch_adam": true in optimizer.params of {name} spares it)'
+            )
+        return notes
+
+
+def prepare(configuration: RunConfiguration, world_size: int, device: torch.device) -> Prepared:
+    """Check a run against its data, its devices and DeepSpeed's file; build nothing large.
+
+    Raises:
+        UserError: whatever a user can mend.
+    """
+    precision = resolve_precision(configuration.precision, device)
+    mistakes = Mistakes()
+    if precision == "fp16" and device.type == "cpu":
+        mistakes.texts.append("precision fp16 needs a GPU; on a CPU use fp32 or bf16")
+    with mistakes:
+        check_processes(configuration, world_size)
+    if configuration.deepspeed is not None:
+        with mistakes:
+            deepspeed_file.check(configuration, precision, world_size)
+    data = objective = None
+    with mistakes:
+        data = open_data(configuration)
+    # What is wrong with the objective or the model is told whether or not all data can be read.
+    manifest = _first_manifest(configuration) if data is None else data.manifest
+    first = configuration.data.sources()[0].path
+    if manifest is not None:
+        with mistakes:
+            tokenizer = tokenizer_folder(first, manifest, configuration.data.cache)
+            objective = make_objective(
+                configuration.objective, configuration.run.seed, manifest, tokenizer_loader(tokenizer)
+            )
+    for dataset in () if data is None else data.all()[1:]:
+        with mistakes:
+            try:
+                check_data(configuration.objective.name, dataset.manifest)
+            except UserError as error:
+                if objective is not None:  # else the first data set's mistake is told, which is likely the same
+                    raise UserError(f"{dataset.folder}: {error}") from None
+    with mistakes:
+        known = manifest or Manifest(split="unknown", split_rule="unknown", columns={})
+        config = model_configuration(configuration, known, AUTO_CLASSES[configuration.objective.name])
+        _refuse_metric(configuration, config, manifest)
+    mistakes.tell()
+    source = configuration.model.get(FROM)
+    if source is not None and has_other_vocabulary(source, tokenizer):
+        raise UserError(
+            f"model.from: {source} has another tokenizer than {first}: prepare the data with the checkpoint's "
+            "(longmix prepare text --tokenizer)"
+        )
+    return Prepared(configuration, precision, data, objective, tokenizer, config)
+
+
+def _first_manifest(configuration: RunConfiguration) -> Manifest | None:
+    """The first source's, if it can be read; why not, opening the data has told."""
+    try:
+        path = configuration.data.sources()[0].path
+        return manifest_seen(path, Manifest.load(path), configuration.objective)
+    except UserError:
+        return None
+
+
+def _refuse_metric(
+    configuration: RunConfiguration, config: transformers.PreTrainedConfig, manifest: Manifest | None
+) -> None:
+    best = configuration.checkpoint.best
+    if best is not None and best.metric in ("f1", "roc_auc") and config.num_labels != 2:
+        raise UserError(f"checkpoint.best.metric {best.metric} is for two classes, and these are {config.num_labels}")
+    of_values = configuration.objective.name == "regression" and manifest is not None
+    if best is not None and best.metric == "accuracy" and of_values and manifest.tolerance is None:
+        raise UserError(
+            "checkpoint.best.metric accuracy of a regression needs data with a tolerance, as longmix prepare adding "
+            "makes them: choose loss, pearson or spearman"
+        )
+
+
+def tokenizer_loader(folder: Path | None) -> Callable[[], transformers.PreTrainedTokenizerBase]:
+    """What loads the data's tokenizer once it is asked for; None: a data set without one."""
+
+    def load() -> transformers.PreTrainedTokenizerBase:
+        if folder is None:
+            raise UserError("objective.whole_word needs a data set with a tokenizer")
+        return load_tokenizer(folder)
+
+    return load
+
+
+def layout_notes(model: torch.nn.Module, packing: str | None, world_size: int) -> list[str]:
+    """One line each for what a reader of the results should know about exactness and packing."""
+    notes = []
+    # Models of transformers have no mixer class: they take no document ids, so packed documents see each other.
+    isolates = getattr(model, "isolates_documents", False)
+    if packing == "documents" and not isolates:
+        notes.append(
+            f"note: documents that share a row see each other in {model.config.model_type} "
+            "(--packing one-per-row keeps them apart)"
+        )
+    dropout = any(isinstance(module, torch.nn.Dropout) and module.p > 0 for module in model.modules())
+    # Attention weights are dropped by a function, which is no module.
+    dropout = dropout or bool(getattr(model.config, "attention_probs_dropout_prob", None))
+    batch_norm = any("batchnorm" in type(module).__name__.lower() for module in model.modules())
+    if (dropout or batch_norm) and world_size > 1:
+        cause = "dropout" if dropout else "batch statistics"
+        notes.append(f"note: with {cause} another number of processes gives other losses; the same number the same")
+    return notes

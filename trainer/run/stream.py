@@ -1,0 +1,129 @@
+"""The batches of this rank, step by step, prepared in the background."""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ..data.collate import count_positions
+from ..data.order import Draw, RunOrder
+from ..data.windows import Dataset
+from ..objectives.make import Objective
+
+PREFETCHED_STEPS = 4
+LONGEST_CLOSING_SECONDS = 10.0
+
+
+@dataclass
+class StepBatch:
+    """This rank's share of one optimizer step.
+
+    Attributes:
+        micro_batches: tensors for the model, on the CPU.
+        items: what the loss is averaged over in this share (labelled positions, or samples).
+        tokens: valid tokens in this share, or positions where the data hold real values.
+        draw: the samples, in order.
+    """
+
+    micro_batches: list[dict[str, torch.Tensor]]
+    items: int
+    tokens: int
+    draw: Draw
+
+
+class BatchStream:
+    """Iterates over the steps [first_step, last_step) of a run; a thread reads, masks and pads ahead.
+
+    Close it, or use it as a context manager: the thread ends then.
+
+    Attributes:
+        waited: seconds that the consumer has waited for data so far.
+    """
+
+    def __init__(
+        self,
+        datasets: list[Dataset],
+        order: RunOrder,
+        objective: Objective,
+        batch_samples: int,
+        micro_batch: int,
+        rank: int,
+        world_size: int,
+        first_step: int,
+        last_step: int,
+    ):
+        self.datasets, self.order, self.objective = datasets, order, objective
+        self.batch_samples, self.micro_batch = batch_samples, micro_batch
+        self.rank, self.world_size = rank, world_size
+        self.waited = 0.0
+        self._steps = range(first_step, last_step)
+        self._queue: queue.Queue = queue.Queue(maxsize=PREFETCHED_STEPS)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._fill, name="longmix-data", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[StepBatch]:
+        for _ in self._steps:
+            started = time.perf_counter()
+            prepared = self._queue.get()
+            self.waited += time.perf_counter() - started
+            if isinstance(prepared, BaseException):
+                raise prepared
+            yield prepared
+
+    def __enter__(self) -> "BatchStream":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the thread. One that waits for a remote store is left behind: it must not keep a run from stopping."""
+        self._closed.set()
+        deadline = time.monotonic() + LONGEST_CLOSING_SECONDS
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                self._queue.get(timeout=0.05)
+
+    def prepare(self, step: int) -> StepBatch:
+        """This rank's share of step number `step` (0-based)."""
+        draw = self.order.share_of_rank(step * self.batch_samples, self.batch_samples, self.rank, self.world_size)
+        for source in np.unique(draw.source).tolist():
+            self.datasets[source].fetch(draw.sample[draw.source == source])
+        micro_batches = []
+        tokens = 0
+        for first in range(0, len(draw), self.micro_batch):
+            part = draw[slice(first, first + self.micro_batch)]
+            samples = [
+                self.datasets[source].read([sample])[0]
+                for source, sample in zip(part.source.tolist(), part.sample.tolist(), strict=True)
+            ]
+            tokens += sum(map(count_positions, samples))
+            micro_batches.append(self.objective.training_batch(samples, part))
+        items = sum(self.objective.items(batch) for batch in micro_batches)
+        return StepBatch(micro_batches, items, tokens, draw)
+
+    def _fill(self) -> None:
+        try:
+            for step in self._steps:
+                if not self._put(self.prepare(step)):
+                    return
+        except BaseException as error:
+            # Handed to the consumer, which raises it in the thread that can end the run.
+            self._put(error)
+
+    def _put(self, prepared: StepBatch | BaseException) -> bool:
+        while not self._closed.is_set():
+            try:
+                self._queue.put(prepared, timeout=0.1)
+                return True
+            except queue.Full:
+                # The consumer is slower: time to spare.
+                for dataset in self.datasets:
+                    dataset.verify_next()
+        return False

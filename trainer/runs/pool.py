@@ -1,0 +1,108 @@
+"""Runs side by side, each in a process of its own: places for them, signals, and where their console output goes."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from ..processes.signals import STOP_SIGNALS
+
+POLL_SECONDS = 0.2
+# What places a process in a run of several: a run of a pool is alone, whatever launched the command.
+LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+Job = TypeVar("Job")
+
+
+def devices() -> list[str]:
+    """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES takes them; empty without one."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    if visible and count:
+        return [name.strip() for name in visible.split(",")][:count]
+    return [str(index) for index in range(count)]
+
+
+def run_side_by_side(
+    jobs: Sequence[Job],
+    workers: int,
+    start: Callable[[Job, int], subprocess.Popen | None],
+    ended: Callable[[Job, int, bool], bool],
+) -> bool:
+    """Run `jobs`, at most `workers` at a time. False if a signal, or `ended`, has stopped them; a signal is passed on.
+
+    Args:
+        start: (job, worker) -> its process, None to pass the job over; a worker has one job at a time.
+        ended: (job, exit code, whether the runs are being stopped) -> whether to go on. If not, no job is started any
+            more, and those that run get SIGTERM, on which they save themselves.
+    """
+    waiting, running, received = list(jobs), {}, []
+    goes_on, sent = True, False
+    with _signals(received):
+        while waiting or running:
+            stopping = bool(received) or not goes_on
+            free = [worker for worker in range(workers) if worker not in running]
+            while waiting and free and not stopping:
+                job = waiting.pop(0)
+                process = start(job, free[0])
+                if process is not None:
+                    running[free.pop(0)] = job, process
+            if stopping and not sent:
+                sent = True
+                for _, process in running.values():
+                    process.send_signal(signal.SIGTERM)
+            if stopping and not running:
+                break
+            for worker, (job, process) in list(running.items()):
+                code = process.poll()
+                if code is None:
+                    continue
+                if process.stdin is not None:
+                    process.stdin.close()
+                del running[worker]
+                goes_on = ended(job, code, stopping) and goes_on
+            time.sleep(POLL_SECONDS)
+    return goes_on and not received
+
+
+def environment(gpus: Sequence[str], worker: int, workers: int) -> dict[str, str]:
+    """This environment for worker number `worker`: it sees one GPU, if there are any, and has its share of the CPUs."""
+    values = {name: value for name, value in os.environ.items() if name not in LAUNCH_VARIABLES}
+    values["CUDA_VISIBLE_DEVICES"] = gpus[worker % len(gpus)] if gpus else ""
+    values.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+    return values
+
+
+def log_path(folder: str | Path) -> Path:
+    """Where the console output of a run goes when it has a process of its own: beside its folder."""
+    folder = Path(folder)
+    return folder.with_name(f"{folder.name}.log")
+
+
+def last_line(log: Path, start: int = 0) -> str | None:
+    """What a run said last, from byte `start` of its log on, without the command's own "longmix: error:"."""
+    with open(log, "rb") as file:
+        file.seek(start)
+        text = file.read().decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("longmix: error: ") if lines else None
+
+
+@contextlib.contextmanager
+def _signals(received: list[int]):
+    """Note signals in `received` instead of dying; outside the main thread, where that is impossible, do nothing."""
+    previous = {}
+    with contextlib.suppress(ValueError):
+        for number in STOP_SIGNALS:
+            previous[number] = signal.signal(number, lambda which, _: received.append(which))
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,349 @@
+"""What a run folder tells of its run: whether it is finished, its figures, and what they were made with.
+
+The figures are those of the `test` record of metrics.jsonl: the model of the checkpoint that was chosen on the
+validation split (`checkpoint.best`), read on the test split once. A run without a test split gives those of the
+validation split, and says so.
+"""
+
+import json
+import os
+import re
+import statistics
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.task_folder import SPLITS
+
+from ..settings.configuration import LANGUAGE_MODELS
+from ..settings.run_file import parse_yaml
+
+CONFIG, METRICS, FAILURE, PLAN = "config.yaml", "metrics.jsonl", "failure.json", "sweep.json"
+MODEL_CONFIG = Path("model", "config.json")
+TEST, VALIDATION = "test", "validation"
+# Of a task's settings, as `longmix prepare` notes them: what makes its samples longer or more, and what is measured on
+# them. Data sets that differ in these alone are one task at several lengths.
+_LENGTHS = ("length", "min_length", "max_length", "size", "patch_size", "points")
+_COUNTS_OF_SAMPLES = ("samples", "train_samples", "validation_samples", "test_samples")
+_MEASURED = ("vocabulary", "label_mean", "label_scale", "mean", "scale")
+# Of the figures of an evaluation: counts.
+_COUNTS = ("items",)
+# Where several figures are given, the first of these is the one that is compared.
+PREFERRED = ("word_perplexity", "token_perplexity", "perplexity", "accuracy", "mse", "loss")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder.
+
+    Attributes:
+        values: its config.yaml, as a map; empty if it failed before it had one.
+        records: its metrics.jsonl.
+        problem: why its figures do not count; None for a finished run.
+    """
+
+    folder: Path
+    values: dict[str, Any]
+    records: list[dict[str, Any]] = field(repr=False)
+    problem: str | None
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """Of a dotted key of config.yaml."""
+        found: Any = self.values
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return default if found is None else found
+
+    @property
+    def seed(self) -> int:
+        return self.value("run.seed", 0)
+
+    @property
+    def model_type(self) -> str:
+        return str(self.value("model.model_type") or self.model_fields.get("model_type", "unknown"))
+
+    @cached_property
+    def model_fields(self) -> dict[str, Any]:
+        """Of the model's configuration, defaults included; empty if there is none."""
+        try:
+            fields = json.loads((self.folder / MODEL_CONFIG).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return fields if isinstance(fields, dict) else {}
+
+    @property
+    def data_name(self) -> str:
+        """The folder of the training data, without the name of the split."""
+        train = self.value("data.train", "")
+        path = Path(train if isinstance(train, str) else str(train[0].get("path", "")))
+        return without_split(path).name
+
+    @property
+    def task(self) -> str:
+        """What `longmix prepare` called the task; else the folder of the data."""
+        task = self.task_settings.get("name", self.value("provenance.data.task"))
+        return task if isinstance(task, str) else self.data_name
+
+    @property
+    def task_settings(self) -> dict[str, Any]:
+        """What the task's samples are a function of, as `longmix prepare` noted it; empty if it did not."""
+        task = self.value("provenance.data.task")
+        return task if isinstance(task, dict) else {}
+
+    @property
+    def dataset(self) -> str:
+        """The file that the data were made from, if it is one and noted; else `data_name`."""
+        source = self.value("provenance.data.task.source")
+        # Of a folder its SHA-256 is noted, which names nothing.
+        is_name = isinstance(source, str) and re.fullmatch(r"[0-9a-f]{64}", source) is None
+        return Path(source).stem if is_name else self.data_name
+
+    def family(self, counts_matter: bool) -> str:
+        """What data sets of one task at several lengths have in common: the task's settings but for the lengths.
+
+        Args:
+            counts_matter: whether those with other numbers of samples are others.
+        """
+        left_out = (*_LENGTHS, *_MEASURED, *(() if counts_matter else _COUNTS_OF_SAMPLES))
+        settings = {name: value for name, value in self.task_settings.items() if name not in left_out}
+        return json.dumps(settings, sort_keys=True, default=str)
+
+    @property
+    def objective(self) -> str:
+        return str(self.value("objective.name", "mlm"))
+
+    @property
+    def predicts_tokens(self) -> bool:
+        """Whether the tokens themselves are predicted, whatever task's labels the data have."""
+        return self.objective in LANGUAGE_MODELS
+
+    @property
+    def begun_in(self) -> Path | None:
+        """The working directory that the run was begun in, if its folder lies there still, where run.dir says."""
+        named, place = Path(self.value("run.dir", "/")), Path(os.path.realpath(self.folder))
+        if named.is_absolute() or ".." in named.parts or place.parts[-len(named.parts) :] != named.parts:
+            return None
+        return place.parents[len(named.parts) - 1]
+
+    @property
+    def length(self) -> int | None:
+        """N: the longest sample; of a forecast, what it is made from."""
+        return self.value("objective.input_length") or self.value("provenance.data.sequence_length")
+
+    @property
+    def horizon(self) -> int | None:
+        return self.value("objective.horizon")
+
+    @property
+    def split(self) -> str:
+        """Of the figures."""
+        return VALIDATION if self.value("data.test") is None else TEST
+
+    @property
+    def data_key(self) -> str:
+        """Of config.yaml, where the data of the figures stand."""
+        return "data.eval" if self.split == VALIDATION else "data.test"
+
+    @cached_property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Records of the validation split, in order."""
+        return [record for record in self.records if record["kind"] == "eval"]
+
+    @cached_property
+    def figures(self) -> dict[str, float]:
+        """Of the checkpoint that validation has chosen, or of the last step where nothing chooses; see `split`."""
+        if self.split == TEST:
+            found = [record for record in self.records if record["kind"] == "test"]
+            return _numbers(found[-1]) if found else {}
+        return _numbers(self._chosen()) if self.evaluations else {}
+
+    def _chosen(self) -> dict[str, Any]:
+        best, every = self.value("checkpoint.best"), self.value("checkpoint.every_steps", 1)
+        if best is None:
+            return self.evaluations[-1]
+        sign = 1 if best["mode"] == "max" else -1
+        saved = [
+            record
+            for record in self.evaluations
+            if record["step"] > 0
+            and (record["step"] % every == 0 or record["step"] == self.value("optim.max_steps"))
+            and record.get(best["metric"]) is not None
+            and record.get("loss") is not None
+        ]
+        # Between equals the loss decides, then the earlier step, as in the run.
+        return max(saved, key=lambda record: (sign * record[best["metric"]], -record["loss"]), default={})
+
+    @property
+    def metric(self) -> str | None:
+        """The figure that is compared."""
+        return next((name for name in (*PREFERRED, *self.figures) if name in self.figures), None)
+
+    @cached_property
+    def hours(self) -> float | None:
+        """Of training: the tokens between records by their speed. Evaluation, saving and starting are not in it."""
+        seconds, before = 0.0, 0
+        for record in self._train:
+            tokens, speed = record.get("tokens_seen"), record.get("tokens_per_second")
+            if tokens is None or not speed:
+                return None
+            seconds += (tokens - before) / speed
+            before = tokens
+        return seconds / 3600 if self._train else None
+
+    @cached_property
+    def tokens_per_second(self) -> float | None:
+        """The median over the records of training."""
+        speeds = [record["tokens_per_second"] for record in self._train if record.get("tokens_per_second")]
+        return statistics.median(speeds) if speeds else None
+
+    @property
+    def parameters(self) -> int | None:
+        return self.value("provenance.parameters")
+
+    @property
+    def device(self) -> str | None:
+        device, processes = self.value("provenance.device"), self.value("provenance.processes", 1)
+        return device if device is None or processes == 1 else f"{processes} x {device}"
+
+    @property
+    def commit(self) -> str | None:
+        """Short, with a + if files differed from it."""
+        commit = self.value("provenance.git_commit")
+        return None if commit is None else commit[:12] + ("+" if self.value("provenance.git_diff") else "")
+
+    @property
+    def fingerprints(self) -> Any:
+        """Of its data sets; None if it was not noted."""
+        return self.value("provenance.data.fingerprints")
+
+    @property
+    def fingerprint(self) -> list[str] | None:
+        """Of the data that the figures are of, one for each source; None if it was not noted."""
+        return self.fingerprints.get(self.data_key) if isinstance(self.fingerprints, dict) else None
+
+    @cached_property
+    def _train(self) -> list[dict[str, Any]]:
+        return [record for record in self.records if record["kind"] == "train"]
+
+
+def without_split(data: Path) -> Path:
+    """The folder of a data set, of that of one of its splits."""
+    return data.parent if data.name in SPLITS and data.parent.name else data
+
+
+def read_run(folder: Path) -> Run | None:
+    """The run in a folder, finished or not; None if the folder is none of a run.
+
+    Raises:
+        UserError: its config.yaml is damaged, or is of something else.
+    """
+    failure = _failure(folder / FAILURE)
+    try:
+        text = (folder / CONFIG).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None if failure is None else Run(folder, {}, [], f"failed before its first step: {failure}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{folder / CONFIG} cannot be read: {error}") from None
+    values = parse_yaml(text, str(folder / CONFIG))
+    if not (isinstance(values, dict) and all(isinstance(values.get(name), dict) for name in ("run", "model", "data"))):
+        raise UserError(f"{folder / CONFIG} is not that of a run: name run folders, or folders that hold some")
+    records = _read_records(folder / METRICS)
+    run = Run(folder, values, records, None)
+    return Run(folder, values, records, _problem(run, failure))
+
+
+def find_runs(paths: list[str]) -> list[Run]:
+    """The runs in these folders and below them, in order of their names.
+
+    Raises:
+        UserError: a path is no folder, or there is no run in it; see `read_run`.
+    """
+    found: dict[str, Run] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise UserError(f"{path} is {'a file' if path.exists() else 'missing'}: name folders of runs, or of sweeps")
+        before = len(found)
+        for folder, below, _ in os.walk(path):
+            below.sort(key=_natural)
+            run = read_run(Path(folder))
+            if run is not None:
+                below.clear()
+                found.setdefault(os.path.realpath(folder), run)
+        if len(found) == before and not any(place.startswith(os.path.realpath(path)) for place in found):
+            raise UserError(f"{path} holds no run: name folders that longmix train or longmix sweep has written")
+    return list(found.values())
+
+
+def missing_seeds(runs: list[Run]) -> list[Path]:
+    """Folders of runs that a sweep has planned, beside these, and that have not begun."""
+    missing = []
+    for parent in dict.fromkeys(run.folder.parent for run in runs):
+        try:
+            seeds = json.loads((parent / PLAN).read_text(encoding="utf-8"))["seeds"]
+            planned = [parent / f"seed-{seed}" for seed in range(seeds)]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        missing += [folder for folder in planned if not any((folder / name).exists() for name in (CONFIG, FAILURE))]
+    return missing
+
+
+def _problem(run: Run, failure: str | None) -> str | None:
+    """Why a run is not finished: only its end has made the model, after the last step and the reading of the test."""
+    last = run.value("optim.max_steps")
+    step = max((record["step"] for record in run.records), default=0)
+    reason = None
+    if not run.records:
+        reason = f"{METRICS} is missing or empty"
+    elif not any(record["kind"] == "train" and record["step"] == last for record in run.records):
+        reason = f"stands at step {step} of {last}"
+    elif run.split == TEST and not any(r["kind"] == TEST and r["step"] == last for r in run.records):
+        reason = "has not read its test split yet"
+    elif not (run.folder / MODEL_CONFIG).is_file():
+        reason = "has not written its model yet"
+    if reason is None:
+        return None
+    return f"not finished: {reason}" if failure is None else f"failed at step {step} of {last}: {failure}"
+
+
+def _failure(path: Path) -> str | None:
+    """What the sweep has noted of a run that failed."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["reason"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{path} is damaged"
+
+
+def _read_records(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        return []
+    records = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+            if type(record["step"]) is int and type(record["kind"]) is str:
+                records.append(record)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            # Cut short by a kill.
+            continue
+    return records
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, float]:
+    """The figures of a record; one that was not finite is NaN."""
+    return {
+        name: float("nan") if value is None else float(value)
+        for name, value in record.items()
+        if name not in ("kind", "step", *_COUNTS) and (value is None or type(value) in (int, float))
+    }
+
+
+def _natural(name: str) -> tuple:
+    """seed-2 before seed-10."""
+    head = name.rstrip("0123456789")
+    return head, int(name[len(head) :] or 0)

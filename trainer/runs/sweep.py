@@ -1,0 +1,224 @@
+"""Many runs by one command: each run file with each seed, one process for each device.
+
+A run is `run.dir/seed-N`, and what it says goes to `run.dir/seed-N.log`. What is finished is not run again, and what
+was interrupted goes on; what another process has in work is left to it. A run that fails leaves `failure.json` in its
+folder until it is started again, and does not stop the others. `run.dir/sweep.json` holds how many seeds there are to
+be.
+"""
+
+import argparse
+import copy
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from longmix.data_prep.errors import UserError, printable
+from longmix.data_prep.files import write_json
+
+from ..settings import configuration as configurations
+from . import pool
+from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
+from ..processes.launch import PARENT
+from .read import FAILURE, PLAN, read_run
+from ..run.folder import is_in_work, refuse_changes, refuse_unusable
+
+# The sweep gives these to each run.
+OWN_KEYS = ("run.dir", "run.seed")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: `longmix train CONFIG CHANGES... run.dir=FOLDER run.seed=SEED`, which ends at `last_step`."""
+
+    config: str
+    changes: tuple[str, ...]
+    seed: int
+    folder: Path
+    last_step: int
+
+    @property
+    def arguments(self) -> list[str]:
+        # A name between quotes, lest YAML reads a number or a map in it.
+        own = [f"run.dir={json.dumps(str(self.folder), ensure_ascii=False)}", f"run.seed={self.seed}"]
+        return ["train", self.config, *self.changes, *own, "--processes", "1"]
+
+
+def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
+    """The runs in their order: all of the first seed, then all of the next, so that a sweep cut short compares all.
+
+    Raises:
+        UserError: a run file is wrong, two have one run.dir, a run folder holds another configuration.
+    """
+    for change in changes:
+        if change.split("=")[0] in OWN_KEYS:
+            raise UserError(f"{change!r}: run.dir stands in each run file, and --seeds gives the seeds of a sweep")
+    folders: dict[str, str] = {}
+    jobs = []
+    for config in configs:
+        checked = configurations.load([config], changes)
+        place = os.path.realpath(checked.run.dir)
+        if place in folders:
+            raise UserError(
+                f"{config} and {folders[place]} have the same run.dir, {checked.run.dir}: give each its own"
+            )
+        folders[place] = config
+        for seed in range(seeds):
+            folder = Path(checked.run.dir) / f"seed-{seed}"
+            run = copy.deepcopy(checked)
+            run.run.dir, run.run.seed = str(folder), seed
+            refuse_unusable(folder)
+            refuse_changes(folder, run)
+            jobs.append(Job(config, tuple(changes), seed, folder, checked.optim.max_steps))
+    return sorted(jobs, key=lambda job: job.seed)
+
+
+def share_of(jobs: list[Job], share: str) -> list[Job]:
+    """Part I/N of the runs, I from 0 to N - 1: every N-th. Raises UserError unless I and N are such numbers."""
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", share)
+    if match is None or not int(match[1]) < int(match[2]):
+        raise UserError(f"--share is {share!r}, but takes I/N with I from 0 to N - 1, e.g. 0/4 (Slurm: --array=0-3)")
+    return jobs[int(match[1]) :: int(match[2])]
+
+
+def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = None) -> int:
+    """Run what is not finished, nor in work elsewhere. `share`: which part of the runs `jobs` are, of all if None.
+
+    The exit code: 75 if anything was interrupted or is in work elsewhere, else 1 or 2 if anything has failed.
+    """
+    waiting = [job for job in jobs if not _is_finished(job)]
+    if len(waiting) < len(jobs):
+        _say(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are finished")
+    for job in jobs:
+        _write(job.folder.parent / PLAN, {"seeds": seeds})
+    gpus = pool.devices()
+    workers = min(parallel or max(1, len(gpus)), max(1, len(waiting)))
+    starts: dict[Job, int] = {}
+    codes: list[int] = []
+    elsewhere: list[Job] = []
+
+    def leave(job: Job) -> None:
+        elsewhere.append(job)
+        _say(f"{job.folder} is in work elsewhere: another process trains in it")
+
+    def start(job: Job, worker: int) -> subprocess.Popen | None:
+        if is_in_work(job.folder):
+            leave(job)
+            return None
+        # Looked at after the lock: another sweep may have finished it since this one began.
+        if _is_finished(job):
+            _say(f"{job.folder} has been finished elsewhere")
+            return None
+        log = pool.log_path(job.folder)
+        _say(f"{job.folder} begins ({waiting.index(job) + 1} of {len(waiting)}); it tells {log} the rest")
+        (job.folder / FAILURE).unlink(missing_ok=True)
+        starts[job] = log.stat().st_size if log.exists() else 0
+        environment = {**pool.environment(gpus, worker, workers), PARENT: str(os.getpid())}
+        with open(log, "ab") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", "longmix.trainer", *job.arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
+            )
+
+    def ended(job: Job, code: int, stopping: bool) -> bool:
+        if stopping and code < 0:
+            # It had not begun to listen, and has lost nothing.
+            code = INTERRUPTED
+        if code == USER_MISTAKE and is_in_work(job.folder):
+            # Begun at the same moment, and refused: the log has lines of both.
+            leave(job)
+            return True
+        codes.append(code)
+        last = printable(pool.last_line(pool.log_path(job.folder), starts[job]) or "")
+        if code == FINISHED:
+            _say(f"{job.folder} is finished")
+        elif code == INTERRUPTED:
+            _say(f"{job.folder}: {last}")
+        else:
+            reason = last if code > 0 else f"killed by {signal.Signals(-code).name}"
+            _write(job.folder / FAILURE, {"exit_code": code, "reason": reason})
+            _say(f"{job.folder} has failed: {reason}")
+        return True
+
+    is_complete = pool.run_side_by_side(waiting, workers, start, ended)
+    # Locks first: what is finished in between is no longer missing.
+    in_work = [job for job in elsewhere if is_in_work(job.folder)]
+    missing = [job for job in elsewhere if not _is_finished(job)]
+    for job in missing:
+        if job not in in_work:
+            codes.append(INTERRUPTED)
+            _say(f"{job.folder} is not finished: the process that had it in work has ended")
+    return _tell(jobs, codes, [job for job in missing if job in in_work], is_complete, share)
+
+
+def _tell(jobs: list[Job], codes: list[int], elsewhere: list[Job], is_complete: bool, share: str | None) -> int:
+    counts = Counter("finished" if code == 0 else "interrupted" if code == INTERRUPTED else "failed" for code in codes)
+    failed = [code for code in codes if code not in (FINISHED, INTERRUPTED)]
+    if not is_complete or counts["interrupted"]:
+        done = sum(map(_is_finished, jobs))
+        _say(f"interrupted with {done} of {len(jobs)} runs finished; the same command goes on from here")
+        return INTERRUPTED
+    if elsewhere:
+        has_failed = f", {len(failed)} have failed" if failed else ""
+        _say(f"{len(elsewhere)} of {len(jobs)} runs are in work elsewhere{has_failed}; the same command goes on")
+        return INTERRUPTED
+    if failed:
+        _say(f"{len(failed)} of {len(jobs)} runs have failed; the same command runs them again, and no others")
+        return USER_MISTAKE if set(failed) == {USER_MISTAKE} else OURS
+    if share is not None:
+        _say(f"all {len(jobs)} runs of share {share} are finished")
+    else:
+        places = dict.fromkeys(str(job.folder.parent) for job in jobs)
+        _say(f"all {len(jobs)} runs are finished: {shlex.join(['longmix', 'report', *places])} --output DIR")
+    return FINISHED
+
+
+def _is_finished(job: Job) -> bool:
+    """Whether there is nothing left to do; a command that asks for another number of steps has the run go on."""
+    read = read_run(job.folder) if job.folder.exists() else None
+    return read is not None and read.problem is None and read.value("optim.max_steps") == job.last_step
+
+
+def _write(path: Path, value: dict) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, value)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _say(text: str) -> None:
+    print(f"longmix sweep: {text}", file=sys.stderr, flush=True)
+
+
+def jobs_of(arguments: argparse.Namespace) -> list[Job]:
+    """The runs that the command line names, or its share of them, which may be empty. Raises UserError; see `plan`."""
+    for name in ("seeds", "parallel"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} is {value}, but must be at least 1")
+    changes = [text for text in arguments.settings if "=" in text and not os.path.exists(text)]
+    configs = [text for text in arguments.settings if text not in changes]
+    if not configs:
+        raise UserError("name at least one run file before the changes; each is run with every seed")
+    jobs = plan(configs, changes, arguments.seeds)
+    return jobs if arguments.share is None else share_of(jobs, arguments.share)
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    """The command; see `run`."""
+    jobs = jobs_of(arguments)
+    if not jobs:
+        _say(f"share {arguments.share} has no runs: there are fewer than shares")
+        return FINISHED
+    return run(jobs, arguments.parallel, arguments.seeds, arguments.share)

@@ -1,0 +1,1 @@
+"""What a run file says, checked: names and values only, no data, device or model."""
