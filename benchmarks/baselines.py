@@ -25,7 +25,7 @@ from baseline_scan import givens_mix
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from longmix.kernels.bands import band_slices, period_of
+from longmix.kernels.bands.layout import band_slices, period_of
 
 __all__ = [
     "feature_attention",

@@ -124,7 +124,7 @@ def _flags() -> tuple[str, ...]:
 
 def _key(source: Path, compiler: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    for path in (source, *sorted(source.parent.glob("*.h")), *sorted(FOLDER.glob("*.h"))):
+    for path in (source, *sorted(FOLDER.rglob("*.h"))):
         digest.update(path.read_bytes())
     version = _run((*compiler, "--version")).stdout
     digest.update("\0".join((*compiler, version, *_flags(), platform.machine(), _cpu_features())).encode())

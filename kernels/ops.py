@@ -4,10 +4,9 @@ Every operation is a folder beside this file: `interface.py` (what it means, and
 equations in float64, obviously right) and `portable.py` (fast plain PyTorch); `selection.py` chooses between them.
 """
 
-from .feature_attention.interface import feature_attention
+from .attention.interface import feature_attention, linear_attention
 from .givens_mix.interface import givens_mix
 from .lifting.interface import lifting_analysis, lifting_synthesis
-from .linear_attention.interface import linear_attention
 from .link_mix.interface import link_mix
 from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter

@@ -22,7 +22,7 @@ from types import ModuleType
 
 import torch
 
-from .interpreter import interpreted
+from .common.interpreter import interpreted
 
 ENVIRONMENT_VARIABLE = "LONGMIX_KERNELS"
 CHOICES = ("auto", "reference", "portable", "cpu", "triton")

@@ -1,5 +1,5 @@
 """Attention from log-features as an operator of torch, computed by cpu.py or gpu.py."""
 
-from ..attention_operator import register
+from ..attention.operator import register
 
 feature_attention = register("feature_attention")

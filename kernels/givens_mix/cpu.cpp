@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "parallel.h"
+#include "common/parallel.h"
 #include "rows.h"
 #include "tables.h"
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from ..arguments import check_permutation
 from ..build import call, library
+from ..common.arguments import check_permutation
 
 SOURCE = "givens_mix/cpu.cpp"
 

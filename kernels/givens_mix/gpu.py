@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch.nn import functional
 
-from ..interpreter import interpreted
+from ..common.interpreter import interpreted
 from .phases import stage_tables, transposed_stage_tables
 
 CHUNK, CHANNELS = (16, 16) if interpreted() else (32, 32)

@@ -2,8 +2,8 @@
 
 import torch
 
-from ..arguments import as_integers, as_lengths, check_permutation
-from ..rows import of_nothing
+from ..common.arguments import as_integers, as_lengths, check_permutation
+from ..common.rows import of_nothing
 from ..selection import select
 from .portable import givens_mix as portable
 from .reference import givens_mix as reference

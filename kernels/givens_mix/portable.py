@@ -7,7 +7,7 @@ many rows at a time (`blocks`), stage by stage (`stages`). Nothing but the outpu
 import torch
 from torch.nn import functional
 
-from ..rows import keep_valid, valid_rows
+from ..common.rows import keep_valid, valid_rows
 from .blocks import whole_chunks
 from .phases import stage_tables
 from .stages import Conjugation

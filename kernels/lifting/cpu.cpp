@@ -5,8 +5,8 @@
 
 #include <type_traits>
 
-#include "bands.h"
-#include "parallel.h"
+#include "bands/bands.h"
+#include "common/parallel.h"
 
 namespace {
 

@@ -6,8 +6,8 @@ import torch
 import triton
 from triton import language as tl
 
-from ..bands import band_slices, keep_rows, period_of
-from ..bands_gpu import CHANNELS, ROWS, correlate, extent, grid, lengths_of
+from ..bands.gpu import CHANNELS, ROWS, correlate, extent, grid, lengths_of
+from ..bands.layout import band_slices, keep_rows, period_of
 
 
 def analysis(
@@ -86,7 +86,7 @@ def synthesis_backward(
 
 
 class Rows(NamedTuple):
-    """Rows (B, .., D) of a level, and what they are of (bands_gpu.py)."""
+    """Rows (B, .., D) of a level, and what they are of (bands/gpu.py)."""
 
     view: torch.Tensor
     of_x: str = "none"

@@ -2,9 +2,9 @@
 
 import torch
 
-from ..arguments import as_lengths
-from ..bands import check_bands, check_rows, period_of
-from ..rows import of_nothing
+from ..bands.layout import check_bands, check_rows, period_of
+from ..common.arguments import as_lengths
+from ..common.rows import of_nothing
 from ..selection import select
 from .portable import lifting_analysis as portable_analysis
 from .portable import lifting_synthesis as portable_synthesis

@@ -5,7 +5,7 @@ Fixed steps are linear: their derivative needs neither rows nor bands, so none a
 
 import torch
 
-from ..bands import period_of
+from ..bands.layout import period_of
 from ..selection import kernels
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from ..bands import band_slices, keep_bands, keep_rows, period_of, repeat_rows
+from ..bands.layout import band_slices, keep_bands, keep_rows, period_of, repeat_rows
 
 
 def lifting_analysis(

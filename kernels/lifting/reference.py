@@ -2,7 +2,7 @@
 
 import torch
 
-from ..bands import fill, pack, period_of, unpack
+from ..bands.layout import fill, pack, period_of, unpack
 
 
 def lifting_analysis(

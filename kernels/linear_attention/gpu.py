@@ -1,6 +1,6 @@
 """Attention from non-negative features in Triton."""
 
-from ..attention_gpu import AttentionKernels
+from ..attention.gpu import AttentionKernels
 
 _kernels = AttentionKernels(logarithms=False)
 forward, backward = _kernels.forward, _kernels.backward

@@ -1,5 +1,5 @@
 """Attention from non-negative features as an operator of torch, computed by cpu.py or gpu.py."""
 
-from ..attention_operator import register
+from ..attention.operator import register
 
 linear_attention = register("linear_attention")

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel.h"
+#include "common/parallel.h"
 
 namespace {
 

@@ -6,7 +6,7 @@ import torch
 import triton
 from triton import language as tl
 
-from ..interpreter import interpreted
+from ..common.interpreter import interpreted
 
 # Rows and channels of a program.
 if interpreted():

@@ -2,8 +2,8 @@
 
 import torch
 
-from ..arguments import as_documents, as_integers, as_lengths
-from ..rows import keep_valid, of_nothing, valid_rows
+from ..common.arguments import as_documents, as_integers, as_lengths
+from ..common.rows import keep_valid, of_nothing, valid_rows
 from ..selection import select
 from .portable import link_mix as portable
 from .reference import link_mix as reference

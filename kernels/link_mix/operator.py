@@ -2,7 +2,7 @@
 
 import torch
 
-from ..rows import valid_rows
+from ..common.rows import valid_rows
 from ..selection import kernels
 from .spans import spans
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn import functional
 
-from ..rows import keep_valid, valid_rows
+from ..common.rows import keep_valid, valid_rows
 from .spans import spans
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..documents import document_begins
+from ..common.documents import document_begins
 
 
 def spans(

@@ -2,8 +2,8 @@
 
 import torch
 
-from ..arguments import as_lengths
-from ..rows import of_nothing
+from ..common.arguments import as_lengths
+from ..common.rows import of_nothing
 from ..selection import select
 from .portable import spectral_filter as portable
 from .reference import spectral_filter as reference

@@ -7,7 +7,7 @@ whose backward pass transforms the segments again instead of storing their trans
 
 import torch
 
-from ..rows import keep_valid, valid_rows
+from ..common.rows import keep_valid, valid_rows
 
 
 def spectral_filter(

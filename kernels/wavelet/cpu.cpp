@@ -3,8 +3,8 @@
 // A task takes one sample and one block of channels through all levels, so that approximations stay in cache. Sums run
 // over rows in place; only rows at a sample's ends, where indices leave the period, are copied before.
 
-#include "bands.h"
-#include "parallel.h"
+#include "bands/bands.h"
+#include "common/parallel.h"
 
 namespace {
 

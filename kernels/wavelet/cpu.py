@@ -2,7 +2,7 @@
 
 import torch
 
-from ..bands import period_of
+from ..bands.layout import period_of
 from ..build import call, library
 
 SOURCE = "wavelet/cpu.cpp"

@@ -4,8 +4,8 @@ import torch
 import triton
 from triton import language as tl
 
-from ..bands import band_slices, period_of
-from ..bands_gpu import CHANNELS, ROWS, correlate, extent, grid, lengths_of
+from ..bands.gpu import CHANNELS, ROWS, correlate, extent, grid, lengths_of
+from ..bands.layout import band_slices, period_of
 
 
 def analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:

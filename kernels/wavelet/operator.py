@@ -6,7 +6,7 @@ the rows or bands, and both have the derivative of this number by the taps.
 
 import torch
 
-from ..bands import period_of
+from ..bands.layout import period_of
 from ..selection import kernels
 
 

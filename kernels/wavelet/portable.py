@@ -6,7 +6,7 @@ No convolution of torch: those may round to TF32 on a GPU, and are slow in doubl
 import torch
 from torch.nn import functional
 
-from ..bands import band_slices, keep_bands, keep_rows, period_of, repeat_rows
+from ..bands.layout import band_slices, keep_bands, keep_rows, period_of, repeat_rows
 
 
 def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..bands import fill, pack, period_of, unpack
+from ..bands.layout import fill, pack, period_of, unpack
 
 
 def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch.nn import functional
 
-from longmix.kernels.documents import same_document
+from longmix.kernels.common.documents import same_document
 
 from ..masking import keep_valid
 from .base import Attention

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 
 from longmix.kernels import ops
-from longmix.kernels.documents import document_begins, document_starts
+from longmix.kernels.common.documents import document_begins, document_starts
 
 from ..block import Mixer, buffer_generator
 from ..forecasting import MixerForForecasting

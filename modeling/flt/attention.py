@@ -6,7 +6,7 @@ from torch.nn import functional
 from transformers import initialization as init
 
 from longmix.kernels import ops
-from longmix.kernels.documents import document_starts
+from longmix.kernels.common.documents import document_starts
 
 from ..attention import Attention, orthogonal_projection, positive_log_features
 from ..block import buffer_generator

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import initialization as init
 
 from longmix.kernels import ops
-from longmix.kernels.bands import band_masks, band_slices
-from longmix.kernels.rows import valid_rows
+from longmix.kernels.bands.layout import band_masks, band_slices
+from longmix.kernels.common.rows import valid_rows
 
 from .configuration_wavspa import WavSpAConfig
 from .fourier import frequencies, rows_of, spectrum_of

@@ -2,7 +2,7 @@
 
 import torch
 
-from longmix.kernels.documents import document_begins, document_numbers, document_starts, same_document
+from longmix.kernels.common.documents import document_begins, document_numbers, document_starts, same_document
 
 IDS = torch.tensor([[4, 4, 9, 9, 9, 4], [1, 1, 1, 1, 1, 1]])
 

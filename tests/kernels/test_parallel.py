@@ -34,7 +34,7 @@ def count(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     (folder / "count").mkdir()
     (folder / "count" / "cpu.cpp").write_text(SOURCE)
-    shutil.copy(build.FOLDER / "parallel.h", folder)
+    shutil.copy(build.FOLDER / "common" / "parallel.h", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "FOLDER", folder)
         patch.setenv("XDG_CACHE_HOME", str(folder))

@@ -2,7 +2,7 @@
 
 import torch
 
-from .build import call, library
+from ..build import call, library
 
 
 class AttentionLibrary:
@@ -24,7 +24,7 @@ class AttentionLibrary:
         document_ids: torch.Tensor | None,
         causal: bool,
     ) -> torch.Tensor:
-        """The operation on query and key (B, H, N, m) and value (B, H, N, d); see attention_operator.py."""
+        """The operation on query and key (B, H, N, m) and value (B, H, N, d); see operator.py."""
         result = torch.empty_like(value)
         arguments = (query, key, value, lengths, document_ids, result, *_shape(query, value, causal))
         call(self.source, "forward", value.dtype, *arguments)

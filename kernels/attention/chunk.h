@@ -13,7 +13,7 @@
 #include <limits>
 #include <new>
 
-#include "vectors.h"
+#include "common/vectors.h"
 
 namespace attention {
 

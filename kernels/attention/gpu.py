@@ -9,14 +9,14 @@ features by channels, and pairs inside it are taken one by one.
 import torch
 import triton
 
-from .attention_triton import (
+from ..common.interpreter import interpreted
+from .programs_gpu import (
     causal_forward,
     causal_keys,
     causal_queries,
     whole_backward,
     whole_forward,
 )
-from .interpreter import interpreted
 
 ROWS = 16 if interpreted() else 32
 
@@ -36,7 +36,7 @@ class AttentionKernels:
         document_ids: torch.Tensor | None,
         causal: bool,
     ) -> torch.Tensor:
-        """The operation on query and key (B, H, N, m) and value (B, H, N, d); see attention_operator.py."""
+        """The operation on query and key (B, H, N, m) and value (B, H, N, d); see operator.py."""
         result = torch.zeros_like(value)
         kernel = causal_forward if causal else whole_forward
         channels = min(_block(value.shape[3]), 64)

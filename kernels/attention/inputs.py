@@ -4,9 +4,9 @@ import functools
 
 import torch
 
-from .arguments import as_documents, as_lengths
-from .documents import document_numbers, same_document
-from .rows import keep_valid, valid_rows
+from ..common.arguments import as_documents, as_lengths
+from ..common.documents import document_numbers, same_document
+from ..common.rows import keep_valid, valid_rows
 
 __all__ = ["allowed_pairs", "check", "document_numbers", "keep_rows", "valid_rows", "working_dtype"]
 

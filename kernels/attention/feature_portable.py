@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from ..attention_inputs import document_numbers, keep_rows, valid_rows, working_dtype
-from ..scan import Items, entering
+from ..common.scan import Items, entering
+from .inputs import document_numbers, keep_rows, valid_rows, working_dtype
 
 BLOCK = 64
 

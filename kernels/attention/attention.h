@@ -1,12 +1,12 @@
 // Linear attention on a CPU: from non-negative features, or from the logarithms of positive ones.
 //
-// A task takes one head of one sample and walks over its documents in chunks of rows (attention_chunk.h). What lies
+// A task takes one head of one sample and walks over its documents in chunks of rows (chunk.h). What lies
 // before a chunk is one matrix of sums, features by channels, that stays in cache; pairs inside it are taken singly.
 
 #pragma once
 
-#include "attention_chunk.h"
-#include "parallel.h"
+#include "chunk.h"
+#include "common/parallel.h"
 
 namespace attention {
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from .attention_inputs import working_dtype
-from .selection import kernels
+from ..selection import kernels
+from .inputs import working_dtype
 
 
 def register(operation: str) -> Callable:

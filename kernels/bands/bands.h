@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "vectors.h"
+#include "common/vectors.h"
 
 constexpr int64_t BLOCK = 32;  // channels
 

@@ -8,7 +8,7 @@ import torch
 import triton
 from triton import language as tl
 
-from .interpreter import interpreted
+from ..common.interpreter import interpreted
 
 if interpreted():
     ROWS, CHANNELS, TAPS, CHUNKS = 16, 16, 4, 2

@@ -7,7 +7,7 @@ equal for all samples; of band j the first n' / 2^j rows are valid.
 
 import torch
 
-from .rows import keep_valid, valid_rows
+from ..common.rows import keep_valid, valid_rows
 
 
 def period_of(lengths: int | torch.Tensor, levels: int) -> int | torch.Tensor:
