@@ -5,26 +5,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep import (
+from longmix.data_prep.tasks import (
     dna,
     document_classes,
     forecasting,
-    image,
     lego,
     listops,
     long_range,
-    patches,
-    pathfinder,
     points,
     retrieval,
     text_bytes,
 )
-from longmix.data_prep.documents import FORMS
-from longmix.data_prep.packing import DOCUMENTS, ONE_PER_ROW
-from longmix.data_prep.probe import BOTH, DIRECTIONS, TASKS, ProbeSettings, prepare_probe
-from longmix.data_prep.state import TextSettings
-from longmix.data_prep.task_folder import describe
-from longmix.data_prep.text import DEFAULT_VOCABULARY, Prepared, prepare_text
+from longmix.data_prep.tasks.images import image, patches, pathfinder
+from longmix.data_prep.tasks.probe import BOTH, DIRECTIONS, TASKS, ProbeSettings, prepare_probe
+from longmix.data_prep.tasks.task_folder import describe
+from longmix.data_prep.text.documents import FORMS
+from longmix.data_prep.text.packing import DOCUMENTS, ONE_PER_ROW
+from longmix.data_prep.text.prepare import DEFAULT_VOCABULARY, Prepared, prepare_text
+from longmix.data_prep.text.state import TextSettings
 
 _DESCRIPTION = """\
 Turn text into a tokenizer and packed data sets for pre-training.

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForTokenClassification
 
-from longmix.data_prep.probe import ProbeSettings, prepare_probe
+from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.run import setup

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForTokenClassification
 
-from longmix.data_prep.probe import ProbeSettings, prepare_probe
+from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.modeling import model_class
 from longmix.trainer.data.collate import collate
 from longmix.trainer.data.dataset import ShardedDataset

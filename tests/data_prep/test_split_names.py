@@ -3,9 +3,9 @@
 import pytest
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.sources import find_sources
-from longmix.data_prep.state import TextSettings
-from longmix.data_prep.text import prepare_text
+from longmix.data_prep.text.prepare import prepare_text
+from longmix.data_prep.text.sources import find_sources
+from longmix.data_prep.text.state import TextSettings
 
 
 def write(folder, names):

@@ -7,7 +7,7 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModel
 
-from longmix.data_prep.probe import ProbeSettings, prepare_probe
+from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.models.build import count_parameters
 from longmix.trainer.run import loop

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.task_folder import TEST
+from longmix.data_prep.tasks.task_folder import TEST
 
 from .collate import SECOND, TOKEN_IDS, VALUES
 from ..settings.configuration import RunConfiguration

@@ -1,6 +1,6 @@
 """Forecasting: what follows a window of the past, by squared error, and naive forecasts to compare with.
 
-Errors are of standardised values (data_prep/forecasting.py), as those in the tables of the papers.
+Errors are of standardised values (data_prep/tasks/forecasting.py), as those in the tables of the papers.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.task_folder import LABEL_PLACES
+from longmix.data_prep.tasks.task_folder import LABEL_PLACES
 
 from ..data import counter_random
 from ..data.collate import SECOND, collate

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from longmix.data_prep.embedded import TASK_NAME, write_embedded
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_text
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.tasks.embedded import TASK_NAME, write_embedded
 
 from .commands import longmix, longmix_quietly
 from .plan import Plan

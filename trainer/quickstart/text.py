@@ -7,7 +7,7 @@ from pathlib import Path
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
-from longmix.data_prep.sources import HubDataset, Source, find_sources
+from longmix.data_prep.text.sources import HubDataset, Source, find_sources
 
 MEGABYTE = 10**6
 # A unigram vocabulary needs text to choose from: so many bytes for each piece.

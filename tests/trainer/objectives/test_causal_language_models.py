@@ -14,8 +14,8 @@ import transformers
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.shards import LIST_INT32, write_dataset
-from longmix.data_prep.state import TextSettings
-from longmix.data_prep.text import prepare_text
+from longmix.data_prep.text.prepare import prepare_text
+from longmix.data_prep.text.state import TextSettings
 from longmix.modeling import model_class
 from longmix.trainer.cli import main
 from longmix.trainer.data.dataset import ShardedDataset

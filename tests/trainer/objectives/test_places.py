@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification
 
-from longmix.data_prep.lego import LegoSettings, prepare_lego
+from longmix.data_prep.tasks.lego import LegoSettings, prepare_lego
 from longmix.trainer.cli import main
 from longmix.trainer.data.dataset import ShardedDataset
 

@@ -6,7 +6,7 @@ from transformers import AutoModelForTokenClassification
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.probe import ProbeSettings, prepare_probe
+from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.trainer.cli import main
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.objectives.make import make_objective

@@ -9,8 +9,8 @@ import torch
 
 import longmix.modeling
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.long_range import LongRangeSettings, prepare_adding
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.tasks.long_range import LongRangeSettings, prepare_adding
 from longmix.trainer.cli import main
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.data.run_data import open_data

@@ -1,0 +1,1 @@
+"""Benchmarks and synthetic tasks in, a data set for each of their splits out."""

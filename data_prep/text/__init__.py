@@ -1,0 +1,1 @@
+"""Text in, a tokenizer and packed data sets for pre-training out."""

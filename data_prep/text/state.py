@@ -1,0 +1,176 @@
+"""What a prepared folder is of, and how far its preparation came: `prepare.json`, and the lock while it is at work."""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import write_json
+from longmix.data_prep.text.documents import Rule, parse_rule
+from longmix.data_prep.text.packing import DOCUMENTS, ONE_PER_ROW, SMALLEST_LENGTH
+from longmix.data_prep.text.reading import FirstLook
+from longmix.data_prep.text.sources import Source
+from longmix.data_prep.tokenizer import check_vocab_size, sha256_of_tokenizer
+
+SPLITS = ("train", "validation", "test")
+LONGEST_SEQUENCE = 1 << 20
+FILE_NAME = "prepare.json"
+BLOCKS = ".blocks"
+LOCK = ".lock"
+_FORMAT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """What decides the output of `prepare_text`; the number of workers does not.
+
+    `validation` and `test` name texts that are these splits, whole; without `validation` it is cut off `source`.
+    """
+
+    source: tuple[str, ...]
+    column: str = "text"
+    tokenizer: str | None = None
+    vocab_size: int | None = None
+    sequence_length: int = 512
+    uncased: bool = False
+    documents: str | None = None
+    packing: str = DOCUMENTS
+    validation: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return SPLITS if self.test else SPLITS[:2]
+
+    def check(self) -> Rule:
+        """Raises `UserError` for a value out of range or a contradiction; returns the rule for documents."""
+        if not SMALLEST_LENGTH <= self.sequence_length <= LONGEST_SEQUENCE:
+            raise UserError(
+                f"--sequence-length is {self.sequence_length}: allowed are {SMALLEST_LENGTH} to {LONGEST_SEQUENCE}"
+            )
+        if self.packing not in (DOCUMENTS, ONE_PER_ROW):
+            raise UserError(f"--packing is {self.packing}: allowed are {DOCUMENTS} and {ONE_PER_ROW}")
+        if self.tokenizer is not None and (self.vocab_size is not None or self.uncased):
+            raise UserError("--tokenizer takes a tokenizer as it is: leave --vocab-size and --uncased out")
+        if self.vocab_size is not None:
+            check_vocab_size(self.vocab_size)
+        return parse_rule(self.documents)
+
+
+class State:
+    """`output/prepare.json`: whose preparation the folder holds, and what its first look told."""
+
+    def __init__(
+        self, folder: Path, settings: dict[str, Any], sources: list[Any], tokenizer: str | None, look: FirstLook | None
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.sources = sources
+        self.tokenizer = tokenizer
+        self.look = look
+
+    @classmethod
+    def open(cls, folder: Path, settings: TextSettings, sources: list[Source]) -> "State":
+        """The state in `folder`, a new one if it is empty. Raises `UserError` if it holds something else."""
+        values = json.loads(json.dumps(dataclasses.asdict(settings)))
+        for name in ("validation", "test"):
+            if not values[name]:
+                del values[name]  # as before there was such an option: outputs without it stay what they are
+        wanted = cls(
+            folder,
+            values,
+            [[source.name, *(part.fingerprint() for part in source.parts)] for source in sources],
+            None if settings.tokenizer is None else sha256_of_tokenizer(settings.tokenizer),
+            None,
+        )
+        names = [path.name for path in folder.iterdir()]
+        if not [name for name in names if name != LOCK and not name.startswith(f".{FILE_NAME}")]:
+            wanted.save()
+            return wanted
+        try:
+            values = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            held = [name for name in ("", *SPLITS) if (folder / name / "manifest.json").is_file()]
+            what = "another data set" if held else "other files"
+            raise UserError(f"--output {folder} already holds {what}: choose another folder, or empty it") from None
+        except ValueError:
+            raise UserError(f"{folder / FILE_NAME} is damaged: delete {folder}, or choose another --output") from None
+        if values["look"] is None and values["format"] == _FORMAT:
+            wanted.save()  # nothing was made yet: the new settings simply take over
+            return wanted
+        different = [
+            f"--{name.replace('_', '-')} was {values['settings'].get(name)}, now {wanted.settings.get(name)}"
+            for name in {**wanted.settings, **values["settings"]}
+            if values["settings"].get(name) != wanted.settings.get(name)
+        ]
+        if values["sources"] != wanted.sources:
+            different.append("the files of the sources have changed since")
+        same_place = values["settings"].get("tokenizer") == wanted.settings["tokenizer"]
+        if same_place and values["tokenizer"] != wanted.tokenizer:
+            different.append(f"the tokenizer in {settings.tokenizer} has changed since")
+        if values["format"] != _FORMAT:
+            different = [f"made by another version of longmix (format {values['format']}, this one's is {_FORMAT})"]
+        if different:
+            raise UserError(
+                f"--output {folder} already holds another data set ({'; '.join(different)}): "
+                "choose another folder, or delete this one"
+            )
+        wanted.look = FirstLook(**values["look"], sample=[])
+        return wanted
+
+    def save(self) -> None:
+        values = {"format": _FORMAT, "settings": self.settings, "sources": self.sources}
+        values["tokenizer"] = self.tokenizer
+        values["look"] = self.look.figures() if self.look else None
+        write_json(self.folder / FILE_NAME, values)
+
+    def remove_unfinished(self) -> None:
+        """Remove what a killed run left under temporary names, and splits and tokenizer if not complete."""
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink()
+        for split in SPLITS:
+            if not (self.folder / split / "manifest.json").is_file():
+                shutil.rmtree(self.folder / split, ignore_errors=True)
+        if self.look is None:
+            shutil.rmtree(self.folder / "tokenizer", ignore_errors=True)
+            shutil.rmtree(self.folder / BLOCKS, ignore_errors=True)
+        (self.folder / BLOCKS).mkdir(exist_ok=True)
+        for path in (self.folder / BLOCKS).glob(".*.tmp"):
+            path.unlink()
+
+    def forget(self) -> None:
+        """Nothing was made: leave the folder empty, so that a corrected command can use it."""
+        for name in ("tokenizer", BLOCKS):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        (self.folder / FILE_NAME).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Makes `folder` and holds it for this process alone; the lock goes with the process. Left empty, it is removed.
+
+    Raises `UserError` if the folder cannot be written, or if another process holds it.
+    """
+    path = folder / LOCK
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = open(path, "w")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise UserError(f"--output {folder} cannot be used: {error.strerror}") from None
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another longmix prepare is at work in {folder}: wait for it, or choose another") from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()

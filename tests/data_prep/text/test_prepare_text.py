@@ -1,0 +1,434 @@
+"""longmix prepare text: what lands in the folder, whatever the workers, the interruptions and the mistakes."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import sha256_of_folder
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.text import blocks
+from longmix.data_prep.text import prepare as text
+from longmix.data_prep.text.prepare import prepare_text
+from longmix.data_prep.text.sources import TextFile
+from longmix.data_prep.text.state import TextSettings
+from longmix.data_prep.tokenizer import encode, load_tokenizer
+
+SYLLABLES = ["ba", "co", "de", "fin", "gul", "ho", "ji", "ka", "lo", "mer", "nu", "pi", "qua", "ro", "st", "vex", "wy"]
+
+
+def make_documents(count, seed=0, longest=40):
+    generator = random.Random(seed)
+    words = ["".join(generator.choices(SYLLABLES, k=generator.randint(1, 4))) for _ in range(300)]
+    return [" ".join(generator.choices(words, k=generator.randint(1, longest))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text("\n\n".join(make_documents(600)))
+    return path
+
+
+def settings(*sources, **options):
+    options = {"vocab_size": 100, "sequence_length": 32, **options}
+    return TextSettings(source=tuple(map(str, sources)), **options)
+
+
+def files_of(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def documents_of(rows, special):
+    """Token ids of the documents, read back from packed rows."""
+    found, current = [], []
+    for row in rows:
+        assert row["input_ids"][0] == special["cls"]
+        for token in row["input_ids"][1:]:
+            if token == special["sep"]:
+                found.append(current)
+                current = []
+            else:
+                current.append(token)
+    assert not current
+    return found
+
+
+def test_prepared_folder_holds_every_document_once(corpus, tmp_path, rows_of):
+    output = tmp_path / "out"
+    prepare_text(settings(corpus), output, workers=1)
+    assert sorted(files_of(output)) == [
+        "prepare.json",
+        "tokenizer/tokenizer.model",
+        "tokenizer/tokenizer_config.json",
+        "train/manifest.json",
+        "train/shard-00000.parquet",
+        "validation/manifest.json",
+        "validation/shard-00000.parquet",
+    ]
+    tokenizer = load_tokenizer(output / "tokenizer")
+    special = {"cls": tokenizer.cls_token_id, "sep": tokenizer.sep_token_id}
+    found, words = [], 0
+    for split in ("train", "validation"):
+        manifest = Manifest.load(output / split)
+        rows = rows_of(output / split)
+        assert manifest.split == split
+        assert manifest.samples == len(rows)
+        assert manifest.tokens == sum(len(row["input_ids"]) for row in rows)
+        words += manifest.words
+        assert (manifest.vocab_size, manifest.pad_token_id, manifest.mask_token_id) == (100, 0, 4)
+        assert manifest.special_token_ids == [0, 1, 2, 3, 4]
+        assert (manifest.sequence_length, manifest.packing) == (32, "documents")
+        assert manifest.tokenizer == {"path": "../tokenizer", "sha256": sha256_of_folder(output / "tokenizer")}
+        figures = manifest.report["splits"][split]
+        documents = documents_of(rows, special)
+        assert figures["documents"] == len(documents)
+        assert figures["padding"] == pytest.approx(1 - manifest.tokens / (32 * len(rows)))
+        assert figures["tokens_kept"] == 1.0
+        assert figures["bytes_per_token"] == pytest.approx(figures["bytes"] / sum(map(len, documents)))
+        found += documents
+    assert words == len(corpus.read_text().split())
+    expected = encode(tokenizer, corpus.read_text().split("\n\n"))
+    assert sorted(found) == sorted(expected)
+
+
+def test_split_is_a_function_of_the_document(corpus, tmp_path):
+    first = prepare_text(settings(corpus), tmp_path / "one", workers=1)
+    shuffled = tmp_path / "shuffled.txt"
+    documents = corpus.read_text().split("\n\n")
+    random.Random(5).shuffle(documents)
+    shuffled.write_text("\n\n".join(documents))
+    second = prepare_text(settings(shuffled), tmp_path / "two", workers=1)
+    for split in ("train", "validation"):
+        one, two = getattr(first, split), getattr(second, split)
+        assert one.split_rule == two.split_rule
+        assert one.report["splits"][split]["documents"] == two.report["splits"][split]["documents"]
+    share = first.validation.report["splits"]["validation"]
+    assert share["bytes"] >= 0.05 * corpus.stat().st_size
+    assert share["documents"] < 0.2 * 600
+    # The tokenizer sees the same documents, in the order of their digests.
+    assert (tmp_path / "one/tokenizer/tokenizer.model").read_bytes() == (
+        tmp_path / "two/tokenizer/tokenizer.model"
+    ).read_bytes()
+
+
+def test_output_is_the_same_to_the_byte_with_any_number_of_workers(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
+    for workers in (1, 3):
+        prepare_text(settings(corpus), tmp_path / str(workers), workers=workers)
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
+
+
+def test_shards_hold_whole_blocks(corpus, tmp_path, monkeypatch, rows_of):
+    monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
+    prepare_text(settings(corpus), tmp_path / "one", workers=1)
+    monkeypatch.setattr(text, "SAMPLES_PER_SHARD", 200)
+    cut = prepare_text(settings(corpus), tmp_path / "many", workers=1)
+    assert len(cut.train.shards) > 2
+    assert rows_of(tmp_path / "one/train") == rows_of(tmp_path / "many/train")
+    # Each block of 50 documents was packed alone: it ends with a short row.
+    short = sum(len(row["input_ids"]) < 32 for row in rows_of(tmp_path / "many/train"))
+    documents = cut.train.report["splits"]["train"]["documents"]
+    assert -(-documents // 50) - 1 <= short <= -(-documents // 50) * 2
+
+
+def test_one_per_row(corpus, tmp_path, rows_of):
+    manifest = prepare_text(settings(corpus, packing="one-per-row"), tmp_path / "out", workers=1).train
+    rows = rows_of(tmp_path / "out/train")
+    assert manifest.packing == "one-per-row"
+    assert all(row["document_starts"] == [0] and row["input_ids"].count(3) <= 1 for row in rows)
+    assert manifest.report["splits"]["train"]["padding"] > 0.1
+
+
+def test_several_sources_and_an_existing_tokenizer(corpus, tmp_path):
+    prepare_text(settings(corpus), tmp_path / "one", workers=1)
+    folder = tmp_path / "more"
+    folder.mkdir()
+    lines = [json.dumps({"body": document}) for document in make_documents(50, seed=1)]
+    (folder / "a.jsonl").write_text("\n".join([*lines, json.dumps({"body": " "})]))
+    (folder / "b.txt").write_text("\n\n".join(make_documents(30, seed=2)))
+    again = settings(corpus, folder, column="body", tokenizer=str(tmp_path / "one" / "tokenizer"), vocab_size=None)
+    manifest = prepare_text(again, tmp_path / "two", workers=1).train
+    assert manifest.vocab_size == 100
+    assert files_of(tmp_path / "one/tokenizer") == files_of(tmp_path / "two/tokenizer")
+    counts = [(item["files"], item["documents"], item["blank"]) for item in manifest.report["sources"]]
+    assert counts == [(1, 600, 0), (2, 80, 1)]
+    assert manifest.report["sources"][1]["rules"] == ["record", "blank-line"]
+
+
+def test_two_documents_are_enough(tmp_path):
+    (tmp_path / "tiny.txt").write_text("ba co de fin gul\n\nho ji ka lo mer")
+    prepared = prepare_text(settings(tmp_path / "tiny.txt", vocab_size=20), tmp_path / "out", workers=1)
+    assert (prepared.train.samples, prepared.validation.samples) == (1, 1)
+
+
+def test_the_same_command_again_does_nothing(corpus, tmp_path):
+    first = prepare_text(settings(corpus), tmp_path / "out", workers=1)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    second = prepare_text(settings(corpus), tmp_path / "out", workers=2)
+    assert (first.was_there, second.was_there) == (False, True)
+    assert (first.train, first.validation) == (second.train, second.validation)
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+
+
+PREPARE = """
+import sys
+from longmix.data_prep.text import blocks
+from longmix.data_prep.text.state import TextSettings
+from longmix.data_prep.text.prepare import prepare_text
+if __name__ == "__main__":
+    blocks.BLOCK_DOCUMENTS = 20
+    options = TextSettings(source=(sys.argv[1],), vocab_size=100, sequence_length=32)
+    print(prepare_text(options, sys.argv[2], workers=2).was_there)
+"""
+
+
+@pytest.mark.slow
+def test_killed_half_way_and_started_again_gives_the_same(tmp_path):
+    source, script = tmp_path / "corpus.txt", tmp_path / "prepare.py"
+    source.write_text("\n\n".join(make_documents(1500, longest=400)))
+    script.write_text(PREPARE)
+    command = [sys.executable, str(script), str(source)]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    output = tmp_path / "killed"
+    process = subprocess.Popen([*command, str(output)], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(list((output / ".blocks").glob("train-*.json"))) < 20:
+        assert process.poll() is None and time.monotonic() < deadline, "it ended before it could be killed"
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    with pytest.raises(UserError, match="no data set, or preparing it was interrupted"):
+        Manifest.load(output)
+    for split in ("train", "validation"):
+        with pytest.raises(UserError):
+            Manifest.load(output / split)
+    workers_deadline = time.monotonic() + 20
+    while _session_lives(process.pid):
+        assert time.monotonic() < workers_deadline, "workers outlive their killed parent"
+        time.sleep(0.05)
+    done = {path: path.stat().st_mtime_ns for path in (output / ".blocks").glob("*.parquet")
+            if path.with_suffix(".json").exists()}  # fmt: skip
+    assert len(done) >= 20
+    stamps = tmp_path / "stamps"
+    os.makedirs(stamps)  # hard links keep the finished blocks: the second run must not have written them anew
+    for path in done:
+        os.link(path, stamps / path.name)
+    subprocess.run([*command, str(output)], check=True, capture_output=True)
+    assert files_of(output) == files_of(tmp_path / "whole")
+    assert all((stamps / path.name).stat().st_mtime_ns == stamp for path, stamp in done.items())
+
+
+def _session_lives(session):
+    try:
+        os.killpg(session, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_interrupted_run_goes_on_after_its_last_finished_block(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
+    prepare_text(settings(corpus), tmp_path / "whole", workers=1)
+    pack, packed = blocks.pack_block, []
+
+    def failing(path, digest):
+        if len(packed) == 5:
+            raise KeyboardInterrupt
+        packed.append(Path(path).name)
+        return pack(path, digest)
+
+    monkeypatch.setattr(blocks, "pack_block", failing)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_text(settings(corpus), tmp_path / "out", workers=1)
+    first = list(packed)
+
+    def counting(path, digest):
+        packed.append(Path(path).name)
+        return pack(path, digest)
+
+    monkeypatch.setattr(blocks, "pack_block", counting)
+    prepare_text(settings(corpus), tmp_path / "out", workers=1)
+    assert len(first) == 5
+    assert len(packed) == len(set(packed)), "a finished block was done again"
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+
+
+def test_unfinished_folder_refuses_other_settings_and_changed_sources(tmp_path, monkeypatch):
+    source = tmp_path / "corpus.txt"
+    source.write_text("\n\n".join(make_documents(100)))
+
+    def interrupted(path, digest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blocks, "pack_block", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_text(settings(source), tmp_path / "out", workers=1)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="--sequence-length was 32, now 64"):
+        prepare_text(settings(source, sequence_length=64), tmp_path / "out", workers=1)
+    source.write_text(source.read_text() + " more")
+    with pytest.raises(UserError, match="files of the sources have changed"):
+        prepare_text(settings(source), tmp_path / "out", workers=1)
+
+
+def test_finished_folder_notices_other_contents_of_the_same_files(tmp_path):
+    source, own, again = tmp_path / "corpus.txt", tmp_path / "own", tmp_path / "again"
+    source.write_text("\n\n".join(make_documents(60)))
+    prepare_text(settings(source), own, workers=1)
+    tokenizer = tmp_path / "tokenizer"
+    shutil.copytree(own / "tokenizer", tokenizer)
+    (tokenizer / "model.safetensors").write_bytes(b"of a model that has this tokenizer")
+    options = {"tokenizer": str(tokenizer), "vocab_size": None}
+    prepare_text(settings(source, **options), again, workers=1)
+
+    os.utime(source, (0, 0))
+    (tokenizer / "model.safetensors").write_bytes(b"trained on")
+    assert prepare_text(settings(source), own, workers=1).was_there
+    assert prepare_text(settings(source, **options), again, workers=1).was_there
+
+    configuration = tokenizer / "tokenizer_config.json"
+    configuration.write_text(configuration.read_text() + " ")
+    with pytest.raises(UserError, match=r"the tokenizer in .* has changed"):
+        prepare_text(settings(source, **options), again, workers=1)
+    text = source.read_text()
+    source.write_text(("a" if text[0] != "a" else "b") + text[1:])
+    with pytest.raises(UserError, match="files of the sources have changed"):
+        prepare_text(settings(source), own, workers=1)
+
+
+def test_changed_blocks_are_done_again(tmp_path, monkeypatch, rows_of):
+    # Other text behind the same fingerprint, as of a hub data set: the digest of the block notices.
+    monkeypatch.setattr(TextFile, "fingerprint", lambda self: [])
+    source = tmp_path / "corpus.txt"
+    documents = make_documents(100)
+    source.write_text("\n\n".join(documents))
+    finish = text._Job.finish
+    monkeypatch.setattr(text._Job, "finish", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        prepare_text(settings(source), tmp_path / "out", workers=1)
+    monkeypatch.setattr(text._Job, "finish", finish)
+    changed = [document[::-1] for document in documents]
+    source.write_text("\n\n".join(changed))
+    prepare_text(settings(source), tmp_path / "out", workers=1)
+    tokenizer = load_tokenizer(tmp_path / "out/tokenizer")
+    rows = rows_of(tmp_path / "out/train") + rows_of(tmp_path / "out/validation")
+    assert sorted(documents_of(rows, {"cls": 2, "sep": 3})) == sorted(encode(tokenizer, changed))
+
+
+def test_command_prints_a_report(corpus, tmp_path, capsys, run_prepare):
+    arguments = ["--source", corpus, "--output", tmp_path / "out", "--vocab-size", 100, "--workers", 1]
+    assert run_prepare("text", *arguments) == 0
+    out = capsys.readouterr().out
+    assert f"{corpus}: 600 documents" in out and "told apart by blank-line" in out
+    for label in ("padding that the packing will cause", "bytes per token", "of these kept"):
+        assert label in out
+    assert run_prepare("text", *arguments) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--source", "EMPTY"], "holds no text"),
+        (["--source", "BLANK"], "holds no text"),
+        (["--source", "GOOD", "--source", "EMPTY"], "holds no text"),
+        (["--source", "LATIN"], "byte 0xe9 at offset 3 "),
+        (["--source", "LINES"], "no column 'text'; it has 'body'"),
+        (["--source", "GOOD", "--source", "GOOD"], "given twice"),
+        (["--source", "GOOD", "--vocab-size", "32000"], "--vocab-size 32000: it can fill at most"),
+        # Refused before the sources are read.
+        (["--source", "LATIN", "--vocab-size", "3"], "--vocab-size is 3: allowed are 9 to 1000000"),
+        (["--source", "LATIN", "--vocab-size", "99999999999"], "--vocab-size is 99999999999: allowed"),
+        (["--source", "GOOD", "--documents", "file"], "two different ones"),
+        (["--source", "GOOD", "--documents", "heading:^Chapter"], "no line of any source matches"),
+        (["--source", "GOOD", "--documents", "chapters"], "allowed are blank-line"),
+        (["--source", "GOOD", "--sequence-length", "4"], "allowed are 8"),
+        (["--source", "GOOD", "--workers", "0"], "--workers is 0"),
+        (["--source", "GOOD", "--workers", "99999999999"], "--workers is 99999999999: allowed are 1 to 4096"),
+        (["--source", "GOOD", "--tokenizer", "GOOD"], "tokenizer folder .* does not exist"),
+        (["--source", "GOOD", "--tokenizer", "GOOD", "--uncased"], "leave --vocab-size and --uncased out"),
+        (["--source", "NOWHERE"], "does not exist"),
+        # Only noticed once it was encoded.
+        (["--source", "GOOD", "--validation", "INVISIBLE", "--vocab-size", "100"], "the validation split is empty"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, corpus, options, message, run_prepare):
+    files = {
+        "EMPTY": b"",
+        "BLANK": b"\n \n\t\n",
+        "LATIN": b"caf\xe9 au lait",
+        "INVISIBLE": b"\xe2\x80\x8b\n",
+        "LINES": b'{"body": "text"}\n',
+    }
+    paths = {"GOOD": corpus, "NOWHERE": tmp_path / "nowhere"}
+    for name, content in files.items():
+        paths[name] = tmp_path / (name + (".jsonl" if name == "LINES" else ".txt"))
+        paths[name].write_bytes(content)
+    output = tmp_path / "out"
+    with pytest.raises(UserError, match=message) as caught:
+        run_prepare("text", *(paths.get(option, option) for option in options), "--output", output)
+    assert "\n" not in str(caught.value)
+    assert not output.exists()
+    # The corrected command can use the same folder at once.
+    assert run_prepare("text", "--source", corpus, "--vocab-size", 100, "--workers", 1, "--output", output) == 0
+
+
+def test_folders_that_hold_something_else_are_left_alone(corpus, tmp_path):
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="already holds other files"):
+        prepare_text(settings(corpus), output, workers=1)
+    assert files_of(output) == {"thesis.tex": b"precious"}
+    other = tmp_path / "other"
+    prepare_text(settings(corpus), other, workers=1)
+    before = files_of(other)
+    with pytest.raises(UserError, match=r"already holds another data set .*--vocab-size was 100, now 90"):
+        prepare_text(settings(corpus, vocab_size=90), other, workers=1)
+    (other / "prepare.json").unlink()
+    with pytest.raises(UserError, match="already holds another data set"):
+        prepare_text(settings(corpus), other, workers=1)
+    del before["prepare.json"]
+    assert files_of(other) == before
+    with pytest.raises(UserError, match="cannot be used"):
+        prepare_text(settings(corpus), corpus / "out", workers=1)
+
+
+def test_two_runs_at_once_do_not_mix(corpus, tmp_path):
+    from longmix.data_prep.text.state import locked
+
+    with locked(tmp_path / "out"), pytest.raises(UserError, match="at work"):
+        prepare_text(settings(corpus), tmp_path / "out", workers=1)
+    prepare_text(settings(corpus), tmp_path / "out", workers=1)
+
+
+def test_a_worker_that_is_killed_is_reported(tmp_path, corpus, monkeypatch):
+    pool = text.ProcessPoolExecutor
+
+    def with_a_death(*arguments):
+        executor = pool(*arguments)
+        executor.submit(os._exit, 1)
+        return executor
+
+    monkeypatch.setattr(text, "ProcessPoolExecutor", with_a_death)
+    with pytest.raises(UserError, match="worker process was killed"):
+        prepare_text(settings(corpus), tmp_path / "out", workers=2)
+
+
+def test_preparing_text_does_not_import_torch(corpus, tmp_path):
+    # Workers are started anew for every run: a second of imports each would be most of a small job.
+    code = (
+        "import sys\nfrom longmix.data_prep.text.state import TextSettings\n"
+        "from longmix.data_prep.text.prepare import prepare_text\n"
+        f"prepare_text(TextSettings(source=({str(corpus)!r},), vocab_size=100), {str(tmp_path / 'out')!r}, workers=1)\n"
+        "print('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -1,0 +1,168 @@
+"""Sources: every kind is read in pieces, and every damage is named with its place."""
+
+import gzip
+import json
+import os
+import tracemalloc
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.text.sources import find_sources
+
+
+def read(*names, **options):
+    return [unit for source in find_sources([str(name) for name in names], **options)
+            for part in source.parts for unit in part.units()]  # fmt: skip
+
+
+def test_text_lines_of_any_line_end_and_a_byte_order_mark(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeffeins\r\nzwei\n\n\ufeffdrei".encode())
+    assert read(tmp_path / "a.txt") == ["eins", "zwei", "", "\ufeffdrei"]
+
+
+def test_json_lines_and_parquet(tmp_path):
+    lines = [{"text": "a", "id": 1}, {"text": None}, {"text": "half \ud800 pair"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(line) for line in lines) + "\n\n")
+    assert read(tmp_path / "a.jsonl") == ["a", "", "half \ufffd pair"]
+    pq.write_table(pa.table({"body": [f"row {index}" for index in range(1000)]}), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet", column="body") == [f"row {index}" for index in range(1000)]
+
+
+def test_folders_are_read_in_sorted_order_without_hidden_files(tmp_path):
+    for name in ("b.txt", "a/z.txt", "a/b/c.txt", "Z.jsonl", ".hidden", ".git/x.txt"):
+        path = tmp_path / "set" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"text": name}) if name.endswith("jsonl") else name)
+    assert read(tmp_path / "set") == ["Z.jsonl", "a/b/c.txt", "a/z.txt", "b.txt"]
+
+
+def test_a_large_file_is_not_held_in_memory(tmp_path):
+    path = tmp_path / "large.txt"
+    with open(path, "w") as stream:
+        for _ in range(100):
+            stream.write(("x" * 999 + "\n") * 200)
+    (source,) = find_sources([str(path)])
+    tracemalloc.start()
+    assert sum(len(unit) for part in source.parts for unit in part.units()) == 999 * 20000
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    tracemalloc.stop()
+
+
+def test_undecodable_bytes_are_named_with_file_and_offset(tmp_path):
+    path = tmp_path / "latin.txt"
+    path.write_bytes(b"fine line\nna\xefve\n")
+    with pytest.raises(
+        UserError, match=r"latin\.txt: byte 0xef at offset 12 \(line 2\) is not UTF-8.* each with --source"
+    ):
+        read(path)
+    path = tmp_path / "packed.txt"
+    path.write_bytes(gzip.compress(b"text\n"))
+    with pytest.raises(UserError, match=r"packed\.txt is compressed: unpack it first"):
+        read(path)
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b'{"text": "ok"}\n{"text": "\xff"}\n')
+    with pytest.raises(UserError, match="offset 25"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "a"', "line 1: not JSON"),
+        ('["a"]', "line 1: expected one JSON object"),
+        ("[" * 100_000, "line 1: not JSON"),
+        ('{"text": 5}', "line 1: 'text' holds int"),
+        ('{"body": "a", "id": 1}', "line 1: there is no column 'text'; it has 'body', 'id'"),
+    ],
+)
+def test_damaged_json_lines(tmp_path, line, message):
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    with pytest.raises(UserError, match=message):
+        read(tmp_path / "a.jsonl")
+
+
+def test_damaged_parquet(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"body": ["a"], "n": [1]}), path)
+    with pytest.raises(UserError, match="no column 'text'; it has 'body', 'n'"):
+        read(path)
+    with pytest.raises(UserError, match="row 1: 'n' holds int"):
+        read(path, column="n")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
+        read(path)
+    not_utf8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
+    pq.write_table(pa.table({"text": not_utf8}), path)
+    with pytest.raises(UserError, match="not UTF-8"):
+        read(path)
+
+
+def test_missing_and_overlapping_sources(tmp_path):
+    (tmp_path / "set").mkdir()
+    with pytest.raises(UserError, match="does not exist; for a hub data set write hub:"):
+        read(tmp_path / "nothing.txt")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe is not a regular file"):
+        read(tmp_path / "pipe")
+    with pytest.raises(UserError, match="folder without files"):
+        read(tmp_path / "set")
+    (tmp_path / "set" / "a.txt").write_text("a")
+    with pytest.raises(UserError, match="given twice"):
+        read(tmp_path / "set", tmp_path / "set")
+    with pytest.raises(UserError, match="both hold"):
+        read(tmp_path / "set", tmp_path / "set" / "a.txt")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "set" / "a.txt")
+    with pytest.raises(UserError, match="both hold"):
+        read(tmp_path / "set" / "a.txt", tmp_path / "link.txt")
+    with pytest.raises(UserError, match="given twice"):
+        find_sources(["hub:a/b", "hub:a/b:train:text"])
+    with pytest.raises(UserError, match="lies inside"):
+        find_sources([str(tmp_path / "set")], output=tmp_path / "set" / "out")
+    with pytest.raises(UserError, match="no --source"):
+        find_sources([])
+
+
+@pytest.mark.parametrize("name", ["hub:", "hub:a:b:c:d", "hub:a::text"])
+def test_malformed_hub_names(name):
+    with pytest.raises(UserError, match=r"hub:NAME\[:SPLIT\[:COLUMN\]\]"):
+        find_sources([name])
+
+
+def test_slices_of_a_hub_split_are_refused():
+    with pytest.raises(UserError, match="slices of a split are not supported"):
+        find_sources(["hub:a/b:train[:10]"])
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A data set repository as the hub has them: Parquet files per split."""
+    folder = tmp_path / "owner" / "set"
+    (folder / "data").mkdir(parents=True)
+    for split, count in (("train", 30), ("test", 5)):
+        table = pa.table({"text": [f"{split} {index}" for index in range(count)], "title": ["t"] * count})
+        pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet", row_group_size=10)
+    return folder
+
+
+def test_hub_repository_on_the_disk(repository):
+    assert read(f"hub:{repository}") == [f"train {index}" for index in range(30)]
+    assert read(f"hub:{repository}:test") == [f"test {index}" for index in range(5)]
+    assert read(f"hub:{repository}:test:title") == ["t"] * 5
+    assert read(f"hub:{repository}:test", column="title") == ["t"] * 5
+
+
+def test_hub_mistakes(repository, tmp_path):
+    with pytest.raises(UserError, match="no column 'body'; it has 'text', 'title'"):
+        read(f"hub:{repository}:train:body")
+    with pytest.raises(UserError, match="'dev', cannot be read"):
+        read(f"hub:{repository}:dev")
+    with pytest.raises(UserError, match="cannot be read"):
+        read(f"hub:{tmp_path}/nowhere")
+    script = tmp_path / "owner" / "scripted"
+    script.mkdir()
+    (script / "scripted.py").write_text("raise SystemExit('a script was run')")
+    with pytest.raises(UserError, match="script of its own, which longmix never runs"):
+        read(f"hub:{script}")
