@@ -6,6 +6,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def reason_of(error: object) -> str:
+    """What an exception says, in one line; the name of its class where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class UserError(ValueError):
     """A mistake in the user's input: what is wrong, where, which values are allowed, what to do next.
 

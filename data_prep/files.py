@@ -1,12 +1,17 @@
 """Writing files so that a kill at any moment leaves either the old file or the new one, and naming them by hash."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from longmix.data_prep.errors import UserError
+
+LOCK = ".lock"
 
 
 def sha256_of_file(path: str | Path) -> str:
@@ -56,3 +61,28 @@ def flush_to_disk(path: str | Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Makes `folder` and holds it for this process alone; the lock goes with the process. Left empty, it is removed.
+
+    Raises `UserError` if the folder cannot be written, or if another process holds it.
+    """
+    path = folder / LOCK
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = open(path, "w")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise UserError(f"--output {folder} cannot be used: {error.strerror}") from None
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another longmix prepare is at work in {folder}: wait for it, or choose another") from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()

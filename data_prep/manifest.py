@@ -1,13 +1,14 @@
 """The manifest of a data set: what its shards hold and how they were made. It is written last."""
 
 import dataclasses
+import hashlib
 import json
 import reprlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest_fields import first_mistake
 from longmix.data_prep.remote import RemoteFolder, is_remote
@@ -98,7 +99,7 @@ class Manifest:
             values = json.loads(text)
             json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair could not be written anywhere
         except (ValueError, RecursionError) as error:
-            reason = " ".join(str(error).split())
+            reason = reason_of(error)
             raise UserError(f"{origin} is not valid JSON ({reason}): prepare the data set again") from None
         version = values.get("schema_version") if isinstance(values, dict) else None
         if type(version) is not int or version != SCHEMA_VERSION:
@@ -115,6 +116,18 @@ class Manifest:
         if mistake is not None:
             raise UserError(f"{origin}: {mistake}: prepare or copy the data set again")
         return cls(**values)
+
+
+def fingerprint(manifest: Manifest) -> str:
+    """The hash of what a data set holds: the same whenever and wherever it lies, and however it was made."""
+    values = dataclasses.asdict(manifest)
+    values["tokenizer"] = (manifest.tokenizer or {}).get("sha256")
+    for name in ("report", "words"):  # how it was made, not what it is
+        del values[name]
+    for name in ("series", "tolerance", "trained_places"):
+        if values[name] is None:
+            del values[name]  # as before there was such a field: checkpoints tell of data without it
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _size(path: Path) -> int | None:

@@ -15,6 +15,10 @@ _FILE_NAME = re.compile(r"\w[\w.=+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHARD_FIELDS = ("file", "samples", "bytes", "sha256")
 _SERIES_FIELDS = ("names", "mean", "scale", "lookback", "season")
+# The label of a position that has none, as in transformers.
+IGNORED = -100
+# How text fills samples: with as many documents as fit, or (a piece of) one each.
+DOCUMENTS, ONE_PER_ROW = "documents", "one-per-row"
 # The column that holds time steps in place of samples.
 SERIES = "series"
 

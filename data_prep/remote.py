@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -61,7 +61,7 @@ class RemoteFolder:
         except UserError:
             raise
         except Exception as error:  # every storage library has exceptions of its own
-            raise UserError(f"{self.url} cannot be used: {_reason(error)}") from None
+            raise UserError(f"{self.url} cannot be used: {reason_of(error)}") from None
 
     def read(self, name: str, delays: tuple[float, ...] = FIRST_DELAYS) -> bytes:
         """The contents of a small file.
@@ -139,7 +139,7 @@ class RemoteFolder:
             except FileNotFoundError:
                 raise
             except Exception as error:  # every storage library has exceptions of its own
-                reason = _reason(error)
+                reason = reason_of(error)
                 if isinstance(error, OSError) and error.errno in _DISK_FULL:
                     raise UserError(f"no room for a copy of {self.url}/{name} ({reason})") from None
                 if delay is None or isinstance(error, _FINAL):
@@ -151,8 +151,3 @@ class RemoteFolder:
                 _sleep(delay)
                 self._files.invalidate_cache()
         raise AssertionError("unreachable")
-
-
-def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text or type(error).__name__

@@ -1,10 +1,10 @@
-"""What published data sets call the files of their splits."""
+"""The splits of a data set, and the names that published data sets give to the files of theirs."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
+SPLITS = TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SPLIT_NAMES = {
     TRAIN: ("train",),
     VALIDATION: ("validation", "valid", "val", "dev", "eval"),

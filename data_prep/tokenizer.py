@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
 
 PAD, UNKNOWN, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
@@ -181,8 +181,8 @@ def load_tokenizer(folder: str | Path) -> Any:
 
         tokenizer = SentencePieceBackend.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # whatever the libraries stumble over comes from these files
-        reason = " ".join(str(error).split())
-        raise UserError(f"the tokenizer in {folder} cannot be loaded: {type(error).__name__}: {reason}") from None
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        raise UserError(f"the tokenizer in {folder} cannot be loaded: {reason}") from None
     if tokenizer.special_tokens_pattern is None and tokenizer.cls_token and tokenizer.sep_token:
         tokenizer.special_tokens_pattern = "cls_sep"  # saved by something else than save_tokenizer
     return tokenizer

@@ -85,7 +85,9 @@ def test_finished_seeds_of_fine_tuning_are_kept_and_further_ones_join_them(used)
 
 def test_models_load_as_transformers_models(used):
     folder, _ = used
-    masked = transformers.AutoModelForMaskedLM.from_pretrained(folder / "runs/deepspeed/checkpoints/step-00000002/model")
+    masked = transformers.AutoModelForMaskedLM.from_pretrained(
+        folder / "runs/deepspeed/checkpoints/step-00000002/model"
+    )
     tokenizer = load_tokenizer(folder / "data" / "text" / "tokenizer")
     tokens = torch.tensor([tokenizer("The old river")["input_ids"]])
     assert masked(tokens).logits.isfinite().all()

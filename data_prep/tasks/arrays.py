@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 
 _DAMAGES = (
     OSError,
@@ -32,7 +32,7 @@ def read_npy(path: str | Path) -> np.ndarray:
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except _DAMAGES as error:
-        raise UserError(f"{path} cannot be read as a .npy file: {_reason(error)}; write it with numpy.save") from None
+        raise UserError(f"{path} cannot be read as a .npy file: {reason_of(error)}; write it with numpy.save") from None
 
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
@@ -50,14 +50,12 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
             with np.load(stream, allow_pickle=False) as arrays:
                 return {name: np.asarray(arrays[name]) for name in arrays.files}
     except _DAMAGES as error:
-        raise UserError(f"{path} cannot be read as a .npz file: {_reason(error)}; write it with numpy.savez") from None
+        raise UserError(
+            f"{path} cannot be read as a .npz file: {reason_of(error)}; write it with numpy.savez"
+        ) from None
 
 
 def _require_file(path: str | Path) -> None:
     if not Path(path).is_file():
         kind = "is no file" if Path(path).exists() else "does not exist"
         raise UserError(f"{path} {kind}: correct the path")
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -13,6 +13,7 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32
+from longmix.data_prep.split_names import TRAIN
 from longmix.data_prep.tasks.labelled_corpus import (
     CorpusSettings,
     LabelledCorpus,
@@ -21,7 +22,7 @@ from longmix.data_prep.tasks.labelled_corpus import (
     corpus_settings,
 )
 from longmix.data_prep.tasks.labelled_files import Example, Layout
-from longmix.data_prep.tasks.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, TRAIN, describe, kept_in
+from longmix.data_prep.tasks.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, describe, kept_in
 
 LENGTH = 16384
 CHARACTERS = 256

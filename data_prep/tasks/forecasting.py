@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import sha256_of_file
+from longmix.data_prep.files import locked, sha256_of_file
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.manifest_fields import SERIES
 from longmix.data_prep.shards import write_dataset
-from longmix.data_prep.tasks.task_folder import SPLITS, refuse_others
-from longmix.data_prep.text.state import locked
+from longmix.data_prep.split_names import SPLITS
+from longmix.data_prep.tasks.task_folder import refuse_others
 
 DATE = "date"
 RATIO, ETT = "ratio", "ett"

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.tasks.task_folder import SPLITS, TEST, TRAIN, VALIDATION, Split
+from longmix.data_prep.split_names import SPLITS, TEST, TRAIN, VALIDATION
+from longmix.data_prep.tasks.task_folder import Split
 
 RULE = "samples of their own, drawn by split, seed and number"
 LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time

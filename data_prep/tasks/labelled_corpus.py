@@ -17,10 +17,9 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_INT64
-from longmix.data_prep.split_names import SPLIT_NAMES
+from longmix.data_prep.split_names import SPLIT_NAMES, SPLITS, TEST, TRAIN, VALIDATION
 from longmix.data_prep.tasks.labelled_files import Example, Layout, visible
-from longmix.data_prep.tasks.task_folder import SPLITS, TEST, TRAIN, VALIDATION, Split, write_task
-from longmix.data_prep.text.packing import ONE_PER_ROW
+from longmix.data_prep.tasks.task_folder import Split, write_task
 
 LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 MOST_CLASSES = 1000
@@ -182,7 +181,6 @@ class LabelledCorpus:
             self.splits(encode),
             num_labels=len(self.classes),
             label_names=self.classes,
-            packing=ONE_PER_ROW,
             **manifest_fields,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 
 LARGEST_TEXT = 1 << 26  # bytes of a line of TSV, or of a text file
 DIGEST_BYTES = 16
@@ -223,7 +223,7 @@ def _parquet_rows(path: Path, layout: Layout) -> Iterator[tuple[str, tuple[str, 
     except UnicodeDecodeError as error:
         raise UserError(f"{path}, after row {number}: bytes that are not UTF-8: {error}") from None
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path} cannot be read as Parquet: {reason_of(error)}") from None
 
 
 def _position(path: Path, columns: Sequence[str], name: str) -> int:

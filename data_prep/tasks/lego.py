@@ -17,7 +17,9 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.shards import LIST_INT32
+from longmix.data_prep.split_names import TEST
 from longmix.data_prep.tasks.generated import (
     GeneratedSettings,
     add_option,
@@ -25,14 +27,13 @@ from longmix.data_prep.tasks.generated import (
     given_options,
     option_of,
 )
-from longmix.data_prep.tasks.task_folder import FIRST_VALUE, LABEL_PLACES, TEST, TOKEN_FIELDS, describe, write_task
+from longmix.data_prep.tasks.task_folder import FIRST_VALUE, LABEL_PLACES, TOKEN_FIELDS, describe, write_task
 
 VARIABLES = "abcdefghijklmnopqrstuvwxyz"
 SYMBOLS = VARIABLES + "1=;-+"  # their ids begin at FIRST_VALUE
 ONE, EQUALS, END, MINUS, PLUS = (FIRST_VALUE + SYMBOLS.index(symbol) for symbol in "1=;-+")
 CLAUSE = 5  # tokens: variable = sign variable ;
 CLASSES = ("-1", "+1")
-IGNORED = -100
 ALL, UNTRAINED = "all", "untrained"
 _FORMAT = 2  # raise it when the same settings are to give other samples
 
@@ -86,7 +87,6 @@ def prepare_lego(settings: LegoSettings, output: str | Path) -> dict[str, Manife
         vocab_size=FIRST_VALUE + len(SYMBOLS),
         **TOKEN_FIELDS,
         sequence_length=CLAUSE * settings.variables,
-        packing="one-per-row",
         num_labels=len(CLASSES),
         label_names=list(CLASSES),
         trained_places=settings.trained_variables,

@@ -107,7 +107,6 @@ def _write(settings: dict[str, Any], output: str | Path, splits: dict[str, Split
         vocab_size=FIRST_VALUE + len(SYMBOLS),
         **TOKEN_FIELDS,
         sequence_length=longest,
-        packing="one-per-row",
         num_labels=DIGITS,
         label_names=[str(digit) for digit in range(DIGITS)],
     )

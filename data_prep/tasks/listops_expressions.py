@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.tasks.task_folder import TEST, TRAIN, VALIDATION
+from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
 
 DIGITS = 10
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")

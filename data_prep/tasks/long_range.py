@@ -66,7 +66,6 @@ def prepare_adding(settings: LongRangeSettings, output: str | Path) -> dict[str,
         {"values": {"dtype": "float32", "shape": [None, 2]}, "labels": SCALAR_FLOAT32},
         settings.splits(make_adding_sample),
         sequence_length=settings.length,
-        packing="one-per-row",
         tolerance=ADDING_TOLERANCE,
     )
 
@@ -85,7 +84,6 @@ def prepare_temporal_order(settings: LongRangeSettings, output: str | Path) -> d
         vocab_size=FIRST_VALUE + len(SYMBOLS),
         **TOKEN_FIELDS,
         sequence_length=settings.length,
-        packing="one-per-row",
         num_labels=len(CLASSES),
         label_names=list(CLASSES),
     )

@@ -22,9 +22,9 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_FLOAT32
+from longmix.data_prep.split_names import SPLITS, TEST, TRAIN, VALIDATION
 from longmix.data_prep.tasks.arrays import read_npz
-from longmix.data_prep.tasks.images.image_sources import check_seed
-from longmix.data_prep.tasks.task_folder import SPLITS, TEST, TRAIN, VALIDATION, Split, describe, kept_in, write_task
+from longmix.data_prep.tasks.task_folder import Split, check_seed, describe, kept_in, write_task
 
 DIMENSIONS = 3
 ARRAYS = ("coordinates", "counts", "labels")
@@ -137,7 +137,6 @@ def prepare_points(settings: PointsSettings, output: str | Path) -> dict[str, Ma
         },
         splits,
         sequence_length=longest,
-        packing="one-per-row",
     )
 
 

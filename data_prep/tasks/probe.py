@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import locked
 from longmix.data_prep.manifest import FILE_NAME, Manifest
+from longmix.data_prep.manifest_fields import IGNORED, ONE_PER_ROW
 from longmix.data_prep.shards import LIST_INT32, write_dataset
-from longmix.data_prep.tasks.task_folder import TRAIN, VALIDATION, refuse_others
-from longmix.data_prep.text.state import locked
+from longmix.data_prep.split_names import TRAIN, VALIDATION
+from longmix.data_prep.tasks.task_folder import refuse_others
 
 TASKS = ("copy", "lookup")
 LEFT, RIGHT, BOTH = "left", "right", "both"
 DIRECTIONS = (LEFT, RIGHT, BOTH)
 SPLITS = (TRAIN, VALIDATION)
-IGNORED = -100
 LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 VALIDATION_SHARE = 10  # one validation sample for so many training samples
 
@@ -132,7 +133,7 @@ def _write_splits(settings: ProbeSettings, output: Path, report: dict[str, Any])
             pad_token_id=PADDING,
             special_token_ids=[PADDING],
             sequence_length=settings.length,
-            packing="one-per-row",
+            packing=ONE_PER_ROW,
             num_labels=settings.num_labels,
             report=report,
         )

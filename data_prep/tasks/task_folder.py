@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import locked
 from longmix.data_prep.manifest import FILE_NAME, Manifest
+from longmix.data_prep.manifest_fields import ONE_PER_ROW
 from longmix.data_prep.shards import SCALAR_INT64, write_dataset
-from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
-from longmix.data_prep.text.state import locked
+from longmix.data_prep.split_names import SPLITS, TEST, TRAIN, VALIDATION
 
-SPLITS = (TRAIN, VALIDATION, TEST)
 _WRITTEN = (TEST, VALIDATION, TRAIN)
 # Where a label stands in a chain of reasoning, from 0: the accuracy of each place is told apart.
 LABEL_PLACES = "label_places"
@@ -70,7 +70,7 @@ def write_task(
             raise when the same options are to give other samples, the SHA-256 of files that were read.
         columns: of the manifest (shards.py).
         splits: some of SPLITS.
-        manifest_fields: of `Manifest`: vocab_size, sequence_length, num_labels, ...
+        manifest_fields: more of `Manifest`: vocab_size, sequence_length, num_labels, ...
 
     Raises:
         UserError: `output` holds anything else, cannot be written, or is being written by another process; a split has
@@ -117,6 +117,7 @@ def _write_splits(
                 columns,
                 split=name,
                 split_rule=splits[name].rule,
+                packing=ONE_PER_ROW,
                 report=distinct.report,
                 **manifest_fields,
             )
@@ -138,6 +139,12 @@ def kept_in(split: str, splits: Mapping[str, Split]) -> Iterator[Mapping[str, An
                 pass
             seen |= others.digests
     yield from _Distinct(split, splits[split].samples(), seen, {"left_out": 0})
+
+
+def check_seed(seed: int) -> None:
+    """Raises `UserError` if numpy takes no such seed."""
+    if not 0 <= seed < 2**63:
+        raise UserError(f"--seed is {seed}, but must be 0 to {2**63 - 1}")
 
 
 def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-DOCUMENTS, ONE_PER_ROW = "documents", "one-per-row"
+from longmix.data_prep.manifest_fields import DOCUMENTS, ONE_PER_ROW
+
 SMALLEST_LENGTH = 8
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import sha256_of_folder
+from longmix.data_prep.files import locked, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SAMPLES_PER_SHARD, shard_name
 from longmix.data_prep.text import blocks
@@ -38,7 +38,7 @@ from longmix.data_prep.text.reading import (
     take_first_look,
 )
 from longmix.data_prep.text.sources import Source, TextFile, find_sources, refuse_overlap
-from longmix.data_prep.text.state import BLOCKS, State, TextSettings, locked
+from longmix.data_prep.text.state import BLOCKS, State, TextSettings
 from longmix.data_prep.tokenizer import (
     load_tokenizer,
     required_ids,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.split_names import TRAIN, find_splits
 
@@ -95,7 +95,7 @@ class ParquetFile(_File):
         except UnicodeDecodeError as error:
             raise UserError(f"{self.path}: column {self.column!r} holds bytes that are not UTF-8: {error}") from None
         except (pa.ArrowInvalid, OSError) as error:
-            raise UserError(f"{self.path} cannot be read as Parquet: {' '.join(str(error).split())}") from None
+            raise UserError(f"{self.path} cannot be read as Parquet: {reason_of(error)}") from None
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class HubDataset:
         except UserError:
             raise
         except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(self._explain(place, " ".join(str(error).split()))) from None
+            raise UserError(self._explain(place, reason_of(error))) from None
 
     def _explain(self, place: str, message: str) -> str:
         if "script" in message:

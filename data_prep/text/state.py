@@ -1,28 +1,25 @@
 """What a prepared folder is of, and how far its preparation came: `prepare.json`, and the lock while it is at work."""
 
-import contextlib
 import dataclasses
-import fcntl
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import write_json
+from longmix.data_prep.files import LOCK, write_json
+from longmix.data_prep.manifest_fields import DOCUMENTS, ONE_PER_ROW
+from longmix.data_prep.split_names import SPLITS
 from longmix.data_prep.text.documents import Rule, parse_rule
-from longmix.data_prep.text.packing import DOCUMENTS, ONE_PER_ROW, SMALLEST_LENGTH
+from longmix.data_prep.text.packing import SMALLEST_LENGTH
 from longmix.data_prep.text.reading import FirstLook
 from longmix.data_prep.text.sources import Source
 from longmix.data_prep.tokenizer import check_vocab_size, sha256_of_tokenizer
 
-SPLITS = ("train", "validation", "test")
 LONGEST_SEQUENCE = 1 << 20
 FILE_NAME = "prepare.json"
 BLOCKS = ".blocks"
-LOCK = ".lock"
 _FORMAT = 2
 
 
@@ -149,28 +146,3 @@ class State:
         for name in ("tokenizer", BLOCKS):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         (self.folder / FILE_NAME).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Makes `folder` and holds it for this process alone; the lock goes with the process. Left empty, it is removed.
-
-    Raises `UserError` if the folder cannot be written, or if another process holds it.
-    """
-    path = folder / LOCK
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stream = open(path, "w")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise UserError(f"--output {folder} cannot be used: {error.strerror}") from None
-    with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another longmix prepare is at work in {folder}: wait for it, or choose another") from None
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                folder.rmdir()

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.objectives.masking import IGNORED, TokenMasker
+from longmix.trainer.objectives.masking import TokenMasker
 
 VOCABULARY, MASK, SPECIAL = 12, 2, [0, 1, 2]
 

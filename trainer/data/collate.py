@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from longmix.data_prep.manifest_fields import IGNORED
+
 TOKEN_IDS, VALUES = "input_ids", "values"
 # What ends the names of the columns of a pair's second sequence, and of its mask.
 SECOND = "_b"
 # Columns that are padded with something else than zeros; None stands for the data set's own pad token.
-_PADDING = {TOKEN_IDS: None, "labels": -100}
+_PADDING = {TOKEN_IDS: None, "labels": IGNORED}
 
 
 def length_of(sample: dict[str, Any], suffix: str = "") -> int:

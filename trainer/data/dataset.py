@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.remote import RemoteFolder, is_remote
@@ -233,5 +233,4 @@ def _rows(columns: dict[str, Column]) -> int:
 
 
 def _damaged(path: Path | str, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())
-    return UserError(f"{path} cannot be read as a shard ({reason}): prepare or copy it again")
+    return UserError(f"{path} cannot be read as a shard ({reason_of(error)}): prepare or copy it again")

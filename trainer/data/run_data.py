@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.tasks.task_folder import TEST
+from longmix.data_prep.manifest import Manifest, fingerprint
+from longmix.data_prep.split_names import TEST
 
 from .collate import SECOND, TOKEN_IDS, VALUES
 from ..settings.configuration import RunConfiguration
 from .dataset import ShardedDataset
-from ..fingerprint import fingerprint
 from ..settings.mistakes import Mistakes
 from .order import RunOrder, partitions_of
 from .shard_check import COORDINATES

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 
 from ..processes.world import World, agree
 
@@ -188,7 +188,7 @@ def _convert(folder: Path, saved: Layout, now: Layout, names: set[str]) -> Path:
         # The files are whole: it is the disk that refuses, or DeepSpeed.
         raise UserError(
             f"{folder} was written {saved}; to go on {now}, it cannot be converted: "
-            f"{' '.join(str(error).split()) or type(error).__name__}; resume as it was written, or {_way_round(folder)}"
+            f"{reason_of(error)}; resume as it was written, or {_way_round(folder)}"
         ) from error
     return made
 

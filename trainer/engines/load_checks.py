@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 
 from ..processes.world import LoneMistake, is_lost_rank
 
@@ -73,5 +73,4 @@ def refuse_not_finite(folder: Path, module: torch.nn.Module, optimizer: torch.op
 
 
 def _in_a_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}"
+    return f"{type(error).__name__}: {reason_of(error)[:300]}"

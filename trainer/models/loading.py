@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 import longmix.modeling  # noqa: F401  registers our model types
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.tokenizer import load_tokenizer
 
 from .folder import is_damaged, weight_files
@@ -145,8 +145,7 @@ def has_other_vocabulary(source: str, tokenizer: Path | None) -> bool:
 
 def reason(error: BaseException) -> str:
     """What an exception says, in one line."""
-    text = " ".join(str(error).split())
-    return text if text and not isinstance(error, KeyError) else f"{type(error).__name__} {text}".rstrip()
+    return f"KeyError {reason_of(error)}" if isinstance(error, KeyError) else reason_of(error)
 
 
 @contextlib.contextmanager

@@ -13,12 +13,13 @@ import torch
 from torch.nn import functional
 
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.tasks.task_folder import LABEL_PLACES
 
 from ..data import counter_random
 from ..data.collate import SECOND, collate
 from ..data.order import Draw
-from .masking import IGNORED, TokenMasker
+from .masking import TokenMasker
 from .model_inputs import accepted, takes
 
 # exp of it is near the largest float.

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
+from longmix.data_prep.manifest_fields import IGNORED
+
 from ..data import counter_random
 
 # Distinguishes the uses of one seed, and training from evaluation.
 _TRAIN, _EVALUATION = 11, 12
 _CHOSEN, _ACTION, _REPLACEMENT = 0, 1, 2
-IGNORED = -100
 
 
 class TokenMasker:

@@ -15,9 +15,9 @@ import numpy as np
 from scipy.special import stdtrit
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.manifest import Manifest, fingerprint
+from longmix.data_prep.manifest_fields import IGNORED
 
-from ..fingerprint import fingerprint
 from ..runs.read import METRICS, Run, missing_seeds
 from ..settings.configuration import flatten
 from .cited import Cited, citations
@@ -45,7 +45,6 @@ _FREE = (
 _MOST_DIFFERENCES = 2
 # Of a sweep's run: its folder's parent has the name.
 _SEED_FOLDER = re.compile(r"seed-\d+")
-IGNORED_LABEL = -100
 
 
 @dataclass(frozen=True)
@@ -334,5 +333,5 @@ def _majority(folder: Path, manifest: Manifest) -> float | None:
         while hasattr(column.type, "value_type"):
             column = column.combine_chunks().flatten()
         labels = column.to_numpy()
-        counts += np.bincount(labels[labels != IGNORED_LABEL], minlength=len(counts))
+        counts += np.bincount(labels[labels != IGNORED], minlength=len(counts))
     return float(counts.max() / counts.sum()) if counts.sum() else None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 
 from ..data.collate import SECOND, TOKEN_IDS, is_pair, length_of
 from ..data.dataset import ShardedDataset
@@ -128,7 +128,7 @@ class _Rehearsal:
             shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in batch.items())
             raise UserError(
                 f"model {self.model.config.model_type} does not take a micro-batch of the data's longest samples "
-                f"({shapes}): {' '.join(str(error).split())}"
+                f"({shapes}): {reason_of(error)}"
             ) from error
 
     def _too_large(self, rank: int, fitting: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.tasks.task_folder import SPLITS
+from longmix.data_prep.split_names import SPLITS
 
 from ..settings.configuration import LANGUAGE_MODELS
 from ..settings.run_file import parse_yaml

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 
 # Values of a run file, each counted as often as aliases (*name) repeat it.
 MOST_VALUES = 100_000
@@ -104,7 +104,7 @@ def parse_yaml(text: str, origin: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{origin}, line {mark.line + 1}" if mark is not None else origin
-        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        problem = reason_of(getattr(error, "problem", None) or error)
         raise UserError(f"{where}: not valid YAML: {problem}") from None
     except ValueError as error:
         # A tag that does not fit its value, or a number of thousands of digits.

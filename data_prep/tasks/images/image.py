@@ -16,23 +16,22 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
+from longmix.data_prep.split_names import TEST, TRAIN
 from longmix.data_prep.tasks.images.image_sources import (
     GRAYS,
     SPLIT_RULES,
     Images,
     ImageSource,
     add_source_arguments,
-    check_seed,
     source_of,
     to_gray,
 )
 from longmix.data_prep.tasks.task_folder import (
     COMPARED,
     FIRST_VALUE,
-    TEST,
     TOKEN_FIELDS,
-    TRAIN,
     Split,
+    check_seed,
     describe,
     write_task,
 )
@@ -121,7 +120,6 @@ def prepare_image(settings: ImageSettings, output: str | Path) -> dict[str, Mani
         vocab_size=FIRST_VALUE + GRAYS,
         **TOKEN_FIELDS,
         sequence_length=height * width if side is None else side * side,
-        packing="one-per-row",
         num_labels=sources.num_labels,
         label_names=sources.label_names,
     )

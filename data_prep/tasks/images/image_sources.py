@@ -15,8 +15,8 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
+from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
 from longmix.data_prep.tasks.arrays import read_npy
-from longmix.data_prep.tasks.task_folder import TEST, TRAIN, VALIDATION
 
 CIFAR_SIDE, CIFAR_CHANNELS = 32, 3
 CIFAR_RECORD = 1 + CIFAR_CHANNELS * CIFAR_SIDE**2  # the label, then the red, green and blue plane, row by row
@@ -175,12 +175,6 @@ def source_of(arguments: Any) -> ImageSource:
         train=None if arguments.train is None else tuple(arguments.train),
         test=None if arguments.test is None else tuple(arguments.test),
     )
-
-
-def check_seed(seed: int) -> None:
-    """Raises `UserError` if numpy takes no such seed."""
-    if not 0 <= seed < 2**63:
-        raise UserError(f"--seed is {seed}, but must be 0 to {2**63 - 1}")
 
 
 def _open_cifar(folder: Path) -> Sources:

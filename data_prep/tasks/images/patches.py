@@ -15,16 +15,16 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_INT64
+from longmix.data_prep.split_names import TRAIN
 from longmix.data_prep.tasks.images.image_sources import (
     SPLIT_RULES,
     Images,
     ImageSource,
     add_source_arguments,
-    check_seed,
     source_of,
     to_gray,
 )
-from longmix.data_prep.tasks.task_folder import TRAIN, Split, describe, kept_in, write_task
+from longmix.data_prep.tasks.task_folder import Split, check_seed, describe, kept_in, write_task
 
 _FORMAT = 1  # raise it when the same settings are to give other samples
 
@@ -111,7 +111,6 @@ def prepare_patches(settings: PatchesSettings, output: str | Path) -> dict[str, 
         columns,
         splits,
         sequence_length=(height // size) * (width // size),
-        packing="one-per-row",
         num_labels=sources.num_labels,
         label_names=sources.label_names,
     )

@@ -15,22 +15,14 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError  # tensorboard and matplotlib bring it: no other reader of PNG is there
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
-from longmix.data_prep.tasks.images.image_sources import GRAYS, check_seed
+from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
+from longmix.data_prep.tasks.images.image_sources import GRAYS
 from longmix.data_prep.tasks.images.pathfinder_images import PATH_LENGTHS, SIDE, make_image
-from longmix.data_prep.tasks.task_folder import (
-    FIRST_VALUE,
-    TEST,
-    TOKEN_FIELDS,
-    TRAIN,
-    VALIDATION,
-    Split,
-    describe,
-    write_task,
-)
+from longmix.data_prep.tasks.task_folder import FIRST_VALUE, TOKEN_FIELDS, Split, check_seed, describe, write_task
 
 FOLDERS = dict(zip(PATH_LENGTHS, ("curv_baseline", "curv_contour_length_9", "curv_contour_length_14"), strict=True))
 LABEL_NAMES = ["not joined", "joined"]
@@ -128,7 +120,6 @@ def prepare_pathfinder(settings: PathfinderSettings, output: str | Path) -> dict
         vocab_size=FIRST_VALUE + GRAYS,
         **TOKEN_FIELDS,
         sequence_length=side * side,
-        packing="one-per-row",
         num_labels=len(LABEL_NAMES),
         label_names=LABEL_NAMES,
     )
@@ -224,7 +215,7 @@ def _read_png(path: Path) -> np.ndarray:
     except UserError:
         raise
     except _DAMAGES as error:
-        raise UserError(f"{path} is no PNG image, or a damaged one: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path} is no PNG image, or a damaged one: {reason_of(error)}") from None
 
 
 def _generated(settings: PathfinderSettings, split: str, count: int) -> Iterator[Mapping[str, Any]]:

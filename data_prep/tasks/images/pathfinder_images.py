@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from longmix.data_prep.tasks.task_folder import SPLITS
+from longmix.data_prep.split_names import SPLITS
 
 SIDE = 32
 PATH_LENGTHS = (6, 9, 14)  # dashes of a path: easy, intermediate, hard

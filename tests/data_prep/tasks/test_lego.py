@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.tasks.lego import IGNORED, LegoSettings, make_sample, prepare_lego
+from longmix.data_prep.manifest_fields import IGNORED
+from longmix.data_prep.tasks.lego import LegoSettings, make_sample, prepare_lego
 
 TEXT = "abcdefghijklmnopqrstuvwxyz1=;-+"
 SMALL = {"train_samples": 30, "validation_samples": 4, "test_samples": 5}

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import locked
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.tasks import probe
-from longmix.data_prep.tasks.probe import IGNORED, ProbeSettings, make_sample, prepare_probe
-from longmix.data_prep.text.state import locked
+from longmix.data_prep.tasks.probe import ProbeSettings, make_sample, prepare_probe
 
 
 def samples_of(settings, count=200, split="train"):

@@ -403,7 +403,7 @@ def test_folders_that_hold_something_else_are_left_alone(corpus, tmp_path):
 
 
 def test_two_runs_at_once_do_not_mix(corpus, tmp_path):
-    from longmix.data_prep.text.state import locked
+    from longmix.data_prep.files import locked
 
     with locked(tmp_path / "out"), pytest.raises(UserError, match="at work"):
         prepare_text(settings(corpus), tmp_path / "out", workers=1)
