@@ -13,9 +13,9 @@ import torch
 import transformers
 from transformers.models.fnet.modeling_fnet import FNetBasicFourierTransform
 
-import longmix.modeling  # noqa: F401  registers the model types
 from longmix.kernels import ops
 from longmix.kernels.selection import obstacle
+from longmix.modeling import BatchContext  # this import registers the model types
 
 BATCH = 2
 LAYER_WIDTH = 256
@@ -124,7 +124,7 @@ class Layer:
         mixer = model.layers[0].mixer
         # What layers share is the model's: the mixer uses it, but does not list it.
         parameters = [*mixer.parameters(), *(model.shared.parameters() if model.shared is not None else ())]
-        return Prepared(lambda: mixer(x, embeddings=x), [x, *parameters], weights)
+        return Prepared(lambda: mixer(x, BatchContext(embeddings=x)), [x, *parameters], weights)
 
     def implementations(self, device: torch.device) -> list[str]:
         """What there is to compare."""

@@ -14,6 +14,7 @@ from . import converter, flt, paramixer, s3attention, transformer, wavspa
 from .auto import AutoModelForSequencePairClassification
 from .block import Mixer
 from .configuration import MixerConfig
+from .context import BatchContext
 from .model import MixerModel, MixerPreTrainedModel
 
 # Folder and model type -> how the names of its classes begin.
@@ -33,6 +34,7 @@ __all__ = [
     "CLASS_PREFIXES",
     "MODEL_TYPES",
     "AutoModelForSequencePairClassification",
+    "BatchContext",
     "Mixer",
     "MixerConfig",
     "MixerModel",

@@ -8,6 +8,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration import MixerConfig
+from .context import BatchContext
 
 
 class PreNormBlock(GradientCheckpointingLayer):
@@ -24,16 +25,9 @@ class PreNormBlock(GradientCheckpointingLayer):
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """(B, N, D) -> (B, N, D); the other arguments are handed to the mixer."""
-        mixed = self.mixer(self.mixer_norm(hidden_states), attention_mask, document_ids, embeddings, coordinates)
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D); the context is handed to the mixer."""
+        mixed = self.mixer(self.mixer_norm(hidden_states), context)
         hidden_states = hidden_states + self.dropout(mixed)
         return hidden_states + self.dropout(self.feed_forward(self.feed_forward_norm(hidden_states)))
 
@@ -49,16 +43,9 @@ class PostNormBlock(PreNormBlock):
 
     needs_final_norm = False
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """(B, N, D) -> (B, N, D); the other arguments are handed to the mixer."""
-        mixed = self.mixer(hidden_states, attention_mask, document_ids, embeddings, coordinates)
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D); the context is handed to the mixer."""
+        mixed = self.mixer(hidden_states, context)
         hidden_states = self.mixer_norm(hidden_states + self.dropout(mixed))
         return self.feed_forward_norm(hidden_states + self.dropout(self.feed_forward(hidden_states)))
 
@@ -80,8 +67,8 @@ class FeedForward(nn.Module):
 class Mixer(nn.Module):
     """Base of every mixer: a function of the valid tokens only.
 
-    mixer(x, mask)[b, :n_b] == mixer(x[b : b + 1, :n_b]) whatever lies in the padding, and padded rows come out zero.
-    A batch is right-padded (`masking.Compaction` makes it so).
+    mixer(x, BatchContext(mask))[b, :n_b] == mixer(x[b : b + 1, :n_b], BatchContext())[0] whatever lies in the padding,
+    and padded rows come out zero. A batch is right-padded (`masking.Compaction` makes it so).
     """
 
     supports_causal = False
@@ -97,22 +84,12 @@ class Mixer(nn.Module):
         self.config = config
         self.layer_index = layer_index
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """Mix the tokens of each sample.
 
         Args:
             hidden_states: (B, N, D).
-            attention_mask: (B, N) bool, true on the first n_b positions of sample b; None: all valid.
-            document_ids: (B, N) int64, a run of equal ids is one packed document; None: one document a row.
-            embeddings: (B, N, D), what entered the first block.
-            coordinates: (B, N, l), positions of the tokens in l dimensions.
+            context: the rest of the batch; a mixer reads what it needs of it.
 
         Returns:
             (B, N, D), zero on padding.

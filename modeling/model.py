@@ -12,6 +12,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .block import Mixer, PreNormBlock
 from .configuration import MixerConfig
+from .context import BatchContext
 from .embeddings import Embeddings
 from .losses import mix_auxiliary_loss
 from .masking import Compaction, as_mask
@@ -170,12 +171,13 @@ class MixerModel(MixerPreTrainedModel):
                 compaction.compact, (input_ids, token_type_ids, inputs_embeds, values, document_ids, coordinates)
             )
         embeddings = self.embeddings(input_ids, token_type_ids, inputs_embeds, values, mask)
+        context = BatchContext(mask, document_ids, embeddings, coordinates)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         states = [embeddings]
         hidden_states = embeddings
         for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, document_ids, embeddings, coordinates)
+            hidden_states = layer(hidden_states, context)
             if output_hidden_states:
                 states.append(hidden_states)
         hidden_states = self.final_norm(hidden_states)

@@ -30,7 +30,7 @@ __all__ = [
 def make_attention(
     kind: str, config: MixerConfig, layer_index: int, positions: int, *names: str | int, width: int | None = None
 ) -> Attention:
-    """An attention module of one kind: forward(hidden_states (B, N, D), attention_mask (B, N) or None) -> (B, N, D).
+    """An attention module of one kind: forward(hidden_states (B, N, D), context) -> (B, N, D), see Attention.
 
     Args:
         kind: one of ATTENTIONS.

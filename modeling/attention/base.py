@@ -4,15 +4,15 @@ import torch
 from torch import nn
 
 from ..configuration import MixerConfig
+from ..context import BatchContext
 from ..masking import keep_valid
 
 
 class Attention(nn.Module):
     """Queries, keys and values of H heads, one way to `attend`, and an output projection.
 
-    A function of the valid tokens only: attention(x, mask)[b, :n_b] == attention(x[b : b + 1, :n_b]) whatever lies in
-    the padding, and padded rows come out zero. `width` is the number of channels that come in and go out, where it is
-    not hidden_size; queries, keys and values have hidden_size channels in any case.
+    A function of the valid tokens only, as every Mixer is. `width` is the number of channels that come in and go out,
+    where it is not hidden_size; queries, keys and values have hidden_size channels in any case.
     """
 
     def __init__(self, config: MixerConfig, width: int | None = None):
@@ -23,13 +23,13 @@ class Attention(nn.Module):
         self.projection = nn.Linear(width, 3 * config.hidden_size)
         self.output = nn.Linear(config.hidden_size, width)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """(B, N, D) and a right-padded mask (B, N) bool, or None -> (B, N, D), zero on padding."""
-        query, key, value = self.project(hidden_states, attention_mask)
-        return self.join(self.attend(query, key, value, attention_mask), attention_mask)
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D), zero on padding."""
+        query, key, value = self.project(hidden_states, context.mask)
+        return self.join(self.attend(query, key, value, context), context.mask)
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """(B, H, N, d) each, finite everywhere -> (B, H, N, d), finite everywhere."""
         raise NotImplementedError

@@ -10,6 +10,7 @@ from longmix.kernels import ops
 
 from ..block import buffer_generator
 from ..configuration import MixerConfig
+from ..context import BatchContext
 from .base import Attention
 from .features import orthogonal_projection, positive_log_features
 
@@ -22,10 +23,10 @@ class LinearAttention(Attention):
     """
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """See Attention."""
-        return ops.linear_attention(elu_plus_one(query), elu_plus_one(key), value, _lengths(attention_mask))
+        return ops.linear_attention(elu_plus_one(query), elu_plus_one(key), value, context.lengths)
 
 
 class PerformerAttention(Attention):
@@ -55,11 +56,11 @@ class PerformerAttention(Attention):
         init.copy_(self.directions, orthogonal_projection(*self.directions.shape, generator))
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """See Attention."""
         query_log, key_log = (positive_log_features(x, self.directions) for x in (query, key))
-        return ops.feature_attention(query_log, key_log, value, _lengths(attention_mask))
+        return ops.feature_attention(query_log, key_log, value, context.lengths)
 
 
 class ReluPerformerAttention(Attention):
@@ -75,18 +76,14 @@ class ReluPerformerAttention(Attention):
         self.norms = nn.ModuleList(nn.LayerNorm(size, eps=config.layer_norm_eps) for _ in range(3))
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """See Attention."""
         query, key, value = (norm(x) for norm, x in zip(self.norms, (query, key, value), strict=True))
         query, key = (torch.relu(x * x.shape[-1] ** -0.25) + 1e-3 for x in (query, key))
-        return ops.linear_attention(query, key, value, _lengths(attention_mask))
+        return ops.linear_attention(query, key, value, context.lengths)
 
 
 def elu_plus_one(x: torch.Tensor) -> torch.Tensor:
     """elu(x) + 1, exact to rounding also where it is small."""
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
-
-
-def _lengths(attention_mask: torch.Tensor | None) -> torch.Tensor | None:
-    return None if attention_mask is None else attention_mask.sum(1)

@@ -8,6 +8,7 @@ from torch.nn import functional
 from transformers import initialization as init
 
 from ..configuration import MixerConfig
+from ..context import BatchContext
 from ..masking import keep_valid
 from .base import Attention
 
@@ -36,12 +37,12 @@ class LinformerAttention(Attention):
         self.sequence_projection = nn.Parameter(torch.cat([old.detach(), added]), requires_grad=old.requires_grad)
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """See Attention."""
         projection = self.sequence_projection[: query.shape[2]].transpose(0, 1)
-        if attention_mask is not None:
-            key, value = (keep_valid(x.transpose(1, 2), attention_mask).transpose(1, 2) for x in (key, value))
+        if context.mask is not None:
+            key, value = (keep_valid(x.transpose(1, 2), context.mask).transpose(1, 2) for x in (key, value))
         return functional.scaled_dot_product_attention(
             query, projection @ key, projection @ value, dropout_p=self.dropout_probability
         )

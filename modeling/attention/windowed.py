@@ -3,6 +3,7 @@
 import torch
 from torch.nn import functional
 
+from ..context import BatchContext
 from .base import Attention
 
 # Rows that are computed together, unless the window is wider: fewer would make small matrix products.
@@ -17,7 +18,7 @@ class WindowedAttention(Attention):
     """
 
     def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """See Attention."""
         batch, _, positions, _ = query.shape
@@ -36,9 +37,10 @@ class WindowedAttention(Attention):
             functional.pad(x, (0, 0, *around)).unfold(2, size + 2 * outside, size).transpose(-1, -2)
             for x in (key, value)
         )
-        if attention_mask is None:
-            attention_mask = torch.ones(1, positions, dtype=torch.bool, device=query.device).expand(batch, -1)
-        valid = functional.pad(attention_mask, around).unfold(1, size + 2 * outside, size)
+        mask = context.mask
+        if mask is None:
+            mask = torch.ones(1, positions, dtype=torch.bool, device=query.device).expand(batch, -1)
+        valid = functional.pad(mask, around).unfold(1, size + 2 * outside, size)
         allowed = self.allowed_pairs(size, outside, reach, valid)
         # Blocks go to the batch, for the kernels of attention know four axes.
         query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ..context import BatchContext
 from ..masking import keep_valid
 from .configuration_converter import ConverterConfig
 from .layers import GatedFeedForward, ScaleNorm
@@ -28,18 +29,11 @@ class ConverterBlock(GradientCheckpointingLayer):
         self.feed_forward = GatedFeedForward(width, config.intermediate_size, config.hidden_dropout_prob)
         self.feed_forward_norm = ScaleNorm(width, eps)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """(B, N, D) -> (B, N, D); the other arguments are handed to the mixer."""
-        hidden_states = self.embedding_norm(keep_valid(hidden_states, attention_mask))
-        mixed = self.mixer(hidden_states, attention_mask, document_ids, embeddings, coordinates, as_pairs=True)
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D); the context is handed to the mixer."""
+        hidden_states = self.embedding_norm(keep_valid(hidden_states, context.mask))
+        mixed = self.mixer(hidden_states, context, as_pairs=True)
         residual = torch.stack([hidden_states, torch.zeros_like(hidden_states)], 2)
         mixed = self.mixer_norm(mixed + residual)
         hidden_states = self.feed_forward_norm(self.feed_forward(mixed) + self.mixer.readout(mixed))
-        return keep_valid(hidden_states, attention_mask)
+        return keep_valid(hidden_states, context.mask)

@@ -15,6 +15,7 @@ from longmix.kernels import ops
 from longmix.kernels.common.documents import document_begins, document_starts
 
 from ..block import Mixer, buffer_generator
+from ..context import BatchContext
 from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForMaskedLM,
@@ -22,7 +23,7 @@ from ..heads import (
     MixerForSequencePairClassification,
     MixerForTokenClassification,
 )
-from ..masking import keep_valid, right_padded
+from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .block import ConverterBlock
 from .configuration_converter import ConverterConfig
@@ -89,53 +90,38 @@ class Converter(Mixer):
         generator = buffer_generator(self.config, self.layer_index, "permutations")
         return torch.randint(2**62, shape, generator=generator, device="cpu").T.contiguous()
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-        as_pairs: bool = False,
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext, as_pairs: bool = False) -> torch.Tensor:
         """See Mixer; `as_pairs`: the complex result of eq. 8 or 12, before it becomes real, (B, N, 2, D)."""
-        mixed, value, phase = self._convolve(hidden_states, attention_mask, document_ids)
+        mixed, value, phase = self._convolve(hidden_states, context)
         if self.config.block_style == "prenorm" and not as_pairs:
             mixed = subtract_turned(mixed, value, phase)
         pairs = mixed.flatten(3).to(hidden_states.dtype)
-        return pairs if as_pairs else keep_valid(self.readout(pairs), attention_mask)
+        return pairs if as_pairs else keep_valid(self.readout(pairs), context.mask)
 
     def _convolve(
-        self, hidden_states: torch.Tensor, mask: torch.Tensor | None, document_ids: torch.Tensor | None
+        self, hidden_states: torch.Tensor, context: BatchContext
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The convolution of the values, the values, both (B, N, 2, H, d), and the phase (B, H, N); fp32 or float64."""
-        hidden_states = keep_valid(hidden_states, mask)
+        hidden_states = keep_valid(hidden_states, context.mask)
         wide = torch.promote_types(hidden_states.dtype, torch.float32)
         value = self.dropout(self.value(hidden_states)).to(wide)
         value = value.unflatten(2, (2, self.config.num_attention_heads, -1))
-        upper, lower, phase, lengths, permutation = self._operator(hidden_states, mask, document_ids)
+        upper, lower, phase, lengths, permutation = self._operator(hidden_states, context)
         mixed = ops.givens_mix(value.permute(0, 1, 3, 4, 2), upper, lower, phase, lengths, permutation)
         return mixed.permute(0, 1, 4, 2, 3), value, phase
 
-    def mixing_matrix(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def mixing_matrix(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """The unitary matrix of each sample and head for these tokens, (B, H, N, N, 2), zero on padding.
 
-        Entry (b, h, i, j) is what token i gets of the value of token j, as a real and an imaginary part. Arguments as
-        in forward; a mask of any dtype.
+        Entry (b, h, i, j) is what token i gets of the value of token j, as a real and an imaginary part. The mask
+        may have any dtype.
 
         Raises:
             ValueError: a mask that is not right-padded.
         """
-        attention_mask = right_padded(attention_mask)
-        hidden_states = keep_valid(hidden_states, attention_mask)
-        operator = self._operator(hidden_states, attention_mask, document_ids)
+        context = context.checked()
+        hidden_states = keep_valid(hidden_states, context.mask)
+        operator = self._operator(hidden_states, context)
         batch, positions = hidden_states.shape[:2]
         wide = torch.promote_types(hidden_states.dtype, torch.float32)
         real = torch.eye(positions, device=hidden_states.device, dtype=wide)
@@ -143,22 +129,21 @@ class Converter(Mixer):
         value = value.expand(batch, -1, self.config.num_attention_heads, -1, -1)
         return ops.givens_mix(value, *operator).transpose(1, 2).contiguous()
 
-    def _operator(
-        self, hidden_states: torch.Tensor, mask: torch.Tensor | None, document_ids: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, ...]:
+    def _operator(self, hidden_states: torch.Tensor, context: BatchContext) -> tuple[torch.Tensor | None, ...]:
         """All arguments of `ops.givens_mix` but the values, for hidden_states (B, N, D) that are zero on padding."""
         eigenvalues, angles = self.parameter_head(hidden_states)
         # As in the published code, rotation k of H_l belongs to token k, and that of H_u to token k + 1.
         lower, upper = angles[..., :-1, 0, :], angles[..., 1:, 1, :]
-        if document_ids is not None:
-            begins = document_begins(document_ids)[:, None, None, 1:, None]
+        documents = context.document_ids
+        if documents is not None:
+            begins = document_begins(documents)[:, None, None, 1:, None]
             lower, upper = torch.where(begins, 0.0, lower), torch.where(begins, 0.0, upper)
         phase = eigenvalues if self.polynomial is None else self.polynomial(eigenvalues)
         permutation = None
         if self.config.permutations:
             keys = self.permutation_keys[:, : hidden_states.shape[1]]
-            permutation = keys.argsort(-1) if document_ids is None else permute_documents(keys, document_ids)
-        return upper, lower, phase, None if mask is None else mask.sum(1), permutation
+            permutation = keys.argsort(-1) if documents is None else permute_documents(keys, documents)
+        return upper, lower, phase, context.lengths, permutation
 
     def auxiliary_loss(self) -> torch.Tensor | None:
         """The kernel polynomial loss (eq. 11) of a kernelution with the dirichlet kernel, else None."""

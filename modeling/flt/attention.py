@@ -10,6 +10,7 @@ from longmix.kernels.common.documents import document_starts
 
 from ..attention import Attention, orthogonal_projection, positive_log_features
 from ..block import buffer_generator
+from ..context import BatchContext
 from ..masking import keep_valid
 from .configuration_flt import FLTConfig
 from .spectral_mask import SpectralMask
@@ -58,47 +59,22 @@ class SpectralAttention(Attention):
         # Behind torch's back: it is the encoder's sub-module, and stands in the state once.
         self.__dict__["mask"] = mask
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """As in Attention; `document_ids` (B, N) and `coordinates` (B, N, l) are those of a Mixer."""
-        query, key, value = self.project(hidden_states, attention_mask)
-        return self.join(self._mix(query, key, value, attention_mask, document_ids, coordinates), attention_mask)
-
-    def weights(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def weights(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """The matrices that `forward` applies to the values, (B, H, N, N); rows sum to 1, zero on padding."""
-        query, key, _ = self.project(hidden_states, attention_mask)
+        query, key, _ = self.project(hidden_states, context.mask)
         batch, _, positions, _ = query.shape
         wide = torch.promote_types(query.dtype, torch.float32)
         identity = torch.eye(positions, dtype=wide, device=query.device).expand(batch, self.heads, -1, -1)
-        return self._mix(query, key, identity, attention_mask, document_ids, coordinates)
+        return self.attend(query, key, identity, context)
 
-    def _mix(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        document_ids: torch.Tensor | None,
-        coordinates: torch.Tensor | None,
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """Queries and keys (B, H, N, d), values (B, H, N, c) -> (B, H, N, c), zero on padding."""
-        coordinates = self._positions(coordinates, attention_mask, document_ids)
-        query_features, key_features = self._features(query, key, coordinates)
+        query_features, key_features = self._features(query, key, self._positions(context))
         operation = ops.linear_attention if self.config.feature_kind == "relu" else ops.feature_attention
-        lengths = None if attention_mask is None else attention_mask.sum(1)
-        causal = self.config.is_causal
-        return operation(query_features, key_features, value, lengths, causal=causal, document_ids=document_ids)
+        lengths, documents, causal = context.lengths, context.document_ids, self.config.is_causal
+        return operation(query_features, key_features, value, lengths, causal=causal, document_ids=documents)
 
     def _features(
         self, query: torch.Tensor, key: torch.Tensor, coordinates: torch.Tensor | None
@@ -118,18 +94,16 @@ class SpectralAttention(Attention):
                     features.append(positive_log_features(content, for_content) + bias)
         return tuple(features)
 
-    def _positions(
-        self, coordinates: torch.Tensor | None, attention_mask: torch.Tensor | None, document_ids: torch.Tensor | None
-    ) -> torch.Tensor | None:
+    def _positions(self, context: BatchContext) -> torch.Tensor | None:
         """What the mask takes as coordinates, (B, N, l), zero on padding; None: the indices, alike in all samples."""
-        dimensions = self.config.coordinate_dimensions
+        dimensions, coordinates = self.config.coordinate_dimensions, context.coordinates
         given = None if coordinates is None else tuple(coordinates.shape)
         if (given is None) != (dimensions == 0) or (given is not None and given[2:] != (dimensions,)):
             allowed = f"('B', 'N', {dimensions})" if dimensions else "None"
             raise ValueError(f"coordinates have shape {given}; allowed: {allowed}, of coordinate_dimensions")
         if coordinates is not None:
-            return keep_valid(coordinates, attention_mask)
-        return None if document_ids is None else positions_in_documents(document_ids)[:, :, None]
+            return keep_valid(coordinates, context.mask)
+        return None if context.document_ids is None else positions_in_documents(context.document_ids)[:, :, None]
 
 
 def positions_in_documents(document_ids: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..block import Mixer, PostNormBlock
+from ..context import BatchContext
 from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForCausalLM,
@@ -17,7 +18,6 @@ from ..heads import (
     MixerForSequencePairClassification,
     MixerForTokenClassification,
 )
-from ..masking import right_padded
 from ..model import MixerModel, MixerPreTrainedModel
 from .attention import SpectralAttention
 from .configuration_flt import FLTConfig
@@ -47,31 +47,17 @@ class FLT(Mixer):
         """See Mixer."""
         self.attention.use_mask(module)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """See Mixer."""
-        return self.attention(hidden_states, attention_mask, document_ids, coordinates)
+        return self.attention(hidden_states, context)
 
-    def mixing_matrix(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """The attention weights, (B, H, N, N), zero on padding; arguments as in forward, a mask of any dtype.
+    def mixing_matrix(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
+        """The attention weights, (B, H, N, N), zero on padding; the mask may have any dtype.
 
         Raises:
             ValueError: a mask that is not right-padded.
         """
-        return self.attention.weights(hidden_states, right_padded(attention_mask), document_ids, coordinates)
+        return self.attention.weights(hidden_states, context.checked())
 
 
 class FLTPreTrainedModel(MixerPreTrainedModel):

@@ -13,6 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from longmix.kernels import ops
 
 from ..block import Mixer
+from ..context import BatchContext
 from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForCausalLM,
@@ -21,7 +22,7 @@ from ..heads import (
     MixerForSequencePairClassification,
     MixerForTokenClassification,
 )
-from ..masking import keep_valid, right_padded
+from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .configuration_paramixer import ParamixerConfig
 from .links import LinkNetworks, PublishedLinear, link_offsets
@@ -43,17 +44,10 @@ class ParamixerBlock(GradientCheckpointingLayer):
         own = config.value_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """(B, N, D) -> (B, N, D); the other arguments are handed to the mixer."""
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D); the context is handed to the mixer."""
         hidden_states = self.input_dropout(hidden_states)
-        return self.dropout(self.mixer(hidden_states, attention_mask, document_ids, embeddings, coordinates))
+        return self.dropout(self.mixer(hidden_states, context))
 
 
 class Paramixer(Mixer):
@@ -86,52 +80,29 @@ class Paramixer(Mixer):
         self.links = LinkNetworks(config)
         self.value = ValueNetwork(config)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """See Mixer. Without `embeddings` the weights are computed from `hidden_states`."""
-        value = self.value(keep_valid(hidden_states, attention_mask))
-        return self._mix(value, hidden_states, attention_mask, document_ids, embeddings)
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
+        """See Mixer. Without embeddings the weights are computed from `hidden_states`."""
+        value = self.value(keep_valid(hidden_states, context.mask))
+        return self._mix(value, hidden_states, context)
 
-    def mixing_matrix(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def mixing_matrix(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """The matrix A of these tokens, (B, 1, N, N), zero in rows and columns of padding.
 
-        Arguments as in forward; a mask of any dtype.
+        The mask may have any dtype.
 
         Raises:
             ValueError: a mask that is not right-padded.
         """
-        attention_mask = right_padded(attention_mask)
         identity = torch.eye(hidden_states.shape[1], dtype=hidden_states.dtype, device=hidden_states.device)
         identity = identity.expand(len(hidden_states), -1, -1)
-        return self._mix(identity, hidden_states, attention_mask, document_ids, embeddings).unsqueeze(1)
+        return self._mix(identity, hidden_states, context.checked()).unsqueeze(1)
 
-    def _mix(
-        self,
-        value: torch.Tensor,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        document_ids: torch.Tensor | None,
-        embeddings: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _mix(self, value: torch.Tensor, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """A times value (B, N, ...)."""
-        own = embeddings is None or self.config.weights_from == "input"
-        weights = self.links(keep_valid(hidden_states if own else embeddings, attention_mask))
-        lengths = None if attention_mask is None else attention_mask.sum(1)
-        offsets = link_offsets(self.config, value.device)
-        return ops.link_mix(value, weights, offsets, lengths, not self.config.is_causal, document_ids)
+        own = context.embeddings is None or self.config.weights_from == "input"
+        weights = self.links(keep_valid(hidden_states if own else context.embeddings, context.mask))
+        offsets, wrap = link_offsets(self.config, value.device), not self.config.is_causal
+        return ops.link_mix(value, weights, offsets, context.lengths, wrap, context.document_ids)
 
 
 class ValueNetwork(nn.Module):

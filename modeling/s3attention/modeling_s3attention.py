@@ -13,6 +13,7 @@ from transformers import initialization as init
 from longmix.kernels import ops
 
 from ..block import BarePreNormBlock, Mixer, buffer_generator
+from ..context import BatchContext
 from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForMaskedLM,
@@ -53,21 +54,13 @@ class S3Attention(Mixer):
         self.smoother = Smoother(config)
         self.attention = SkeletonAttention(config, layer_index)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """See Mixer."""
         if hidden_states.shape[1] == 0:
             return hidden_states  # no token, and the stem's kernel would be longer than the padded sequence
-        lengths = None if attention_mask is None else attention_mask.sum(1)
-        hidden_states = keep_valid(hidden_states, attention_mask)
-        smoothed = self.smoother(hidden_states, attention_mask, lengths)
-        return keep_valid(self.attention(smoothed, attention_mask, lengths), attention_mask)
+        mask, lengths = context.mask, context.lengths
+        smoothed = self.smoother(keep_valid(hidden_states, mask), mask, lengths)
+        return keep_valid(self.attention(smoothed, mask, lengths), mask)
 
 
 class Smoother(nn.Module):

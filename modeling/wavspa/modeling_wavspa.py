@@ -12,6 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ..attention import make_attention
 from ..block import FeedForward, Mixer
+from ..context import BatchContext
 from ..forecasting import MixerForForecasting
 from ..heads import (
     MixerForMaskedLM,
@@ -41,16 +42,9 @@ class WavSpABlock(GradientCheckpointingLayer):
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """(B, N, D) -> (B, N, D); the other arguments are handed to the mixer."""
-        mixed = self.mixer(self.mixer_norm(hidden_states), attention_mask, document_ids, embeddings, coordinates)
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D); the context is handed to the mixer."""
+        mixed = self.mixer(self.mixer_norm(hidden_states), context)
         hidden_states = hidden_states + mixed
         return hidden_states + self.feed_forward(self.dropout(hidden_states))
 
@@ -88,23 +82,16 @@ class WavSpA(Mixer):
                 )
             )
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        embeddings: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """See Mixer."""
         positions = hidden_states.shape[1]
         if hidden_states.numel() == 0:
             return hidden_states  # Fourier transforms refuse empty tensors
-        lengths = None if attention_mask is None else attention_mask.sum(1)
-        bands, masks = self.space.analyse(keep_valid(hidden_states, attention_mask), lengths)
+        bands, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths)
         attentions = [self.attentions[0]] * len(bands) if self.config.share_bands else self.attentions
-        bands = [attention(band, mask) for attention, band, mask in zip(attentions, bands, masks, strict=True)]
-        return keep_valid(self.space.synthesise(bands, positions, lengths), attention_mask)
+        contexts = map(BatchContext, masks)
+        bands = [attention(band, own) for attention, band, own in zip(attentions, bands, contexts, strict=True)]
+        return keep_valid(self.space.synthesise(bands, positions, context.lengths), context.mask)
 
     def resize_positions(self) -> None:
         """Make room in the bands for config.max_position_embeddings."""

@@ -6,6 +6,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from longmix.modeling.context import BatchContext
+
 WIDTH = 16
 LENGTHS = ([1], [3, 0, 1], [7, 4, 0, 9], [40, 33, 17, 2], [5, 31])
 NAN = float("nan")
@@ -49,12 +51,12 @@ def test_only_valid_tokens_count(mixer, lengths, content):
     x, arguments = inputs(mixer.config, (len(lengths), positions))
     poison = {name: torch.where(mask[:, :, None], tensor, content) for name, tensor in arguments.items()}
     padded = torch.where(mask[:, :, None], x, content * torch.randn(x.shape)).requires_grad_()
-    result = mixer(padded, mask, **poison)
+    result = mixer(padded, BatchContext(mask, **poison))
     assert (result[~mask] == 0).all()
     for row, length in enumerate(lengths):
         if length:
             rows = slice(row, row + 1)
-            alone = mixer(x[rows, :length], **part(arguments, rows, length))
+            alone = mixer(x[rows, :length], BatchContext(**part(arguments, rows, length)))
             torch.testing.assert_close(result[rows, :length], alone, rtol=1e-5, atol=1e-5)
     gradients = torch.autograd.grad(result.square().sum(), [padded, *mixer.parameters()], allow_unused=True)
     assert (gradients[0][~mask] == 0).all()
@@ -68,7 +70,7 @@ def test_equals_the_equations(variant, mixer, load_oracle):
     mask = torch.arange(16) < torch.tensor(lengths)[:, None]
     x, arguments = inputs(mixer.config, (5, 16), dtype=torch.float64)
     with torch.no_grad():
-        result = mixer(x, mask, **arguments)
+        result = mixer(x, BatchContext(mask, **arguments))
         for row, length in enumerate(lengths):
             expected = oracle(mixer, x[row, :length], **part(arguments, row, length))
             torch.testing.assert_close(result[row, :length], expected, rtol=0, atol=1e-10)
@@ -83,13 +85,13 @@ def test_documents_see_only_themselves_or_are_ignored(mixer):
     for number, (start, end) in enumerate(itertools.pairwise(bounds)):
         documents[0, start:end] = number
     documents[1, 3:] = 9
-    result = mixer(x, mask, documents, **arguments)
+    result = mixer(x, BatchContext(mask, documents, **arguments))
     if not mixer.isolates_documents:
-        assert torch.equal(result, mixer(x, mask, **arguments))
+        assert torch.equal(result, mixer(x, BatchContext(mask, **arguments)))
         return
     for row, (start, end) in [(0, (0, 5)), (0, (5, 6)), (0, (6, 14)), (1, (0, 3)), (1, (3, 20))]:
         own = {name: tensor[row : row + 1, start:end] for name, tensor in arguments.items()}
-        alone = mixer(x[row : row + 1, start:end], **own)
+        alone = mixer(x[row : row + 1, start:end], BatchContext(**own))
         torch.testing.assert_close(result[row : row + 1, start:end], alone, rtol=0, atol=1e-10)
 
 
@@ -104,7 +106,7 @@ def test_gradients(mixer):
     def function(x, *tensors):
         given = dict(zip(arguments, tensors, strict=False))
         own = dict(zip(names, tensors[len(given) :], strict=True))
-        return torch.func.functional_call(mixer, own, (x, mask), given)
+        return torch.func.functional_call(mixer, own, (x, BatchContext(mask, **given)))
 
     tensors = (x.requires_grad_(), *arguments.values(), *parameters)
     assert torch.autograd.gradcheck(function, tensors, fast_mode=True)
@@ -178,11 +180,11 @@ def test_causal_or_refused(variant, make_config, make_mixer):
     mixer = make_mixer(variant[0], **{**variant[1], "is_causal": True}).double()
     x, arguments = inputs(config, (1, 40), dtype=torch.float64)
     changed = {name: tensor.clone() for name, tensor in arguments.items()}
-    before = mixer(x, **arguments)
+    before = mixer(x, BatchContext(**arguments))
     other = x.clone()
     for tensor in (other, *changed.values()):
         tensor[:, 23:] += 3
-    after = mixer(other, **changed)
+    after = mixer(other, BatchContext(**changed))
     torch.testing.assert_close(after[:, :23], before[:, :23], rtol=0, atol=1e-12)
     assert (after[:, 23:] - before[:, 23:]).abs().amax() > 1e-6
 
@@ -194,9 +196,9 @@ def test_any_length(variant, make_mixer, positions):
     mask = torch.arange(positions) < torch.tensor(lengths)[:, None]
     x, arguments = inputs(mixer.config, (4, positions))
     with torch.no_grad():
-        result = mixer(x, mask, **arguments)
+        result = mixer(x, BatchContext(mask, **arguments))
         assert result.isfinite().all() and (result[~mask] == 0).all()
-        alone = mixer(x[:1], **part(arguments, slice(0, 1), positions))
+        alone = mixer(x[:1], BatchContext(**part(arguments, slice(0, 1), positions)))
     torch.testing.assert_close(result[:1], alone, rtol=1e-5, atol=1e-5)
 
 
@@ -204,8 +206,8 @@ def test_any_length(variant, make_mixer, positions):
 def test_nothing_in_nothing_out(mixer, shape):
     x, arguments = inputs(mixer.config, shape)
     mask = torch.ones(shape, dtype=torch.bool)
-    assert mixer(x, **arguments).shape == x.shape
-    assert mixer(x, mask, **arguments).shape == x.shape
+    assert mixer(x, BatchContext(**arguments)).shape == x.shape
+    assert mixer(x, BatchContext(mask, **arguments)).shape == x.shape
 
 
 def test_bfloat16_by_casting_the_module(variant, make_model, batch):

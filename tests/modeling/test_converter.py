@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from longmix.modeling.context import BatchContext
 from longmix.modeling.converter.configuration_converter import GIBBS_KERNELS
 from longmix.modeling.converter.kernel_polynomial import KernelPolynomial, gibbs_factors
 
@@ -34,14 +35,14 @@ def test_the_mixing_matrix_is_unitary_and_what_forward_applies(fields, make_mixe
     mixer = make_mixer("converter", **fields).double()
     x = torch.randn(2, 40, 16, dtype=torch.float64)
     mask = torch.arange(40) < torch.tensor([40, 23])[:, None]
-    matrix = mixer.mixing_matrix(x, mask)
+    matrix = mixer.mixing_matrix(x, BatchContext(mask))
     assert matrix.shape == (2, 2, 40, 40, 2)
     assert unitary_defect(matrix[0]) < 1e-12 and unitary_defect(matrix[1, :, :23, :23]) < 1e-12
     assert (matrix[1, :, 23:] == 0).all() and (matrix[1, :, :, 23:] == 0).all()
     values = (x @ mixer.value.weight.T).unflatten(2, (2, 2, 8)).movedim(2, -1)  # (B, N, H, d, 2)
     values = torch.view_as_complex(torch.where(mask[:, :, None, None, None], values, 0).contiguous())
     expected = torch.einsum("bhij,bjhd->bihd", torch.view_as_complex(matrix), values).flatten(2)
-    mixed = mixer(x, mask, as_pairs=True)
+    mixed = mixer(x, BatchContext(mask), as_pairs=True)
     torch.testing.assert_close(torch.complex(*mixed.unbind(2)), expected, rtol=0, atol=1e-12)
 
 
@@ -59,7 +60,7 @@ def test_it_reaches_256_tokens_at_initialisation(operator, width, heads, make_co
     torch.manual_seed(0)
     mixer = AutoModel.from_config(config).layers[0].mixer
     with torch.no_grad():
-        matrix = mixer.mixing_matrix(torch.randn(1, 512, width))
+        matrix = mixer.mixing_matrix(torch.randn(1, 512, width), BatchContext())
     assert unitary_defect(matrix) < 1e-4
     assert rms_at(matrix, 256) >= 1e-3
     assert rms_at(matrix, 1) >= 2e-3
@@ -71,7 +72,7 @@ def test_the_papers_head_hardly_mixes_at_large_widths(make_config):
     mixer = AutoModel.from_config(config).double().layers[0].mixer
     tokens = torch.nn.functional.normalize(torch.randn(1, 40, 768, dtype=torch.float64), dim=-1)
     with torch.no_grad():
-        squares = mixer.mixing_matrix(tokens).square().sum(-1)[0, 0]
+        squares = mixer.mixing_matrix(tokens, BatchContext()).square().sum(-1)[0, 0]
     share = (squares.fill_diagonal_(0).sum().sqrt() / math.sqrt(40)).item()
     assert 1e-6 < share < 1e-4
 
@@ -82,7 +83,7 @@ def test_equal_eigenvalues_do_not_mix(make_mixer):
         projection = mixer.parameter_head.projection
         projection.weight.view(2, -1, 16)[:, 0] = 0
         projection.bias.view(2, -1)[:, 0] = math.asin(0.3)
-    matrix = mixer.mixing_matrix(torch.randn(1, 20, 16))
+    matrix = mixer.mixing_matrix(torch.randn(1, 20, 16), BatchContext())
     expected = torch.eye(20)[..., None] * torch.tensor([math.cos(0.3), math.sin(0.3)])
     torch.testing.assert_close(matrix, expected.expand(1, 2, -1, -1, -1), rtol=0, atol=1e-5)
 
@@ -124,7 +125,7 @@ def test_documents_with_the_equations(make_mixer):
     x = torch.randn(12, 16, dtype=torch.float64)
     documents = torch.tensor([0] * 5 + [1] + [2] * 6)
     expected = equations.oracle(mixer, x, documents)
-    torch.testing.assert_close(mixer(x[None], None, documents[None])[0], expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(mixer(x[None], BatchContext(None, documents[None]))[0], expected, rtol=0, atol=1e-10)
 
 
 def block_oracle(block, x):
@@ -154,7 +155,7 @@ def test_the_papers_block(head, make_model):
     assert isinstance(model.final_norm, torch.nn.Identity) and isinstance(model.embeddings.norm, torch.nn.Identity)
     x = torch.randn(2, 11, 16, dtype=torch.float64)
     mask = torch.arange(11) < torch.tensor([11, 4])[:, None]
-    result = block(torch.where(mask[:, :, None], x, float("nan")), mask)
+    result = block(torch.where(mask[:, :, None], x, float("nan")), BatchContext(mask))
     assert (result[~mask] == 0).all()
     for row, length in enumerate((11, 4)):
         torch.testing.assert_close(result[row, :length], block_oracle(block, x[row, :length]), rtol=0, atol=1e-10)
@@ -168,10 +169,10 @@ def test_gradients_of_the_papers_block(make_model):
     x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
 
     def function(x, *parameters):
-        return torch.func.functional_call(block, dict(zip(names, parameters, strict=True)), (x, mask))
+        return torch.func.functional_call(block, dict(zip(names, parameters, strict=True)), (x, BatchContext(mask)))
 
     assert torch.autograd.gradcheck(function, (x, *parameters), fast_mode=True)
-    assert torch.autograd.grad(block(x, mask).sum(), x)[0][~mask].eq(0).all()
+    assert torch.autograd.grad(block(x, BatchContext(mask)).sum(), x)[0][~mask].eq(0).all()
 
 
 def test_gibbs_factors_of_table_6(make_config):
@@ -236,7 +237,7 @@ def test_values_start_as_large_as_the_tokens(make_config):
     torch.manual_seed(0)
     model = AutoModel.from_config(make_config("converter", hidden_size=256, num_attention_heads=4, num_hidden_layers=1))
     x = torch.randn(1, 30, 256)
-    mixed = model.layers[0].mixer(x, as_pairs=True)
+    mixed = model.layers[0].mixer(x, BatchContext(), as_pairs=True)
     assert mixed.square().sum().item() == pytest.approx(x.square().sum().item(), rel=0.1)
 
 

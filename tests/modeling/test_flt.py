@@ -11,6 +11,7 @@ from transformers import AutoModel
 from longmix.kernels import ops
 from longmix.modeling.attention.features import positive_log_features
 from longmix.modeling.block import PostNormBlock
+from longmix.modeling.context import BatchContext
 from longmix.modeling.flt.attention import positions_in_documents
 from longmix.modeling.flt.spectral_mask import SpectralMask
 
@@ -44,7 +45,7 @@ def test_the_error_against_the_dense_softmax_falls_like_the_root_of_the_features
             with torch.no_grad():
                 mixer.attention.projection.weight.copy_(torch.cat([torch.eye(4), rotation, torch.eye(4)]))
                 mixer.attention.projection.bias.zero_()
-                squares.append((mixer.mixing_matrix(x)[0, 0] - dense).square().mean())
+                squares.append((mixer.mixing_matrix(x, BatchContext())[0, 0] - dense).square().mean())
         errors.append(torch.stack(squares).mean().sqrt().log2().item())
     slopes = [(later - earlier) / 2 for earlier, later in itertools.pairwise(errors)]
     assert all(-0.65 < slope < -0.35 for slope in slopes), slopes
@@ -61,10 +62,10 @@ def test_without_a_mask_it_is_a_performer(kind, make_mixer):
     content = mixer.attention.feature_projection[:, -8:]
     logs = (positive_log_features(tensor, content) for tensor in (query, key))
     performer = ops.feature_attention(*logs, torch.eye(9).expand(2, 2, 9, 9))
-    torch.testing.assert_close(mixer.mixing_matrix(x), performer, rtol=0, atol=1e-5)
+    torch.testing.assert_close(mixer.mixing_matrix(x, BatchContext()), performer, rtol=0, atol=1e-5)
     with torch.no_grad():
         mixer.attention.mask.weight.fill_(0.5)
-    assert (mixer.mixing_matrix(x) - performer).abs().amax() > 1e-3
+    assert (mixer.mixing_matrix(x, BatchContext()) - performer).abs().amax() > 1e-3
 
 
 def shape_of(name, distance):
@@ -153,7 +154,7 @@ def test_gradients_equal_those_of_the_dense_form(kind, make_mixer, load_oracle):
     direction = torch.randn(7, 16, dtype=torch.float64)
     parameters = dict(mixer.named_parameters())
     assert any(name.startswith("attention.mask.") for name in parameters)
-    ours = torch.autograd.grad((mixer(x[None])[0] * direction).sum(), parameters.values())
+    ours = torch.autograd.grad((mixer(x[None], BatchContext())[0] * direction).sum(), parameters.values())
     dense = torch.autograd.grad((load_oracle("flt")(mixer, x) * direction).sum(), parameters.values())
     for name, one, other in zip(parameters, ours, dense, strict=True):
         assert one.abs().amax() > 1e-8 or name == "attention.projection.bias", name
@@ -180,7 +181,7 @@ def test_the_mixing_matrix_gives_the_result(make_mixer):
     x = torch.randn(3, 9, 16)
     for causal in (False, True):
         mixer = make_mixer("flt", is_causal=causal)
-        matrix = mixer.mixing_matrix(x, mask)
+        matrix = mixer.mixing_matrix(x, BatchContext(mask))
         assert matrix.shape == (3, 2, 9, 9)
         valid = mask[:, None, :, None] & mask[:, None, None, :]
         assert (matrix[~valid.expand_as(matrix)] == 0).all()
@@ -188,7 +189,9 @@ def test_the_mixing_matrix_gives_the_result(make_mixer):
         assert (matrix.triu(1) == 0).all() == causal
         value = mixer.attention.projection(x)[..., 32:].view(3, 9, 2, 8).transpose(1, 2)
         mixed = mixer.attention.output((matrix @ value).transpose(1, 2).flatten(2))
-        torch.testing.assert_close(torch.where(mask[..., None], mixed, 0), mixer(x, mask), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            torch.where(mask[..., None], mixed, 0), mixer(x, BatchContext(mask)), rtol=1e-5, atol=1e-5
+        )
 
 
 def test_all_layers_share_one_mask_unless_told_otherwise(make_model):
@@ -277,7 +280,7 @@ def test_coordinates_that_do_not_fit(dimensions, shape, given, allowed, make_mix
     mixer = make_mixer("flt", coordinate_dimensions=dimensions)
     coordinates = None if shape is None else torch.zeros(shape)
     with pytest.raises(ValueError, match=rf"coordinates have shape {given}; allowed: .*{allowed}"):
-        mixer(torch.zeros(1, 5, 16), coordinates=coordinates)
+        mixer(torch.zeros(1, 5, 16), BatchContext(coordinates=coordinates))
 
 
 @pytest.mark.parametrize(

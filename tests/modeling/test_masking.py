@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from longmix.modeling.context import BatchContext
 from longmix.modeling.masking import Compaction, as_mask, keep_valid, masked_mean, right_padded
 
 
@@ -55,8 +56,8 @@ def test_mixing_matrices_take_right_padded_masks_of_any_type(model_type, make_mi
     mixer = make_mixer(model_type)
     x = torch.randn(2, 6, 16)
     mask = torch.arange(6) < torch.tensor([6, 4])[:, None]
-    matrix = mixer.mixing_matrix(x, mask)
+    matrix = mixer.mixing_matrix(x, BatchContext(mask))
     for dtype in (torch.int64, torch.float32):
-        assert torch.equal(mixer.mixing_matrix(x, mask.to(dtype)), matrix)
+        assert torch.equal(mixer.mixing_matrix(x, BatchContext(mask.to(dtype))), matrix)
     with pytest.raises(ValueError, match="attention_mask has valid tokens behind padding"):
-        mixer.mixing_matrix(x, mask.flip(1))
+        mixer.mixing_matrix(x, BatchContext(mask.flip(1)))

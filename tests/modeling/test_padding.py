@@ -4,6 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
+from longmix.modeling.context import BatchContext
+
 VARIANTS = [
     ("transformer", {}),
     ("transformer", {"is_causal": True}),
@@ -30,11 +32,11 @@ def test_mixer_ignores_padding(model_type, fields, lengths, positions, garbage, 
     mask = torch.arange(positions) < torch.tensor(lengths)[:, None]
     x = torch.randn(len(lengths), positions, 16)
     padded = torch.where(mask[:, :, None], x, GARBAGE[garbage](x.shape)).requires_grad_()
-    result = mixer(padded, mask)
+    result = mixer(padded, BatchContext(mask))
     assert (result[~mask] == 0).all()
     for row, length in enumerate(lengths):
         if length:
-            alone = mixer(x[row : row + 1, :length])
+            alone = mixer(x[row : row + 1, :length], BatchContext())
             torch.testing.assert_close(result[row, :length], alone[0], rtol=1e-5, atol=1e-5)
     gradients = torch.autograd.grad(result.square().sum(), [padded, *mixer.parameters()])
     assert (gradients[0][~mask] == 0).all()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from longmix.modeling.context import BatchContext
 from longmix.modeling.paramixer.links import link_offsets
 
 FORMS = [{}, {"symmetric": True}, {"protocol": "cdil", "links": 5}, {"is_causal": True}]
@@ -53,7 +54,7 @@ def test_every_token_reaches_every_token_that_it_may(fields, make_mixer):
     mixer = make_mixer("paramixer", **fields).double()
     for positions in (1, 2, 3, 23, 32, 40):
         x, embeddings = samples(1, positions)
-        matrix = mixer.mixing_matrix(x, embeddings=embeddings)[0, 0]
+        matrix = mixer.mixing_matrix(x, BatchContext(embeddings=embeddings))[0, 0]
         reached = matrix != 0
         assert torch.equal(reached, reached.tril() if mixer.config.is_causal else torch.ones_like(reached))
         assert reached.tril().sum() == positions * (positions + 1) // 2
@@ -64,7 +65,7 @@ def test_full_rank_at_random_weights(fields, make_mixer):
     """N independent rows at random parameters, where the scores of dot products have rank d; by a wide margin."""
     mixer = make_mixer("paramixer", max_position_embeddings=128, **fields).double()
     x, embeddings = samples(3, 128)
-    matrix = mixer.mixing_matrix(x, embeddings=embeddings)
+    matrix = mixer.mixing_matrix(x, BatchContext(embeddings=embeddings))
     assert matrix.shape == (3, 1, 128, 128)
     spectrum = torch.linalg.svdvals(matrix[:, 0])
     assert (spectrum[:, -1] > 1e-6 * spectrum[:, 0]).all()
@@ -76,9 +77,9 @@ def test_the_mixing_matrix_is_the_product_of_the_factors(fields, make_mixer, ora
     x, embeddings = samples(2, 13)
     mask = torch.arange(13) < torch.tensor([13, 9])[:, None]
     documents = torch.tensor([[8] * 4 + [-3] * 9, [2**40] * 6 + [0] * 7])
-    matrix = mixer.mixing_matrix(x, mask, documents, embeddings)
+    matrix = mixer.mixing_matrix(x, BatchContext(mask, documents, embeddings))
     value = mixer.value(x)
-    result = mixer(x, mask, documents, embeddings)
+    result = mixer(x, BatchContext(mask, documents, embeddings))
     for row, n in enumerate((13, 9)):
         expected = oracles["matrix_oracle"](mixer, x[row, :n], documents[row, :n], embeddings[row, :n])
         torch.testing.assert_close(matrix[row, 0, :n, :n], expected, rtol=0, atol=1e-12)
@@ -91,14 +92,14 @@ def test_where_the_weights_come_from(make_mixer):
     x, embeddings = samples(1, 13)
     changed = embeddings + 1
     mixer = make_mixer("paramixer").double()
-    matrix = mixer.mixing_matrix(x, embeddings=embeddings)
-    assert torch.equal(mixer.mixing_matrix(x + 1, embeddings=embeddings), matrix)
-    assert not torch.allclose(mixer.mixing_matrix(x, embeddings=changed), matrix)
-    assert torch.equal(mixer.mixing_matrix(embeddings), matrix)
+    matrix = mixer.mixing_matrix(x, BatchContext(embeddings=embeddings))
+    assert torch.equal(mixer.mixing_matrix(x + 1, BatchContext(embeddings=embeddings)), matrix)
+    assert not torch.allclose(mixer.mixing_matrix(x, BatchContext(embeddings=changed)), matrix)
+    assert torch.equal(mixer.mixing_matrix(embeddings, BatchContext()), matrix)
     mixer = make_mixer("paramixer", weights_from="input").double()
-    matrix = mixer.mixing_matrix(x, embeddings=embeddings)
-    assert torch.equal(mixer.mixing_matrix(x, embeddings=changed), matrix)
-    assert not torch.allclose(mixer.mixing_matrix(x + 1, embeddings=embeddings), matrix)
+    matrix = mixer.mixing_matrix(x, BatchContext(embeddings=embeddings))
+    assert torch.equal(mixer.mixing_matrix(x, BatchContext(embeddings=changed)), matrix)
+    assert not torch.allclose(mixer.mixing_matrix(x + 1, BatchContext(embeddings=embeddings)), matrix)
 
 
 @pytest.mark.parametrize("fields", FORMS, ids=str)

@@ -4,6 +4,8 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from longmix.modeling.context import BatchContext
+
 
 @pytest.mark.parametrize(
     "fields",
@@ -22,11 +24,11 @@ def test_equals_the_equations(fields, make_mixer, load_oracle):
     lengths = [23, 40, 5, 1, 2, 16]
     x = torch.randn(len(lengths), 40, 16, dtype=torch.float64)
     mask = torch.arange(40) < torch.tensor(lengths)[:, None]
-    result = mixer(x, mask)
+    result = mixer(x, BatchContext(mask))
     for row, n in enumerate(lengths):
         expected = load_oracle("s3attention")(mixer, x[row, :n])
         torch.testing.assert_close(result[row, :n], expected, rtol=0, atol=1e-10)
-    torch.testing.assert_close(mixer(x[1:2])[0], result[1], rtol=0, atol=1e-10)
+    torch.testing.assert_close(mixer(x[1:2], BatchContext())[0], result[1], rtol=0, atol=1e-10)
 
 
 def test_the_smoothed_signal_is_as_large_as_its_input(make_config):

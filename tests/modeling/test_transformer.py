@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from longmix.modeling.context import BatchContext
+
 LENGTHS = [11, 4, 0, 1]
 DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3]]).expand(4, 11)
 
@@ -21,13 +23,13 @@ def test_equals_the_equation(is_causal, documents, samples, make_mixer, load_ora
     oracle = load_oracle("transformer")
     mixer = make_mixer("transformer", is_causal=is_causal).double()
     x, mask = samples
-    result = mixer(x, mask, documents)
+    result = mixer(x, BatchContext(mask, documents))
     assert (result[~mask] == 0).all()
     for row, n in enumerate(LENGTHS):
         if n:
             expected = oracle(mixer, x[row, :n], None if documents is None else documents[row, :n])
             torch.testing.assert_close(result[row, :n], expected, rtol=0, atol=1e-10)
-    unmasked = mixer(x[:1], None, None if documents is None else documents[:1])
+    unmasked = mixer(x[:1], BatchContext(None, None if documents is None else documents[:1]))
     torch.testing.assert_close(unmasked[0], result[0], rtol=0, atol=1e-10)
 
 
@@ -36,7 +38,7 @@ def test_equals_the_equation(is_causal, documents, samples, make_mixer, load_ora
 def test_the_mixing_matrix_is_what_is_applied_to_the_values(is_causal, documents, samples, make_mixer):
     mixer = make_mixer("transformer", is_causal=is_causal).double()
     x, mask = samples
-    matrix = mixer.mixing_matrix(x, mask, documents)
+    matrix = mixer.mixing_matrix(x, BatchContext(mask, documents))
     assert matrix.shape == (4, 2, 11, 11)
     # Only valid tokens give or take, and what a token takes adds up to one.
     pairs = (mask[:, :, None] & mask[:, None, :])[:, None].expand_as(matrix)
@@ -46,8 +48,8 @@ def test_the_mixing_matrix_is_what_is_applied_to_the_values(is_causal, documents
         assert (matrix.triu(1) == 0).all()
     value = mixer.attention.project(x, mask)[2]
     result = mixer.attention.join(matrix @ value, mask)
-    torch.testing.assert_close(result, mixer(x, mask, documents), rtol=0, atol=1e-10)
-    unmasked = mixer.mixing_matrix(x[:1], None, None if documents is None else documents[:1])
+    torch.testing.assert_close(result, mixer(x, BatchContext(mask, documents)), rtol=0, atol=1e-10)
+    unmasked = mixer.mixing_matrix(x[:1], BatchContext(None, None if documents is None else documents[:1]))
     torch.testing.assert_close(unmasked, matrix[:1], rtol=0, atol=1e-12)
 
 
@@ -57,7 +59,7 @@ def test_gradients_with_documents(is_causal, make_mixer):
     mask = torch.arange(6) < torch.tensor([6, 4, 0])[:, None]
     documents = torch.tensor([[0, 0, 1, 1, 1, 2], [5, 5, 5, 5, 9, 9], [0, 1, 2, 3, 4, 5]])
     x = torch.randn(3, 6, 8, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: mixer(x, mask, documents), x)
+    assert torch.autograd.gradcheck(lambda x: mixer(x, BatchContext(mask, documents)), x)
 
 
 def test_documents_see_only_themselves(make_model, batch):

@@ -7,6 +7,7 @@ import pywt
 import torch
 from torch.nn import functional
 
+from longmix.modeling.context import BatchContext
 from longmix.modeling.wavspa.fourier import rows_of, spectrum_of
 from longmix.modeling.wavspa.spaces import make_space
 from longmix.modeling.wavspa.wavelets import lattice_taps, orthogonal_wavelets
@@ -131,7 +132,7 @@ def test_trained_taps_differ_between_channels(attention, make_mixer, load_oracle
     torch.nn.init.normal_(mixer.space.low_pass, std=0.5)
     x, _, mask = sample()
     with torch.no_grad():
-        result = mixer(x, mask)
+        result = mixer(x, BatchContext(mask))
         for row, length in enumerate(LENGTHS[:-1]):
             expected = load_oracle("wavspa")(mixer, x[row, :length])
             torch.testing.assert_close(result[row, :length], expected, rtol=0, atol=1e-10)
@@ -150,8 +151,8 @@ def test_half_precision_modules(fields, dtype, make_mixer):
     x, _, mask = sample(batch=3)
     half = x.to(dtype)
     with torch.no_grad():
-        result = mixer(half, mask)
-        expected = mixer.double()(half.double(), mask)
+        result = mixer(half, BatchContext(mask))
+        expected = mixer.double()(half.double(), BatchContext(mask))
     assert result.dtype == dtype and result.isfinite().all()
     assert (result.double() - expected).norm() < 3e-2 * expected.norm()
 
@@ -167,10 +168,12 @@ def test_the_papers_block_has_one_normalisation(make_model, batch):
     layer = model.layers[0]
     x, _, mask = sample()
     with torch.no_grad():
-        mixed = x + layer.mixer(functional.layer_norm(x, (16,), layer.mixer_norm.weight, layer.mixer_norm.bias), mask)
+        mixed = x + layer.mixer(
+            functional.layer_norm(x, (16,), layer.mixer_norm.weight, layer.mixer_norm.bias), BatchContext(mask)
+        )
         inner = functional.gelu(mixed @ layer.feed_forward.inner.weight.T + layer.feed_forward.inner.bias)
         expected = mixed + inner @ layer.feed_forward.outer.weight.T + layer.feed_forward.outer.bias
-        torch.testing.assert_close(layer(x, mask), expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(layer(x, BatchContext(mask)), expected, rtol=0, atol=1e-12)
     assert isinstance(model.final_norm, torch.nn.LayerNorm)
     assert not any(isinstance(module, torch.nn.LayerNorm) for module in model.embeddings.modules())
 

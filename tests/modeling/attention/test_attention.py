@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from longmix.modeling.attention import ATTENTIONS
+from longmix.modeling.context import BatchContext
 
 LENGTHS = [([1], 1), ([2, 1], 2), ([3, 0, 1], 3), ([33, 64, 0, 31], 64), ([65, 1], 65)]
 
@@ -87,13 +88,13 @@ def test_equals_the_equations_whatever_the_padding_holds(kind, fields, lengths, 
     mask = torch.arange(positions) < torch.tensor(lengths)[:, None]
     x = torch.randn(len(lengths), positions, module.config.hidden_size, dtype=torch.float64)
     poisoned = torch.where(mask[:, :, None], x, float("nan")).requires_grad_()
-    result = module(poisoned, mask)
+    result = module(poisoned, BatchContext(mask))
     assert (result[~mask] == 0).all()
     for row, n in enumerate(lengths):
         if n:
             expected = oracle(kind, module, x[row, :n])
             torch.testing.assert_close(result[row, :n], expected, rtol=0, atol=1e-10)
-            torch.testing.assert_close(module(x[row : row + 1, :n])[0], expected, rtol=0, atol=1e-10)
+            torch.testing.assert_close(module(x[row : row + 1, :n], BatchContext())[0], expected, rtol=0, atol=1e-10)
     gradients = torch.autograd.grad(result.square().sum(), [poisoned, *module.parameters()])
     assert (gradients[0][~mask] == 0).all()
     assert all(gradient.isfinite().all() for gradient in gradients)
@@ -106,7 +107,7 @@ def test_any_window_in_any_length(window, positions, make):
     lengths = torch.tensor([positions, positions // 2])
     mask = torch.arange(positions) < lengths[:, None]
     x = torch.randn(2, positions, 16, dtype=torch.float64)
-    result = module(x, mask)
+    result = module(x, BatchContext(mask))
     for row, n in enumerate(lengths.tolist()):
         if n:
             torch.testing.assert_close(result[row, :n], oracle("windowed", module, x[row, :n]), rtol=0, atol=1e-10)
@@ -119,7 +120,7 @@ def test_work_and_memory_are_linear_in_the_length(kind, make, count_elements):
     for positions in (1024, 2048):
         mask = torch.arange(positions)[None] < positions - 5
         with count_elements() as elements:
-            module(torch.randn(1, positions, 16), mask).sum().backward()
+            module(torch.randn(1, positions, 16), BatchContext(mask)).sum().backward()
         counts.append(elements.total)
         assert elements.largest <= positions * 120  # 2 heads of 60 keys at most
     assert counts[1] < 2.05 * counts[0]
@@ -129,14 +130,14 @@ def test_gradients(kind, make):
     module = make(kind, hidden_size=4, num_attention_heads=2, positions=6).double()
     mask = torch.arange(6) < torch.tensor([6, 4, 0])[:, None]
     x = torch.randn(3, 6, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *inputs: module(inputs[0], mask), (x, *module.parameters()))
+    assert torch.autograd.gradcheck(lambda *inputs: module(inputs[0], BatchContext(mask)), (x, *module.parameters()))
 
 
 @pytest.mark.parametrize("shape", [(0, 7, 16), (2, 0, 16)])
 def test_empty_batches(kind, shape, make):
     module = make(kind)
     for mask in (None, torch.ones(shape[:2], dtype=torch.bool)):
-        assert module(torch.zeros(shape), mask).shape == shape
+        assert module(torch.zeros(shape), BatchContext(mask)).shape == shape
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -144,8 +145,8 @@ def test_half_precision_modules(kind, dtype, make):
     module = make(kind, positions=100)
     x = torch.randn(2, 90, 16)
     mask = torch.arange(90) < torch.tensor([90, 40])[:, None]
-    expected = module(x, mask)
-    result = module.to(dtype)(x.to(dtype), mask)
+    expected = module(x, BatchContext(mask))
+    result = module.to(dtype)(x.to(dtype), BatchContext(mask))
     assert result.dtype == dtype
     assert (result - expected).square().mean().sqrt() < 2e-2 * expected.square().mean().sqrt()
 
@@ -155,28 +156,30 @@ def test_compiles_without_breaks(kind, make):
     mask = torch.arange(40) < torch.tensor([40, 9])[:, None]
     x = torch.randn(2, 40, 16)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(x, mask), module(x, mask))
+    torch.testing.assert_close(compiled(x, BatchContext(mask)), module(x, BatchContext(mask)))
 
 
 def test_attention_weights_are_dropped_while_training(make):
     for kind in ("softmax", "linformer", "windowed"):
         module = make(kind, attention_probs_dropout_prob=0.5)
         x = torch.randn(1, 20, 16)
-        assert torch.equal(module(x), module(x))
+        assert torch.equal(module(x, BatchContext()), module(x, BatchContext()))
         module.train()
-        assert not torch.equal(module(x), module(x))
+        assert not torch.equal(module(x, BatchContext()), module(x, BatchContext()))
 
 
 def test_linformer_grows_without_changing_short_sequences(make):
     module = make("linformer", positions=8)
     x = torch.randn(2, 8, 16)
     mask = torch.arange(8) < torch.tensor([8, 5])[:, None]
-    before = module(x, mask)
+    before = module(x, BatchContext(mask))
     module.extend(20)
-    assert torch.equal(module(x, mask), before)
+    assert torch.equal(module(x, BatchContext(mask)), before)
     longer = torch.randn(1, 20, 16, dtype=torch.float64)
     module.double()
-    torch.testing.assert_close(module(longer)[0], oracle("linformer", module, longer[0]), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        module(longer, BatchContext())[0], oracle("linformer", module, longer[0]), rtol=0, atol=1e-10
+    )
     assert module.sequence_projection.requires_grad
 
 
