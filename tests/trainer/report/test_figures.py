@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import fingerprint
 from longmix.trainer import cli
-from longmix.trainer.fingerprint import fingerprint
 from longmix.trainer.report import tables
 from longmix.trainer.report.page import page
 from longmix.trainer.report.summary import Figure, error_of
