@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 # What a launcher tells a worker; a run in this process sets them, too, and the command then takes itself for a worker.
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE")
 
 VOCABULARY = 96
 SPECIAL = {"[CLS]": 0, "[SEP]": 1, "[MASK]": 2, "<pad>": 3, "<unk>": 4}
