@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,7 +26,11 @@ FOLDER = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 LONGEST_SECONDS = 120  # for one call of the compiler, which takes about one
 ELEMENTS_PER_THREAD = 50_000  # starting a thread takes as long as the work on some ten thousand elements
-REALS = {torch.float32: "float", torch.float64: "double"}
+CPP_TYPES = {torch.float32: "float", torch.float64: "double"}
+# What a C++ function takes: pointers to numbers in its library's floating type, to double or to int64_t; one number.
+REALS = "reals"
+DOUBLES, INTEGERS, SIZE = ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_int64), ctypes.c_int64
+POINTERS = {torch.float32: ctypes.POINTER(ctypes.c_float), torch.float64: DOUBLES, torch.int64: INTEGERS}
 FLAGS = ("-O3", "-std=gnu++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 
 
@@ -33,13 +38,82 @@ class BuildError(RuntimeError):
     """A library cannot be built; the message says why, in one line."""
 
 
+# What operations use: the functions that they declare in their cpu.py.
+
+
+class Function:
+    """The function longmix_PART of a C++ file of this folder, which returns nothing.
+
+    Every call is checked against the declared types, so that arguments in a wrong order are an error of Python and not
+    of memory.
+
+    Args:
+        source: e.g. "link_mix/cpu.cpp".
+        part: e.g. "forward".
+        types: of the arguments: REALS, DOUBLES, INTEGERS or SIZE each, the first one REALS. The number of threads,
+            which comes last, is not among them.
+        macros: that the file sees besides those of `library`.
+    """
+
+    def __init__(self, source: str, part: str, types: tuple[object, ...], *macros: str):
+        self.source, self.part, self.types, self.macros = source, part, types, macros
+
+    def obstacle(self) -> str | None:
+        """Why it cannot be compiled in fp32; None once it has been."""
+        try:
+            self.load(torch.float32)
+        except BuildError as error:
+            return str(error)
+        return None
+
+    def load(self, dtype: torch.dtype) -> Callable[..., None]:
+        """What ctypes calls, for reals of `dtype`. Raises BuildError."""
+        function = getattr(library(self.source, self.part, dtype, *self.macros), f"longmix_{self.part}")
+        if function.argtypes is None:
+            function.restype = None
+            function.argtypes = [POINTERS[dtype] if kind is REALS else kind for kind in (*self.types, SIZE)]
+        return function
+
+    def __call__(self, *arguments: torch.Tensor | int | None) -> None:
+        """Call it. Tensors are contiguous and on the CPU, None is a null pointer. The number of threads is torch's, or
+        less for small tensors.
+
+        Raises:
+            ctypes.ArgumentError: an argument is not of the declared type.
+            BuildError: the library cannot be built. What runs was chosen by the first library of an operation; for a
+                later one, of its derivative or another floating type, nothing can take its place any more.
+        """
+        assert len(arguments) == len(self.types)
+        try:
+            function = self.load(arguments[0].dtype)
+        except BuildError as error:
+            raise BuildError(
+                f"{error}; LONGMIX_KERNELS=portable runs plain PyTorch in place of the C++ kernels"
+            ) from error
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        elements = sum(tensor.numel() for tensor in tensors)
+        threads = max(1, min(torch.get_num_threads(), elements // ELEMENTS_PER_THREAD))
+        function(*map(_passed, arguments), threads)
+
+
+def _passed(argument: torch.Tensor | int | None) -> object:
+    """An argument as ctypes takes it."""
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    assert argument.is_contiguous() and argument.device.type == "cpu"
+    return ctypes.cast(argument.data_ptr(), POINTERS[argument.dtype])
+
+
+# Libraries: compiled once, whoever asks first.
+
+
 @functools.cache
-def library(source: str, part: str, dtype: torch.dtype) -> ctypes.CDLL:
+def library(source: str, part: str, dtype: torch.dtype, *macros: str) -> ctypes.CDLL:
     """The library of one part of a C++ file of this folder, e.g. "forward" of "link_mix/cpu.cpp", compiled if it has
     not been.
 
-    The file sees the macros FORWARD, or what else the part is called, and REAL, the type in C++ of `dtype`. It exports
-    the function longmix_forward.
+    The file sees the macros FORWARD, or what else the part is called, REAL, the type in C++ of `dtype`, and the given
+    ones. It exports the function longmix_forward.
 
     Raises:
         BuildError: no compiler, or it fails, or its result cannot be kept or loaded.
@@ -48,13 +122,14 @@ def library(source: str, part: str, dtype: torch.dtype) -> ctypes.CDLL:
     path = FOLDER / source
     try:
         folder = _cache_folder()
-        macros = (f"-D{part.upper()}", f"-DREAL={REALS[dtype]}")
-        target = folder / f"{path.parent.name}-{part}-{REALS[dtype]}-{_key(path, compiler)}.so"
+        defined = (f"-DREAL={CPP_TYPES[dtype]}", *(f"-D{macro}" for macro in (part.upper(), *macros)))
+        name = "-".join((path.parent.name, *macros, part, CPP_TYPES[dtype], _key(path, compiler)))
+        target = folder / f"{name}.so"
         if not _is_whole(target):
             with open(folder / f"{target.stem}.lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however it ends
                 if not _is_whole(target):
-                    _compile((*compiler, *_flags(), *macros), path, target)
+                    _compile((*compiler, *_flags(), *defined), path, target)
         return ctypes.CDLL(str(target))
     except OSError as error:
         # What every C++ library needs, and a compiler of C leaves out.
@@ -162,28 +237,3 @@ def _private_folder() -> Path:
             shutil.rmtree(folder, ignore_errors=True)
 
     return Path(folder)
-
-
-def call(source: str, part: str, dtype: torch.dtype, *arguments: torch.Tensor | int | float | None) -> None:
-    """Call the function of a library. Tensors, contiguous and on the CPU, are passed as pointers, None as a null
-    pointer, integers as int64_t and floats as double. The number of threads comes last: torch's, or less for small
-    tensors. It returns nothing.
-
-    Raises:
-        BuildError: the library cannot be built. What runs was chosen by the first library of an operation; for a later
-            one, of its derivative or another floating type, nothing can take its place any more.
-    """
-    converted, elements = [], 0
-    for argument in arguments:
-        if argument is None or isinstance(argument, torch.Tensor):
-            assert argument is None or (argument.is_contiguous() and argument.device.type == "cpu")
-            converted.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
-            elements += 0 if argument is None else argument.numel()
-        else:
-            converted.append(ctypes.c_double(argument) if isinstance(argument, float) else ctypes.c_int64(argument))
-    try:
-        function = getattr(library(source, part, dtype), f"longmix_{part}")
-    except BuildError as error:
-        raise BuildError(f"{error}; LONGMIX_KERNELS=portable runs plain PyTorch in place of the C++ kernels") from error
-    threads = max(1, min(torch.get_num_threads(), elements // ELEMENTS_PER_THREAD))
-    function(*converted, ctypes.c_int64(threads))

@@ -18,7 +18,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from types import ModuleType
 
 import torch
 
@@ -28,11 +27,11 @@ ENVIRONMENT_VARIABLE = "LONGMIX_KERNELS"
 CHOICES = ("auto", "reference", "portable", "cpu", "triton")
 # Operation -> its folder.
 OPERATIONS = {
-    "feature_attention": "feature_attention",
+    "feature_attention": "attention",
     "givens_mix": "givens_mix",
     "lifting_analysis": "lifting",
     "lifting_synthesis": "lifting",
-    "linear_attention": "linear_attention",
+    "linear_attention": "attention",
     "link_mix": "link_mix",
     "spectral_filter": "spectral_filter",
     "wavelet_analysis": "wavelet",
@@ -87,15 +86,10 @@ def _obstacle(operation: str, name: str, kind: str) -> str | None:
         return None
     if kind != "cpu":
         return f"it is for the CPU, not for {kind}"
-    # Not as a statement: code that stands alone, without longmix, then does without the builder too.
-    build = importlib.import_module("longmix.kernels.build")
-
-    try:
-        importlib.import_module(module).load()
-    except build.BuildError as error:
-        _warn_once(str(error))
-        return str(error)
-    return None
+    reason = importlib.import_module(module).FUNCTIONS[operation].obstacle()
+    if reason is not None:
+        _warn_once(reason)
+    return reason
 
 
 _warned: list[str] = []
@@ -109,20 +103,15 @@ def _warn_once(reason: str) -> None:
 
 
 def select(operation: str, device: torch.device, implementations: dict[str, Callable]) -> Callable:
-    """What `operation` runs on `device`: one of `implementations`, by name, or the operator of hand-written kernels."""
-    name = implementation(operation, device)
-    if name in _MODULES:
-        return getattr(sys.modules[_import(f"{OPERATIONS[operation]}.operator")], operation)
-    return implementations[name]
+    """What `operation` runs on `device`: one of `implementations`, by name, or the operator of hand-written kernels.
 
-
-def kernels(operation: str, device: torch.device) -> ModuleType:
-    """The module, cpu.py or gpu.py of the operation's folder, whose functions compute on `device`."""
+    The choice is made here, once for each call: the operator, and its derivative later, run the kernels chosen now.
+    """
     name = implementation(operation, device)
     if name not in _MODULES:
-        # The operator was chosen before LONGMIX_KERNELS changed, or in a compiled graph: take what can run.
-        name = "triton" if device.type == "cuda" else "cpu"
-    return importlib.import_module(f"longmix.kernels.{OPERATIONS[operation]}.{_MODULES[name]}")
+        return implementations[name]
+    module = sys.modules[_import(f"{OPERATIONS[operation]}.operator")]
+    return functools.partial(getattr(module, operation), _MODULES[name])
 
 
 @torch.compiler.assume_constant_result

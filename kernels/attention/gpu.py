@@ -21,61 +21,40 @@ from .programs_gpu import (
 ROWS = 16 if interpreted() else 32
 
 
-class AttentionKernels:
-    """Launches for features or, if `logarithms`, for their logarithms."""
+def attention(query, key, value, lengths, document_ids, causal, logarithms):
+    """The operation on query and key (B, H, N, m) and value (B, H, N, d); see operator.py."""
+    result = torch.zeros_like(value)
+    kernel = causal_forward if causal else whole_forward
+    channels = min(_block(value.shape[3]), 64)
+    grid = (value.shape[0] * value.shape[1], triton.cdiv(value.shape[3], channels))
+    kernel[grid](query, key, value, lengths, document_ids, result, **_options(query, value, channels, logarithms))
+    return result
 
-    def __init__(self, logarithms: bool):
-        self.logarithms = logarithms
 
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        lengths: torch.Tensor | None,
-        document_ids: torch.Tensor | None,
-        causal: bool,
-    ) -> torch.Tensor:
-        """The operation on query and key (B, H, N, m) and value (B, H, N, d); see operator.py."""
-        result = torch.zeros_like(value)
-        kernel = causal_forward if causal else whole_forward
-        channels = min(_block(value.shape[3]), 64)
-        grid = (value.shape[0] * value.shape[1], triton.cdiv(value.shape[3], channels))
-        kernel[grid](query, key, value, lengths, document_ids, result, **self._options(query, value, channels))
-        return result
-
-    def backward(
-        self,
-        gradient: torch.Tensor,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        lengths: torch.Tensor | None,
-        document_ids: torch.Tensor | None,
-        causal: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients of query, key and value."""
-        gradients = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        options = self._options(query, value, _block(value.shape[3]))
-        grid = (value.shape[0] * value.shape[1],)
-        arguments = (gradient, query, key, value, lengths, document_ids, *gradients)
-        if not causal:
-            whole_backward[grid](*arguments, **options)
-            return gradients
-        # Of each row the inverse of its weight, its offset and its scale, and at the last row of a piece its size.
-        inverse, offset, scale = (value.new_empty(value.shape[:3]) for _ in range(3))
-        sizes = torch.empty(value.shape[:3], dtype=torch.int32, device=value.device)
-        peaks = torch.empty_like(key) if self.logarithms else key  # written at the first row of a piece
-        notes = (inverse, offset, scale, sizes, peaks)
-        causal_queries[grid](*arguments, *notes, **options)
-        causal_keys[grid](*arguments, *notes, **options)
+def attention_backward(gradient, query, key, value, lengths, document_ids, causal, logarithms):
+    """Gradients of query, key and value."""
+    gradients = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+    options = _options(query, value, _block(value.shape[3]), logarithms)
+    grid = (value.shape[0] * value.shape[1],)
+    arguments = (gradient, query, key, value, lengths, document_ids, *gradients)
+    if not causal:
+        whole_backward[grid](*arguments, **options)
         return gradients
+    # Of each row the inverse of its weight, its offset and its scale, and at the last row of a piece its size.
+    inverse, offset, scale = (value.new_empty(value.shape[:3]) for _ in range(3))
+    sizes = torch.empty(value.shape[:3], dtype=torch.int32, device=value.device)
+    peaks = torch.empty_like(key) if logarithms else key  # written at the first row of a piece
+    notes = (inverse, offset, scale, sizes, peaks)
+    causal_queries[grid](*arguments, *notes, **options)
+    causal_keys[grid](*arguments, *notes, **options)
+    return gradients
 
-    def _options(self, query: torch.Tensor, value: torch.Tensor, channels: int) -> dict:
-        _, heads, positions, features = query.shape
-        options = {"heads": heads, "positions": positions, "features": features, "width": value.shape[3]}
-        blocks = {"ROWS": ROWS, "FEATURES": _block(features), "CHANNELS": channels}
-        return {**options, **blocks, "LOGS": self.logarithms, "num_warps": 8 if blocks["FEATURES"] > 64 else 4}
+
+def _options(query: torch.Tensor, value: torch.Tensor, channels: int, logarithms: bool) -> dict:
+    _, heads, positions, features = query.shape
+    options = {"heads": heads, "positions": positions, "features": features, "width": value.shape[3]}
+    blocks = {"ROWS": ROWS, "FEATURES": _block(features), "CHANNELS": channels}
+    return {**options, **blocks, "LOGS": logarithms, "num_warps": 8 if blocks["FEATURES"] > 64 else 4}
 
 
 def _block(size: int) -> int:

@@ -1,72 +1,64 @@
-"""The linear attentions as operators of torch, computed by their cpu.py or gpu.py."""
+"""The linear attentions as one operator of torch."""
 
-from collections.abc import Callable
+import functools
 
 import torch
 
-from ..selection import kernels
+from ..operators import differentiate, operator
 from .inputs import working_dtype
 
 
-def register(operation: str) -> Callable:
-    """The operation, `feature_attention` or `linear_attention`, by hand-written kernels; see its interface.py.
+@operator(__package__, "attention")
+def _forward(
+    kernels: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    lengths: torch.Tensor | None,
+    document_ids: torch.Tensor | None,
+    causal: bool,
+    logarithms: bool,
+) -> torch.Tensor:
+    """The result for features, query and key (B, H, N, m) and value (B, H, N, d), or for their logarithms.
 
-    Registers longmix::<operation> and longmix::<operation>_backward.
+    All are contiguous, the first three in one dtype, fp32 or float64, the integers in int64.
     """
+    return torch.empty_like(value)
 
-    @torch.library.custom_op(f"longmix::{operation}", mutates_args=())
-    def forward(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        lengths: torch.Tensor | None,
-        document_ids: torch.Tensor | None,
-        causal: bool,
-    ) -> torch.Tensor:
-        """Contiguous arguments, the first three in one dtype, fp32 or float64, the others in int64."""
-        return kernels(operation, value.device).forward(query, key, value, lengths, document_ids, causal)
 
-    @forward.register_fake
-    def _(query, key, value, lengths, document_ids, causal):
-        return torch.empty_like(value)
+@operator(__package__, "attention_backward")
+def _backward(
+    kernels: str,
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    lengths: torch.Tensor | None,
+    document_ids: torch.Tensor | None,
+    causal: bool,
+    logarithms: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of query, key and value; features and sums are computed anew."""
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
-    @torch.library.custom_op(f"longmix::{operation}_backward", mutates_args=())
-    def backward(
-        gradient: torch.Tensor,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        lengths: torch.Tensor | None,
-        document_ids: torch.Tensor | None,
-        causal: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients of query, key and value; features and sums are computed anew."""
-        run = kernels(operation, value.device).backward
-        return run(gradient.contiguous(), query, key, value, lengths, document_ids, causal)
 
-    @backward.register_fake
-    def _(gradient, query, key, value, lengths, document_ids, causal):
-        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+differentiate(_forward, lambda kernels, needed, *arguments: _backward(kernels, *arguments))
 
-    def save(ctx, inputs, output):
-        query, key, value, lengths, document_ids, ctx.causal = inputs
-        ctx.save_for_backward(query, key, value, lengths, document_ids)
 
-    def differentiate(ctx, gradient):
-        return (*backward(gradient, *ctx.saved_tensors, ctx.causal), None, None, None)
+def _attention(
+    kernels: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    lengths: torch.Tensor | None,
+    causal: bool,
+    document_ids: torch.Tensor | None,
+    logarithms: bool,
+) -> torch.Tensor:
+    working = working_dtype(query, key, value)
+    tensors = (tensor.to(working).contiguous() for tensor in (query, key, value))
+    return _forward(kernels, *tensors, lengths, document_ids, causal, logarithms).to(value.dtype)
 
-    forward.register_autograd(differentiate, setup_context=save)
 
-    def call(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        lengths: torch.Tensor | None,
-        causal: bool,
-        document_ids: torch.Tensor | None,
-    ) -> torch.Tensor:
-        working = working_dtype(query, key, value)
-        tensors = (tensor.to(working).contiguous() for tensor in (query, key, value))
-        return forward(*tensors, lengths, document_ids, causal).to(value.dtype)
-
-    return call
+feature_attention = functools.partial(_attention, logarithms=True)
+linear_attention = functools.partial(_attention, logarithms=False)

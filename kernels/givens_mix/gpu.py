@@ -243,30 +243,13 @@ def _sweep(
     )  # fmt: skip
 
 
-def forward(
-    value: torch.Tensor,
-    upper: torch.Tensor,
-    lower: torch.Tensor,
-    phase: torch.Tensor,
-    lengths: torch.Tensor | None,
-    order: torch.Tensor | None,
-    planes: bool,
-) -> torch.Tensor:
+def givens_mix(value, upper, lower, phase, lengths, order, planes):
     """Phi^-1 exp(i phase) Phi value in fp32; see operator.py."""
     stages = _Stages(value, upper, lower, phase, lengths, order, planes)
     return stages.run(value.float()).to(value.dtype)
 
 
-def backward(
-    gradient: torch.Tensor,
-    mixed: torch.Tensor,
-    upper: torch.Tensor,
-    lower: torch.Tensor,
-    phase: torch.Tensor,
-    lengths: torch.Tensor | None,
-    order: torch.Tensor | None,
-    planes: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def givens_mix_backward(gradient, mixed, upper, lower, phase, lengths, order, planes):
     """Gradients of value, upper, lower and phase from that of the result `mixed`, and from the result itself."""
     stages = _Stages(mixed, upper, lower, phase, lengths, order, planes)
     # Inverse and adjoint are one: what takes the result back to the value does so with its gradient as well.

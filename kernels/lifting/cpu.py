@@ -3,76 +3,51 @@
 import torch
 
 from ..bands.layout import period_of
-from ..build import call, library
+from ..build import INTEGERS, REALS, SIZE, Function
 
-SOURCE = "lifting/cpu.cpp"
+SIZES = (SIZE,) * 6  # B, N, D, taps of predict, taps of update, J
+FORWARD = (REALS, REALS, REALS, INTEGERS, REALS, *SIZES)
+BACKWARD = (*[REALS] * 4, INTEGERS, *[REALS] * 3, *SIZES)
+FUNCTIONS = {
+    "lifting_analysis": Function("lifting/cpu.cpp", "analysis", FORWARD),
+    "lifting_analysis_backward": Function("lifting/cpu.cpp", "analysis_backward", BACKWARD),
+    "lifting_synthesis": Function("lifting/cpu.cpp", "synthesis", FORWARD),
+    "lifting_synthesis_backward": Function("lifting/cpu.cpp", "synthesis_backward", BACKWARD),
+}
 
 
-def load() -> None:
-    """Compile the first kernel unless that has been done. Raises BuildError."""
-    library(SOURCE, "analysis", torch.float32)
-
-
-def analysis(
-    x: torch.Tensor,
-    predict: torch.Tensor | None,
-    update: torch.Tensor | None,
-    levels: int,
-    lengths: torch.Tensor | None,
-) -> torch.Tensor:
+def lifting_analysis(x, predict, update, levels, lengths):
     """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
     batch, positions, width = x.shape
     bands = x.new_empty(batch, period_of(positions, levels), width)
-    _call("analysis", x, predict, update, lengths, bands, *_sizes(x, predict, update), levels)
+    FUNCTIONS["lifting_analysis"](x, predict, update, lengths, bands, *_sizes(x, predict, update), levels)
     return bands
 
 
-def synthesis(
-    bands: torch.Tensor,
-    predict: torch.Tensor | None,
-    update: torch.Tensor | None,
-    levels: int,
-    length: int,
-    lengths: torch.Tensor | None,
-) -> torch.Tensor:
+def lifting_synthesis(bands, predict, update, levels, length, lengths):
     """Rows (B, N, D) from packed bands."""
     x = bands.new_empty(bands.shape[0], length, bands.shape[2])
-    _call("synthesis", bands, predict, update, lengths, x, *_sizes(x, predict, update), levels)
+    FUNCTIONS["lifting_synthesis"](bands, predict, update, lengths, x, *_sizes(x, predict, update), levels)
     return x
 
 
-def analysis_backward(
-    gradient: torch.Tensor,
-    x: torch.Tensor | None,
-    predict: torch.Tensor | None,
-    update: torch.Tensor | None,
-    levels: int,
-    length: int,
-    lengths: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def lifting_analysis_backward(gradient, x, predict, update, levels, length, lengths):
     """Gradients of x, predict and update, the last two empty for fixed steps."""
     of_x = gradient.new_empty(gradient.shape[0], length, gradient.shape[2])
-    of_taps = [_empty_like(taps, gradient) for taps in (predict, update)]
-    sizes = _sizes(of_x, predict, update)
-    _call("analysis_backward", gradient, x, predict, update, lengths, of_x, *of_taps, *sizes, levels)
-    return of_x, *of_taps
+    results = of_x, *(_empty_like(taps, gradient) for taps in (predict, update))
+    sizes = *_sizes(of_x, predict, update), levels
+    FUNCTIONS["lifting_analysis_backward"](gradient, x, predict, update, lengths, *results, *sizes)
+    return results
 
 
-def synthesis_backward(
-    gradient: torch.Tensor,
-    bands: torch.Tensor | None,
-    predict: torch.Tensor | None,
-    update: torch.Tensor | None,
-    levels: int,
-    lengths: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def lifting_synthesis_backward(gradient, bands, predict, update, levels, lengths):
     """Gradients of bands, predict and update, the last two empty for fixed steps."""
     batch, length, width = gradient.shape
     of_bands = gradient.new_empty(batch, period_of(length, levels), width)
-    of_taps = [_empty_like(taps, gradient) for taps in (predict, update)]
-    sizes = _sizes(gradient, predict, update)
-    _call("synthesis_backward", gradient, bands, predict, update, lengths, of_bands, *of_taps, *sizes, levels)
-    return of_bands, *of_taps
+    results = of_bands, *(_empty_like(taps, gradient) for taps in (predict, update))
+    sizes = *_sizes(gradient, predict, update), levels
+    FUNCTIONS["lifting_synthesis_backward"](gradient, bands, predict, update, lengths, *results, *sizes)
+    return results
 
 
 def _empty_like(taps: torch.Tensor | None, gradient: torch.Tensor) -> torch.Tensor:
@@ -81,7 +56,3 @@ def _empty_like(taps: torch.Tensor | None, gradient: torch.Tensor) -> torch.Tens
 
 def _sizes(rows: torch.Tensor, predict: torch.Tensor | None, update: torch.Tensor | None) -> tuple[int, ...]:
     return *rows.shape, *(0 if taps is None else len(taps) for taps in (predict, update))
-
-
-def _call(part: str, first: torch.Tensor, *arguments: torch.Tensor | int | None) -> None:
-    call(SOURCE, part, first.dtype, first, *arguments)

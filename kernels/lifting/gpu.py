@@ -10,41 +10,20 @@ from ..bands.gpu import CHANNELS, ROWS, correlate, extent, grid, lengths_of
 from ..bands.layout import band_slices, keep_rows, period_of
 
 
-def analysis(
-    x: torch.Tensor,
-    predict: torch.Tensor | None,
-    update: torch.Tensor | None,
-    levels: int,
-    lengths: torch.Tensor | None,
-) -> torch.Tensor:
+def lifting_analysis(x, predict, update, levels, lengths):
     """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
     bands = x.new_empty(len(x), period_of(x.shape[1], levels), x.shape[2])
     _Steps(x, predict, update, levels, x.shape[1], lengths).analyse(x, bands)
     return bands
 
 
-def synthesis(
-    bands: torch.Tensor,
-    predict: torch.Tensor | None,
-    update: torch.Tensor | None,
-    levels: int,
-    length: int,
-    lengths: torch.Tensor | None,
-) -> torch.Tensor:
+def lifting_synthesis(bands, predict, update, levels, length, lengths):
     """Rows (B, N, D) from packed bands."""
     rows, _ = _Steps(bands, predict, update, levels, length, lengths).synthesise(bands)
     return keep_rows(rows[:, :length], lengths).contiguous()
 
 
-def analysis_backward(
-    gradient: torch.Tensor,
-    x: torch.Tensor | None,
-    predict: torch.Tensor | None,
-    update: torch.Tensor | None,
-    levels: int,
-    length: int,
-    lengths: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def lifting_analysis_backward(gradient, x, predict, update, levels, length, lengths):
     """Gradients of x, predict and update, the last two empty for fixed steps."""
     steps = _Steps(gradient, predict, update, levels, length, lengths)
     kept = steps.none if x is None else steps.analyse(x, torch.empty_like(gradient))
@@ -60,14 +39,7 @@ def analysis_backward(
     return keep_rows(of_low[:, :length], lengths).contiguous(), steps.predict.of_taps, steps.update.of_taps
 
 
-def synthesis_backward(
-    gradient: torch.Tensor,
-    bands: torch.Tensor | None,
-    predict: torch.Tensor | None,
-    update: torch.Tensor | None,
-    levels: int,
-    lengths: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def lifting_synthesis_backward(gradient, bands, predict, update, levels, lengths):
     """Gradients of bands, predict and update, the last two empty for fixed steps."""
     batch, length, width = gradient.shape
     steps = _Steps(gradient, predict, update, levels, length, lengths)

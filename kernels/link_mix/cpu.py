@@ -2,51 +2,31 @@
 
 import torch
 
-from ..build import call, library
+from ..build import INTEGERS, REALS, SIZE, Function
+from .rows import clear, prepare
 
-SOURCE = "link_mix/cpu.cpp"
+SIZES = (SIZE,) * 6  # B, N, D, M, K, and whether links wrap
+FUNCTIONS = {
+    "link_mix": Function("link_mix/cpu.cpp", "forward", (*[REALS] * 2, *[INTEGERS] * 3, REALS, *SIZES)),
+    "link_mix_backward": Function(
+        "link_mix/cpu.cpp", "backward", (*[REALS] * 3, *[INTEGERS] * 3, *[REALS] * 2, *SIZES)
+    ),
+}
 
 
-def load() -> None:
-    """Compile the first kernel unless that has been done. Raises BuildError."""
-    library(SOURCE, "forward", torch.float32)
-
-
-def forward(
-    value: torch.Tensor,
-    weights: torch.Tensor,
-    offsets: torch.Tensor,
-    start: torch.Tensor,
-    length: torch.Tensor,
-    wrap: bool,
-) -> torch.Tensor:
+def link_mix(value, weights, offsets, lengths, document_ids, wrap):
     """All factors on value (B, N, D); see operator.py."""
-    result = torch.empty_like(value)
-    arguments = (value, weights, offsets, start, length, result, *_shape(value, weights, wrap))
-    call(SOURCE, "forward", value.dtype, *arguments)
-    return result
+    *arguments, valid = prepare(value, weights, offsets, lengths, document_ids)
+    result = torch.empty_like(arguments[0])
+    FUNCTIONS["link_mix"](*arguments, result, *value.shape, *weights.shape[2:], wrap)
+    return clear(result, valid).to(value.dtype)
 
 
-def backward(
-    gradient: torch.Tensor,
-    value: torch.Tensor,
-    weights: torch.Tensor,
-    offsets: torch.Tensor,
-    start: torch.Tensor,
-    length: torch.Tensor,
-    wrap: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def link_mix_backward(gradient, value, weights, offsets, lengths, document_ids, wrap):
     """Gradients of value and weights."""
-    of_value, of_weights = torch.empty_like(value), torch.empty_like(weights)
-    call(
-        SOURCE,
-        "backward",
-        value.dtype,
-        *(gradient, value, weights, offsets, start, length, of_value, of_weights),
-        *_shape(value, weights, wrap),
-    )
-    return of_value, of_weights
-
-
-def _shape(value: torch.Tensor, weights: torch.Tensor, wrap: bool) -> tuple[int, ...]:
-    return (*value.shape, *weights.shape[2:], int(wrap))
+    *arguments, valid = prepare(value, weights, offsets, lengths, document_ids)
+    of_value, of_weights = (torch.empty_like(tensor) for tensor in arguments[:2])
+    gradient = gradient.to(of_value.dtype)
+    sizes = *value.shape, *weights.shape[2:], wrap
+    FUNCTIONS["link_mix_backward"](gradient, *arguments, of_value, of_weights, *sizes)
+    return clear(of_value, valid).to(value.dtype), clear(of_weights, valid).to(weights.dtype)

@@ -7,6 +7,7 @@ import triton
 from triton import language as tl
 
 from ..common.interpreter import interpreted
+from .rows import clear, prepare
 
 # Rows and channels of a program.
 if interpreted():
@@ -15,34 +16,21 @@ else:
     ROWS, CHANNELS = 32, 64
 
 
-def forward(
-    value: torch.Tensor,
-    weights: torch.Tensor,
-    offsets: torch.Tensor,
-    start: torch.Tensor,
-    length: torch.Tensor,
-    wrap: bool,
-) -> torch.Tensor:
+def link_mix(value, weights, offsets, lengths, document_ids, wrap):
     """All factors on value (B, N, D); see operator.py."""
-    mixed = value
+    mixed, *links, valid = prepare(value, weights, offsets, lengths, document_ids)
     for factor in range(weights.shape[2]):
-        mixed = _apply(mixed, weights, offsets, start, length, wrap, factor)
-    return value.clone() if mixed is value else mixed
+        mixed = _apply(mixed, *links, wrap, factor)
+    return clear(mixed, valid).to(value.dtype)
 
 
-def backward(
-    gradient: torch.Tensor,
-    value: torch.Tensor,
-    weights: torch.Tensor,
-    offsets: torch.Tensor,
-    start: torch.Tensor,
-    length: torch.Tensor,
-    wrap: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def link_mix_backward(gradient, value, weights, offsets, lengths, document_ids, wrap):
     """Gradients of value and weights."""
-    links = weights, offsets, start, length, wrap
+    dtypes = value.dtype, weights.dtype
+    value, *links, valid = prepare(value, weights, offsets, lengths, document_ids)
+    links = *links, wrap
     count = weights.shape[2]
-    of_value, of_weights = gradient, torch.empty_like(weights)
+    of_value, of_weights = gradient.to(value.dtype), torch.empty_like(links[0])
     # Of M inputs only every sqrt(M)-th is kept, and those between two of them while they are needed.
     stride = max(1, math.isqrt(count))
     kept = [value]
@@ -57,7 +45,7 @@ def backward(
         for factor in reversed(range(first, first + len(inputs))):
             _differentiate(of_value, inputs.pop(), of_weights, *links[1:], factor)
             of_value = _apply(of_value, *links, factor, transposed=True)
-    return gradient.clone() if of_value is gradient else of_value, of_weights
+    return clear(of_value, valid).to(dtypes[0]), clear(of_weights, valid).to(dtypes[1])
 
 
 def _apply(value, weights, offsets, start, length, wrap, factor, transposed=False):

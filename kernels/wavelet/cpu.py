@@ -3,43 +3,37 @@
 import torch
 
 from ..bands.layout import period_of
-from ..build import call, library
+from ..build import INTEGERS, REALS, SIZE, Function
 
-SOURCE = "wavelet/cpu.cpp"
+SIZES = (SIZE,) * 5  # B, N, D, T, J
+FUNCTIONS = {
+    "wavelet_analysis": Function("wavelet/cpu.cpp", "analysis", (REALS, REALS, INTEGERS, REALS, *SIZES)),
+    "wavelet_synthesis": Function("wavelet/cpu.cpp", "synthesis", (REALS, REALS, INTEGERS, REALS, *SIZES)),
+    "wavelet_derivative": Function("wavelet/cpu.cpp", "derivative", (REALS, REALS, REALS, INTEGERS, REALS, *SIZES)),
+}
 
 
-def load() -> None:
-    """Compile the first kernel unless that has been done. Raises BuildError."""
-    library(SOURCE, "analysis", torch.float32)
-
-
-def analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
+def wavelet_analysis(x, filters, levels, lengths):
     """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
     batch, positions, width = x.shape
     bands = filters.new_empty(batch, period_of(positions, levels), width)
-    _call("analysis", x.to(filters.dtype), filters, lengths, bands, *x.shape, len(filters), levels)
+    rows = x.to(filters.dtype)
+    FUNCTIONS["wavelet_analysis"](rows, filters, lengths, bands, *x.shape, len(filters), levels)
     return bands.to(x.dtype)
 
 
-def synthesis(
-    bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None
-) -> torch.Tensor:
+def wavelet_synthesis(bands, filters, levels, length, lengths):
     """Rows (B, N, D) from packed bands."""
     batch, _, width = bands.shape
     x = filters.new_empty(batch, length, width)
-    _call("synthesis", bands.to(filters.dtype), filters, lengths, x, *x.shape, len(filters), levels)
+    packed = bands.to(filters.dtype)
+    FUNCTIONS["wavelet_synthesis"](packed, filters, lengths, x, *x.shape, len(filters), levels)
     return x.to(bands.dtype)
 
 
-def derivative(
-    x: torch.Tensor, bands: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None
-) -> torch.Tensor:
+def wavelet_derivative(x, bands, filters, levels, lengths):
     """The derivative of <bands, analysis(x)>, which is <synthesis(bands), x>, by the taps, (T, D)."""
     result = torch.empty_like(filters)
     rows, bands = x.to(filters.dtype), bands.to(filters.dtype)
-    _call("derivative", rows, bands, filters, lengths, result, *x.shape, len(filters), levels)
+    FUNCTIONS["wavelet_derivative"](rows, bands, filters, lengths, result, *x.shape, len(filters), levels)
     return result
-
-
-def _call(part: str, first: torch.Tensor, *arguments: torch.Tensor | int | None) -> None:
-    call(SOURCE, part, first.dtype, first, *arguments)

@@ -8,7 +8,7 @@ from ..bands.gpu import CHANNELS, ROWS, correlate, extent, grid, lengths_of
 from ..bands.layout import band_slices, period_of
 
 
-def analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
+def wavelet_analysis(x, filters, levels, lengths):
     """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
     batch, positions, width = x.shape
     bands = x.new_empty(batch, period_of(positions, levels), width)
@@ -23,9 +23,7 @@ def analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch
     return bands
 
 
-def synthesis(
-    bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None
-) -> torch.Tensor:
+def wavelet_synthesis(bands, filters, levels, length, lengths):
     """Rows (B, N, D) from packed bands."""
     slices = band_slices(length, levels)
     lengths = lengths_of(bands, length, lengths)
@@ -37,9 +35,7 @@ def synthesis(
     return x
 
 
-def derivative(
-    x: torch.Tensor, bands: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None
-) -> torch.Tensor:
+def wavelet_derivative(x, bands, filters, levels, lengths):
     """The derivative of <bands, analysis(x)>, which is <synthesis(bands), x>, by the taps, (T, D)."""
     batch, positions, width = x.shape
     slices = band_slices(positions, levels)

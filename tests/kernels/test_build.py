@@ -178,9 +178,10 @@ def test_small_tensors_are_not_worth_a_thread(sources, monkeypatch):
     )
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     found = torch.zeros(1, dtype=torch.int64)
+    answer = build.Function(SOURCE, "answer", (build.REALS, build.INTEGERS))
     threads = []
     for elements in (0, 1, 99_998, 99_999, 149_999, 1_000_000):
-        build.call(SOURCE, "answer", torch.float32, torch.empty(elements), found)
+        answer(torch.empty(elements), found)
         threads.append(found.item())
     assert threads == [1, 1, 1, 2, 3, 3]
 
@@ -243,7 +244,7 @@ def test_a_compiler_may_be_a_command_with_arguments(sources, compiler, tmp_path,
 def test_a_derivative_that_cannot_be_built_is_told_with_the_remedy(sources):
     (sources / SOURCE).write_text("nonsense\n")
     with pytest.raises(RuntimeError, match=r"cannot compile cpu.cpp: .*; LONGMIX_KERNELS=portable runs plain PyTorch"):
-        build.call(SOURCE, "backward", torch.float32)
+        build.Function(SOURCE, "backward", (build.REALS,))(torch.zeros(1))
 
 
 def test_a_user_without_a_home_has_a_private_folder(sources, monkeypatch, tmp_path):

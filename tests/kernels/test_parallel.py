@@ -38,11 +38,12 @@ def count(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "FOLDER", folder)
         patch.setenv("XDG_CACHE_HOME", str(folder))
-        library = build.library("count/cpu.cpp", "count", torch.float32)
+        function = build.library("count/cpu.cpp", "count", torch.float32).longmix_count
+        function.argtypes = (*[build.SIZE] * 3, ctypes.c_void_p)
 
     def run(threads, tasks, startable):
         runs = torch.zeros(tasks + 1, dtype=torch.int64)
-        library.longmix_count(*map(ctypes.c_int64, (threads, tasks, startable)), ctypes.c_void_p(runs.data_ptr()))
+        function(threads, tasks, startable, runs.data_ptr())
         *tasks, tried = runs.tolist()
         return tasks, tried
 

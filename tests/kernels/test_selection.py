@@ -70,6 +70,19 @@ def test_choices(choice, monkeypatch, require_or_skip):
     assert ops.implementation("link_mix", torch.device("cpu")) == {"auto": "cpu"}.get(choice, choice)
 
 
+def test_a_call_chooses_once_and_its_derivative_runs_what_was_chosen(monkeypatch, require_or_skip):
+    if reason := selection.obstacle("link_mix", "cpu", "cpu"):
+        require_or_skip("compiler", reason)
+    choices, choose = [], selection.implementation
+    monkeypatch.setattr(selection, "implementation", lambda *call: choices.append(choose(*call)) or choices[-1])
+    value = torch.ones(1, 5, 2, requires_grad=True)
+    result = ops.link_mix(value, torch.ones(1, 5, 2, 3), torch.arange(6).view(2, 3))
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+    monkeypatch.setitem(sys.modules, "longmix.kernels.link_mix.gpu", None)
+    result.sum().backward()
+    assert choices == ["cpu"] and value.grad.isfinite().all()
+
+
 def test_everything_runs_without_triton():
     code = """
 import sys

@@ -1,5 +1,0 @@
-// Attention from non-negative features on a CPU; see attention.h.
-
-#include "attention/attention.h"
-
-EXPORT_ATTENTION(false)

@@ -1,0 +1,67 @@
+"""The registration of hand-written kernels as operators of torch, which compilers, autograd and export can see.
+
+An operation's operator.py declares its operators; what they compute stands in cpu.py and gpu.py beside it.
+"""
+
+import importlib
+from collections.abc import Callable
+
+import torch
+from torch.library import CustomOpDef
+
+Tensors = tuple[torch.Tensor | None, ...]
+
+
+def operator(package: str, name: str) -> Callable[[Callable], CustomOpDef]:
+    """Decorator that registers longmix::`name`, computed by the functions `name` of cpu.py and gpu.py in `package`.
+
+    What it decorates declares the operator: its annotated arguments, of which the first, `kernels`, names the module
+    that computes, "cpu" or "gpu", and is not handed on to it; and, as its body, empty results of the right shapes and
+    dtypes for those who trace.
+    """
+
+    def register(declaration: Callable) -> CustomOpDef:
+        def compute(kernels: str, *arguments: object) -> object:
+            return getattr(importlib.import_module(f"{package}.{kernels}"), name)(*arguments)
+
+        schema = torch.library.infer_schema(declaration, mutates_args=())
+        registered = torch.library.custom_op(f"longmix::{name}", compute, mutates_args=(), schema=schema)
+        registered.register_fake(declaration)
+        return registered
+
+    return register
+
+
+def keep_arguments(output: torch.Tensor, *arguments: object) -> tuple[object, ...]:
+    """What most operators keep for their derivative: their arguments, which they share with the caller."""
+    return arguments
+
+
+def differentiate(
+    forward: CustomOpDef,
+    derivative: Callable[..., Tensors],
+    keep: Callable[..., tuple[object, ...]] = keep_arguments,
+) -> None:
+    """Register how an operator of one result is differentiated.
+
+    Args:
+        forward: the operator.
+        derivative: (kernels, needed, gradient of the result, contiguous, *kept) -> gradients of the first arguments
+            behind `kernels`; all later ones have none. `needed` says for each argument whether anybody asks.
+        keep: (result, *arguments without `kernels`) -> kept, tensors and others.
+    """
+
+    def save(ctx, inputs, output):
+        ctx.kernels, *arguments = inputs
+        kept = keep(output, *arguments)
+        ctx.others = [None if isinstance(value, torch.Tensor) else value for value in kept]
+        ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in kept))
+
+    def backward(ctx, gradient):
+        _, *needed = ctx.needs_input_grad
+        pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
+        kept = (other if tensor is None else tensor for tensor, other in pairs)
+        gradients = derivative(ctx.kernels, needed, gradient.contiguous(), *kept)
+        return None, *gradients, *[None] * (len(needed) - len(gradients))
+
+    forward.register_autograd(backward, setup_context=save)
