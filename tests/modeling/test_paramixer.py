@@ -116,7 +116,7 @@ def test_mixing_keeps_the_scale_at_initialisation(fields, positions, make_model)
     )
     embeddings = model.embeddings(torch.randint(60, (1, positions)))
     value = torch.randn_like(embeddings)
-    gains = [layer.mixer._mix(value, embeddings, None, None, embeddings).std() for layer in model.layers]
+    gains = [layer.mixer._mix(value, embeddings, BatchContext(embeddings=embeddings)).std() for layer in model.layers]
     assert 1.2 < torch.stack(gains).log().mean().exp().item() < 2.2
 
 
