@@ -25,6 +25,8 @@ from longmix.trainer.data.order import RunOrder
 from longmix.trainer.objectives.make import make_objective
 from longmix.trainer.run.stream import BatchStream
 from longmix.trainer.settings.configuration import ObjectiveSection
+from longmix.data_prep.shard_writer import SAMPLES_PER_SHARD, ShardFile, shard_name
+from longmix.data_prep.shards import LIST_INT32
 
 VOCABULARY, LENGTH, ROW_GROUP = 32000, 512, 256
 BATCH = 256

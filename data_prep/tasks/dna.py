@@ -17,13 +17,13 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.tasks.labelled_corpus import (
     CorpusSettings,
     LabelledCorpus,
     add_corpus_options,
     check_length,
-    corpus_settings,
 )
 from longmix.data_prep.tasks.labelled_files import DIGEST_BYTES, Example, Layout
 from longmix.data_prep.tasks.task_folder import FIRST_VALUE, TOKEN_FIELDS, describe
@@ -181,36 +181,26 @@ class _Record:
         return Example((b"".join(self._kept).decode(),), "", self._size, self._digest.digest(), self._place)
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `longmix prepare dna`."""
-    parser = kinds.add_parser(
-        "dna",
-        help="classify DNA sequences by their bases",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare dna`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add_corpus_options(parser, "the labelled sequences", _VALIDATION_SHARE, _TEST_SHARE)
     add = parser.add_argument
     add("--length", type=int, default=LENGTH, metavar="N", help=f"bases kept of each sequence (default: {LENGTH})")
     add("--shortest", type=int, default=1, metavar="N", help="leave shorter sequences out (default: 1)")
     add("--label-column", default="label", metavar="NAME", help="column of the class (default: label)")
     add("--sequence-column", default="sequence", metavar="NAME", help="column of the sequence (default: sequence)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make the data set that the parsed arguments ask for, print what it holds, return the exit code.
-
-    Raises `UserError`.
-    """
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    corpus = CorpusSettings(**given_options(arguments, CorpusSettings))
     manifests = prepare_dna(
-        corpus_settings(arguments),
+        corpus,
         arguments.output,
         length=arguments.length,
         shortest=arguments.shortest,
         label_column=arguments.label_column,
         sequence_column=arguments.sequence_column,
     )
-    print("\n".join(describe(manifests)))
-    return 0
+    return describe(manifests)

@@ -5,6 +5,7 @@ code points; all others are one token.
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.split_names import TRAIN
 from longmix.data_prep.tasks.labelled_corpus import (
@@ -19,7 +21,6 @@ from longmix.data_prep.tasks.labelled_corpus import (
     LabelledCorpus,
     add_corpus_options,
     check_length,
-    corpus_settings,
 )
 from longmix.data_prep.tasks.labelled_files import Example, Layout
 from longmix.data_prep.tasks.task_folder import FIRST_VALUE, MASK, PADDING, SPECIAL, describe, kept_in
@@ -113,36 +114,26 @@ def _code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le"), "<u4")
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `longmix prepare documents`."""
-    parser = kinds.add_parser(
-        "documents",
-        help="classify long documents by their characters",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare documents`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add_corpus_options(parser, "the labelled documents", _VALIDATION_SHARE, _TEST_SHARE)
     add = parser.add_argument
     add("--length", type=int, default=LENGTH, metavar="N", help=f"characters kept of each document (default: {LENGTH})")
     add("--characters", type=int, default=CHARACTERS, metavar="N", help="with ids of their own (default: 256)")
     add("--label-column", default="label", metavar="NAME", help="column of the class (default: label)")
     add("--text-column", default="text", metavar="NAME", help="column of the document (default: text)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make the data set that the parsed arguments ask for, print what it holds, return the exit code.
-
-    Raises `UserError`.
-    """
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    corpus = CorpusSettings(**given_options(arguments, CorpusSettings))
     manifests = prepare_documents(
-        corpus_settings(arguments),
+        corpus,
         arguments.output,
         length=arguments.length,
         characters=arguments.characters,
         label_column=arguments.label_column,
         text_column=arguments.text_column,
     )
-    print("\n".join(describe(manifests)))
-    return 0
+    return describe(manifests)

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import locked, sha256_of_file
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.manifest_fields import SERIES
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import write_dataset
 from longmix.data_prep.split_names import SPLITS
 from longmix.data_prep.tasks.task_folder import refuse_others
@@ -368,31 +368,17 @@ def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
         yield f"{report['not_used']:,} later time steps are not used"
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `forecasting` to the kinds of data that `longmix prepare` makes."""
-    parser = kinds.add_parser(
-        "forecasting",
-        help="time series (CSV with dates) for forecasting",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare forecasting`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add = parser.add_argument
     add("--source", required=True, metavar="FILE", help="the CSV file")
-    add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command")
     add("--split", choices=tuple(RULES), default=RATIO, help="how the rows are shared out (default: ratio)")
     add("--missing", choices=(INTERPOLATE,), help="fill missing values, which are an error otherwise")
     add("--drop-columns", nargs="+", default=(), metavar="NAME", help="variables to leave out")
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make the data sets that the parsed arguments ask for, print what they hold, return the exit code."""
-    settings = ForecastingSettings(
-        source=arguments.source,
-        split=arguments.split,
-        missing=arguments.missing,
-        drop_columns=tuple(arguments.drop_columns),
-    )
-    print("\n".join(describe(prepare_forecasting(settings, arguments.output))))
-    return 0
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    settings = ForecastingSettings(**given_options(arguments, ForecastingSettings))
+    return describe(prepare_forecasting(settings, arguments.output))

@@ -80,9 +80,3 @@ def add_sample_options(parser: argparse.ArgumentParser, settings: type[Generated
     add_option(parser, settings, "validation_samples", "samples to choose a model by")
     add_option(parser, settings, "test_samples", "samples for the last word")
     add_option(parser, settings, "seed", "another one gives other samples")
-
-
-def given_options(arguments: argparse.Namespace, settings: type[GeneratedSettings]) -> dict[str, Any]:
-    """The fields of `settings` that the command line gives."""
-    names = [item.name for item in dataclasses.fields(settings)]
-    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}

@@ -256,10 +256,9 @@ def _class_order(name: str) -> tuple[bool, int, str]:
 
 
 def add_corpus_options(parser: argparse.ArgumentParser, files: str, validation_share: float, test_share: float) -> None:
-    """The options of `CorpusSettings`, and --output; `files` says in the help what they are."""
+    """Add the options of `CorpusSettings`; `files` says in the help what they are."""
     add = parser.add_argument
-    add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command")
-    add("--source", action="append", metavar="PATH", help=f"{files}; repeatable where there are no splits")
+    add("--source", action="append", default=[], metavar="PATH", help=f"{files}; repeatable where there are no splits")
     add("--train", metavar="PATH", help="instead of --source: the training split's file or folder")
     add("--validation", metavar="PATH", help="with --train: the validation split's")
     add("--test", metavar="PATH", help="with --train: the test split's")
@@ -268,20 +267,6 @@ def add_corpus_options(parser: argparse.ArgumentParser, files: str, validation_s
         add(f"--{split}-share", type=float, default=share, metavar="X", help=help_text.format(split, share))
     add("--share", type=float, default=1.0, metavar="X", help="keep only this share of every split (default: 1)")
     add("--seed", type=int, default=0, metavar="N", help="of the splits made here, and of --share (default: 0)")
-
-
-def corpus_settings(arguments: argparse.Namespace) -> CorpusSettings:
-    """Of parsed `add_corpus_options`. Raises UserError."""
-    return CorpusSettings(
-        source=tuple(arguments.source or ()),
-        train=arguments.train,
-        validation=arguments.validation,
-        test=arguments.test,
-        validation_share=arguments.validation_share,
-        test_share=arguments.test_share,
-        share=arguments.share,
-        seed=arguments.seed,
-    )
 
 
 def check_length(length: int) -> None:

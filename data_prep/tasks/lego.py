@@ -9,6 +9,7 @@ Neither paper's pretrained tokenizer is used: a token is a variable, a sign, or 
 """
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.manifest_fields import IGNORED
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.split_names import TEST
 from longmix.data_prep.tasks.generated import (
     GeneratedSettings,
     add_option,
     add_sample_options,
-    given_options,
     option_of,
 )
 from longmix.data_prep.tasks.task_folder import FIRST_VALUE, LABEL_PLACES, TOKEN_FIELDS, describe, write_task
@@ -136,18 +137,9 @@ examples:
 """
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `lego` to the kinds of data of `longmix prepare`."""
-    parser = kinds.add_parser(
-        "lego",
-        help="chains of reasoning: the signs of variables that are given by those of others",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command"
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare lego`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add_option(parser, LegoSettings, "variables", "variables of a chain, at most 26")
     add_option(parser, LegoSettings, "trained_variables", "variables, from the chain's beginning, to train on")
     parser.add_argument(
@@ -157,14 +149,9 @@ def add_parser(kinds: Any) -> None:
         help="which variables have labels in test/ (default: all)",
     )
     add_sample_options(parser, LegoSettings)
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make the data set that the parsed arguments ask for, print what it holds, return the exit code.
-
-    Raises `UserError`.
-    """
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
     settings = LegoSettings(**given_options(arguments, LegoSettings))
-    print("\n".join(describe(prepare_lego(settings, arguments.output))))
-    return 0
+    return describe(prepare_lego(settings, arguments.output))

@@ -19,13 +19,13 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.data_prep.tasks.generated import (
     LONGEST_SAMPLE,
     GeneratedSettings,
     add_option,
     add_sample_options,
-    given_options,
     option_of,
 )
 from longmix.data_prep.tasks.listops_expressions import DIGITS, FILES, OPERATORS, SYMBOLS, evaluate, read_tsv
@@ -185,37 +185,23 @@ examples:
 """
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `listops` to the kinds of data of `longmix prepare`."""
-    parser = kinds.add_parser(
-        "listops",
-        help="Long Range Arena: the value of nested operations on lists of digits",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare listops`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add = parser.add_argument
-    add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command")
     add("--source", metavar="DIR", help="read the published files in this folder, and generate nothing")
     add_option(parser, ListOpsSettings, "max_depth", "of an expression's tree, digits counted")
     add_option(parser, ListOpsSettings, "max_arguments", "of a list")
     add_option(parser, ListOpsSettings, "min_length", "every expression has more tokens")
     add_option(parser, ListOpsSettings, "max_length", "every expression has fewer tokens")
     add_sample_options(parser, ListOpsSettings)
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make the data set that the parsed arguments ask for, print what it holds, return the exit code.
-
-    Raises `UserError`.
-    """
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
     given = given_options(arguments, ListOpsSettings)
     if arguments.source is None:
-        manifests = prepare_listops(ListOpsSettings(**given), arguments.output)
-    elif given:
+        return describe(prepare_listops(ListOpsSettings(**given), arguments.output))
+    if given:
         raise UserError(f"{option_of(next(iter(given)))} is for generated expressions: leave it out, or --source")
-    else:
-        manifests = prepare_listops_files(arguments.source, arguments.output)
-    print("\n".join(describe(manifests)))
-    return 0
+    return describe(prepare_listops_files(arguments.source, arguments.output))

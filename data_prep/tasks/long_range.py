@@ -11,6 +11,7 @@ The two positions lie anywhere. The paper trains on 100,000 sequences and tests 
 """
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64
 from longmix.data_prep.tasks.generated import (
     LONGEST_SAMPLE,
     GeneratedSettings,
     add_option,
     add_sample_options,
-    given_options,
 )
 from longmix.data_prep.tasks.task_folder import FIRST_VALUE, TOKEN_FIELDS, describe, write_task
 
@@ -117,49 +118,38 @@ def _two_positions(generator: np.random.Generator, length: int) -> np.ndarray:
     return np.sort([first, second + (second >= first)])
 
 
-def add_adding_parser(kinds: Any) -> None:
-    """Add `adding` to the kinds of data of `longmix prepare`."""
-    _add_parser(
-        kinds,
+def add_adding_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare adding`."""
+    _add_arguments(
+        parser,
         ADDING,
         prepare_adding,
-        "the adding problem: the sum of two marked numbers of a long sequence",
         "Make the adding problem: a sequence of pairs of a number between -1 and 1 and a mark, which is 1 at two\n"
         "positions; the target is 0.5 + (the sum of the two numbers) / 4. For runs with objective.name=regression.\n"
         f"The figure accuracy counts an answer less than {ADDING_TOLERANCE} away as correct, as the paper does.",
     )
 
 
-def add_temporal_order_parser(kinds: Any) -> None:
-    """Add `temporal-order` to the kinds of data of `longmix prepare`."""
-    _add_parser(
-        kinds,
+def add_temporal_order_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare temporal-order`."""
+    _add_arguments(
+        parser,
         TEMPORAL_ORDER,
         prepare_temporal_order,
-        "temporal order: which two signals stand in a long sequence, and in which order",
         "Make temporal order: a sequence of the symbols a, b, c, d with X or Y at two positions; the four classes\n"
         "are XX, XY, YX and YY. For runs with objective.name=classification.",
     )
 
 
-def _add_parser(kinds: Any, name: str, prepare: Any, text: str, description: str) -> None:
-    parser = kinds.add_parser(
-        name,
-        help=text,
-        description=f"{description}\n\nThe task of the Paramixer paper, section 4.1. DIR gets train/, validation/ and "
-        "test/.",
-        epilog=f"example:\n  longmix prepare {name} --length 2048 --output data/{name}-2048",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command"
-    )
+def _add_arguments(parser: argparse.ArgumentParser, name: str, prepare: Any, description: str) -> None:
+    paper = "The task of the Paramixer paper, section 4.1. DIR gets train/, validation/ and test/."
+    parser.description = f"{description}\n\n{paper}"
+    parser.epilog = f"example:\n  longmix prepare {name} --length 2048 --output data/{name}-2048"
     add_option(parser, LongRangeSettings, "length", "length of the sequences; the paper's are 128 to 32768")
     add_sample_options(parser, LongRangeSettings)
 
-    def run(arguments: argparse.Namespace) -> int:
+    def make(arguments: argparse.Namespace) -> Iterator[str]:
         settings = LongRangeSettings(**given_options(arguments, LongRangeSettings))
-        print("\n".join(describe(prepare(settings, arguments.output))))
-        return 0
+        return describe(prepare(settings, arguments.output))
 
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=make)

@@ -21,6 +21,7 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import SCALAR_FLOAT32
 from longmix.data_prep.split_names import SPLITS, TEST, TRAIN, VALIDATION
 from longmix.data_prep.tasks.arrays import read_npz
@@ -276,17 +277,10 @@ def _samples(part: Points, mean: float = 0.0, scale: float = 1.0) -> Iterator[Ma
         yield {"coordinates": coordinates, "values": values, "labels": (label - mean) / scale}
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `points` to the kinds of `longmix prepare`."""
-    parser = kinds.add_parser(
-        "points",
-        help="3-D points with a number to predict: from .npz files, or generated clusters and their energy",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare points`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add = parser.add_argument
-    add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command")
     for name in SPLITS:
         add(f"--{name}", metavar="FILE", help=f".npz file of {name}")
     add("--samples", type=int, default=DEFAULT_SAMPLES, metavar="N", help="generated samples (default: 20000)")
@@ -299,18 +293,9 @@ def add_parser(kinds: Any) -> None:
         help="points of a generated sample (default: 16 48)",
     )
     add("--seed", type=int, default=0, metavar="N", help="another one gives other samples or splits (default: 0)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make what the parsed arguments ask for, print what it holds, return the exit code. Raises `UserError`."""
-    settings = PointsSettings(
-        train=arguments.train,
-        validation=arguments.validation,
-        test=arguments.test,
-        samples=arguments.samples,
-        points=tuple(arguments.points),
-        seed=arguments.seed,
-    )
-    print("\n".join(describe(prepare_points(settings, arguments.output))))
-    return 0
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    settings = PointsSettings(**given_options(arguments, PointsSettings))
+    return describe(prepare_points(settings, arguments.output))

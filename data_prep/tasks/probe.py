@@ -7,6 +7,8 @@ queries; the class of a query is the value of its key. The other positions hold 
 A sample is a pure function of (seed, split, its number), so nothing about it depends on how the data set is written.
 """
 
+import argparse
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import locked
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.manifest_fields import IGNORED, ONE_PER_ROW
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.data_prep.split_names import TRAIN, VALIDATION
-from longmix.data_prep.tasks.task_folder import refuse_others
+from longmix.data_prep.tasks.task_folder import describe, refuse_others
 
 TASKS = ("copy", "lookup")
 LEFT, RIGHT, BOTH = "left", "right", "both"
@@ -35,6 +38,24 @@ FILLERS, KEYS, VALUES, PAIRS = 16, 8, 8, 4
 FIRST_PAIR = 1 + FILLERS
 FIRST_QUERY = FIRST_PAIR + KEYS * VALUES
 _FORMAT = 1  # raise it when the same settings are to give other samples
+
+
+_DESCRIPTION = """\
+Make a synthetic task that asks one thing of a model: does it find what stands at a given distance?
+
+copy: the class of each position is the token DISTANCE to its left, or right (positions without one have no label).
+lookup: four pairs of a key and a value; DISTANCE away stand the four keys again, in another order, as queries, whose
+classes are the values. Nothing else has a label.
+
+DIR gets train/ and validation/ (a tenth as many samples), for runs with objective.name=token_classification. Samples
+have different lengths, up to --length. Of --direction both, half of the samples look to the left and half to the
+right, and their token types (0, 1) say which.
+"""
+_EXAMPLES = """\
+example:
+  longmix prepare probe --task copy --distance 16 --output data/copy-16
+  longmix train configs/probe.yaml data.train=data/copy-16/train data.eval=data/copy-16/validation run.dir=runs/copy-16
+"""
 
 
 @dataclass(frozen=True)
@@ -177,3 +198,21 @@ def _lookup(generator: np.random.Generator, length: int, distance: int) -> tuple
     tokens[queries] = FIRST_QUERY + keys[asked]
     labels[queries] = values[asked]
     return tokens, labels
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare probe`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
+    add = parser.add_argument
+    add("--task", required=True, choices=TASKS, help="what is asked")
+    add("--distance", required=True, type=int, metavar="N", help="how far away the answer stands, in tokens")
+    add("--direction", choices=DIRECTIONS, default=BOTH, help="where the answer stands (default: both)")
+    add("--length", type=int, metavar="N", help="tokens of the longest sample (default: twice what the task needs)")
+    add("--samples", type=int, default=20000, metavar="N", help="samples to train on (default: 20000)")
+    add("--seed", type=int, default=0, metavar="N", help="another one gives other samples (default: 0)")
+    parser.set_defaults(make=_make)
+
+
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    settings = ProbeSettings(**given_options(arguments, ProbeSettings))
+    return describe(prepare_probe(settings, arguments.output))

@@ -6,17 +6,18 @@ program does.
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.tasks.labelled_corpus import (
     CorpusSettings,
     LabelledCorpus,
     add_corpus_options,
     check_length,
-    corpus_settings,
 )
 from longmix.data_prep.tasks.labelled_files import Example, Layout
 from longmix.data_prep.tasks.task_folder import TOKEN_FIELDS, describe
@@ -82,36 +83,26 @@ def prepare_retrieval(
     )
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `longmix prepare retrieval`."""
-    parser = kinds.add_parser(
-        "retrieval",
-        help="Long Range Arena's Retrieval: classify pairs of documents by their bytes",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare retrieval`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add_corpus_options(parser, "the labelled pairs", _VALIDATION_SHARE, _TEST_SHARE)
     add = parser.add_argument
     add("--length", type=int, default=LENGTH, metavar="N", help=f"bytes that are kept of each text (default: {LENGTH})")
     add("--label-column", default="label", metavar="NAME", help="column of the class (default: label)")
     add("--first-column", default="text1", metavar="NAME", help="column of the first text (default: text1)")
     add("--second-column", default="text2", metavar="NAME", help="column of the second text (default: text2)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make the data set that the parsed arguments ask for, print what it holds, return the exit code.
-
-    Raises `UserError`.
-    """
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    corpus = CorpusSettings(**given_options(arguments, CorpusSettings))
     manifests = prepare_retrieval(
-        corpus_settings(arguments),
+        corpus,
         arguments.output,
         length=arguments.length,
         label_column=arguments.label_column,
         first_column=arguments.first_column,
         second_column=arguments.second_column,
     )
-    print("\n".join(describe(manifests)))
-    return 0
+    return describe(manifests)

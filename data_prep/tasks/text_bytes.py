@@ -4,19 +4,20 @@ A token is a byte of the review's UTF-8 text, cut at a length; nothing is added 
 """
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.tasks.labelled_corpus import (
     CorpusSettings,
     LabelledCorpus,
     add_corpus_options,
     check_length,
-    corpus_settings,
 )
 from longmix.data_prep.tasks.labelled_files import Example, Layout
 from longmix.data_prep.tasks.task_folder import FIRST_VALUE, TOKEN_FIELDS, describe
@@ -80,34 +81,24 @@ def prepare_text_bytes(
     )
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `longmix prepare text-bytes`."""
-    parser = kinds.add_parser(
-        "text-bytes",
-        help="Long Range Arena's Text: classify reviews by their bytes",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare text-bytes`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add_corpus_options(parser, "the labelled texts", _VALIDATION_SHARE, _TEST_SHARE)
     add = parser.add_argument
     add("--length", type=int, default=LENGTH, metavar="N", help=f"bytes that are kept of a text (default: {LENGTH})")
     add("--label-column", default="label", metavar="NAME", help="column of the class (default: label)")
     add("--text-column", default="text", metavar="NAME", help="column of the text (default: text)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make the data set that the parsed arguments ask for, print what it holds, return the exit code.
-
-    Raises `UserError`.
-    """
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    corpus = CorpusSettings(**given_options(arguments, CorpusSettings))
     manifests = prepare_text_bytes(
-        corpus_settings(arguments),
+        corpus,
         arguments.output,
         length=arguments.length,
         label_column=arguments.label_column,
         text_column=arguments.text_column,
     )
-    print("\n".join(describe(manifests)))
-    return 0
+    return describe(manifests)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.files import write_json
-from longmix.data_prep.shards import LIST_INT32, ShardFile
+from longmix.data_prep.shard_writer import ShardFile
+from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.text.packing import Packer
 from longmix.data_prep.tokenizer import MODEL, encode, load_tokenizer
 

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import locked, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.shards import SAMPLES_PER_SHARD, shard_name
+from longmix.data_prep.shard_writer import SAMPLES_PER_SHARD, shard_name
 from longmix.data_prep.text import blocks
 from longmix.data_prep.text.blocks import BlockSettings, BlockSpool
 from longmix.data_prep.text.documents import Rule
@@ -38,7 +38,7 @@ from longmix.data_prep.text.reading import (
     take_first_look,
 )
 from longmix.data_prep.text.sources import Source, TextFile, find_sources, refuse_overlap
-from longmix.data_prep.text.state import BLOCKS, State, TextSettings
+from longmix.data_prep.text.state import BLOCKS, DEFAULT_VOCABULARY, State, TextSettings
 from longmix.data_prep.tokenizer import (
     load_tokenizer,
     required_ids,
@@ -47,7 +47,6 @@ from longmix.data_prep.tokenizer import (
     train_tokenizer,
 )
 
-DEFAULT_VOCABULARY = 32000
 MAXIMUM_WORKERS = 4096
 
 

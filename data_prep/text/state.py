@@ -18,6 +18,7 @@ from longmix.data_prep.text.sources import Source
 from longmix.data_prep.tokenizer import check_vocab_size, sha256_of_tokenizer
 
 LONGEST_SEQUENCE = 1 << 20
+DEFAULT_VOCABULARY = 32000
 FILE_NAME = "prepare.json"
 BLOCKS = ".blocks"
 _FORMAT = 2

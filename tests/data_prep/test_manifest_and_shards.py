@@ -11,7 +11,8 @@ import pytest
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, ShardWriter, write_dataset
+from longmix.data_prep.shard_writer import ShardWriter
+from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 
 COLUMNS = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
 

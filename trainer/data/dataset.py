@@ -15,7 +15,7 @@ from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.remote import RemoteFolder, is_remote
-from longmix.data_prep.shards import arrow_schema
+from longmix.data_prep.shard_writer import arrow_schema
 
 from ..settings.configuration import CacheSection
 from .order import WINDOW_SAMPLES

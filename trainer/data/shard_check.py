@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.manifest_fields import IGNORED, SERIES
-from longmix.data_prep.shards import MAXIMUM_ROW_GROUP
+from longmix.data_prep.shard_writer import MAXIMUM_ROW_GROUP
 
 from .collate import SECOND, TOKEN_IDS, VALUES
 

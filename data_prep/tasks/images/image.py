@@ -15,6 +15,7 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.data_prep.split_names import TEST, TRAIN
 from longmix.data_prep.tasks.images.image_sources import (
@@ -23,7 +24,6 @@ from longmix.data_prep.tasks.images.image_sources import (
     Images,
     ImageSource,
     add_source_arguments,
-    source_of,
     to_gray,
 )
 from longmix.data_prep.tasks.task_folder import (
@@ -147,33 +147,18 @@ def shrink(gray: np.ndarray, side: int | None) -> np.ndarray:
     return np.rint(blocks.mean(axis=(1, 3))).astype(np.uint8)
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `image` to the kinds of `longmix prepare`."""
-    parser = kinds.add_parser(
-        "image",
-        help="Long Range Arena's Image task: gray pixels as tokens, with noise where wanted",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare image`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add = parser.add_argument
     add_source_arguments(add)
-    add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command")
     add("--noise", type=int, default=0, metavar="K", help="add -K to K to each pixel (default: 0; paper: 2, 4, 8)")
     add("--noise-splits", choices=(ALL, TEST_ONLY), default=ALL, help="which splits have noise (default: all)")
     add("--size", type=int, metavar="N", help="average blocks of pixels to N x N (default: as they are)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make what the parsed arguments ask for, print what it holds, return the exit code. Raises `UserError`."""
-    settings = ImageSettings(
-        source=source_of(arguments),
-        noise=arguments.noise,
-        noise_splits=arguments.noise_splits,
-        size=arguments.size,
-        samples=arguments.samples,
-        seed=arguments.seed,
-    )
-    print("\n".join(describe(prepare_image(settings, arguments.output))))
-    return 0
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    source = ImageSource(**given_options(arguments, ImageSource))
+    settings = ImageSettings(source=source, **given_options(arguments, ImageSettings))
+    return describe(prepare_image(settings, arguments.output))

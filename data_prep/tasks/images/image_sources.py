@@ -168,15 +168,6 @@ def add_source_arguments(add: Any) -> None:
     add("--seed", type=int, default=0, metavar="N", help="draws the validation split and the noise (default: 0)")
 
 
-def source_of(arguments: Any) -> ImageSource:
-    """The `ImageSource` of parsed arguments."""
-    return ImageSource(
-        cifar=arguments.cifar,
-        train=None if arguments.train is None else tuple(arguments.train),
-        test=None if arguments.test is None else tuple(arguments.test),
-    )
-
-
 def _open_cifar(folder: Path) -> Sources:
     missing = [name for name in (*CIFAR_TRAIN, CIFAR_TEST) if not (folder / name).is_file()]
     if missing:

@@ -14,6 +14,7 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import SCALAR_INT64
 from longmix.data_prep.split_names import TRAIN
 from longmix.data_prep.tasks.images.image_sources import (
@@ -21,7 +22,6 @@ from longmix.data_prep.tasks.images.image_sources import (
     Images,
     ImageSource,
     add_source_arguments,
-    source_of,
     to_gray,
 )
 from longmix.data_prep.tasks.task_folder import Split, check_seed, describe, kept_in, write_task
@@ -151,33 +151,18 @@ def _samples(images: Images, indices: np.ndarray, gray: bool) -> Iterator[Mappin
         yield {"values": to_gray(image)[..., None] if gray else image, "labels": int(images.labels[index])}
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `patches` to the kinds of `longmix prepare`."""
-    parser = kinds.add_parser(
-        "patches",
-        help="images as patches of real values, with indices or 2-D coordinates as positions",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare patches`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add = parser.add_argument
     add_source_arguments(add)
-    add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command")
     add("--patch-size", type=int, default=4, metavar="P", help="pixels of a patch's side (default: 4)")
     add("--coordinates", action="store_true", help="write each patch's row and column (default: indices only)")
     add("--gray", action="store_true", help="turn colours into gray first")
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make what the parsed arguments ask for, print what it holds, return the exit code. Raises `UserError`."""
-    settings = PatchesSettings(
-        source=source_of(arguments),
-        patch_size=arguments.patch_size,
-        coordinates=arguments.coordinates,
-        gray=arguments.gray,
-        samples=arguments.samples,
-        seed=arguments.seed,
-    )
-    print("\n".join(describe(prepare_patches(settings, arguments.output))))
-    return 0
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    source = ImageSource(**given_options(arguments, ImageSource))
+    settings = PatchesSettings(source=source, **given_options(arguments, PatchesSettings))
+    return describe(prepare_patches(settings, arguments.output))

@@ -13,11 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError  # tensorboard and matplotlib bring it: no other reader of PNG is there
 
 from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
 from longmix.data_prep.tasks.images.image_sources import GRAYS
@@ -29,7 +29,6 @@ LABEL_NAMES = ["not joined", "joined"]
 DEFAULT_SAMPLES = 160000  # of the release's 200000
 PARTS = 10  # of them, one each is validation and test
 LARGEST_SIDE = 512
-_DAMAGES = (OSError, UnidentifiedImageError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
 _FORMAT = 1  # raise it when the same settings are to give other samples
 
 _DESCRIPTION = """\
@@ -207,6 +206,8 @@ def _by_number(path: Path) -> tuple[int, str]:
 
 def _read_png(path: Path) -> np.ndarray:
     """(H, W) uint8 of a PNG of bounded size."""
+    from PIL import Image  # tensorboard and matplotlib bring it: no other reader of PNG is there
+
     try:
         with Image.open(path, formats=["PNG"]) as image:
             if max(image.size) > LARGEST_SIDE:
@@ -214,7 +215,7 @@ def _read_png(path: Path) -> np.ndarray:
             return np.asarray(image.convert("L"))
     except UserError:
         raise
-    except _DAMAGES as error:
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         raise UserError(f"{path} is no PNG image, or a damaged one: {reason_of(error)}") from None
 
 
@@ -231,17 +232,10 @@ def _share(samples: int) -> int:
     return -(-samples // (PARTS - 2))
 
 
-def add_parser(kinds: Any) -> None:
-    """Add `pathfinder` to the kinds of `longmix prepare`."""
-    parser = kinds.add_parser(
-        "pathfinder",
-        help="Long Range Arena's Pathfinder: are two discs joined by a path?",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare pathfinder`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
     add = parser.add_argument
-    add("--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command")
     add("--path-length", type=int, default=14, metavar="N", help="6 (easy), 9, or 14 dashes a path (default: 14, hard)")
     add("--source", metavar="DIR", help="the official release's folder (pathfinder32) instead of generated images")
     add(
@@ -252,16 +246,9 @@ def add_parser(kinds: Any) -> None:
         "all of the release)",
     )
     add("--seed", type=int, default=0, metavar="N", help="another one gives other images or another split (default: 0)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(make=_make)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Make what the parsed arguments ask for, print what it holds, return the exit code. Raises `UserError`."""
-    settings = PathfinderSettings(
-        path_length=arguments.path_length,
-        source=arguments.source,
-        samples=arguments.samples,
-        seed=arguments.seed,
-    )
-    print("\n".join(describe(prepare_pathfinder(settings, arguments.output))))
-    return 0
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    settings = PathfinderSettings(**given_options(arguments, PathfinderSettings))
+    return describe(prepare_pathfinder(settings, arguments.output))

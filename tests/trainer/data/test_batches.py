@@ -19,6 +19,8 @@ from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.objectives.make import make_objective
 from longmix.trainer.data.order import RunOrder
 from longmix.trainer.run.stream import BatchStream, PREFETCHED_STEPS
+from longmix.data_prep.shard_writer import ShardWriter
+from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import pytest
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, ShardFile
 from longmix.trainer.data import counter_random
+from longmix.data_prep.shard_writer import ShardFile
+from longmix.data_prep.shards import LIST_INT32
 from longmix.trainer.cli import main
 from longmix.trainer.settings.configuration import ObjectiveSection
 from longmix.trainer.data.dataset import ShardedDataset

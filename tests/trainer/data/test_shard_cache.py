@@ -18,7 +18,8 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.remote import RemoteFolder
-from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, ShardWriter
+from longmix.data_prep.shard_writer import ShardWriter
+from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.trainer.cli import main
 from longmix.trainer.settings.configuration import CacheSection
 from longmix.trainer.data.tokenizer import tokenizer_folder

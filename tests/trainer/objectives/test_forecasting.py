@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, ShardWriter, write_dataset
+from longmix.data_prep.shard_writer import ShardWriter
+from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
 from longmix.trainer.cli import main
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.data.windows import WindowedDataset, as_seen

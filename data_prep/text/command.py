@@ -1,0 +1,125 @@
+"""`longmix prepare text`: its options, and its report as a table."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from longmix.data_prep.manifest_fields import DOCUMENTS, ONE_PER_ROW
+from longmix.data_prep.options import given_options
+from longmix.data_prep.text.documents import FORMS
+from longmix.data_prep.text.state import DEFAULT_VOCABULARY, TextSettings
+
+if TYPE_CHECKING:
+    from longmix.data_prep.text.prepare import Prepared
+
+_DESCRIPTION = """\
+Turn text into a tokenizer and packed data sets for pre-training.
+
+DIR gets train/ and validation/ (Parquet shards and a manifest; split by document, 1 % validation, more of a small
+corpus) and tokenizer/ (a SentencePiece unigram model behind a Hugging Face tokenizer, trained on train/'s documents).
+
+A source is a UTF-8 text file, a .jsonl or .parquet file, a folder (all files below it, sorted), or a data set of the
+Hugging Face hub, which is streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:... where
+the data set has several). Data sets that need a script of their own are refused.
+
+Official splits: with --validation, validation/ is the text given there, whole, and all of --source is training text;
+--test makes test/ in the same way. A folder that holds them side by side (wiki.train.tokens, wiki.test.tokens) is
+refused as a source: they would be pooled. A document of --source that also stands there is left out, and counted: one
+with the same text (letters and digits compared, in one case) or, where text is cut at ' = Title = ' headings, the same
+title. Not noticed are changed text without the same title, and a part of a document.
+
+An interrupted run goes on after its last finished block when the same command is given again. The output is the same,
+to the byte, whatever the number of workers.
+"""
+_EXAMPLES = """\
+examples:
+  longmix prepare text --source articles.txt --output data/articles
+  longmix prepare text --source books/ --source notes.jsonl --column body --output data/mine --vocab-size 16000
+  longmix prepare text --source hub:wikimedia/wikipedia@20231101.en --output data/wikipedia --sequence-length 1024
+  longmix prepare text --source wiki.train.raw --validation wiki.valid.raw --test wiki.test.raw --output data/wikitext
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `longmix prepare text`."""
+    parser.description, parser.epilog = _DESCRIPTION, _EXAMPLES
+    add = parser.add_argument
+    add("--source", action="append", required=True, metavar="PATH|hub:NAME", help="where the text is; repeatable")
+    for split in ("validation", "test"):
+        add(f"--{split}", action="append", default=[], metavar="PATH|hub:NAME", help=f"text of {split}/; repeatable")
+    add("--column", default="text", help="key or column that holds the text of JSON lines and Parquet (default: text)")
+    add("--tokenizer", metavar="DIR", help="use this tokenizer (a Hugging Face folder) and train none")
+    add("--vocab-size", type=int, metavar="N", help=f"pieces of a new tokenizer (default: {DEFAULT_VOCABULARY})")
+    add("--uncased", action="store_true", help="a new tokenizer folds upper and lower case")
+    add("--sequence-length", type=int, default=512, metavar="N", help="tokens of a full sample (default: 512)")
+    add(
+        "--documents",
+        metavar="RULE",
+        help=f"what a document is: {FORMS} (each line that the expression matches begins one). Default: records of "
+        "JSON lines, Parquet and the hub; text is cut at blank lines, or at ' = Title = ' headings where it has them",
+    )
+    add(
+        "--packing",
+        choices=(DOCUMENTS, ONE_PER_ROW),
+        default=DOCUMENTS,
+        help="documents: fill each sample with as many as fit (default). one-per-row: each sample holds (a piece of) "
+        "one document, for mixers that cannot keep packed documents apart",
+    )
+    add("--workers", type=int, metavar="N", help="processes that encode and pack (default: one per processor)")
+    parser.set_defaults(make=_make)
+
+
+def _make(arguments: argparse.Namespace) -> Iterator[str]:
+    from longmix.data_prep.text.prepare import prepare_text  # here: the options alone need no library
+
+    prepared = prepare_text(
+        TextSettings(**given_options(arguments, TextSettings)),
+        arguments.output,
+        workers=arguments.workers,
+        show_progress=sys.stderr.isatty(),
+        notify=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    return _report(prepared, arguments.output)
+
+
+def _report(prepared: "Prepared", output: str) -> Iterator[str]:
+    """The lines of a small table: what a prepared folder holds."""
+    report = prepared.train.report
+    if prepared.was_there:
+        yield f"{output} was prepared before with the same settings; nothing to do."
+    yield "source"
+    for source in report["sources"]:
+        files = f"{source['files']} files, " if source["files"] > 1 else ""
+        blank = f", {source['blank']:,} blank left out" if source["blank"] else ""
+        yield (
+            f"  {source['source']}: {files}{source['documents']:,} documents, {source['bytes'] / 1e6:,.1f} MB, "
+            f"told apart by {' and '.join(source['rules'])}{blank}"
+        )
+    if "held_out" in report:
+        left_out = report["held_out"]["left_out"]
+        yield (
+            f"left out of training, since they stand in held-out text: {sum(left_out.values()):,} documents "
+            f"({left_out['same_text']:,} by their text, {left_out['same_title']:,} by their title)"
+        )
+        if shared := report["held_out"]["validation_in_test"]:
+            yield f"validation holds {shared:,} documents that also stand in test: they were left there"
+    rows = [
+        ("documents", "documents", "{:,}"),
+        ("samples", "samples", "{:,}"),
+        ("tokens, special ones included", "tokens", "{:,}"),
+        ("tokens of the text", "document_tokens", "{:,}"),
+        ("of these kept", "tokens_kept", "{:.2%}"),
+        ("of these unknown", "unknown", "{:.2%}"),
+        ("bytes per token", "bytes_per_token", "{:.2f}"),
+        ("padding that the packing will cause", "padding", "{:.2%}"),
+    ]
+    splits = report["splits"]
+    yield f"{'':<38}" + "".join(f"{name:>16}" for name in splits)
+    for label, key, form in rows:
+        yield f"  {label:<36}" + "".join(f"{form.format(figures[key]):>16}" for figures in splits.values())
+    yield (
+        f"vocabulary {prepared.train.vocab_size:,}, sequence length {prepared.train.sequence_length}, "
+        f"packing {prepared.train.packing}"
+    )
+    yield f"written to {output}: {''.join(f'{name}/, ' for name in splits)}tokenizer/"

@@ -1,0 +1,34 @@
+"""`longmix prepare` as a whole: what its help needs."""
+
+import subprocess
+import sys
+
+import pytest
+
+from longmix.data_prep import command
+
+HEAVY = "torch transformers datasets pyarrow scipy PIL fsspec sentencepiece tqdm"
+
+
+@pytest.mark.parametrize(
+    "kinds, heavy",
+    [([], f"{HEAVY} numpy"), (["text"], f"{HEAVY} numpy"), (list(command._KINDS), HEAVY)],
+    ids=["list of kinds", "text", "every kind"],
+)
+def test_help_needs_no_large_libraries(kinds, heavy):
+    # Every verb of the command line makes this parser first.
+    code = f"""
+import argparse, contextlib, sys
+from longmix.data_prep.command import add_prepare_parser
+parser = argparse.ArgumentParser(prog="longmix")
+add_prepare_parser(parser.add_subparsers())
+for kind in {[[], *([kind] for kind in kinds)]}:
+    with contextlib.suppress(SystemExit):
+        parser.parse_args(["prepare", *kind, "--help"])
+sys.exit(", ".join(name for name in {heavy.split()} if name in sys.modules) or 0)
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    for kind in kinds:
+        assert f"usage: longmix prepare {kind} [-h] --output DIR" in process.stdout
+    assert set(command._KINDS) <= set(process.stdout.split())
