@@ -6,7 +6,7 @@ from typing import Any
 
 # Each kind of data: the function that gives its parser a description and options, and its line of the list of kinds.
 # The function is imported when its kind is asked for: `longmix train --help` needs none of their libraries.
-_KINDS = {
+KINDS = {
     "text": ("text.command:add_arguments", "text into a tokenizer and packed data sets for masked language modelling"),
     "probe": ("tasks.probe:add_arguments", "synthetic tasks: copy what stands at a distance, or look it up"),
     "adding": (
@@ -58,7 +58,7 @@ def add_prepare_parser(subparsers: Any) -> argparse.ArgumentParser:
     kinds = prepare.add_subparsers(
         title="kinds of data", dest="kind", required=True, metavar="KIND", action=_KindsOfData
     )
-    for name, (_, text) in _KINDS.items():
+    for name, (_, text) in KINDS.items():
         kinds.add_parser(name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     return prepare
 
@@ -77,7 +77,7 @@ class _KindsOfData(argparse._SubParsersAction):
             kind.add_argument(
                 "--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command"
             )
-            pkgutil.resolve_name(f"longmix.data_prep.{_KINDS[values[0]][0]}")(kind)
+            pkgutil.resolve_name(f"longmix.data_prep.{KINDS[values[0]][0]}")(kind)
         super().__call__(parser, namespace, values, *option)
 
 

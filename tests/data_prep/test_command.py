@@ -12,7 +12,7 @@ HEAVY = "torch transformers datasets pyarrow scipy PIL fsspec sentencepiece tqdm
 
 @pytest.mark.parametrize(
     "kinds, heavy",
-    [([], f"{HEAVY} numpy"), (["text"], f"{HEAVY} numpy"), (list(command._KINDS), HEAVY)],
+    [([], f"{HEAVY} numpy"), (["text"], f"{HEAVY} numpy"), (list(command.KINDS), HEAVY)],
     ids=["list of kinds", "text", "every kind"],
 )
 def test_help_needs_no_large_libraries(kinds, heavy):
@@ -31,4 +31,4 @@ sys.exit(", ".join(name for name in {heavy.split()} if name in sys.modules) or 0
     assert process.returncode == 0, process.stderr
     for kind in kinds:
         assert f"usage: longmix prepare {kind} [-h] --output DIR" in process.stdout
-    assert set(command._KINDS) <= set(process.stdout.split())
+    assert set(command.KINDS) <= set(process.stdout.split())
