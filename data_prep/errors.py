@@ -1,4 +1,4 @@
-"""The one exception for mistakes that a user can mend."""
+"""Mistakes that a user can mend: their exception, and other exceptions told in one line."""
 
 
 def printable(text: str) -> str:
@@ -7,7 +7,7 @@ def printable(text: str) -> str:
 
 
 def reason_of(error: object) -> str:
-    """What an exception says, in one line; the name of its class where it says nothing."""
+    """The message of an exception in one line; the name of its class where it has none."""
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""Writing files so that a kill at any moment leaves either the old file or the new one, and naming them by hash."""
+"""Files: written so that a kill at any moment leaves the old one or the new one, named by hash, and a folder's lock."""
 
 import contextlib
 import fcntl
@@ -65,7 +65,7 @@ def flush_to_disk(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Makes `folder` and holds it for this process alone; the lock goes with the process. Left empty, it is removed.
+    """Make `folder` and hold it for this process alone; the lock goes with the process. Left empty, it is removed.
 
     Raises `UserError` if the folder cannot be written, or if another process holds it.
     """

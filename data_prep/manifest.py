@@ -118,8 +118,12 @@ class Manifest:
         return cls(**values)
 
 
+# -----------------------------------------------------------------------------
+# The fingerprint: checkpoints and reports keep it, and tell by it whether data are still the same.
+
+
 def fingerprint(manifest: Manifest) -> str:
-    """The hash of what a data set holds: the same whenever and wherever it lies, and however it was made."""
+    """SHA-256 of the contents that a manifest describes: the same wherever they lie, and however they were made."""
     values = dataclasses.asdict(manifest)
     values["tokenizer"] = (manifest.tokenizer or {}).get("sha256")
     for name in ("report", "words"):  # how it was made, not what it is

@@ -1,4 +1,4 @@
-"""What the fields of a manifest may hold. It is a file like any other: damaged, edited by hand, or made to mislead."""
+"""The values that a manifest's fields may have: it may be damaged, edited by hand, or made to mislead."""
 
 import re
 import reprlib
@@ -24,7 +24,7 @@ SERIES = "series"
 
 
 def first_mistake(values: dict[str, Any]) -> str | None:
-    """What is wrong with the fields of a manifest: the first mistake, in words, or None."""
+    """The first mistake in the fields of a manifest, in words, or None."""
     return next(_mistakes(values), None)
 
 
@@ -60,6 +60,10 @@ def _mistakes(values: dict[str, Any]) -> Iterator[str]:
     yield from _mistakes_of_tokenizer(values.get("tokenizer"))
     yield from _mistakes_of_shards(values.get("shards", []), values.get("samples"))
     yield from _mistakes_of_series(values.get("series"), values)
+
+
+# -----------------------------------------------------------------------------
+# One function for each group of fields. They yield mistakes rather than raise: a reader is told the first.
 
 
 def _mistakes_of_ids(values: dict[str, Any]) -> Iterator[str]:
@@ -114,8 +118,7 @@ def _mistakes_of_tokenizer(tokenizer: Any) -> Iterator[str]:
 
 
 def _stays_near(path: str) -> bool:
-    """Whether a relative path leads into its folder, or into a neighbour of that: `longmix prepare` writes the
-    tokenizer beside the splits."""
+    """True for a relative path into its folder, or into a neighbour of it: the tokenizer lies beside the splits."""
     parts = PurePosixPath(path).parts
     names = parts[1:] if parts[:1] == ("..",) else parts
     return bool(names) and path.isprintable() and not path.startswith("/") and ".." not in names
@@ -170,6 +173,10 @@ def _mistakes_of_series(series: Any, values: dict[str, Any]) -> Iterator[str]:
     columns = {SERIES: {"dtype": "float32", "shape": [len(names)]}}
     if values["columns"] != columns:
         yield f"columns is {_shown(values['columns'])}, but must be {columns} where there is a series"
+
+
+# -----------------------------------------------------------------------------
+# Values from JSON: true is an int to Python, a name may be a list, and a number may have thousands of digits.
 
 
 def _is_finite(value: Any) -> bool:

@@ -30,7 +30,7 @@ _sleep = time.sleep
 
 
 class DamagedCopy(OSError):
-    """What arrived is not what the manifest describes."""
+    """A file that arrived with another size or hash than the manifest's."""
 
 
 def is_remote(path: str | Path) -> bool:

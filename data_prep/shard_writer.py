@@ -16,6 +16,10 @@ ROW_GROUP_SAMPLES = 256
 SAMPLES_PER_SHARD = 65536
 
 
+# -----------------------------------------------------------------------------
+# Columns: from the manifest's description of them to Arrow's types and arrays.
+
+
 def arrow_schema(columns: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
     """The Arrow schema of a manifest's `columns`: an axis of size None is ragged, a number is a fixed size."""
     return pa.schema([pa.field(name, _arrow_type(column), nullable=False) for name, column in columns.items()])
@@ -49,6 +53,10 @@ def _list_array(sizes: Sequence[int], entries: np.ndarray, arrow_type: pa.DataTy
         return pa.FixedSizeListArray.from_arrays(inner, type=arrow_type)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     return pa.ListArray.from_arrays(offsets, inner, type=arrow_type)
+
+
+# -----------------------------------------------------------------------------
+# Files: a shard has its name only when it is whole, so that nothing that a kill left is ever read.
 
 
 class ShardFile:

@@ -81,7 +81,7 @@ def _unfinished_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path, kind: int) -> Iterator[bool]:
-    """Whether the lock was given: not if another process has it, or the folder or its file system cannot be locked."""
+    """A lock on a folder; yields False if another process has it, or the folder or its file system cannot be locked."""
     with contextlib.ExitStack() as stack:
         given = False
         with contextlib.suppress(OSError):

@@ -25,6 +25,10 @@ _TRAINING_THREADS = 8
 _LINE_CHARACTERS = 1000  # SentencePiece leaves out lines of more than 4192 bytes
 
 
+# -----------------------------------------------------------------------------
+# Training: the same text must give the same files on every machine.
+
+
 def train_tokenizer(
     texts: Iterable[str],
     folder: str | Path,
@@ -122,6 +126,10 @@ def _explain(message: str, vocab_size: int) -> Exception:
     return RuntimeError(f"SentencePiece could not train the tokenizer: {message}")
 
 
+# -----------------------------------------------------------------------------
+# Saving and loading: transformers forgets a setting on the way, and could be made to run code.
+
+
 def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:
     """Save any tokenizer to `folder`; other files in it stay. Every tokenizer of ours is saved here.
 
@@ -196,6 +204,10 @@ def sha256_of_tokenizer(folder: str | Path) -> str:
         if path.suffix in (".json", ".txt", ".model") and not is_model:
             digest.update(f"{path.name}\0{sha256_of_file(path)}\n".encode())
     return digest.hexdigest()
+
+
+# -----------------------------------------------------------------------------
+# Using a tokenizer: its ids, never those of special tokens that are spelled out in a text.
 
 
 def encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

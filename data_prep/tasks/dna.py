@@ -115,6 +115,10 @@ def prepare_dna(
     )
 
 
+# -----------------------------------------------------------------------------
+# Reading FASTA: a chromosome may be one line of many megabytes, so nothing is read whole.
+
+
 def clean_sequence(letters: str, place: str) -> str:
     """`letters` written in BASES. Raises UserError, with the place, for anything that is no base."""
     wrong = _OTHER.search(letters)
@@ -179,6 +183,10 @@ class _Record:
 
     def example(self) -> Example:
         return Example((b"".join(self._kept).decode(),), "", self._size, self._digest.digest(), self._place)
+
+
+# -----------------------------------------------------------------------------
+# The command line: options of the corpus, and the task's own.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

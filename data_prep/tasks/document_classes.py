@@ -99,7 +99,7 @@ def prepare_documents(
 
 
 def _most_frequent(examples: LabelledCorpus, length: int, characters: int) -> str:
-    """So many characters of the first `length` of the documents that are trained on, in the order of code points."""
+    """The vocabulary: the most frequent characters of the training documents, each cut at `length`, by code point."""
     given = examples.splits(lambda example: {"code_points": _code_points(example.texts[0][:length])})
     counts = np.zeros(_CODE_POINTS, np.int64)
     for sample in kept_in(TRAIN, given):

@@ -119,6 +119,10 @@ def _embedded(folder: Path, about: dict) -> Embedded:
     return Embedded(text=folder / "text" / "python_documentation.txt", glue=folder / "glue", **figures)
 
 
+# -----------------------------------------------------------------------------
+# The corpus: sources are parsed, never imported.
+
+
 def _documents() -> Iterator[tuple[str, str]]:
     """(name, text) of every topic and module. Source files are parsed, nothing is imported or run."""
     library = Path(sysconfig.get_path("stdlib"))
@@ -158,6 +162,10 @@ def _docstrings(tree: ast.AST) -> Iterator[str]:
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.stmt):
             yield from _docstrings(child)
+
+
+# -----------------------------------------------------------------------------
+# The task: its sentences stand in documents that the corpus does not have.
 
 
 def _hold_out(documents: dict[str, str]) -> dict[str, list[str]]:

@@ -91,7 +91,7 @@ class ForecastingSettings:
 
 @dataclass
 class Series:
-    """What a CSV file holds.
+    """The contents of a CSV file.
 
     Attributes:
         names: of the variables.
@@ -164,6 +164,10 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
                 },
             )
     return manifests
+
+
+# -----------------------------------------------------------------------------
+# Reading the CSV file: a series has thousands of rows from elsewhere, and a mistake is told with row and column.
 
 
 def read_series(source: Path, drop_columns: tuple[str, ...] = (), missing_allowed: bool = False) -> Series:
@@ -270,6 +274,10 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
+# -----------------------------------------------------------------------------
+# From values to data sets. Nothing of a later split may reach an earlier one: not its mean, not its neighbours.
+
+
 def split_borders(rows: int, split: str, interval: timedelta, source: str) -> tuple[int, int, int]:
     """Where training, validation and test rows end.
 
@@ -350,6 +358,10 @@ def _in_float32(standardised: np.ndarray, names: list[str], source: str) -> np.n
             f"(--drop-columns {names[column]!r})"
         )
     return standardised.astype(np.float32)
+
+
+# -----------------------------------------------------------------------------
+# The command line. The report differs from other tasks': a split is a stretch of time, not a number of samples.
 
 
 def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:

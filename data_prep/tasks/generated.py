@@ -1,4 +1,4 @@
-"""What generated tasks share: how many samples, from which seed, and that each sample is drawn alone."""
+"""Generated tasks' common settings and options: numbers of samples, and a seed from which each is drawn alone."""
 
 import argparse
 import dataclasses

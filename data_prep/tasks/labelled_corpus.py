@@ -130,7 +130,7 @@ class LabelledCorpus:
             )
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Those of a split, in the order of the files."""
+        """The examples of a split, in the order of the files."""
         part = split if split in self._parts else TRAIN
         for example in self._read(part):
             if example.size < self._shortest:
@@ -228,6 +228,10 @@ class LabelledCorpus:
             raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
+# -----------------------------------------------------------------------------
+# The splits and classes that names tell.
+
+
 def _find_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
     """The splits in a folder: folders or files whose names, or last parts of them, say so; none without `train`."""
     found: dict[str, tuple[Path, ...]] = {}
@@ -253,6 +257,10 @@ def _split_name(path: Path) -> str:
 def _class_order(name: str) -> tuple[bool, int, str]:
     is_number = re.fullmatch(r"-?\d{1,18}", name, re.ASCII) is not None
     return not is_number, int(name) if is_number else 0, name
+
+
+# -----------------------------------------------------------------------------
+# The command line: options of every task of labelled texts.
 
 
 def add_corpus_options(parser: argparse.ArgumentParser, files: str, validation_share: float, test_share: float) -> None:

@@ -124,6 +124,10 @@ class Layout:
             yield example._replace(label=name)
 
 
+# -----------------------------------------------------------------------------
+# Files of a class, and what tells that two texts are the same.
+
+
 def content_digest(texts: Sequence[str]) -> bytes:
     """DIGEST_BYTES over the texts, whichever comes first."""
     single = sorted(hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest() for text in texts)
@@ -131,7 +135,7 @@ def content_digest(texts: Sequence[str]) -> bytes:
 
 
 def visible(folder: Path, pattern: str = "*") -> list[Path]:
-    """What a folder holds, sorted; what begins with a dot, or lies in such a folder, is left out."""
+    """The contents of a folder, sorted, without what begins with a dot or lies in such a folder."""
     try:
         found = list(folder.glob(pattern))
     except OSError as error:
@@ -151,6 +155,10 @@ def read_text(path: Path) -> Iterator[Example]:
         raise UserError(f"{path} is larger than {LARGEST_TEXT:,} bytes: leave it out, or cut it")
     text = _decoded(content, str(path)).removeprefix("\ufeff")
     yield Example((text,), "", len(text), content_digest((text,)), str(path))
+
+
+# -----------------------------------------------------------------------------
+# Tables: rows of TSV and Parquet, with the place of each for messages.
 
 
 def _tsv_rows(path: Path, layout: Layout) -> Iterator[tuple[str, tuple[str, ...], str]]:
@@ -224,6 +232,10 @@ def _parquet_rows(path: Path, layout: Layout) -> Iterator[tuple[str, tuple[str, 
         raise UserError(f"{path}, after row {number}: bytes that are not UTF-8: {error}") from None
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} cannot be read as Parquet: {reason_of(error)}") from None
+
+
+# -----------------------------------------------------------------------------
+# Values from outside: checked where they are read.
 
 
 def _position(path: Path, columns: Sequence[str], name: str) -> int:

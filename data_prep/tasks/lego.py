@@ -41,7 +41,7 @@ _FORMAT = 2  # raise it when the same settings are to give other samples
 
 @dataclass(frozen=True, kw_only=True)
 class LegoSettings(GeneratedSettings):
-    """What the samples are a function of.
+    """The settings that decide every sample.
 
     Args:
         variables: of a chain, 2 to 26.
@@ -117,6 +117,10 @@ def make_sample(settings: LegoSettings, split: str, index: int) -> dict[str, Any
     labels[place[labelled], 0] = 1 - is_negative[labelled]
     places = np.repeat(np.argsort(place), CLAUSE)
     return {"input_ids": clauses.reshape(-1), "labels": labels.reshape(-1), LABEL_PLACES: places}
+
+
+# -----------------------------------------------------------------------------
+# The command line: an option for each field of the settings.
 
 
 _DESCRIPTION = """\

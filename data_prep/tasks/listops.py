@@ -38,7 +38,7 @@ _FORMAT = 1  # raise it when the same settings are to give other samples
 
 @dataclass(frozen=True, kw_only=True)
 class ListOpsSettings(GeneratedSettings):
-    """What generated samples are a function of; the defaults are the Long Range Arena's.
+    """The settings that decide every generated sample; the defaults are the Long Range Arena's.
 
     Args:
         max_depth: of the tree of an expression, digits counted: lists are nested at most max_depth - 1 deep.
@@ -112,6 +112,10 @@ def _write(settings: dict[str, Any], output: str | Path, splits: dict[str, Split
     )
 
 
+# -----------------------------------------------------------------------------
+# Generated expressions: the tree is drawn first, level by level, since most are too short or too long.
+
+
 def make_sample(settings: ListOpsSettings, split: str, index: int) -> dict[str, Any]:
     """Sample `index` of a split: `input_ids` (n,) and `labels`, the expression's value."""
     generator = settings.generator(split, index)
@@ -168,6 +172,10 @@ def _write_out(generator: np.random.Generator, levels: list[np.ndarray]) -> list
                 here.append([digit])
         below = iter(here)
     return next(below)
+
+
+# -----------------------------------------------------------------------------
+# The command line: an option for each field of the settings.
 
 
 _DESCRIPTION = """\

@@ -39,7 +39,7 @@ _FORMAT = 1  # raise it when the same settings are to give other samples
 
 @dataclass(frozen=True, kw_only=True)
 class LongRangeSettings(GeneratedSettings):
-    """What the samples of both tasks are a function of.
+    """The settings that decide every sample of both tasks.
 
     Args:
         length: of every sequence, 2 to LONGEST_SAMPLE; the paper's are the powers of two from 128 to 32768.
@@ -90,6 +90,10 @@ def prepare_temporal_order(settings: LongRangeSettings, output: str | Path) -> d
     )
 
 
+# -----------------------------------------------------------------------------
+# Samples: each a pure function of the settings, the split and its number.
+
+
 def make_adding_sample(settings: LongRangeSettings, split: str, index: int) -> dict[str, Any]:
     """Sample `index` of a split: `values` (N, 2) float32, the numbers and their marks, and `labels`, a float32."""
     generator = settings.generator(split, index)
@@ -116,6 +120,10 @@ def _two_positions(generator: np.random.Generator, length: int) -> np.ndarray:
     first = generator.integers(0, length)
     second = generator.integers(0, length - 1)
     return np.sort([first, second + (second >= first)])
+
+
+# -----------------------------------------------------------------------------
+# The command line: an option for each field of the settings.
 
 
 def add_adding_arguments(parser: argparse.ArgumentParser) -> None:

@@ -62,7 +62,7 @@ examples:
 
 @dataclass(frozen=True)
 class PointsSettings:
-    """What the samples are a function of.
+    """The settings that decide every sample.
 
     Args:
         train, validation, test: .npz files; no `train`: samples are generated.
@@ -141,6 +141,10 @@ def prepare_points(settings: PointsSettings, output: str | Path) -> dict[str, Ma
     )
 
 
+# -----------------------------------------------------------------------------
+# Generated samples: dense enough that pairs matter, and no two particles so near that the energy diverges.
+
+
 def make_sample(settings: PointsSettings, split: str, index: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Generated sample `index` of a split: coordinates (n, 3), charges (n, 1), both float32, and their energy."""
     generator = np.random.default_rng([_FORMAT, settings.seed, SPLITS.index(split), index])
@@ -175,6 +179,10 @@ def _place(generator: np.random.Generator, count: int) -> np.ndarray:
                 if placed == count:
                     break
     return places
+
+
+# -----------------------------------------------------------------------------
+# Samples of files: checked whole when opened, since a NaN would only show as a loss of NaN much later.
 
 
 class Table:
@@ -230,6 +238,10 @@ def _real(path: str | Path, name: str, array: np.ndarray, shape: tuple, dtype: t
     return array.astype(dtype)
 
 
+# -----------------------------------------------------------------------------
+# Splits, and labels standardised by those that are trained on: files may have them in any unit.
+
+
 def _generated(settings: PointsSettings) -> dict[str, Points]:
     held_out = -(-settings.samples // HELD_OUT_SHARE)
     return {
@@ -275,6 +287,10 @@ def _samples(part: Points, mean: float = 0.0, scale: float = 1.0) -> Iterator[Ma
     for index in part.indices:
         coordinates, values, label = part.read(int(index))
         yield {"coordinates": coordinates, "values": values, "labels": (label - mean) / scale}
+
+
+# -----------------------------------------------------------------------------
+# The command line: an option for each field of the settings.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -60,7 +60,7 @@ example:
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """What a probe's samples are a function of. Samples have `shortest` to `length` tokens, so that padding occurs.
+    """The settings that decide every sample. Samples have `shortest` to `length` tokens, so that padding occurs.
 
     Args:
         task: copy | lookup.
@@ -161,6 +161,10 @@ def _write_splits(settings: ProbeSettings, output: Path, report: dict[str, Any])
     return manifests
 
 
+# -----------------------------------------------------------------------------
+# Samples: what is found to the right is the mirror image of what is found to the left.
+
+
 def make_sample(settings: ProbeSettings, split: str, index: int) -> dict[str, Any]:
     """Sample `index` of a split: `input_ids` and `labels`, (n,), and `token_type_ids` where both directions occur."""
     generator = np.random.default_rng([_FORMAT, settings.seed, SPLITS.index(split), index])
@@ -198,6 +202,10 @@ def _lookup(generator: np.random.Generator, length: int, distance: int) -> tuple
     tokens[queries] = FIRST_QUERY + keys[asked]
     labels[queries] = values[asked]
     return tokens, labels
+
+
+# -----------------------------------------------------------------------------
+# The command line: an option for each field of the settings.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -68,7 +68,7 @@ def write_task(
     Args:
         settings: all that the samples are a function of, in JSON's types: the task, its options, a format number to
             raise when the same options are to give other samples, the SHA-256 of files that were read.
-        columns: of the manifest (shards.py).
+        columns: of the manifest.
         splits: some of SPLITS.
         manifest_fields: more of `Manifest`: vocab_size, sequence_length, num_labels, ...
 
@@ -147,6 +147,10 @@ def check_seed(seed: int) -> None:
         raise UserError(f"--seed is {seed}, but must be 0 to {2**63 - 1}")
 
 
+# -----------------------------------------------------------------------------
+# What a user is told, before and after.
+
+
 def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
     """One line for each split, for the console."""
     for split, manifest in manifests.items():
@@ -189,6 +193,10 @@ def refuse_others(output: Path, is_ours: Callable[[Manifest], bool]) -> None:
             raise UserError(f"{output} already holds other data ({path.name}): choose another folder, or empty it")
 
 
+# -----------------------------------------------------------------------------
+# No sample in two splits: published splits do share samples, and a model would be tested on what it has learnt.
+
+
 class _Distinct:
     """Passes on the samples whose inputs are not in `seen`, and counts the others in `report`.
 
@@ -228,7 +236,7 @@ class _Distinct:
 
 
 def _digest(sample: Mapping[str, Any]) -> bytes:
-    """Of a sample without its labels; which side of a pair is the first does not matter."""
+    """The digest of a sample without its labels; which side of a pair is the first does not matter."""
     first, second = [], []
     for name in (name for name in sample if name not in _ANSWERS):
         value = np.asarray(sample[name])

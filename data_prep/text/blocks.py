@@ -28,7 +28,7 @@ _LENGTH = struct.Struct(">Q")
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """What a worker needs to know. `native`: the SentencePiece model alone gives the tokenizer's ids."""
+    """A worker's settings. `native`: the SentencePiece model alone gives the tokenizer's ids."""
 
     tokenizer: str
     native: bool
@@ -79,6 +79,10 @@ class BlockSpool:
 
     def remove(self) -> None:
         self.path.with_suffix(".documents").unlink(missing_ok=True)
+
+
+# -----------------------------------------------------------------------------
+# In a worker process: the tokenizer is loaded once, each block is one call.
 
 
 _worker: dict[str, Any] = {}
@@ -159,6 +163,10 @@ def _batches(path: Path) -> Iterator[list[str]]:
                 texts, size = [], 0
         if texts:
             yield texts
+
+
+# -----------------------------------------------------------------------------
+# Back in the parent: blocks, in their order, become shards.
 
 
 def merge_blocks(paths: list[str], target: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def _headings(lines: Iterable[str], rule: Rule) -> Iterator[tuple[str, bool]]:
 
 
 def _has_titles(probe: list[str]) -> bool:
-    """Whether the text starts with a title between blank lines, or holds two of them.
+    """True for a text that starts with a title between blank lines, or holds two of them.
 
     Articles with their titles count as the first record only: among others they are documents like those.
     """
@@ -126,7 +126,7 @@ def _has_titles(probe: list[str]) -> bool:
 
 
 def _lines(units: Iterable[str], sets_apart: bool = False) -> Iterator[str]:
-    """With `sets_apart` a record that is an article, with a title and a blank line, begins after a blank line."""
+    """The lines of all units; with `sets_apart` a blank one before each article (a record with a title, a blank line)."""
     for unit in units:
         if "\n" in unit:
             lines = unit.rstrip("\n").split("\n")

@@ -10,7 +10,7 @@ _OTHER_CHARACTERS = re.compile(r"[\W_]+")
 
 
 class HeldOut:
-    """What the held-out documents are known by: their text and, under a heading ' = Title = ', their title.
+    """The marks of the held-out documents: their text and, under a heading ' = Title = ', their title.
 
     Of both only letters and digits count, in one case, since one text may be tokenised ("0 @.@ 7") and the other not
     ("0.7"). 16 bytes are kept of each, so memory grows with the number of held-out documents alone.
@@ -24,7 +24,7 @@ class HeldOut:
         self._titles: dict[str, set[bytes]] = {TEST: set(), VALIDATION: set()}
 
     def add(self, split: str, text: str, title: str | None, size: int) -> None:
-        """Those of test come first. `title`: the document's first line if it is one; `size`: the document's bytes."""
+        """Add a document, those of test first. `title`: its first line if that is one; `size`: its bytes."""
         if split == VALIDATION and self.find(text, title, among=(TEST,)) is not None:
             self.validation_in_test += 1
         self.splits.add(split)

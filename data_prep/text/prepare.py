@@ -67,7 +67,7 @@ def prepare_text(
     show_progress: bool = False,
     notify: Callable[[str], None] = lambda line: None,
 ) -> Prepared:
-    """Prepare `settings.source` in the folder `output`, or go on where an interrupted run of the same settings stopped.
+    """Prepare `settings.source` in the folder `output`, or resume an interrupted run of the same settings.
 
     The splits of `settings.validation` and `settings.test` hold these texts whole, and the training split leaves out
     the documents that stand in them, by their text or title.
@@ -148,6 +148,11 @@ def _begin(
         train_tokenizer(look.sample, target, size, settings.uncased, settings.sequence_length)
     state.look = dataclasses.replace(look, sample=[])
     state.save()
+
+
+# -----------------------------------------------------------------------------
+# The work. Blocks are cut in the order of the documents and merged in that order, so the output is the same for any
+# number of workers.
 
 
 class _Job:
@@ -330,12 +335,16 @@ class _Job:
 
 
 class _Inline(Executor):
-    """One worker: this process."""
+    """An executor with one worker, this process."""
 
     def submit(self, function: Callable, /, *arguments: Any, **keywords: Any) -> Future:
         future: Future = Future()
         future.set_result(function(*arguments, **keywords))
         return future
+
+
+# -----------------------------------------------------------------------------
+# Figures of blocks: those of blocks that an earlier run finished come from their files.
 
 
 def _sum(figures: list[dict[str, Any]]) -> dict[str, int]:

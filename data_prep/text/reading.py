@@ -45,7 +45,7 @@ class Document(NamedTuple):
 
 @dataclass
 class SourceCounts:
-    """What was read from one source; `bytes` counts UTF-8."""
+    """Counts of what was read from one source; `bytes` are of UTF-8."""
 
     documents: int = 0
     bytes: int = 0
@@ -53,10 +53,14 @@ class SourceCounts:
     rules: list[str] = field(default_factory=list)
 
 
+# -----------------------------------------------------------------------------
+# One stream of documents, whatever the sources.
+
+
 class Reader:
     """Iterates over the documents of the sources, in order, and counts them per source in `counts`.
 
-    Those that also stand in `held_out` are left out, and counted per source in `left_out`.
+    Documents that also stand in `held_out` are left out, and counted per source in `left_out`.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ def _title(text: str, rule: Rule) -> str | None:
 
 
 def read_held_out(sources: dict[str, list[Source]], rule: Rule) -> HeldOut | None:
-    """What the documents of these sources, by split, are known by; None without sources. Raises `UserError`."""
+    """The marks of all documents of these sources, by split; None without sources. Raises `UserError`."""
     held_out = HeldOut() if sources else None
     for split in sorted(sources):  # test, then validation
         for document in Reader(sources[split], rule):
@@ -118,9 +122,13 @@ def read_held_out(sources: dict[str, list[Source]], rule: Rule) -> HeldOut | Non
     return held_out
 
 
+# -----------------------------------------------------------------------------
+# The first look decides what all blocks need to know: the split's threshold and the tokenizer's text.
+
+
 @dataclass
 class FirstLook:
-    """What one reading of the sources (of hub data sets: their beginning) tells.
+    """The figures of one reading of the sources (of hub data sets: their beginning).
 
     `threshold`: documents with a smaller digest are validation. `documents` and `bytes` are None if a hub data set was
     not read to its end. `sample` holds the texts for the tokenizer, of the training split only.
@@ -132,7 +140,7 @@ class FirstLook:
     sample: list[str]
 
     def figures(self) -> dict[str, Any]:
-        """What a restart needs; the sample is not kept."""
+        """The figures that resuming needs; the sample is not kept."""
         return {"threshold": self.threshold, "documents": self.documents, "bytes": self.bytes}
 
 

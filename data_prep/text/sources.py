@@ -1,4 +1,4 @@
-"""Where text comes from: text files, JSON lines, Parquet and streamed hub data sets, read a piece at a time.
+"""Sources of text: text files, JSON lines, Parquet and streamed hub data sets, read a piece at a time.
 
 Every part of a source yields units: the lines of a text file, the records of the others.
 """
@@ -24,7 +24,7 @@ _SHOWN_FILES = 4
 
 @dataclass(frozen=True)
 class _File:
-    """What the kinds of files share."""
+    """The base of all kinds of files: a path, and what tells whether its contents are still the same."""
 
     path: Path
 
@@ -141,6 +141,10 @@ class HubDataset:
         if "Config name is missing" in message:
             return f"{place} has several configurations: write hub:NAME@CONFIGURATION. {message}"
         return f"{place}, split {self.split!r}, cannot be read: {message}"
+
+
+# -----------------------------------------------------------------------------
+# From the names that a user gives to files and data sets.
 
 
 Part = TextFile | JsonLines | ParquetFile | HubDataset
@@ -260,6 +264,10 @@ def _parse_hub(source: str, column: str, option: str) -> HubDataset:
     name, _, configuration = fields[0].partition("@")
     split = fields[1] if len(fields) > 1 else "train"
     return HubDataset(name, configuration or None, split, fields[2] if len(fields) > 2 else column)
+
+
+# -----------------------------------------------------------------------------
+# Values from outside: checked where they are read.
 
 
 def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""What a prepared folder is of, and how far its preparation came: `prepare.json`, and the lock while it is at work."""
+"""The state of a preparation in its folder, `prepare.json`: what it is of, and how far it came."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ _FORMAT = 2
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """What decides the output of `prepare_text`; the number of workers does not.
+    """The settings that decide the output of `prepare_text`; the number of workers does not.
 
     `validation` and `test` name texts that are these splits, whole; without `validation` it is cut off `source`.
     """
@@ -62,7 +62,7 @@ class TextSettings:
 
 
 class State:
-    """`output/prepare.json`: whose preparation the folder holds, and what its first look told."""
+    """`output/prepare.json`: the settings and sources of the preparation in a folder, and what its first look told."""
 
     def __init__(
         self, folder: Path, settings: dict[str, Any], sources: list[Any], tokenizer: str | None, look: FirstLook | None

@@ -56,7 +56,7 @@ examples:
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """What the samples are a function of.
+    """The settings that decide every sample.
 
     Args:
         source: the images.
@@ -145,6 +145,10 @@ def shrink(gray: np.ndarray, side: int | None) -> np.ndarray:
     height, width = gray.shape
     blocks = gray.reshape(side, height // side, side, width // side)
     return np.rint(blocks.mean(axis=(1, 3))).astype(np.uint8)
+
+
+# -----------------------------------------------------------------------------
+# The command line: an option for each field of the settings.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

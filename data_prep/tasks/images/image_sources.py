@@ -151,6 +151,10 @@ class Sources:
         }
 
 
+# -----------------------------------------------------------------------------
+# Gray values and options, the same for every task that reads images.
+
+
 def to_gray(image: np.ndarray) -> np.ndarray:
     """(H, W, C) uint8, C 1 or 3 -> (H, W) uint8: rint(0.2989 R + 0.5870 G + 0.1140 B)."""
     if image.shape[-1] == 1:
@@ -166,6 +170,10 @@ def add_source_arguments(add: Any) -> None:
     add("--test", nargs=2, metavar=("IMAGES", "LABELS"), help="the same of the test set")
     add("--samples", type=int, metavar="N", help="train on N images, and keep the same share of the other splits")
     add("--seed", type=int, default=0, metavar="N", help="draws the validation split and the noise (default: 0)")
+
+
+# -----------------------------------------------------------------------------
+# Reading files: they are mapped, and checked before the first sample is written.
 
 
 def _open_cifar(folder: Path) -> Sources:

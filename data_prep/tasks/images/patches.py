@@ -43,7 +43,7 @@ example:
 
 @dataclass(frozen=True)
 class PatchesSettings:
-    """What the samples are a function of.
+    """The settings that decide every sample.
 
     Args:
         source: the images.
@@ -116,6 +116,10 @@ def prepare_patches(settings: PatchesSettings, output: str | Path) -> dict[str, 
     )
 
 
+# -----------------------------------------------------------------------------
+# From pixels to patches: sums of whole numbers are exact, so the scale does not depend on the order of the images.
+
+
 def statistics(images: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each channel, (C,), over whole-valued images (H, W, C): exact, whatever the order.
 
@@ -149,6 +153,10 @@ def _samples(images: Images, indices: np.ndarray, gray: bool) -> Iterator[Mappin
     for index in indices:
         image = images[int(index)]
         yield {"values": to_gray(image)[..., None] if gray else image, "labels": int(images.labels[index])}
+
+
+# -----------------------------------------------------------------------------
+# The command line: an option for each field of the settings.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

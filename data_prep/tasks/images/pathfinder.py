@@ -48,7 +48,7 @@ examples:
 
 @dataclass(frozen=True)
 class PathfinderSettings:
-    """What the samples are a function of.
+    """The settings that decide every sample.
 
     Args:
         path_length: dashes of a path: 6 (easy), 9 (intermediate) or 14 (hard, Long Range Arena's).
@@ -122,6 +122,10 @@ def prepare_pathfinder(settings: PathfinderSettings, output: str | Path) -> dict
         num_labels=len(LABEL_NAMES),
         label_names=LABEL_NAMES,
     )
+
+
+# -----------------------------------------------------------------------------
+# The official release: lists of files from outside, so no path in them is trusted.
 
 
 class Release:
@@ -219,6 +223,10 @@ def _read_png(path: Path) -> np.ndarray:
         raise UserError(f"{path} is no PNG image, or a damaged one: {reason_of(error)}") from None
 
 
+# -----------------------------------------------------------------------------
+# Samples, generated or read: gray values are the ids that follow those of padding and mask.
+
+
 def _generated(settings: PathfinderSettings, split: str, count: int) -> Iterator[Mapping[str, Any]]:
     for index in range(count):
         yield _sample(*make_image(settings.path_length, settings.seed, split, index))
@@ -230,6 +238,10 @@ def _sample(image: np.ndarray, label: int) -> Mapping[str, Any]:
 
 def _share(samples: int) -> int:
     return -(-samples // (PARTS - 2))
+
+
+# -----------------------------------------------------------------------------
+# The command line: an option for each field of the settings.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -107,6 +107,10 @@ class _Path:
     last: int
 
 
+# -----------------------------------------------------------------------------
+# A scene: two paths that grow by turns, then distractors. Every dash is checked against all pixels around it.
+
+
 def _make_scene(generator: np.random.Generator, length: int) -> _Scene | None:
     """A scene; None where the paths got stuck."""
     middle = SIDE * _UNITS // 2
@@ -221,6 +225,10 @@ def _place(
     return None if pixels & blocked else (offset, stamp, pixels)
 
 
+# -----------------------------------------------------------------------------
+# Geometry: positions to bits of an integer, with which one AND tells whether two shapes come too close.
+
+
 def _step(row: int, column: int, direction: int, pixels: float) -> tuple[int, int]:
     """Where one comes to from (row, column) in a direction."""
     angle = 2 * math.pi * direction / _DIRECTIONS
@@ -245,6 +253,10 @@ def _dilate(bits: int) -> int:
             0,
         )
     return bits
+
+
+# -----------------------------------------------------------------------------
+# Drawing: there are few positions below a pixel and few directions, so each shape is drawn once.
 
 
 @functools.cache
