@@ -8,12 +8,10 @@
 import contextlib
 import json
 import logging
-import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,60 +19,17 @@ from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
 
 from ..settings.configuration import CheckpointSection
-from ..settings.typed_maps import Mistake, build
 from . import contents, hashed_files
+from .state import STATE, RunState, name_of, read_state
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
-STATE = "state.json"
 LATEST = "latest"
-# Of the data sets that a run may have (see RunData.fingerprints).
-DATA_KEYS = ("data.train", "data.eval", "data.test")
-# No run counts further; integers of JSON have no end.
-LARGEST_COUNT = 2**63 - 1
-
-
-@dataclass
-class RunState:
-    """Where a run stands: everything that is not inside the engine.
-
-    Attributes:
-        step: optimizer steps done, dropped ones included.
-        samples: samples consumed by them.
-        skipped: steps dropped because loss or gradients were not finite, or stood out (`optim.skip_spikes`).
-        row_of_skips: steps in a row up to now that were not finite.
-        recent: with `optim.skip_spikes`, (loss, gradient norm) of the last steps that were taken (see spikes).
-        row_of_spikes: steps dropped as spikes since the last one that was taken.
-        interval: sums of loss, hits and items since the last record in metrics.jsonl.
-        tokens: valid tokens consumed.
-        best_by: metric, mode and evaluated samples that the best checkpoint is chosen by.
-        best_step, best_value: the best checkpoint by `checkpoint.best`.
-        evaluation_due: the evaluation of this step was cut short by a stop; it is made first on going on.
-        stopped_by: what stopped the run here (see stop_conditions.Decision); None in a checkpoint that was due.
-        data: what the data sets hold (see RunData.fingerprints).
-        figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
-    """
-
-    step: int = 0
-    samples: int = 0
-    skipped: int = 0
-    row_of_skips: int = 0
-    recent: list[list[float]] = field(default_factory=list)
-    row_of_spikes: int = 0
-    interval: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    tokens: int = 0
-    best_by: list[Any] | None = None
-    best_step: int | None = None
-    best_value: float | None = None
-    evaluation_due: bool = False
-    stopped_by: str | None = None
-    data: dict[str, list[str]] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
 
 
 def path_of(run: Path, step: int) -> Path:
-    return run / "checkpoints" / f"step-{step:08d}"
+    return run / "checkpoints" / name_of(step)
 
 
 def begin(run: Path, step: int) -> Path:
@@ -192,79 +147,6 @@ def newest(run: Path) -> Path | None:
             return folder
         logger.warning("checkpoint passed over: %s", printable(reason))
     return None
-
-
-def read_state(folder: Path) -> RunState:
-    """Where the run stood at a checkpoint. Raises UserError if that is not what its file holds."""
-    path = folder / STATE
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
-    mistakes = list(_odd_keys(values))
-    state = build(RunState, values if not mistakes else {}, "", mistakes)
-    mistakes = mistakes or list(_contradictions(state, folder))
-    if mistakes:
-        key, text = mistakes[0]
-        raise UserError(f"{path}: {key} {text}")
-    return state
-
-
-def _odd_keys(values: Any) -> Iterator[Mistake]:
-    """What a default would stand in for hides what was there: a state without it is none."""
-    if not isinstance(values, dict):
-        yield "the whole", "is no map"
-        return
-    names = [entry.name for entry in fields(RunState)]
-    yield from ((name, "is missing") for name in names if name not in values)
-    yield from ((key, "is not a key of a checkpoint's state") for key in values if key not in names)
-
-
-def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
-    if folder.name != path_of(Path(), state.step).name:
-        yield "step", f"is {state.step}, but the folder is {folder.name}"
-    for name in ("samples", "tokens"):
-        if not 0 <= getattr(state, name) <= LARGEST_COUNT:
-            yield name, f"is {getattr(state, name)}, but counts"
-    for name, most in (("skipped", "step"), ("row_of_skips", "skipped"), ("row_of_spikes", "skipped")):
-        if not 0 <= getattr(state, name) <= getattr(state, most):
-            yield name, f"is {getattr(state, name)}, but must be 0 to {getattr(state, most)} ({most})"
-    if len(state.interval) != 3 or any(len(pair) != 2 for pair in state.recent):
-        yield "interval", "and recent are lists of 3 numbers and of pairs"
-    if not all(math.isfinite(value) for pair in state.recent for value in pair):
-        yield "recent", "holds NaN or infinity, with which nothing can be compared"
-    if not all(value is None or type(value) in (int, float) for value in state.figures.values()):
-        yield "figures", "are numbers"
-    if not _is_best_by(state.best_by):
-        yield "best_by", f"is {state.best_by!r}, but takes null or [metric, min or max, samples or null]"
-    if state.best_step is not None and not 0 < state.best_step <= state.step:
-        yield "best_step", f"is {state.best_step}, but must be 1 to {state.step} (step)"
-    if state.best_step is not None and (state.best_value is None or "loss" not in state.figures):
-        yield "best_step", "needs best_value and figures"
-    if state.best_step is None and state.best_value is not None:
-        yield "best_value", "needs best_step"
-    if not _is_data(state.data):
-        yield "data", f"must hold the SHA-256 of the data sets of {', '.join(DATA_KEYS)}"
-
-
-def _is_best_by(value: list[Any] | None) -> bool:
-    if value is None:
-        return True
-    if len(value) != 3:
-        return False
-    metric, mode, samples = value
-    counts = samples is None or (type(samples) is int and samples > 0)
-    return type(metric) is str and mode in ("min", "max") and counts
-
-
-def _is_data(data: dict[str, Any]) -> bool:
-    """Whether it names what the data sets hold: of what it left out, nobody would notice that it has changed."""
-    if set(data) != set(DATA_KEYS) or not all(isinstance(hashes, list) for hashes in data.values()):
-        return False
-    hashes = [digest for found in data.values() for digest in found]
-    return bool(data["data.train"]) and all(
-        isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) for digest in hashes
-    )
 
 
 def prune(run: Path, section: CheckpointSection, state: RunState) -> None:

@@ -1,4 +1,4 @@
-"""The files of a checkpoint: collected from the engine, copied to host memory, written, flushed, read again."""
+"""The files of a checkpoint: copied to host memory, written, flushed, read again."""
 
 import contextlib
 import copy
@@ -17,51 +17,6 @@ import torch
 from longmix.data_prep.files import flush_to_disk, sha256_of_file
 
 from ..engines import state_files
-
-
-class Collector:
-    """What DeepSpeed takes for its checkpoint engine: it notes what belongs into which file, and writes nothing.
-
-    DeepSpeed saves between barriers, so that a rank whose disk refuses would leave the others waiting. The files are
-    written afterwards, and what became of them is agreed on.
-    """
-
-    name = "longmix"
-
-    def __init__(self) -> None:
-        self._files: dict[str, Any] = {}
-
-    def take(self, folder: Path) -> dict[str, Any]:
-        """What was saved since the last call, by its name below `folder`."""
-        files, self._files = self._files, {}
-        return {os.path.relpath(path, folder): value for path, value in files.items()}
-
-    def create(self, info: Any) -> None:
-        self._files = {}
-
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        pass
-
-    def save(self, state_dict: Any, path: str) -> None:
-        self._files[path] = state_dict
-
-    def load(self, path: str, map_location: Any = None) -> Any:
-        return torch.load(path, map_location=map_location, weights_only=True)
-
-    def commit(self, info: Any) -> bool:
-        return True
-
-    def is_data_parallel_writer(self, rank: int) -> bool:
-        return rank == 0
-
-    def is_decoupled(self) -> bool:
-        return False
-
-    def preserves_storage_sharing(self) -> bool:
-        return True
-
-    def cleanup(self) -> None:
-        pass
 
 
 def copy_to_host(value: Any, copies: dict[tuple, torch.Tensor] | None = None) -> Any:

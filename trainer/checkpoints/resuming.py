@@ -6,18 +6,16 @@ from typing import Any
 from longmix.data_prep.errors import UserError
 
 from ..data.run_data import RunData
-from ..engines.engine import AccelerateEngine, DeepSpeedEngine
+from ..engines.base import Engine
 from ..engines.load_checks import refuse_foreign_names
 from ..processes.world import World, agree
-from ..run.folder import refuse_fewer_steps, refuse_other_data
-from ..settings.configuration import RunConfiguration
+from ..settings.changes import is_free
+from ..settings.configuration import RunConfiguration, RunSection
 from . import folders
-from .folders import RunState
+from .state import RunState, read_state
 
 
-def resume(
-    configuration: RunConfiguration, data: RunData, engine: DeepSpeedEngine | AccelerateEngine, world: World
-) -> RunState:
+def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world: World) -> RunState:
     """Load the newest whole checkpoint into `engine`; where the run stands. Every rank must call it.
 
     Raises:
@@ -30,9 +28,9 @@ def resume(
         agree(world, lambda: _refuse_damaged(run) if world.is_first else None)
         return RunState(best_by=best_by, data=now)
     agree(world, lambda: refuse_foreign_names(folder) if world.is_first else None)
-    state = agree(world, lambda: folders.read_state(folder))
-    agree(world, lambda: refuse_fewer_steps(configuration.run, configuration.optim.max_steps, state.step))
-    agree(world, lambda: refuse_other_data(configuration.run, state.data, now))
+    state = agree(world, lambda: read_state(folder))
+    agree(world, lambda: _refuse_fewer_steps(configuration.run, configuration.optim.max_steps, state.step))
+    agree(world, lambda: _refuse_other_data(configuration.run, state.data, now))
     state.data = now
     agree(world, lambda: engine.load(folder))
     if state.best_by != best_by:
@@ -47,6 +45,26 @@ def _refuse_damaged(run: Path) -> None:
         raise UserError(
             f"none of the checkpoints in {run / 'checkpoints'} is whole (the warnings say why): bring one back, or "
             "delete that folder to begin anew"
+        )
+
+
+def _refuse_other_data(run: RunSection, before: dict[str, list[str]], now: dict[str, list[str]]) -> None:
+    """Raise UserError if a key of the run file names other data than the checkpoint's (see RunData.fingerprints)."""
+    changed = [key for key in before if before[key] != now.get(key) and not is_free(key, run.allow_changes)]
+    if changed:
+        keys = ", ".join(changed)
+        raise UserError(
+            f"{keys}: the data of the run in {run.dir} have changed since its checkpoint was written. Bring back what "
+            f"was there, choose another run.dir, or allow it with 'run.allow_changes=[{keys}]'"
+        )
+
+
+def _refuse_fewer_steps(run: RunSection, last_step: int, step: int) -> None:
+    """Raise UserError if the run stands beyond its last step, where its schedule of learning rates has no value."""
+    if last_step < step:
+        raise UserError(
+            f"optim.max_steps is {last_step}, but the run in {run.dir} stands at step {step}: set it to {step} or "
+            "more, or choose another run.dir (longmix export --step gives the model of an earlier checkpoint)"
         )
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from ..engines.engine import AccelerateEngine, DeepSpeedEngine
+from ..engines.base import Engine
 from ..processes.world import SharedMistake, World
 from ..settings.configuration import CheckpointSection
 from . import folders, hashed_files
-from .folders import RunState
 from .run_log import RunLog
+from .state import RunState
 
 # write_model(folder, weights, state): the Hugging Face folder and its card.
 WriteModel = Callable[[Path, dict[str, torch.Tensor], RunState], None]
@@ -68,9 +68,7 @@ class Saver:
         self.waits: list[float] = []
         self._waited_before = 0.0
 
-    def save(
-        self, engine: DeepSpeedEngine | AccelerateEngine, write_model: WriteModel, is_last_chance: bool = False
-    ) -> None:
+    def save(self, engine: Engine, write_model: WriteModel, is_last_chance: bool = False) -> None:
         """Save where the run stands; then delete the checkpoints that are no longer kept.
 
         With `checkpoint.asynchronous` only the copy to host memory is waited for. With `is_last_chance` the checkpoint
@@ -136,9 +134,7 @@ class Saver:
             reason = self._advance()
         return reason
 
-    def _begin(
-        self, engine: DeepSpeedEngine | AccelerateEngine, write_model: WriteModel, in_background: bool
-    ) -> str | None:
+    def _begin(self, engine: Engine, write_model: WriteModel, in_background: bool) -> str | None:
         """Start to write; why that is impossible."""
         world = self._world
         folder, reason = world.from_first(self._make_folder() if world.is_first else None)

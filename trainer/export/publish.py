@@ -1,32 +1,25 @@
-"""Plain Hugging Face folders: config.json, model.safetensors, tokenizer, and a model card."""
+"""Plain Hugging Face folders: config.json, model.safetensors and tokenizer; saved, and copied whole or not at all."""
 
-import dataclasses
 import functools
 import json
 import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import flush_to_disk, write_json, write_text
-from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.files import flush_to_disk, write_json
 from longmix.data_prep.shards import replace_folder
 from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
 
 from ..checkpoints import folders
-from ..models.folder import OBJECTIVE, check_model_folder
-from ..settings.configuration import RunConfiguration
+from ..models.folder import check_model_folder
 from .flat_code import is_flat_file
 
-CARD = "README.md"
 ATTEMPTS = 5
-# What a card says of a model that has no code beside it.
-LOAD_WITH_LONGMIX = "Load it after `import longmix.modeling`."
 
 
 def save_model(
@@ -39,7 +32,7 @@ def save_model(
     # Code that the model was loaded with (longmix export --self-contained) is not beside this one.
     config.pop("auto_map", None)
     write_json(folder / "config.json", {**config, "dtype": "float32"})
-    # That of a file made the ordinary way: to ask for the umask is to change it, for every thread.
+    # The mode of a file made the ordinary way: to ask for the umask is to change it, for every thread.
     mode = stat.S_IMODE((folder / "config.json").stat().st_mode)
     for path in folder.iterdir():
         # safetensors writes for the owner alone; a checkpoint is shared like any other file.
@@ -133,59 +126,3 @@ def _model_folder(source: str, step: int | None) -> Path:
         if reason is not None:
             raise UserError(f"the checkpoint of step {step} is damaged: {reason}; choose another step")
     return chosen / "model"
-
-
-def write_card(
-    folder: Path,
-    configuration: RunConfiguration,
-    manifests: list[Manifest],
-    parameters: int,
-    state: folders.RunState,
-    figures: dict[str, Any],
-    notes: list[str],
-) -> None:
-    """What a model folder says of its model: the objective in objective.json, and in README.md, the model card, data,
-    packing, steps and recipe of `state`, and scores."""
-    write_json(folder / OBJECTIVE, dataclasses.asdict(configuration.objective))
-    optim, batch = configuration.optim, configuration.batch
-    data = "\n".join(
-        f"| {Path(source.path).name} | {source.weight:g} | {manifest.samples:,} | "
-        f"{manifest.tokens or 0:,} | {manifest.sequence_length or '-'} | {manifest.packing or '-'} |"
-        for source, manifest in zip(configuration.data.sources(), manifests, strict=True)
-    )
-    scores = "\n".join(
-        f"| {name} | {value:.4f} |" if isinstance(value, float) else f"| {name} | {value} |"
-        for name, value in figures.items()
-    )
-    table = f"| figure | value |\n|---|---|\n{scores}" if figures else "Not evaluated at this step."
-    model_type = configuration.model.get("model_type", "")
-    write_text(
-        folder / CARD,
-        f"""---
-library_name: transformers
-tags: [longmix{", " + model_type if model_type else ""}]
----
-
-# {Path(configuration.run.dir).name}
-
-Trained with longmix, objective `{configuration.objective.name}`;
-{parameters:,} parameters. {LOAD_WITH_LONGMIX}
-
-## Data
-
-| data set | weight | samples | tokens | sequence length | packing |
-|---|---|---|---|---|---|
-{data}
-
-{"".join(f"{note}{chr(10)}{chr(10)}" for note in notes)}## Recipe
-
-{state.step:,} steps of {batch.samples} samples ({state.samples:,} samples in all; {state.skipped} steps dropped as
-not finite). AdamW, lr {optim.lr:g} ({optim.schedule}, {optim.warmup_steps} warm-up steps), betas {optim.betas}, weight
-decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
-configuration is the run's `config.yaml`.
-
-## Scores
-
-{table}
-""",
-    )

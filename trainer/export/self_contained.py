@@ -18,8 +18,8 @@ from longmix.data_prep.files import write_json, write_text
 
 from ..models.folder import CONFIGURATION
 from ..models.loading import has_tokenizer, load_config
+from .card import CARD, LOAD_WITH_LONGMIX
 from .flat_code import LICENCE, PACKAGE, FlatCode, flat_name, is_flat_file
-from .publish import CARD, LOAD_WITH_LONGMIX
 
 HEADING = "## Loading it without longmix"
 # Stands in a card in place of LOAD_WITH_LONGMIX.

@@ -23,12 +23,11 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..settings.exit_codes import OURS
+from .progress import START_MINUTES
 
 if TYPE_CHECKING:
     from .world import World
 
-# Loading, converting, and compiling for the first step take their time.
-START_MINUTES = 30.0
 LONGEST_INTERVAL_SECONDS = 15.0
 # Each file is written over what it held before, which needs no room on a full disk.
 FILE_BYTES = 1024
@@ -38,27 +37,6 @@ CALM, RAISED, TOLD = "calm", "raised", "told"
 EXCHANGES = ("/torch/distributed/", "/deepspeed/comm/")
 BACKWARD = "_engine_run_backward"
 LONGEST_LIST = 16
-
-
-@dataclasses.dataclass
-class Progress:
-    """How far this rank's main thread is. Only it writes here; the watchdog's thread reads.
-
-    Attributes:
-        exchanges: with other ranks that it has come to, the same ones on every rank.
-        step: the step that is being made, or was made last.
-        steps_begun: by this process.
-        phase: what it does, for people.
-    """
-
-    exchanges: int = 0
-    step: int = 0
-    steps_begun: int = 0
-    phase: str = "start"
-
-    def begin_step(self, step: int) -> None:
-        self.step, self.phase = step, "training"
-        self.steps_begun += 1
 
 
 @dataclasses.dataclass

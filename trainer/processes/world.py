@@ -13,8 +13,8 @@ import torch.distributed
 from longmix.data_prep.errors import UserError
 
 from .launch import free_port
+from .progress import START_MINUTES, Progress
 from .signals import StopRequests
-from .watchdog import START_MINUTES, Progress
 
 
 class SharedMistake(UserError):

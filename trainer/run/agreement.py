@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..checkpoints.folders import RunState
+from ..checkpoints.state import RunState
 from ..data import counter_random
 from ..data.order import Draw, RunOrder
-from ..engines.engine import AccelerateEngine, DeepSpeedEngine
+from ..engines.base import Engine
 from ..processes.world import World
 from ..settings.configuration import RunConfiguration
 
@@ -53,14 +53,14 @@ class Agreement:
 
     def __init__(
         self,
-        engine: DeepSpeedEngine | AccelerateEngine,
+        engine: Engine,
         model: torch.nn.Module,
         order: RunOrder,
         configuration: RunConfiguration,
         world: World,
         state: RunState,
     ):
-        self._stage = getattr(engine, "stage", 0)
+        self._stage = engine.stage
         self._model, self._order, self._configuration = model, order, configuration
         self._world, self._state = world, state
         self._agreed_at = state.step

@@ -5,7 +5,6 @@ Then the engine makes a step whose loss is NaN, which it drops as it drops every
 """
 
 import contextlib
-import copy
 import math
 import random
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from ..data.dataset import ShardedDataset
 from ..data.order import Draw
 from ..data.run_data import RunData
 from ..data.shard_check import DOCUMENT_STARTS
-from ..engines.engine import AccelerateEngine, DeepSpeedEngine, to_device
+from ..engines.base import Engine, to_device
 from ..objectives.make import Objective
 from ..processes.world import SharedMistake, World, agree, is_lost_rank
 from ..settings import deepspeed_file
@@ -31,9 +30,7 @@ from .setup import Prepared
 _LOOKED_AT = 256
 
 
-def dry_run(
-    engine: DeepSpeedEngine | AccelerateEngine, model: torch.nn.Module, prepared: Prepared, world: World
-) -> None:
+def dry_run(engine: Engine, model: torch.nn.Module, prepared: Prepared, world: World) -> None:
     """Every rank must call it, before it loads a checkpoint.
 
     Args:
@@ -43,27 +40,24 @@ def dry_run(
         SharedMistake: the micro-batch does not fit into a device's memory, or not through the model.
         UserError: the same on this rank alone, e.g. at ZeRO stage 3, where no rank can try alone.
     """
-    stage = getattr(engine, "stage", 0)
     with _without_trace(model, world.device):
-        reserved = agree(world, lambda: _reserve(model, prepared, stage, world))
-        _Rehearsal(engine, model, prepared, world).run(stage)
+        reserved = agree(world, lambda: _reserve(model, prepared, engine.stage, world))
+        _Rehearsal(engine, model, prepared, world).run()
         del reserved
 
 
 class _Rehearsal:
-    def __init__(
-        self, engine: DeepSpeedEngine | AccelerateEngine, model: torch.nn.Module, prepared: Prepared, world: World
-    ):
+    def __init__(self, engine: Engine, model: torch.nn.Module, prepared: Prepared, world: World):
         self.engine, self.model, self.world = engine, model, world
         self.data, self.objective = prepared.data, prepared.objective
         self.batch = prepared.configuration.batch
         self.share = self.batch.samples // world.size
         self.rate = prepared.configuration.optim.lr
+        self.longest = agree(world, lambda: _longest(self.data))
 
-    def run(self, stage: int) -> None:
+    def run(self) -> None:
         wanted = self.batch.micro_batch
-        self.longest = agree(self.world, lambda: _longest(self.data))
-        if stage < 3:
+        if self.engine.stage < 3:
             fits = self.world.gather(agree(self.world, lambda: self._fits(wanted)))
             if not all(fits):
                 smaller = [size for size in range(wanted - 1, 0, -1) if self.share % size == 0]
@@ -104,17 +98,9 @@ class _Rehearsal:
             loss, sums = self._forward(model, batch)
             return loss * math.nan, sums
 
-        if isinstance(self.engine, DeepSpeedEngine):
-            with _deepspeed_unmoved(self.engine.module):
-                self.engine.module.micro_steps = -len(batches)  # so that the last of them completes the step
-                self.engine.forward_backward(batches, spoilt)
-                result = self.engine.step(self.rate)
-        else:
-            scale = copy.deepcopy(self.engine.scaler.state_dict()) if self.engine.scaler else None
+        with self.engine.rehearsing(len(batches)):
             self.engine.forward_backward(batches, spoilt)
             result = self.engine.step(self.rate)
-            if self.engine.scaler:
-                self.engine.scaler.load_state_dict(scale)
         if result.applied:
             raise AssertionError("the step of the dry run was taken")
 
@@ -201,30 +187,6 @@ def _runs(work) -> bool:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return False
-
-
-@contextlib.contextmanager
-def _deepspeed_unmoved(module: Any) -> Iterator[None]:
-    """Put back what even a dropped step changes in DeepSpeed's engine, and let it not warn of what is meant to be."""
-    from deepspeed.utils import logger
-
-    optimizer = module.optimizer
-    noted = [
-        (module, ("micro_steps", "global_steps", "global_samples", "skipped_steps", "_global_grad_norm")),
-        (optimizer, ("overflow", "_global_grad_norm")),
-    ]
-    scalers = (getattr(optimizer, name, None) for name in ("loss_scaler", "loss_scale_config"))
-    noted += [(scaler, tuple(vars(scaler))) for scaler in scalers if scaler is not None]
-    values = [(owner, name, getattr(owner, name)) for owner, names in noted for name in names]
-    rates = [group["lr"] for group in optimizer.param_groups]
-    level = logger.level
-    logger.setLevel("ERROR")
-    yield
-    logger.setLevel(level)
-    for owner, name, value in values:
-        setattr(owner, name, value)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ..data.windows import Dataset
-from ..engines.engine import to_device
+from ..engines.base import to_device
 from ..objectives.labelled_positions import with_word_perplexity
 from ..objectives.make import Objective
 from ..processes.world import World

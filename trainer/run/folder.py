@@ -11,8 +11,8 @@ from longmix.data_prep.files import write_text
 
 from ..checkpoints import folders
 from ..settings import configuration as configurations
-from ..settings import deepspeed_file
-from ..settings.configuration import RunConfiguration, RunSection
+from ..settings.changes import changed_keys
+from ..settings.configuration import RunConfiguration
 from ..settings.provenance import provenance
 
 CONFIG = "config.yaml"
@@ -20,49 +20,6 @@ LOCK = ".lock"
 # A look at the lock (`is_in_work`) holds it for a moment, in which a run may want to begin.
 LOCK_PATIENCE_SECONDS = 1.0
 LOCK_POLL_SECONDS = 0.02
-
-# May differ on resume: they change what is watched and kept, or how a batch is cut, not which run it is.
-FREE_KEYS = (
-    "run.dir",
-    "run.allow_changes",
-    "run.max_hours",
-    "run.stop_at_step",
-    "run.hang_minutes",
-    "run.check_every",
-    "batch.micro_batch",
-    "data.cache",
-    "eval",
-    "checkpoint",
-    "log",
-)
-
-
-def _is_free(key: str, free: tuple[str, ...]) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in free)
-
-
-def changed_keys(before: RunConfiguration, now: RunConfiguration) -> list[tuple[str, Any, Any]]:
-    """(key, value before, value now) of every key that differs and is not free to."""
-    free = (*FREE_KEYS, *now.run.allow_changes)
-    first, second = configurations.flatten(before.to_dict()), configurations.flatten(now.to_dict())
-    return [
-        (key, first.get(key), second.get(key))
-        for key in sorted({*first, *second})
-        if first.get(key) != second.get(key)
-        and not _is_free(key, free)
-        and not (key == "deepspeed" and _differ_in_stage_alone(first[key], second[key]))
-    ]
-
-
-def _differ_in_stage_alone(before: str | None, now: str | None) -> bool:
-    """Whether two values of `deepspeed` say the same but for ZeRO's stage, 1 or 2: checkpoints serve both."""
-    if before is None or now is None:
-        return False
-    files = [deepspeed_file.read(name) for name in (before, now)]
-    stages = {deepspeed_file.stage_of(values) for values in files}
-    for values in files:
-        values.get("zero_optimization", {}).pop("stage", None)
-    return stages <= {1, 2} and files[0] == files[1]
 
 
 def refuse_changes(run: Path, now: RunConfiguration) -> None:
@@ -82,26 +39,6 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
         raise UserError(
             f"{run} holds a run with another configuration: {listed}. Choose another run.dir, or allow it with "
             f"'run.allow_changes=[{names}]'"
-        )
-
-
-def refuse_other_data(run: RunSection, before: dict[str, list[str]], now: dict[str, list[str]]) -> None:
-    """Raise UserError if a key of the run file names other data than the checkpoint's (see RunData.fingerprints)."""
-    changed = [key for key in before if before[key] != now.get(key) and not _is_free(key, tuple(run.allow_changes))]
-    if changed:
-        keys = ", ".join(changed)
-        raise UserError(
-            f"{keys}: the data of the run in {run.dir} have changed since its checkpoint was written. Bring back what "
-            f"was there, choose another run.dir, or allow it with 'run.allow_changes=[{keys}]'"
-        )
-
-
-def refuse_fewer_steps(run: RunSection, last_step: int, step: int) -> None:
-    """Raise UserError if the run stands beyond its last step, where its schedule of learning rates has no value."""
-    if last_step < step:
-        raise UserError(
-            f"optim.max_steps is {last_step}, but the run in {run.dir} stands at step {step}: set it to {step} or "
-            "more, or choose another run.dir (longmix export --step gives the model of an earlier checkpoint)"
         )
 
 

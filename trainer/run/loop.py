@@ -12,13 +12,15 @@ import torch
 from longmix.data_prep.errors import UserError
 
 from ..checkpoints import folders
-from ..checkpoints.folders import RunState
 from ..checkpoints.resuming import resume
 from ..checkpoints.run_log import RunLog
 from ..checkpoints.saving import Saver
+from ..checkpoints.state import RunState, read_state
 from ..data.dataset import ShardedDataset
-from ..engines.engine import StepResult, make_engine
+from ..engines.base import StepResult
+from ..engines.make import make_engine
 from ..export import publish
+from ..export.card import ModelCard
 from ..models.build import count_parameters
 from ..optimization.schedule import learning_rate
 from ..processes.signals import StopRequests
@@ -89,6 +91,8 @@ class _Run:
         self.model = agree(world, prepared.build)
         self.parameters, self.matrix_parameters = count_parameters(self.model)
         self.notes = prepared.notes(self.model, world.size)
+        manifests = [dataset.manifest for dataset in self.data.train]
+        self.card = ModelCard(self.configuration, manifests, self.parameters, self.notes)
         self.latest: dict[str, Any] = {}
         self.evaluated_at: int | None = None
 
@@ -341,13 +345,9 @@ class _Run:
 
         def write_model(folder: Path, weights: dict[str, torch.Tensor], state: RunState) -> None:
             publish.save_model(self.model, weights, folder, self.prepared.tokenizer)
-            self._write_card(folder, state, figures)
+            self.card.write(folder, state, figures)
 
         self.saver.save(self.engine, write_model, is_last_chance)
-
-    def _write_card(self, folder: Path, state: RunState, figures: dict[str, Any]) -> None:
-        manifests = [dataset.manifest for dataset in self.data.train]
-        publish.write_card(folder, self.configuration, manifests, self.parameters, state, figures, self.notes)
 
     def _finish(self) -> Decision:
         """Make RUN/model from the best or the last checkpoint; read the test set once with it, unless stopped there."""
@@ -373,7 +373,7 @@ class _Run:
         shutil.rmtree(staged, ignore_errors=True)
         try:
             shutil.copytree(source / "model", staged)
-            self._write_card(staged, folders.read_state(source), self.state.figures)
+            self.card.write(staged, read_state(source), self.state.figures)
             publish.publish(staged, target)
         except (OSError, shutil.Error) as error:
             raise UserError(

@@ -6,7 +6,7 @@ no rank waits for anything that it would not have waited for anyway.
 
 import math
 
-from ..checkpoints.folders import RunState
+from ..checkpoints.state import RunState
 from ..optimization.optimizer import StepGuard
 
 # Steps that a new one is compared with, and how many of them it takes to know how much they vary.

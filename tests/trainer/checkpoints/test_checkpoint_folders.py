@@ -10,7 +10,7 @@ import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders
-from longmix.trainer.checkpoints.folders import RunState
+from longmix.trainer.checkpoints.state import RunState, read_state
 from longmix.trainer.export.publish import export_model
 from longmix.trainer.settings.configuration import CheckpointSection
 
@@ -40,7 +40,7 @@ def test_a_checkpoint_exists_only_when_it_is_finished(tmp_path):
     state = RunState(step=3, samples=12, data=DATA)
     final = folders.finish(folder, tmp_path, state)
     assert final.name == "step-00000003" and folders.newest(tmp_path) == final
-    assert folders.read_state(final) == state
+    assert read_state(final) == state
     files = {entry["file"]: entry for entry in json.loads((final / "manifest.json").read_text())["files"]}
     assert set(files) == {path.relative_to(final).as_posix() for path in final.rglob("*") if path.is_file()} - {
         "manifest.json"

@@ -9,7 +9,7 @@ import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders
-from longmix.trainer.checkpoints.folders import RunState
+from longmix.trainer.checkpoints.state import RunState
 
 
 @pytest.fixture

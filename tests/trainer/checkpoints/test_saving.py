@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from longmix.trainer.checkpoints import folders, hashed_files, saving
-from longmix.trainer.checkpoints.folders import RunState
 from longmix.trainer.checkpoints.run_log import RunLog
+from longmix.trainer.checkpoints.state import RunState, read_state
 from longmix.trainer.processes.world import World
 from longmix.trainer.settings.configuration import CheckpointSection
 
@@ -165,7 +165,7 @@ def test_killed_between_any_two_file_operations_a_whole_checkpoint_is_found(memo
         newest = folders.newest(run)
         assert newest is not None, f"operation {at}"
         assert len(torch.load(newest / "engine" / "mp_rank_00_model_states.pt", weights_only=True)["weight"]) == 300
-        found.add(folders.read_state(newest).step)
+        found.add(read_state(newest).step)
         latest = run / "checkpoints" / "latest"
         assert latest.exists() or case == "same", f"operation {at}"
         shutil.rmtree(run)
@@ -189,7 +189,7 @@ def test_refused_at_any_file_operation_the_run_goes_on_and_saves_the_next_time(m
             operations.armed = False
             newest = folders.newest(run)
             assert newest is not None and saver.newest.step in (4, 6), at
-            written.add(folders.read_state(newest).step)
+            written.add(read_state(newest).step)
             state.step = 8
             log.record("train", 8, {"loss": 1.0})
             saver.save(engine, write_model)

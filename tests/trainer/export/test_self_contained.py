@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, BertConfig, BertForMa
 import longmix.modeling
 from longmix.data_prep.tokenizer import save_tokenizer, train_tokenizer
 from longmix.trainer.cli import main
+from longmix.trainer.export import card as cards
 from longmix.trainer.export import flat_code, publish
 from longmix.trainer.export.flat_code import FlatCode, flat_name
 
@@ -224,13 +225,13 @@ def test_the_card_says_how_to_load_and_whose_code_it_is(exported, tmp_path):
     assert "transformers" in text and f"torch {torch.__version__}" in text and "Apache-2.0" in text
     # Exported again, in place: one section, no file of an earlier version, the user's own words and files stay.
     again = shutil.copytree(model, tmp_path / "again")
-    (again / "README.md").write_text(f"{text}\n## Ours\n\n{publish.LOAD_WITH_LONGMIX}\n")
+    (again / "README.md").write_text(f"{text}\n## Ours\n\n{cards.LOAD_WITH_LONGMIX}\n")
     stale = (again / "block.py").rename(again / "older_block.py")
     (again / "mine.py").write_text("mine = True\n")
     assert main(["export", str(again), "--self-contained", "--output", str(again)]) == 0
     card = (again / "README.md").read_text(encoding="utf-8")
     assert card.count("## Loading it without longmix") == 1 and "## Ours" in card
-    assert publish.LOAD_WITH_LONGMIX not in card and "trust_remote_code=True" in card
+    assert cards.LOAD_WITH_LONGMIX not in card and "trust_remote_code=True" in card
     assert not stale.exists() and (again / "mine.py").exists() and (again / "block.py").exists()
 
 
@@ -246,14 +247,14 @@ def test_a_plain_export_drops_the_code(exported, tmp_path, has_card):
     model = shutil.copytree(exported / "s3attention", tmp_path / "model")
     (model / "mine.py").write_text("mine = True\n")
     if has_card:
-        plain = f"# Ours\n\n{publish.LOAD_WITH_LONGMIX}\n\n## Scores\n\nGood.\n"
+        plain = f"# Ours\n\n{cards.LOAD_WITH_LONGMIX}\n\n## Scores\n\nGood.\n"
         (model / "README.md").write_text(plain)
         assert main(["export", str(model), "--self-contained", "--output", str(model)]) == 0
     assert main(["export", str(model), "--output", str(tmp_path / "plain")]) == 0
     assert [path.name for path in (tmp_path / "plain").glob("*.py")] == ["mine.py"]
     assert "auto_map" not in json.loads((tmp_path / "plain" / "config.json").read_text())
     card = (tmp_path / "plain" / "README.md").read_text()
-    assert card == plain if has_card else card.endswith(f"# s3attention\n\n{publish.LOAD_WITH_LONGMIX}\n")
+    assert card == plain if has_card else card.endswith(f"# s3attention\n\n{cards.LOAD_WITH_LONGMIX}\n")
     assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / "plain")).__name__ == "S3AttentionForMaskedLM"
 
 

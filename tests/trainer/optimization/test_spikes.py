@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from longmix.trainer.checkpoints.folders import RunState
-from longmix.trainer.engines import engine as engines
+from longmix.trainer.checkpoints.state import RunState
+from longmix.trainer.engines.accelerate import AccelerateEngine
+from longmix.trainer.engines.deepspeed import DeepSpeedEngine
 from longmix.trainer.objectives.make import LabelledPositions
 from longmix.trainer.optimization.optimizer import StepGuard
 from longmix.trainer.run import spikes
@@ -126,7 +127,7 @@ def test_a_run_that_goes_on_judges_alike():
 
 def snapshot(engine):
     """Weights, their fp32 masters, and what the optimizer knows of each, in order."""
-    if isinstance(engine, engines.AccelerateEngine):
+    if isinstance(engine, AccelerateEngine):
         base, bare = engine._optimizer, engine.module
     else:
         base, bare = engine.module.basic_optimizer, engine.module.module
@@ -141,7 +142,7 @@ def snapshot(engine):
 def test_a_dropped_step_changes_nothing(train, read_metrics, tmp_path, monkeypatch, capsys, engine, precision):
     """Step 6 has a loss, step 7 gradients that stand out; the run that is told so takes neither."""
     monkeypatch.setattr(spikes, "FEWEST_STEPS", 4)
-    cls = engines.AccelerateEngine if engine is None else engines.DeepSpeedEngine
+    cls = AccelerateEngine if engine is None else DeepSpeedEngine
     forward, step = LabelledPositions.forward, cls.step
     taken, kept = [], []
 

@@ -155,9 +155,9 @@ def test_a_rank_that_fails_alone_ends_the_run_with_its_reason_first(longmix, run
 import os
 
 if os.environ.get("RANK") == "1":
-    from longmix.trainer.engines import engine
+    from longmix.trainer.engines import accelerate
 
-    steps, whole = [], engine.AccelerateEngine.step
+    steps, whole = [], accelerate.AccelerateEngine.step
 
     def failing(self, rate):
         steps.append(rate)
@@ -165,7 +165,7 @@ if os.environ.get("RANK") == "1":
             raise ZeroDivisionError("planted")
         return whole(self, rate)
 
-    engine.AccelerateEngine.step = failing
+    accelerate.AccelerateEngine.step = failing
 """
     )
     path = write_run_file(tmp_path / "run.yaml", run_values(tmp_path / "run"))

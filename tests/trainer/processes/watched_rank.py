@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from longmix.trainer.processes import watchdog
+from longmix.trainer.processes.progress import Progress
 
 WAIT = "def all_reduce(seconds):\n    import time\n    time.sleep(seconds)\n"
 
@@ -26,7 +27,7 @@ def main():
     exchange = {}
     exec(compile(WAIT, "/site-packages/torch/distributed/distributed_c10d.py", "exec"), exchange)
     watchdog.START_MINUTES = minutes if behaviour == "start" else 1.0
-    progress = watchdog.Progress()
+    progress = Progress()
 
     def barrier():
         (run / f"here-{rank}").touch()

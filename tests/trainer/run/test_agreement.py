@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from longmix.trainer.checkpoints.folders import RunState
+from longmix.trainer.checkpoints.state import RunState
 from longmix.trainer.data.order import RunOrder
 from longmix.trainer.run import agreement
 from longmix.trainer.run.agreement import Agreement, DisagreementError, first_difference, seed_generators

@@ -7,6 +7,7 @@ import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders
+from longmix.trainer.checkpoints.state import RunState
 from longmix.trainer.export import publish as export
 from longmix.trainer.processes import world
 from longmix.trainer.run import folder, loop
@@ -96,7 +97,7 @@ def test_what_a_run_deletes_while_it_is_exported_is_looked_for_again(train, tmp_
     def publish(source, target, complete):
         if not copied:
             # The run that trains has written newer ones since.
-            folders.prune(tmp_path / "run", CheckpointSection(keep=1), folders.RunState(step=4))
+            folders.prune(tmp_path / "run", CheckpointSection(keep=1), RunState(step=4))
             copied.append(source)
         return whole(source, target, complete)
 

@@ -233,7 +233,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_starts_anew(
     finished, train, read_metrics, tmp_path, monkeypatch
 ):
     reference, changes = finished
-    from longmix.trainer.engines.engine import AccelerateEngine
+    from longmix.trainer.engines.accelerate import AccelerateEngine
 
     def failing(self, folder):
         raise RuntimeError("power cut")
@@ -422,8 +422,8 @@ class Bomb:
 def test_what_deepspeed_itself_loads_runs_no_code(start, tmp_path):
     torch.save({"module": Bomb(tmp_path / "exploded")}, tmp_path / "states.pt")
     code = (
-        "import pickle, sys, torch\nfrom longmix.trainer import distributed, engine\n"
-        "engine._import_deepspeed(distributed.join())\n"
+        "import pickle, sys, torch\nfrom longmix.trainer.engines import deepspeed\n"
+        "from longmix.trainer.processes import world\ndeepspeed._import_deepspeed(world.join())\n"
         "from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine\n"
         "try:\n    TorchCheckpointEngine().load(sys.argv[1], map_location='cpu')\n"
         "except pickle.UnpicklingError:\n    print('refused')\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from longmix.trainer.checkpoints import folders
+from longmix.trainer.checkpoints.state import read_state
 from longmix.trainer.processes import launch, world
 from longmix.trainer.processes.signals import StopRequests
 from longmix.trainer.run import loop, stop_conditions
@@ -119,7 +120,7 @@ def test_a_file_stops_and_the_next_start_goes_on(train, touch_at, tmp_path, caps
     outcome = train(tmp_path / "run", **{"checkpoint.every_steps": 100})
     assert (outcome.code, outcome.state.step) == (75, 3)
     assert "stopped at step 3 by the file STOP" in capsys.readouterr().err
-    assert folders.read_state(folders.newest(tmp_path / "run")).stopped_by == "the file STOP"
+    assert read_state(folders.newest(tmp_path / "run")).stopped_by == "the file STOP"
     assert not (tmp_path / "run" / "STOP").exists()
 
 

@@ -1,0 +1,77 @@
+"""The protocol that the step loop knows of an engine, and what both engines share."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ..optimization.optimizer import StepGuard
+from ..processes.world import World
+from . import elastic, random_state
+
+# forward(model, micro-batch on the device) -> (loss over the global batch's items, sums of statistics)
+Forward = Callable[[torch.nn.Module, dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass
+class StepResult:
+    """One optimizer step: whether it was taken, and the global gradient norm before clipping."""
+
+    applied: bool
+    gradient_norm: float
+    loss_scale: float = 1.0
+    judged: bool = False  # dropped by the guard's judge
+
+
+class Engine(Protocol):
+    """A model with its optimizer, on every rank of a run; every rank must call every method.
+
+    Attributes:
+        module: the model as the engine wraps it, for forward passes.
+        guard: asked before each optimizer step; its `judge` may drop it.
+        stage: of ZeRO: what the ranks share out; 0 where each rank holds all.
+    """
+
+    module: torch.nn.Module
+    guard: StepGuard
+    stage: int
+
+    def forward_backward(self, micro_batches: list[dict[str, torch.Tensor]], forward: Forward) -> torch.Tensor:
+        """Accumulate gradients over the micro-batches; the summed statistics."""
+
+    def step(self, learning_rate: float) -> StepResult:
+        """Take the optimizer step, or drop it on every rank if the gradients are not finite or the guard says so."""
+
+    def rehearsing(self, micro_batches: int) -> AbstractContextManager[None]:
+        """Context of a step over so many micro-batches that is dropped: counters and loss scale do not move."""
+
+    def collect(self, folder: Path) -> dict[str, Any]:
+        """What this rank must write below `folder` to resume from here, by file name; nothing is written yet.
+
+        The values are the engine's own: they change with the next step.
+        """
+
+    def load(self, folder: Path) -> None:
+        """Resume from a checkpoint. Raises UserError if it is of no use to this run."""
+
+    def gather(self) -> dict[str, torch.Tensor]:
+        """The whole model in fp32 on the CPU of rank 0; an empty map elsewhere."""
+
+
+def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+
+
+def spread_non_finite(loss: torch.Tensor) -> torch.Tensor:
+    """The loss, or NaN gradients everywhere if it is not finite: so gradients alone decide about the step, on the
+    device and without waiting for it."""
+    return loss * torch.where(torch.isfinite(loss.detach()), 1.0, math.nan)
+
+
+def common_files(layout: elastic.Layout, world: World) -> dict[str, Any]:
+    """The files that both engines give to a checkpoint, by name."""
+    return {**({elastic.LAYOUT: layout.to_dict()} if world.is_first else {}), **random_state.collect(world)}

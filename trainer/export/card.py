@@ -1,0 +1,89 @@
+"""The model card: what a model folder says of the model in it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from longmix.data_prep.files import write_json, write_text
+from longmix.data_prep.manifest import Manifest
+
+from ..checkpoints.state import RunState
+from ..models.folder import OBJECTIVE
+from ..settings.configuration import RunConfiguration
+
+CARD = "README.md"
+# Stands in the card of a model that has no code beside it.
+LOAD_WITH_LONGMIX = "Load it after `import longmix.modeling`."
+
+_CARD = """---
+library_name: transformers
+tags: [{tags}]
+---
+
+# {name}
+
+Trained with longmix, objective `{configuration.objective.name}`;
+{parameters:,} parameters. {load}
+
+## Data
+
+| data set | weight | samples | tokens | sequence length | packing |
+|---|---|---|---|---|---|
+{data}
+
+{notes}## Recipe
+
+{state.step:,} steps of {batch.samples} samples ({state.samples:,} samples in all; {state.skipped} steps dropped as
+not finite). AdamW, lr {optim.lr:g} ({optim.schedule}, {optim.warmup_steps} warm-up steps), betas {optim.betas}, weight
+decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
+configuration is the run's `config.yaml`.
+
+## Scores
+
+{scores}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """The facts of a run that hold for each of its checkpoints.
+
+    Attributes:
+        manifests: of the training data sets, in their order.
+        parameters: how many the model has.
+        notes: one line each for what a reader of the results should know.
+    """
+
+    configuration: RunConfiguration
+    manifests: list[Manifest]
+    parameters: int
+    notes: list[str]
+
+    def write(self, folder: Path, state: RunState, figures: dict[str, Any]) -> None:
+        """Write objective.json, and README.md: data, packing, steps and recipe of `state`, and scores."""
+        write_json(folder / OBJECTIVE, dataclasses.asdict(self.configuration.objective))
+        configuration = self.configuration
+        data = "\n".join(
+            f"| {Path(source.path).name} | {source.weight:g} | {manifest.samples:,} | "
+            f"{manifest.tokens or 0:,} | {manifest.sequence_length or '-'} | {manifest.packing or '-'} |"
+            for source, manifest in zip(configuration.data.sources(), self.manifests, strict=True)
+        )
+        scores = "\n".join(
+            f"| {name} | {value:.4f} |" if isinstance(value, float) else f"| {name} | {value} |"
+            for name, value in figures.items()
+        )
+        model_type = configuration.model.get("model_type", "")
+        card = _CARD.format(
+            tags=f"longmix, {model_type}" if model_type else "longmix",
+            configuration=configuration,
+            batch=configuration.batch,
+            optim=configuration.optim,
+            name=Path(configuration.run.dir).name,
+            parameters=self.parameters,
+            load=LOAD_WITH_LONGMIX,
+            data=data,
+            notes="".join(f"{note}\n\n" for note in self.notes),
+            state=state,
+            scores=f"| figure | value |\n|---|---|\n{scores}" if figures else "Not evaluated at this step.",
+        )
+        write_text(folder / CARD, card)

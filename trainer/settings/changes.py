@@ -1,0 +1,52 @@
+"""The differences between two configurations of one run, and those that a resumed run may have."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from . import configuration as configurations
+from . import deepspeed_file
+from .configuration import RunConfiguration
+
+# May differ on resume: they change what is watched and kept, or how a batch is cut, not which run it is.
+FREE_KEYS = (
+    "run.dir",
+    "run.allow_changes",
+    "run.max_hours",
+    "run.stop_at_step",
+    "run.hang_minutes",
+    "run.check_every",
+    "batch.micro_batch",
+    "data.cache",
+    "eval",
+    "checkpoint",
+    "log",
+)
+
+
+def is_free(key: str, free: Iterable[str]) -> bool:
+    """Whether a key, or a section that holds it, is among `free`."""
+    return any(key == name or key.startswith(f"{name}.") for name in free)
+
+
+def changed_keys(before: RunConfiguration, now: RunConfiguration) -> list[tuple[str, Any, Any]]:
+    """(key, value before, value now) of every key that differs and is not free to."""
+    free = (*FREE_KEYS, *now.run.allow_changes)
+    first, second = configurations.flatten(before.to_dict()), configurations.flatten(now.to_dict())
+    return [
+        (key, first.get(key), second.get(key))
+        for key in sorted({*first, *second})
+        if first.get(key) != second.get(key)
+        and not is_free(key, free)
+        and not (key == "deepspeed" and _differ_in_stage_alone(first[key], second[key]))
+    ]
+
+
+def _differ_in_stage_alone(before: str | None, now: str | None) -> bool:
+    """Whether two values of `deepspeed` say the same but for ZeRO's stage, 1 or 2: checkpoints serve both."""
+    if before is None or now is None:
+        return False
+    files = [deepspeed_file.read(name) for name in (before, now)]
+    stages = {deepspeed_file.stage_of(values) for values in files}
+    for values in files:
+        values.get("zero_optimization", {}).pop("stage", None)
+    return stages <= {1, 2} and files[0] == files[1]
