@@ -8,6 +8,7 @@ from learning_cases import CONTROL, DISTANCES, TASKS, Case, probe_cases, text_ca
 
 from longmix.data_prep.files import write_text
 from longmix.modeling import MODEL_TYPES
+from longmix.trainer.tables.figures import ABSENT, percent
 
 COMMAND = "python benchmarks/learning.py --work FOLDER --corpus FILE"
 UNITS = {
@@ -18,7 +19,6 @@ UNITS = {
     "tokens_per_second": "tokens/s",
 }
 REACHED = 0.9
-ABSENT = "–"
 
 
 def redraw(path: Path, work: Path) -> None:
@@ -50,8 +50,7 @@ def _probe_table(probes: dict) -> str:
 
 
 def _percent(value: float, mark: bool) -> str:
-    text = f"{100 * value:.1f}"
-    return f"*{text}*" if mark and value < REACHED else text
+    return f"*{percent(value)}*" if mark and value < REACHED else percent(value)
 
 
 def _influence_table(probes: dict) -> str:
@@ -78,7 +77,7 @@ def _curve(influence: dict[str, float]) -> list[str]:
 def _text_table(work: Path, cases: list[Case]) -> str:
     counted = json.loads((work / "baselines.json").read_text(encoding="utf-8"))
     rows = [
-        [name, f"{100 * figures['masked_accuracy']:.1f}", _number(figures.get("loss")), "", "", ""]
+        [name, percent(figures["masked_accuracy"]), _number(figures.get("loss")), "", "", ""]
         for name, figures in counted["rows"].items()
     ]
     bigram = counted["rows"]["interpolated bigram"]["masked_accuracy"]
@@ -90,7 +89,7 @@ def _text_table(work: Path, cases: list[Case]) -> str:
         rows.append(
             [
                 f"`{row}`",
-                f"{100 * found['masked_accuracy']:.1f}",
+                percent(found["masked_accuracy"]),
                 _number(found["loss"]),
                 f"{beyond:+.1f}",
                 f"{found['parameters'] / 1e6:.2f} M ({found['parameters_outside_embeddings'] / 1e6:.2f} M)",

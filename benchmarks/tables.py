@@ -4,6 +4,8 @@ import re
 import textwrap
 from collections.abc import Iterable
 
+from longmix.trainer.tables.writing import markdown
+
 WIDTH = 120
 
 
@@ -21,8 +23,7 @@ def replace(text: str, name: str, table: str) -> str:
 
 def draw(header: list[str], rows: list[list[str]]) -> str:
     """A table in Markdown: the first column to the left, the others to the right."""
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(header, rows, right=range(1, len(header)))
 
 
 def measured(figures: Iterable[dict[str, str]], before: str = "") -> str:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import write_json, write_text
+from longmix.data_prep.files import write_text
 
 from ..objectives import metrics
+from ..tables import writing
+from ..tables.figures import Figure, interval, percent
 from .tasks import TASKS, Task
 
 FILE_NAME = "results.json"
@@ -19,26 +21,6 @@ EXPLANATION = (
     "Figures are 100 x the metric: mean over seeds, spread (standard deviation over seeds), 95 % interval (bootstrap "
     "over dev examples and seeds), and what always answering the most frequent class reaches."
 )
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One metric of one split: a value per seed, their mean, spread (None with one seed) and interval, and the
-    majority's value.
-    """
-
-    values: list[float]
-    mean: float
-    spread: float | None
-    interval: tuple[float, float]
-    baseline: float
-
-    @property
-    def verdict(self) -> str:
-        """Where the interval lies: "above" or "below" the majority class, or "contains" it."""
-        if self.interval[0] > self.baseline:
-            return "above"
-        return "below" if self.interval[1] < self.baseline else "contains"
 
 
 @dataclass(frozen=True)
@@ -90,43 +72,33 @@ class Results:
     @property
     def average(self) -> float | None:
         """Mean score over the GLUE tasks that ran; None when none did."""
-        scores = [task.score for task in self.tasks if task.task in TASKS]
+        scores = [task.score for task in self.glue_tasks]
         return float(np.mean(scores)) if scores else None
+
+    @property
+    def glue_tasks(self) -> list[TaskResult]:
+        """The tasks of GLUE among them, over which figures are averaged."""
+        return [task for task in self.tasks if task.task in TASKS]
 
     def as_dict(self) -> dict[str, Any]:
         """JSON's content; figures there are not multiplied by 100."""
+        tasks = [{**asdict(task), "score": task.score} for task in self.tasks]
+        for values, task in zip(tasks, self.tasks, strict=True):
+            for split_values, split in zip(values["splits"], task.splits, strict=True):
+                for name, figure in split.figures.items():
+                    split_values["figures"][name]["verdict"] = figure.verdict
         return {
             "model": self.model,
             "start": self.start,
-            "average": {
-                "score": self.average,
-                "tasks": [task.task for task in self.tasks if task.task in TASKS],
-                "of": len(TASKS),
-            },
-            "tasks": [
-                asdict(task)
-                | {"score": task.score}
-                | {
-                    "splits": [
-                        asdict(split)
-                        | {
-                            "figures": {
-                                name: asdict(figure) | {"verdict": figure.verdict}
-                                for name, figure in split.figures.items()
-                            }
-                        }
-                        for split in task.splits
-                    ]
-                }
-                for task in self.tasks
-            ],
+            "average": {"score": self.average, "tasks": [task.task for task in self.glue_tasks], "of": len(TASKS)},
+            "tasks": tasks,
             "skipped": self.skipped,
             "interval": f"bootstrap, 95 %, seed {metrics.INTERVAL_SEED}",
         }
 
     def save(self, folder: Path) -> None:
         """Write `results.json` and `results.md` into `folder`."""
-        write_json(folder / FILE_NAME, self.as_dict())
+        write_text(folder / FILE_NAME, writing.as_json(self.as_dict()))
         write_text(folder / "results.md", markdown(self))
 
     @classmethod
@@ -178,6 +150,7 @@ def summarize(
 
 VERDICTS = {"above": "above", "below": "BELOW", "contains": "not told apart: the interval contains it"}
 COLUMNS = ("task", "dev examples", "metric", "mean", "spread", "95 % interval", "majority", "against majority")
+NUMERIC_COLUMNS = (1, 3, 4, 5, 6)
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
@@ -196,27 +169,23 @@ def rows(results: Results) -> list[tuple[str, ...]]:
                         label,
                         str(split.samples),
                         metric,
-                        _percent(figure.mean),
-                        "-" if figure.spread is None else _percent(figure.spread),
-                        f"{_percent(figure.interval[0])} to {_percent(figure.interval[1])}",
-                        _percent(figure.baseline),
+                        percent(figure.mean),
+                        "-" if figure.spread is None else percent(figure.spread),
+                        interval(figure.interval),
+                        percent(figure.baseline),
                         VERDICTS[figure.verdict],
                     )
                 )
     return cells
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
 def footer(results: Results) -> list[str]:
     """Lines below the table: the average and what it is over, tasks that did not run, notes."""
     lines = []
     if results.average is not None:
-        names = [task.task for task in results.tasks if task.task in TASKS]
+        names = [task.task for task in results.glue_tasks]
         which = f"{len(names)} of {len(TASKS)} tasks ({', '.join(names)})"
-        lines.append(f"GLUE average on dev over {which}: {_percent(results.average)}")
+        lines.append(f"GLUE average on dev over {which}: {percent(results.average)}")
     for task in results.tasks:
         seeds = "1 seed" if len(task.seeds) == 1 else f"{len(task.seeds)} seeds"
         lines.append(f"{task.task}: {seeds}{_settings(task.settings)}")
@@ -231,24 +200,12 @@ def _settings(settings: dict[str, Any]) -> str:
 
 def console(results: Results) -> str:
     """The table for a terminal."""
-    table = [COLUMNS, *rows(results)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
-    numeric = {1, 3, 4, 5, 6}
-    lines = [
-        "  ".join(
-            cell.rjust(width) if column in numeric else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    lines = writing.aligned(COLUMNS, rows(results), NUMERIC_COLUMNS)
     return "\n".join([f"Model: {results.model}", *lines, "", *footer(results), EXPLANATION])
 
 
 def markdown(results: Results) -> str:
     """The table as Markdown."""
-    lines = [f"# Fine-tuning results of {results.model}", "", "| " + " | ".join(COLUMNS) + " |"]
-    lines.append("| " + " | ".join("---" for _ in COLUMNS) + " |")
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows(results)]
+    lines = [f"# Fine-tuning results of {results.model}", "", writing.markdown(COLUMNS, rows(results))]
     lines += ["", *(f"- {line}" for line in footer(results)), "", EXPLANATION, ""]
     return "\n".join(lines)

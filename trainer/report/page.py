@@ -3,9 +3,10 @@
 import base64
 from html import escape
 
+from ..tables.figures import ABSENT
 from .settings import Setting
 from .summary import Report, Row, place_of, shown
-from .tables import ABSENT, EXPLANATION, heading, hours, interval, number, of_metric, parameters, seeds, speed
+from .tables import EXPLANATION, heading, hours, interval, number, of_metric, parameters, seeds, speed
 
 # The policy forbids what a self-contained page does not need, the network first of all.
 _PAGE = """<!DOCTYPE html>
@@ -119,7 +120,7 @@ def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]],
 def _row(row: Row, metric: str) -> str:
     figure, cited = row.figures[metric], of_metric(row, metric)
     low = None if figure.interval is None else shown(metric, figure.interval[0])
-    chance = row.chance if metric == "accuracy" else None
+    chance = None if figure.baseline is None else shown(metric, figure.baseline)
     no_chance = row.no_chance_because or "" if metric == "accuracy" else ""
     sources = "\n".join(f"{entry.source}. {entry.note}" for entry in cited)
     partial = "partial" if row.left_out else ""
@@ -129,8 +130,8 @@ def _row(row: Row, metric: str) -> str:
         _cell(row.label),
         _cell(heading(metric)),
         _cell(number(metric, figure.mean), shown(metric, figure.mean)),
-        _cell(interval(figure), low),
-        _cell(number(metric, chance), None if chance is None else shown(metric, chance), title=no_chance),
+        _cell(interval(metric, figure), low),
+        _cell(number(metric, figure.baseline), chance, title=no_chance),
         _cell(", ".join(f"{entry.value:g}" for entry in cited), cited[0].value if cited else None, title=sources),
         _cell(seeds(row), len(row.runs), title="seeds " + ", ".join(map(str, row.seeds)), kind=partial),
         _cell(parameters(counts["parameters"]), counts["parameters"]),

@@ -20,6 +20,7 @@ from longmix.data_prep.manifest_fields import IGNORED
 
 from ..runs.read import METRICS, Run, missing_seeds
 from ..settings.configuration import flatten
+from ..tables.figures import Figure
 from .cited import Cited, citations
 from .settings import Setting, settings_of, shortest
 
@@ -48,52 +49,13 @@ _SEED_FOLDER = re.compile(r"seed-\d+")
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One metric of a row: a value for each seed, and what they say together.
-
-    Attributes:
-        deviation: standard deviation over the seeds; None with one, or where a value is not finite.
-        interval: CONFIDENCE interval of the mean, by Student's t over the seeds; None where that is. That of a share
-            ends at 0 and 1, that of a correlation at -1 and 1, which no mean of them can pass.
-    """
-
-    metric: str
-    values: list[float]
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def deviation(self) -> float | None:
-        if len(self.values) < 2 or not all(map(math.isfinite, self.values)):
-            return None
-        return statistics.stdev(self.values)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        if self.deviation is None:
-            return None
-        count = len(self.values)
-        half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * self.deviation / math.sqrt(count)
-        low, high = self.mean - half, self.mean + half
-        if is_percent(self.metric):
-            return max(low, 0.0), min(high, 1.0)
-        if _CORRELATION.search(self.metric):
-            return max(low, -1.0), min(high, 1.0)
-        return low, high
-
-
-@dataclass(frozen=True)
 class Row:
     """The seeds of one configuration.
 
     Attributes:
         label: the model type, with what tells it from other rows of its setting.
         left_out: how many seeds of it are in `Report.left_out`.
-        chance: what always answering the most frequent class reaches in accuracy; None for other tasks, or where the
-            data are not at hand.
-        no_chance_because: why there is none although it is a task of classes.
+        no_chance_because: why the accuracy has no `chance` although it is a task of classes.
         cited: what the papers report for this model and task.
     """
 
@@ -102,7 +64,6 @@ class Row:
     runs: list[Run]
     figures: dict[str, Figure]
     left_out: int
-    chance: float | None
     no_chance_because: str | None
     cited: list[Cited]
 
@@ -125,13 +86,18 @@ class Row:
         return ", ".join(dict.fromkeys(str(getattr(run, name)) for run in self.runs if getattr(run, name) is not None))
 
     @property
+    def chance(self) -> float | None:
+        """What always answering the most frequent class reaches in accuracy; None for tasks without classes, or where
+        the data are not at hand.
+        """
+        return self.figures["accuracy"].baseline if "accuracy" in self.figures else None
+
+    @property
     def against_chance(self) -> str | None:
         """Where the interval of the accuracy lies; None without one, as of seeds that agree."""
         figure = self.figures.get("accuracy")
-        if figure is None or not figure.deviation or self.chance is None:
-            return None
-        low, high = figure.interval
-        return "above" if low > self.chance else "below" if high < self.chance else "contains it"
+        verdict = figure.verdict if figure is not None and figure.spread else None
+        return "contains it" if verdict == "contains" else verdict
 
 
 @dataclass(frozen=True)
@@ -219,10 +185,34 @@ def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
     # What another figure says already.
     if first.metric != "loss":
         names = [name for name in names if name != "loss"]
-    figures = {name: Figure(name, [run.figures[name] for run in group]) for name in names}
-    has_chance = "accuracy" in figures and first.objective.endswith("classification")
+    has_chance = "accuracy" in names and first.objective.endswith("classification")
     chance, reason = _chance(first) if has_chance else (None, None)
-    return Row(setting, label, group, figures, missing, chance, reason, citations(first))
+    figures = {
+        name: over_seeds(name, [run.figures[name] for run in group], chance if name == "accuracy" else None)
+        for name in names
+    }
+    return Row(setting, label, group, figures, missing, reason, citations(first))
+
+
+def over_seeds(metric: str, values: list[float], baseline: float | None = None) -> Figure:
+    """The figure of a metric, with the CONFIDENCE interval of its mean by Student's t over the seeds.
+
+    The interval of a share ends at 0 and 1, that of a correlation at -1 and 1, which no mean of them can pass.
+    """
+    mean = statistics.fmean(values)
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return Figure(values, mean, None, None, baseline)
+    spread = statistics.stdev(values)
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(len(values))
+    return Figure(values, mean, spread, _bounded(metric, mean - half, mean + half), baseline)
+
+
+def _bounded(metric: str, low: float, high: float) -> tuple[float, float]:
+    if is_percent(metric):
+        return max(low, 0.0), min(high, 1.0)
+    if _CORRELATION.search(metric):
+        return max(low, -1.0), min(high, 1.0)
+    return low, high
 
 
 def _essence(run: Run) -> dict[str, Any]:

@@ -1,16 +1,16 @@
 """The rows of a report as cells, Markdown, CSV and JSON."""
 
-import csv
-import io
-import json
 import math
 from typing import Any
 
+from ..tables import writing
+from ..tables.figures import ABSENT, Figure, percent
+from ..tables.figures import interval as write_interval
+from ..tables.writing import escaped
 from .cited import Cited
 from .settings import Setting
-from .summary import CONFIDENCE, Figure, Report, Row, is_percent, place_of, shown
+from .summary import CONFIDENCE, Report, Row, is_percent, place_of
 
-ABSENT = "–"
 EXPLANATION = (
     f"Figures are the mean over seeds with its {100 * CONFIDENCE:.0f} % interval (Student's t over the seeds; none "
     "with one seed). Those of the test split are of the checkpoint that the validation split has chosen. Hours are of "
@@ -25,7 +25,7 @@ def number(metric: str, value: float | None) -> str:
         return ABSENT
     if not math.isfinite(value):
         return "not finite"
-    return f"{shown(metric, value):.2f}" if is_percent(metric) else f"{value:.4g}"
+    return percent(value, digits=2) if is_percent(metric) else f"{value:.4g}"
 
 
 def heading(metric: str) -> str:
@@ -33,10 +33,9 @@ def heading(metric: str) -> str:
     return f"{name} (%)" if is_percent(metric) else name
 
 
-def interval(figure: Figure) -> str:
-    if figure.interval is None:
-        return ABSENT
-    return " to ".join(number(figure.metric, bound) for bound in figure.interval)
+def interval(metric: str, figure: Figure) -> str:
+    """The interval of a figure for people."""
+    return write_interval(figure.interval, lambda bound: number(metric, bound))
 
 
 def seeds(row: Row) -> str:
@@ -76,14 +75,14 @@ def markdown(report: Report, pictures: dict[Setting | str, list[tuple[str, str]]
     sources = _Sources()
     lines = ["# Results", ""]
     for setting, rows in report.settings.items():
-        lines += [f"## {_escaped(setting.title)}", "", _what(setting, rows), "", *_table(rows, sources), ""]
-        lines += [line for what, file in pictures.get(setting, []) for line in (f"![{_escaped(what)}]({file})", "")]
+        lines += [f"## {escaped(setting.title)}", "", _what(setting, rows), "", _table(rows, sources), ""]
+        lines += [line for what, file in pictures.get(setting, []) for line in (f"![{escaped(what)}]({file})", "")]
     for task, drawn in ((key, value) for key, value in pictures.items() if isinstance(key, str)):
-        lines += [f"## {_escaped(task)}: all lengths", ""]
-        lines += [line for what, file in drawn for line in (f"![{_escaped(what)}]({file})", "")]
+        lines += [f"## {escaped(task)}: all lengths", ""]
+        lines += [line for what, file in drawn for line in (f"![{escaped(what)}]({file})", "")]
     if report.left_out:
         lines += ["## Left out", "", "No figure above holds anything of these runs.", ""]
-        lines += [f"- `{folder}`: {_escaped(reason)}" for folder, reason in report.left_out]
+        lines += [f"- `{folder}`: {escaped(reason)}" for folder, reason in report.left_out]
         lines.append("")
     if sources.lines:
         lines += ["## Figures of papers", "", *sources.lines, ""]
@@ -102,7 +101,7 @@ class _Sources:
 
     @property
     def lines(self) -> list[str]:
-        return [f"{number}. {_escaped(text)}" for text, number in self._numbers.items()]
+        return [f"{number}. {escaped(text)}" for text, number in self._numbers.items()]
 
     def mark(self, cited: Cited) -> str:
         text = f"{cited.source}. {cited.note}".strip()
@@ -120,11 +119,11 @@ def _what(setting: Setting, rows: list[Row]) -> str:
         said += f" Always answering the most frequent class: {number('accuracy', chance)} % accuracy."
     reason = next((row.no_chance_because for row in rows if row.no_chance_because is not None), None)
     if chance is None and reason is not None:
-        said += f" What chance reaches is unknown: {_escaped(reason)} (paths are those of where the run was begun)."
+        said += f" What chance reaches is unknown: {escaped(reason)} (paths are those of where the run was begun)."
     return said
 
 
-def _table(rows: list[Row], sources: _Sources) -> list[str]:
+def _table(rows: list[Row], sources: _Sources) -> str:
     metrics = list(dict.fromkeys(metric for row in rows for metric in row.figures if place_of(metric) is None))
     has_chance = any(row.against_chance for row in rows)
     header = ["model", *(heading(metric) for metric in metrics)]
@@ -137,7 +136,7 @@ def _table(rows: list[Row], sources: _Sources) -> list[str]:
             figure = row.figures.get(metric)
             text = ABSENT if figure is None else number(metric, figure.mean)
             # Seeds that agree, as of a forecast that nothing is learned for, leave no interval to show.
-            cells.append(f"{text} [{interval(figure)}]" if figure is not None and figure.deviation else text)
+            cells.append(f"{text} [{interval(metric, figure)}]" if figure is not None and figure.spread else text)
         cells += [row.against_chance or ABSENT] if has_chance else []
         marks = [
             f"{'' if metric == row.metric else heading(metric) + ' '}{sources.mark(cited)}"
@@ -146,8 +145,7 @@ def _table(rows: list[Row], sources: _Sources) -> list[str]:
         ]
         cells += [", ".join(marks) or ABSENT, *_made_with(row)]
         body.append(cells)
-    rule = ["---", *["---:" for _ in metrics], *["---" for _ in header[len(metrics) + 1 :]]]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in (header, rule, *body)]
+    return writing.markdown(header, body, right=range(1, 1 + len(metrics)))
 
 
 def _made_with(row: Row) -> list[str]:
@@ -159,12 +157,6 @@ def _made_with(row: Row) -> list[str]:
         row.all_of("device") or ABSENT,
         row.all_of("commit") or ABSENT,
     ]
-
-
-def _escaped(text: str) -> str:
-    for character in "\\`*_[]<>|":
-        text = text.replace(character, f"\\{character}")
-    return text
 
 
 COLUMNS = (
@@ -204,8 +196,8 @@ def records(report: Report) -> list[dict[str, Any]]:
             low, high = figure.interval or (None, None)
             values = (
                 *(setting.task, setting.data, setting.length, setting.horizon, row.runs[0].objective, setting.split),
-                *(row.label, row.runs[0].model_type, metric, figure.mean, figure.deviation, low, high),
-                *(row.seeds, figure.values, row.left_out, row.chance if metric == "accuracy" else None),
+                *(row.label, row.runs[0].model_type, metric, figure.mean, figure.spread, low, high),
+                *(row.seeds, figure.values, row.left_out, figure.baseline),
                 [
                     {"value": _as_ours(cited), "source": cited.source, "note": cited.note}
                     for cited in of_metric(row, metric)
@@ -222,27 +214,14 @@ def _as_ours(cited: Cited) -> float:
 
 
 def as_json(report: Report) -> str:
-    """The report as JSON; what is not finite is null."""
+    """The report as JSON."""
     left_out = [{"folder": str(folder), "reason": reason} for folder, reason in report.left_out]
-    values = {"confidence": CONFIDENCE, "rows": records(report), "left_out": left_out}
-    return json.dumps(_finite(values), indent=2, ensure_ascii=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return writing.as_json({"confidence": CONFIDENCE, "rows": records(report), "left_out": left_out})
 
 
 def as_csv(report: Report) -> str:
-    """The report as CSV, one line for each row and metric; lists have spaces between their entries."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for record in records(report):
-        cited = "; ".join(f"{entry['value']:g} ({entry['source']})" for entry in record["cited"])
-        lists = {name: " ".join(map(str, record[name])) for name in ("seeds", "values", "folders")}
-        writer.writerow({**record, **lists, "cited": cited})
-    return buffer.getvalue()
+    """The report as CSV, one line for each row and metric."""
+    found = records(report)
+    for record in found:
+        record["cited"] = "; ".join(f"{entry['value']:g} ({entry['source']})" for entry in record["cited"])
+    return writing.as_csv(COLUMNS, found)

@@ -10,7 +10,7 @@ from longmix.data_prep.manifest import fingerprint
 from longmix.trainer import cli
 from longmix.trainer.report import tables
 from longmix.trainer.report.page import page
-from longmix.trainer.report.summary import Figure, error_of
+from longmix.trainer.report.summary import error_of, over_seeds
 from longmix.trainer.runs.read import read_run
 
 STEPS = 40
@@ -29,7 +29,7 @@ def test_mean_and_interval_over_seeds(tmp_path, write_run, report_of):
     assert (row.mean_of("hours"), row.mean_of("tokens_per_second"), row.mean_of("parameters")) == (1.0, 2.0, 1500)
     assert (row.all_of("commit"), row.all_of("device")) == ("0123456789ab", "a processor")
     (row,) = report_of(tmp_path / "seed-0").rows
-    assert row.figures["accuracy"].interval is None and row.figures["accuracy"].deviation is None
+    assert row.figures["accuracy"].interval is None and row.figures["accuracy"].spread is None
 
 
 @pytest.mark.parametrize(("values", "interval"), [([0.99, 0.95], (0.7159, 1)), ([0.04, 0.02], (0, 0.1571))])
@@ -39,9 +39,10 @@ def test_the_interval_of_a_share_stays_within_it(tmp_path, values, interval, wri
     (row,) = report_of(tmp_path).rows
     assert row.figures["accuracy"].interval == pytest.approx(interval, abs=1e-4)
     # The loss of these runs is a figure that may be any number.
-    low, high = Figure("loss", values).interval
+    low, high = over_seeds("loss", values).interval
     assert low + high == pytest.approx(sum(values)) and (low < 0 or high > 1)
-    assert Figure("pearson", [0.5, 0.9]).interval == (-1, 1) and Figure("matthews", [-0.9, -0.5]).interval == (-1, 1)
+    assert over_seeds("pearson", [0.5, 0.9]).interval == (-1, 1)
+    assert over_seeds("matthews", [-0.9, -0.5]).interval == (-1, 1)
 
 
 def test_figures_are_those_of_the_test_record_alone(tmp_path, write_run):

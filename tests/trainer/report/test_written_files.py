@@ -143,7 +143,7 @@ def test_one_seed_that_is_not_finite_leaves_no_interval(tmp_path, write_run, rep
         write_run(tmp_path / f"seed-{seed}", seed, test=value)
     (row,) = report_of(tmp_path).rows
     figure = row.figures["accuracy"]
-    assert figure.deviation is None and figure.interval is None and row.against_chance is None
+    assert figure.spread is None and figure.interval is None and row.against_chance is None
     assert cli.main(["report", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
     assert "| not finite |" in (tmp_path / "report" / "report.md").read_text()
 

@@ -1,0 +1,41 @@
+"""Figures over seeds, and how they are written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric: a value for each seed, and what they say together.
+
+    Attributes:
+        spread: standard deviation over the seeds; None with one seed, or where a value is not finite.
+        interval: 95 % interval of the mean; None where there is none.
+        baseline: what always answering the most frequent class reaches; None where that means nothing or is unknown.
+    """
+
+    values: list[float]
+    mean: float
+    spread: float | None
+    interval: tuple[float, float] | None
+    baseline: float | None = None
+
+    @property
+    def verdict(self) -> str | None:
+        """Where the interval lies: "above" or "below" the baseline, or "contains" it; None without one of the two."""
+        if self.interval is None or self.baseline is None:
+            return None
+        low, high = self.interval
+        return "above" if low > self.baseline else "below" if high < self.baseline else "contains"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share, or another figure that is shown times 100."""
+    return f"{100 * value:.{digits}f}"
+
+
+def interval(bounds: tuple[float, float] | None, write: Callable[[float], str] = percent) -> str:
+    """An interval whose bounds `write` puts into words."""
+    return ABSENT if bounds is None else " to ".join(map(write, bounds))

@@ -1,0 +1,58 @@
+"""Tables as Markdown, as columns on a terminal, as CSV, and as JSON."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> str:
+    """A table in Markdown without the last line end; the columns `right` (numbers from 0) are aligned to the right."""
+    rule = ["---:" if column in right else "---" for column in range(len(header))]
+    lines = ((cell.replace("|", "\\|") for cell in line) for line in (header, rule, *rows))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def escaped(text: str) -> str:
+    """A text for Markdown that means its characters and nothing else."""
+    for character in "\\`*_[]<>|":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def aligned(header: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """The lines of a table for a terminal, in columns as wide as their longest cell."""
+    table = [header, *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    lines = []
+    for row in table:
+        cells = enumerate(zip(row, widths, strict=True))
+        padded = [cell.rjust(width) if column in right else cell.ljust(width) for column, (cell, width) in cells]
+        lines.append("  ".join(padded).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return lines
+
+
+def as_csv(columns: Sequence[str], records: Iterable[dict[str, Any]]) -> str:
+    """Maps with the names of `columns` as CSV, a line each; lists have spaces between their entries."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({key: " ".join(map(str, v)) if isinstance(v, list) else v for key, v in record.items()})
+    return buffer.getvalue()
+
+
+def as_json(value: Any) -> str:
+    """Indented JSON with its line end; what is not finite is null."""
+    return json.dumps(_finite(value), indent=2, ensure_ascii=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
