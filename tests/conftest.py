@@ -25,10 +25,46 @@ def pytest_addoption(parser):
         metavar="N",
         help="draw the moments at which tests/faults kills from this seed (default: another one each time)",
     )
+    parser.addoption("--full", action="store_true", help="run what is marked full, too, as continuous integration does")
 
 
 def pytest_report_header(config):
     return f"fault seed: {config.getoption('fault_seed')}"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is marked full, unless it is asked for; the files that take longest first."""
+    is_asked_for = config.getoption("full") or "full" in config.getoption("markexpr")
+    # Whoever names a test gets it.
+    if not is_asked_for and not any("::" in argument for argument in config.args):
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
+    # One that began last would keep a worker busy after all others are done.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One worker makes all tests of a file, for they share fixtures that are costly; and those of tests/slurm, which
+    share a cluster."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "tests/slurm" if nodeid.startswith("tests/slurm/") else nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What a test has recorded for whoever reads the results (record_property("summary", text))."""
+    for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:
+        for name, text in report.user_properties if report.when == "call" else ():
+            if name == "summary":
+                terminalreporter.write_line(text)
 
 
 @pytest.fixture(scope="session")

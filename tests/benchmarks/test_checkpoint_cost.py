@@ -6,6 +6,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_both_ways_to_write_are_recorded(script, monkeypatch, tmp_path):
     record = script("record")
     monkeypatch.setattr(record, "RESULTS", tmp_path / "results.csv")

@@ -36,6 +36,7 @@ def all_cases(script):
     return [*cases.OPERATIONS.values(), *cases.LAYERS.values()]
 
 
+@pytest.mark.full
 def test_every_competitor_of_every_case_passes_the_gate(script):
     gate = script("kernel_gate")
     for case in all_cases(script):
@@ -186,6 +187,7 @@ def command(script, monkeypatch, *words):
     return module.main()
 
 
+@pytest.mark.full
 def test_the_command_records_everything_and_draws_it(script, monkeypatch, results, document):
     monkeypatch.setattr(script("kernel_report"), "LENGTH", 128)
     words = ("--operations", "link_mix", "layers", "--lengths", "64", "128", "--threads", "1", "--budget-seconds", "0")

@@ -43,6 +43,7 @@ def done():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("setting", "kinds"),
     [("two ranks", [("save", 1)]), ("one rank", [("evaluation", "all")])],
@@ -71,22 +72,21 @@ def test_each_of_twenty_runs_is_the_same_run(faulty_runs, draw_faults, fault_see
 
 @pytest.mark.slow
 @pytest.mark.faults
-def test_the_twenty_runs_were_killed_in_all_ways(done, fault_seed, request):
+def test_the_twenty_runs_were_killed_in_all_ways(done, fault_seed, record_property):
     if len(done) < RUNS:
         pytest.skip(f"{len(done)} of {RUNS} runs were made")
     kills = [kill for _, run, _ in done.values() for kill in run.kills]
     resumed = [kill for kill in kills if kill.resumed > 0]
     counts = {kind: sum(kill.kind == kind for kill in kills) for kind in sorted(set(KINDS))}
     of_one_rank = sum(isinstance(kill.victim, int) for kill in kills)
-    write = request.config.pluginmanager.get_plugin("terminalreporter").write_line
-    write(f"\nfault seed {fault_seed}: {len(done)} runs, {len(kills)} kills {counts}, {of_one_rank} of one rank only, ")
-    write(f"{len(resumed)} resumes from a step above 0")
-    for number, (setting, run, _) in done.items():
-        write(f"run {number:2} ({setting}): {'; '.join(map(str, run.kills))}")
     repeated = statistics.median(kill.reached - kill.resumed for kill in resumed)
     gone = statistics.median(kill.seconds for kill in kills)
     lost = statistics.median(seconds for *_, seconds in done.values())
-    write(
-        f"medians of a kill: {lost:.1f} s lost in all, {repeated:g} steps made again, {gone:.2f} s to the last process"
-    )
+    summary = [
+        f"fault seed {fault_seed}: {len(done)} runs, {len(kills)} kills {counts}, {of_one_rank} of one rank only,",
+        f"{len(resumed)} resumes from a step above 0",
+        *(f"run {number:2} ({kind}): {'; '.join(map(str, run.kills))}" for number, (kind, run, _) in done.items()),
+        f"medians of a kill: {lost:.1f} s lost in all, {repeated:g} steps made again, {gone:.2f} s to the last process",
+    ]
+    record_property("summary", "\n".join(summary))
     assert counts["save"] >= 8 and len(resumed) >= 8 and of_one_rank >= 4

@@ -98,6 +98,7 @@ def train_on(hosts, start):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_cut_link_ends_the_run_with_the_peers_named_and_it_resumes(
     hosts, train_on, run_values, write_run_file, read_metrics, tmp_path
 ):

@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-pytestmark = pytest.mark.slow
+# Whole runs on two nodes; test_scripts.py proves without a run what the scripts do with ranks, signals and exit codes.
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 RUN_FILE = """\
 run: {dir: run}

@@ -15,7 +15,8 @@ from longmix.trainer.settings import configuration, run_file
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COMPLETE = sorted(CONFIGS.glob("*.yaml"))
-FRAGMENTS = [*sorted(CONFIGS.glob("model/*.yaml")), CONFIGS / "tasks" / "mlm.yaml"]
+MODELS = sorted(CONFIGS.glob("model/*.yaml"))
+FRAGMENTS = [*MODELS, CONFIGS / "tasks" / "mlm.yaml"]
 # Tasks, the rows that they compare, and the papers' own recipes: test_task_configs trains them.
 TASKS = [path for name in ("tasks", "mixer", "papers") for path in CONFIGS.glob(f"{name}/**/*.yaml")]
 DEEPSPEED = sorted(CONFIGS.glob("deepspeed/*.json"))
@@ -74,7 +75,15 @@ def test_a_complete_run_file_trains(path, tmp_path, data_of, world, read_metrics
     )
 
 
-@pytest.mark.parametrize("path", FRAGMENTS, ids=name_of)
+def fragments():
+    """All; by default each mixer in one of its sizes, and each size with two mixers."""
+    for path in FRAGMENTS:
+        # Three sizes of each mixer follow each other.
+        mixer, size = divmod(MODELS.index(path), 3) if path in MODELS else (0, 0)
+        yield pytest.param(path, id=name_of(path), marks=[] if mixer % 3 == size else [pytest.mark.full])
+
+
+@pytest.mark.parametrize("path", list(fragments()))
 def test_a_fragment_on_a_small_task_trains(path, tmp_path, data, world, read_metrics, run_values, write_run_file):
     small = write_run_file(tmp_path / "small.yaml", run_values(tmp_path / "run"))
     checked = train_two_steps([small, path], tmp_path / "run", world, read_metrics, deepspeed=None)

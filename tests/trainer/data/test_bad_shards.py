@@ -311,6 +311,7 @@ def test_shards_that_are_missing_or_short_are_told_before_a_worker_starts(spoilt
         assert text.startswith("longmix: error: ") and text.count("\n") == 1 and message in text
 
 
+@pytest.mark.full
 def test_a_flipped_bit_ends_a_run_of_two_ranks_with_one_line_and_leaves_the_data_alone(spoilt, longmix):
     def flip(path):
         contents = bytearray(path.read_bytes())

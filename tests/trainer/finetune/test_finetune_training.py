@@ -174,6 +174,7 @@ def test_side_by_side_equals_one_after_another(glue, bert_folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_failing_run_is_named(glue, bert_folder, tmp_path):
     runs = tmp_path / "out" / "rte"
     settings = (bert_folder, glue, tmp_path / "out", "--task", "rte", "--epochs", 1)
@@ -188,6 +189,7 @@ def test_a_failing_run_is_named(glue, bert_folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_signal_saves_every_run(glue, bert_folder, tmp_path):
     output = tmp_path / "out"
     values = arguments(bert_folder, glue, output, "--task", "sst2", "--seeds", 2, "--epochs", 400, "--jobs", 2)

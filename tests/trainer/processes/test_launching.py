@@ -65,6 +65,7 @@ def newest_step(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_stopped_and_killed_again_and_again_it_is_the_same_run(
     longmix, start, run_values, write_run_file, read_metrics, tmp_path
 ):

@@ -122,6 +122,7 @@ def test_the_table_says_whether_the_task_was_learned(low, verdict, said):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_whole_path_and_a_second_call(text, glue, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(stages, "MEASURED_STEPS", 3)

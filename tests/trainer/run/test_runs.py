@@ -353,6 +353,7 @@ def test_ten_bad_steps_in_a_row_end_the_run_and_it_goes_on_from_the_last_checkpo
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_compiled_model_gives_the_same_losses(train, read_metrics, tmp_path, write_data, monkeypatch):
     # What Inductor makes of the graph takes minutes to compile; that the run works on compiled models does not.
     whole = torch.nn.Module.compile

@@ -264,6 +264,7 @@ def test_a_folder_of_another_configuration_is_refused(configs, train, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_real_run(longmix, run_values, tmp_path):
     """Also that a folder's name is no YAML, and that the seed is the run's."""
     folder = tmp_path / "a: [b"
