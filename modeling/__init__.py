@@ -1,5 +1,7 @@
 """What is trained: configurations and models of every mixer, registered with transformers' Auto classes."""
 
+import importlib
+
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -10,14 +12,13 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from . import converter, flt, paramixer, s3attention, transformer, wavspa
 from .auto import AutoModelForSequencePairClassification
 from .block import Mixer
 from .configuration import MixerConfig
 from .context import BatchContext
 from .model import MixerModel, MixerPreTrainedModel
 
-# Folder and model type -> how the names of its classes begin.
+# The list of mixers: folder and model type -> how the names of its classes begin.
 CLASS_PREFIXES = {
     "converter": "Converter",
     "flt": "FLT",
@@ -31,6 +32,7 @@ MODEL_TYPES = tuple(CLASS_PREFIXES)
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 __all__ = [
+    *CLASS_PREFIXES,
     "CLASS_PREFIXES",
     "MODEL_TYPES",
     "AutoModelForSequencePairClassification",
@@ -39,14 +41,8 @@ __all__ = [
     "MixerConfig",
     "MixerModel",
     "MixerPreTrainedModel",
-    "converter",
-    "flt",
     "load_pretrained",
     "model_class",
-    "paramixer",
-    "s3attention",
-    "transformer",
-    "wavspa",
 ]
 
 
@@ -58,7 +54,7 @@ def model_class(model_type: str, suffix: str) -> type[MixerPreTrainedModel]:
     """
     if model_type not in CLASS_PREFIXES:
         raise ValueError(f"model_type is {model_type!r}; allowed: {', '.join(MODEL_TYPES)}")
-    package, prefix = globals()[model_type], CLASS_PREFIXES[model_type]
+    package, prefix = importlib.import_module(f".{model_type}", __name__), CLASS_PREFIXES[model_type]
     known = [name.removeprefix(prefix) for name in package.__all__ if name.startswith(f"{prefix}For")]
     known += ["Config", "Model"]
     if suffix not in known:

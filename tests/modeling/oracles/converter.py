@@ -5,6 +5,14 @@ import math
 
 import torch
 
+TINY = {}
+VARIANTS = {
+    "orders": {"orders": 2, "permutations": True, "gibbs_kernel": "wang", "polynomial_order": 3},
+    "paper": {"block_style": "paper", "parameter_head": "siren", "num_attention_heads": 1},
+    "siren": {"parameter_head": "siren", "gibbs_kernel": "jackson", "polynomial_order": 5},
+    "synvolution": {"operator": "synvolution", "permutations": True},
+}
+
 
 def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
     """x (N, D) float64 -> (N, D)."""

@@ -4,6 +4,22 @@ import math
 
 import torch
 
+TINY = {"num_random_features": 12, "num_components": 3, "num_frequencies": 6, "initializer_range": 0.3}
+VARIANTS = {
+    "basis": {
+        "spectral_kind": "gaussian_basis",
+        "coordinate_dimensions": 3,
+        "frequency_sampling": "learnable_normal",
+    },
+    "causal": {"is_causal": True, "mask_bound": 0.1},
+    "coordinates": {"spectral_kind": "local", "coordinate_dimensions": 2, "exponents": [2, 1]},
+    "directional": {"spectral_kind": "local", "frequency_sampling": "stratified", "directional": True},
+    "kernel": {"spectral_kind": "kernel", "position_scale": 0.3, "share_mask": False},
+    "paper": {"block_style": "paper", "is_causal": True, "spectral_kind": "local"},
+    "relu": {"feature_kind": "relu"},
+    "relu-causal": {"feature_kind": "relu", "is_causal": True, "mask_bound": None},
+}
+
 
 def frequencies_and_densities(mask, head):
     """xi_k (r, l) of a head and the density p(xi_k) (r,) that each was drawn from; None: g / p is constant."""

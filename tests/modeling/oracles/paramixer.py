@@ -2,6 +2,15 @@
 
 import torch
 
+TINY = {"link_hidden_size": 8}
+VARIANTS = {
+    "causal": {"is_causal": True, "weights_from": "input"},
+    "cdil": {"protocol": "cdil", "links": 5, "factors": 3},
+    "cdil-causal": {"protocol": "cdil", "links": 4, "is_causal": True},
+    "paper": {"block_style": "paper", "value_hidden_size": 8},
+    "symmetric": {"symmetric": True, "weights_from": "input"},
+}
+
 
 def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
     """One sample x (N, D), all valid -> (N, D)."""

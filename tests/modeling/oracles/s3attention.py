@@ -4,6 +4,13 @@ import math
 
 import torch
 
+TINY = {"segments": 4, "row_landmarks": 4, "column_landmarks": 3}
+VARIANTS = {
+    "batch": {"normalization": "batch", "stem_activation": "elu"},
+    "odd": {"n_fft": 1001, "row_landmarks": 1, "column_landmarks": 8, "segments": 16},
+    "paper": {"block_style": "paper"},
+}
+
 
 def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
     """One sample x (N, D), all valid -> (N, D)."""

@@ -4,6 +4,9 @@ import math
 
 import torch
 
+TINY = {}
+VARIANTS = {"causal": {"is_causal": True}, "paper": {"block_style": "paper"}}
+
 
 def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
     """One sample x (N, D), all valid -> (N, D)."""

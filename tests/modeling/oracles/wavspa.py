@@ -5,6 +5,36 @@ import math
 import pywt
 import torch
 
+from longmix.modeling.attention import ATTENTIONS
+
+TINY = {"linformer_rank": 5, "attention_window": 8}
+# Every space, with the smallest fields that show it.
+SPACES = {
+    "none": {},
+    "fourier": {},
+    "fourier_forward": {},
+    "fixed": {"levels": 2},
+    "adaptive": {"levels": 2, "wavelet": "db2"},
+    "orthogonal": {"levels": 2, "filter_length": 6},
+    "lifting": {"levels": 2},
+}
+VARIANTS = {
+    **{
+        f"{space}-{attention}": {"space": space, "attention": attention, **fields}
+        for space, fields in SPACES.items()
+        for attention in ATTENTIONS
+    },
+    "fixed-2d": {"space": "fixed", "two_dimensional": True},
+    "fourier-2d": {"space": "fourier", "two_dimensional": True},
+    "fourier_forward-2d": {"space": "fourier_forward", "two_dimensional": True},
+    "lifting-learned": {"space": "lifting", "learnable": True, "filter_length": 3},
+    "orthogonal-dc": {"space": "orthogonal", "filter_length": 4, "dc_normalised": True},
+    "paper": {"block_style": "paper"},
+    "relu": {"attention": "performer", "performer_features": "relu"},
+    "shared": {"share_bands": True, "attention": "linformer", "levels": 3},
+    "shared-windowed": {"share_bands": True, "attention": "windowed", "levels": 2},
+}
+
 
 def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
     """One sample x (N, D), all valid -> (N, D)."""
