@@ -126,7 +126,7 @@ def _has_titles(probe: list[str]) -> bool:
 
 
 def _lines(units: Iterable[str], sets_apart: bool = False) -> Iterator[str]:
-    """The lines of all units; with `sets_apart` a blank one before each article (a record with a title, a blank line)."""
+    """The lines of all units; with `sets_apart` a blank one before an article: a title and a blank line begin it."""
     for unit in units:
         if "\n" in unit:
             lines = unit.rstrip("\n").split("\n")
