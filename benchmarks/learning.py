@@ -43,8 +43,8 @@ import longmix.modeling  # noqa: F401  registers the model types
 from longmix.data_prep.files import write_json
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.models.build import count_parameters
-from longmix.trainer.objectives.make import make_objective
-from longmix.trainer.settings.configuration import ObjectiveSection
+from longmix.trainer.objectives.objective import make_objective
+from longmix.trainer.settings.sections import ObjectiveSection
 
 PARTS = ("probes", "text")
 

@@ -17,12 +17,12 @@ import torch
 from random_tokens import write_samples
 from record import append
 
-from longmix.trainer.optimization.optimizer import make_adamw, parameter_groups
+from longmix.trainer.optimization.optimizer import make_optimizer, parameter_groups
 from longmix.trainer.processes import world as distributed
 from longmix.trainer.run import loop
 from longmix.trainer.run.setup import prepare
 from longmix.trainer.run.stream import BatchStream
-from longmix.trainer.settings import configuration
+from longmix.trainer.settings import configuration, reading
 
 LENGTH, SAMPLES = 128, 2048
 
@@ -49,7 +49,7 @@ def bare_seconds(checked: configuration.RunConfiguration, world: distributed.Wor
     """Seconds for `steps` steps of a plain loop: zero_grad, forward, backward, clip, step."""
     prepared = prepare(checked, 1, world.device)
     model = prepared.build().to(world.device).train()
-    optimizer = make_adamw(parameter_groups(model, checked.optim), checked.optim)
+    optimizer = make_optimizer(parameter_groups(model, checked.optim), checked.optim)
     data = prepared.data
     with BatchStream(data.train, data.order, prepared.objective, 32, 16, 0, 1, 0, 1) as stream:
         (batch,) = list(stream)
@@ -94,7 +94,7 @@ def main() -> None:
             # The first round warms up both sides and is not counted.
             for number in range(arguments.rounds + 1):
                 values = run_values(folder / "train", folder / f"run-{number}", engine, arguments.steps)
-                checked = configuration.from_dict(values, "benchmark")
+                checked = reading.from_dict(values, "benchmark")
                 bare = bare_seconds(checked, world, arguments.steps)
                 seconds, waited = trainer_seconds(checked, world, arguments.steps)
                 if number > 0:

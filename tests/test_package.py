@@ -94,10 +94,11 @@ for name in {[name for name in modules if not name.endswith("__main__")]}:
     path = getattr(importlib.import_module(name), "__file__", None)
     # A namespace folder has no file.
     assert path is None or path.startswith({str(site)!r}), (name, path)
-from longmix.trainer import configuration, deepspeed_config
-assert deepspeed_config.read("zero1")["zero_optimization"]["stage"] == 1
+from longmix.trainer.models.fields import field_mistakes
+from longmix.trainer.settings import deepspeed_file, reading
+assert deepspeed_file.read("zero1")["zero_optimization"]["stage"] == 1
 configs = pathlib.Path(importlib.import_module("longmix.configs").__file__).parent
-complete = configuration.load([str(configs / "pretrain_s3attention.yaml")], [])
+complete = reading.load([str(configs / "pretrain_s3attention.yaml")], [], field_mistakes)
 assert complete.model["model_type"] == "s3attention", complete.model
 print("sound")
 """

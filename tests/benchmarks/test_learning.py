@@ -9,7 +9,7 @@ from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.run import setup
-from longmix.trainer.settings import configuration
+from longmix.trainer.settings import reading
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_every_case_is_a_run_that_its_mixer_takes(script, work):
         if case.distance != 64:
             continue
         paths = [text for text in case.arguments if "=" not in text]
-        checked = configuration.load(paths, [text for text in case.arguments if "=" in text])
+        checked = reading.load(paths, [text for text in case.arguments if "=" in text])
         prepared = setup.prepare(checked, 1, torch.device("cpu"))
         recipe = script("learning_cases").RECIPES[case.table, 64]
         assert prepared.model_configuration.model_type == ("transformer" if case.row == "no mixing" else case.row)

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from longmix.trainer.settings import configuration
+from longmix.trainer.settings import reading
 
 
 @pytest.mark.parametrize("experiment", ["synthetic", "long-range", "forecasting", "language"])
@@ -16,7 +16,7 @@ def test_every_case_is_a_run_of_its_own(script, tmp_path, experiment):
     for case in cases:
         path = tmp_path / "run.yaml"
         path.write_text(yaml.safe_dump({**case.values, "run": {"dir": str(tmp_path / case.name)}}))
-        run = configuration.load([str(path)], [])
+        run = reading.load([str(path)], [])
         assert run.data.test is not None and run.data.test != run.data.eval
         assert run.checkpoint.best is not None
         task = case.name.split("/")[0]

@@ -9,7 +9,7 @@ import torch
 
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.run import setup
-from longmix.trainer.settings import configuration
+from longmix.trainer.settings import reading
 
 ARGUMENTS = argparse.Namespace(steps=5, rounds=2, threads=2)
 
@@ -25,7 +25,7 @@ def test_every_run_is_one_that_its_mixer_takes(script, speed, length, tmp_path):
     for model_type in MODEL_TYPES:
         words = speed.run_arguments(model_type, length, 5, tmp_path / "data", tmp_path / "run")
         paths = [text for text in words if "=" not in text]
-        checked = configuration.load(paths, [text for text in words if "=" in text])
+        checked = reading.load(paths, [text for text in words if "=" in text])
         prepared = setup.prepare(checked, 1, torch.device("cpu"))
         assert prepared.model_configuration.model_type == model_type and prepared.precision == "fp32"
         assert prepared.model_configuration.max_position_embeddings == length

@@ -244,7 +244,7 @@ def world():
 def interrupted(world, run_values, tmp_path_factory):
     """interrupted(engine) -> a run folder with checkpoints of the steps 2 and 4, made once for each engine."""
     from longmix.trainer.run import loop
-    from longmix.trainer.settings import configuration
+    from longmix.trainer.settings import reading
 
     made = {}
 
@@ -252,7 +252,7 @@ def interrupted(world, run_values, tmp_path_factory):
         if engine not in made:
             folder = made[engine] = tmp_path_factory.mktemp("interrupted") / "run"
             changes = {"deepspeed": engine, "run.stop_at_step": 4, "data.eval": None}
-            loop.train(configuration.from_dict(run_values(folder, **changes), "test"), world)
+            loop.train(reading.from_dict(run_values(folder, **changes), "test"), world)
         return made[engine]
 
     return make
@@ -276,9 +276,9 @@ def rewrite_manifest():
 def train(world, run_values):
     """train(folder, model type, **changes) -> Outcome of a tiny in-process run."""
     from longmix.trainer.run import loop
-    from longmix.trainer.settings import configuration
+    from longmix.trainer.settings import reading
 
     def run(folder, model_type="transformer", **changes):
-        return loop.train(configuration.from_dict(run_values(folder, model_type, **changes), "test"), world)
+        return loop.train(reading.from_dict(run_values(folder, model_type, **changes), "test"), world)
 
     return run

@@ -18,11 +18,11 @@ import torch
 from accelerate.state import AcceleratorState
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer.objectives import make
+from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.processes import world as distributed
 from longmix.trainer.run import loop, spikes
 from longmix.trainer.run.agreement import DisagreementError
-from longmix.trainer.settings import configuration
+from longmix.trainer.settings import reading
 
 
 class Scaled(torch.autograd.Function):
@@ -41,7 +41,7 @@ class Scaled(torch.autograd.Function):
 @contextlib.contextmanager
 def poisoned(poison, rank, digests):
     """Spoil the loss or the gradients of some steps on one rank, and note what the parameters are after each step."""
-    forward, step = make.LabelledPositions.forward, loop._Run._step
+    forward, step = LabelledPositions.forward, loop._Run._step
     state = {"step": 0}
 
     def spoiled(self, model, batch, items):
@@ -71,11 +71,11 @@ def poisoned(poison, rank, digests):
             digests.append(digest.hexdigest())
         return decision
 
-    make.LabelledPositions.forward, loop._Run._step = spoiled, counting
+    LabelledPositions.forward, loop._Run._step = spoiled, counting
     try:
         yield
     finally:
-        make.LabelledPositions.forward, loop._Run._step = forward, step
+        LabelledPositions.forward, loop._Run._step = forward, step
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def run_all(jobs):
         AcceleratorState._reset_state(reset_partial_state=True)  # it refuses another precision
         with poisoned(job.get("poison"), world.rank, digests), noting_draws(draws):
             try:
-                outcome = loop.train(configuration.from_dict(job["values"], "job"), world)
+                outcome = loop.train(reading.from_dict(job["values"], "job"), world)
                 report = {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}
             except (loop.NotFiniteError, DisagreementError, UserError) as error:
                 report = {"error": str(error)}

@@ -21,7 +21,8 @@ from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.finetune.readers import read_label_column, read_tsv
 from longmix.trainer.finetune.tasks import TASKS
-from longmix.trainer.settings import configuration as configurations
+from longmix.trainer.models.fields import field_mistakes, quick_field_mistakes
+from longmix.trainer.settings import reading
 
 EXAMPLES = int(os.environ.get("LONGMIX_FUZZ", "0"))
 # No deadline: it would be a timed assertion. A folder of the test's own may serve all its examples.
@@ -73,7 +74,7 @@ def changed(tree, path, value):
 
 
 RUN = {
-    **configurations.from_dict(
+    **reading.from_dict(
         {"run": {"dir": "r"}, "model": {"model_type": "transformer"}, "data": {"train": "d"}}, "test"
     ).to_dict(),
     "extends": [],
@@ -98,10 +99,10 @@ def test_run_files_with_any_values(tmp_path_factory, changes, as_override):
         file.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
     with allowed():
         overrides = [f"{'.'.join(map(str, path))}={value}" for path, value in changes] if as_override else []
-        found = configurations.load([str(file)], overrides)
+        found = reading.load([str(file)], overrides, field_mistakes)
         # What is valid comes back as it is.
-        file.write_text(configurations.dump(found, {}), encoding="utf-8")
-        assert repr(configurations.load([str(file)], [])) == repr(found)
+        file.write_text(reading.dump(found, {}), encoding="utf-8")
+        assert repr(reading.load([str(file)], [])) == repr(found)
 
 
 # Pieces of YAML, so that some of what comes of them can be read.
@@ -118,7 +119,7 @@ def test_run_files_of_any_text(tmp_path_factory, text):
     file = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
     with allowed():
-        configurations.load([str(file)], [], model_later=True)
+        reading.load([str(file)], [], quick_field_mistakes)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ from transformers import AutoConfig, AutoModel
 from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.models.build import count_parameters
+from longmix.trainer.models.fields import field_mistakes
 from longmix.trainer.run import loop
-from longmix.trainer.settings import configuration, run_file
+from longmix.trainer.settings import configuration, reading, run_file
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COMPLETE = sorted(CONFIGS.glob("*.yaml"))
@@ -40,7 +41,7 @@ def name_of(path):
 
 def train_two_steps(paths, folder, world, read_metrics, **changes):
     overrides = [f"{key}={yaml.safe_dump(value).splitlines()[0]}" for key, value in {**SHORT, **changes}.items()]
-    checked = configuration.load([str(path) for path in paths], [f"run.dir={folder}", *overrides])
+    checked = reading.load([str(path) for path in paths], [f"run.dir={folder}", *overrides], field_mistakes)
     assert loop.train(checked, world).code == 0
     assert [record["step"] for record in read_metrics(folder, "train")] == [1, 2]
     assert (folder / "model" / "model.safetensors").is_file()
@@ -65,7 +66,7 @@ def data_of(data, tmp_path_factory):
 
 @pytest.mark.parametrize("path", COMPLETE, ids=name_of)
 def test_a_complete_run_file_trains(path, tmp_path, data_of, world, read_metrics):
-    data = data_of(configuration.load([str(path)], []).objective.name)
+    data = data_of(reading.load([str(path)], []).objective.name)
     train_two_steps(
         [path],
         tmp_path / "run",

@@ -15,9 +15,11 @@ from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.models.build import count_parameters
+from longmix.trainer.models.fields import field_mistakes
 from longmix.trainer.run import loop
 from longmix.trainer.run.setup import prepare as set_up
-from longmix.trainer.settings import configuration
+from longmix.trainer.settings import reading
+from longmix.trainer.settings.objectives import OBJECTIVES
 from longmix.trainer.settings.run_file import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,7 +165,7 @@ def data_of(tmp_path_factory):
 
 def load(paths, changes):
     overrides = [f"{key}={yaml.safe_dump(value).splitlines()[0]}" for key, value in changes.items()]
-    return configuration.load([str(path) for path in paths], overrides)
+    return reading.load([str(path) for path in paths], overrides, field_mistakes)
 
 
 def pairs():
@@ -225,7 +227,7 @@ def test_a_checkpoint_is_chosen_on_the_validation_split_and_the_test_split_read_
         "test": "test",
     }
     assert len({place.parent for place in splits.values()}) == 1
-    assert values["checkpoint"]["best"]["metric"] in configuration.FIGURES[values["objective"]["name"]]
+    assert values["checkpoint"]["best"]["metric"] in OBJECTIVES[values["objective"]["name"]].figures
 
 
 def cells_of(line):

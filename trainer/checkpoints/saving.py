@@ -19,7 +19,7 @@ import torch
 
 from ..engines.base import Engine
 from ..processes.world import SharedMistake, World
-from ..settings.configuration import CheckpointSection
+from ..settings.sections import CheckpointSection
 from . import folders, hashed_files
 from .run_log import RunLog
 from .state import RunState

@@ -10,6 +10,7 @@ from ..run.folder import refuse_changes, refuse_unusable
 from ..run.setup import prepare
 from ..settings.configuration import RunConfiguration
 from ..settings.deepspeed_file import read, stage_of
+from ..settings.optimizers import OPTIMIZERS
 
 GIGABYTE = 2**30
 
@@ -32,7 +33,8 @@ def report(configuration: RunConfiguration, processes: int) -> str:
     unit = "tokens" if TOKEN_IDS in data.manifest.columns else "positions"
     stage = None if configuration.deepspeed is None else stage_of(read(configuration.deepspeed))
     engine = "Accelerate" if stage is None else f"DeepSpeed, ZeRO stage {stage}"
-    states = state_bytes(parameters, prepared.precision, stage, processes)
+    kept = OPTIMIZERS[optim.name].state_per_parameter
+    states = state_bytes(parameters, prepared.precision, stage, processes, kept)
     activations = activation_bytes(
         prepared.model_configuration, batch.micro_batch, data.tokens_per_sample, configuration
     )
@@ -63,13 +65,14 @@ def report(configuration: RunConfiguration, processes: int) -> str:
     return "\n".join([text, *prepared.notes(model, processes), "this run file is valid"])
 
 
-def state_bytes(parameters: int, precision: str, stage: int | None, processes: int) -> float:
-    """Bytes of parameters, gradients and AdamW's state in one process (Rajbhandari et al. 2020, section 3.1).
+def state_bytes(parameters: int, precision: str, stage: int | None, processes: int, kept: int) -> float:
+    """Bytes of parameters, gradients and optimizer state in one process (Rajbhandari et al. 2020, section 3.1).
 
-    fp32: 4 parameter + 4 gradient + 8 moments; 16 bit: 2 + 2 + 12 (fp32 master and moments). Stage 1 shares out the
-    optimizer's part, stage 2 also the gradients, stage 3 also the parameters.
+    The optimizer keeps `kept` numbers of each parameter, AdamW two moments. fp32: 4 parameter + 4 gradient + 8 moments;
+    16 bit: 2 + 2 + 12 (fp32 master and moments). Stage 1 shares out the optimizer's part, stage 2 also the gradients,
+    stage 3 also the parameters.
     """
-    parts = (4, 4, 8) if stage is None or precision == "fp32" else (2, 2, 12)
+    parts = (4, 4, 4 * kept) if stage is None or precision == "fp32" else (2, 2, 4 + 4 * kept)
     shared_from = (3, 2, 1)
     return sum(
         size * parameters / (processes if stage is not None and stage >= first else 1)

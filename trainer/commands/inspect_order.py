@@ -1,11 +1,36 @@
-"""`longmix inspect-order`: which samples a step uses, from the manifests alone."""
+"""The verb `inspect-order`: which samples a step uses, from the manifests alone."""
 
+import argparse
 from collections.abc import Iterator
 
 from longmix.data_prep.errors import UserError
 
-from ..data.run_data import check_processes, open_data
+from ..models.fields import quick_field_mistakes
+from ..settings import reading
 from ..settings.configuration import RunConfiguration
+from .arguments import add_settings, split
+
+
+def add_parser(verbs) -> None:
+    """Add `inspect-order` to the command line."""
+    parser = verbs.add_parser(
+        "inspect-order",
+        help="which samples a step of a run uses, without running it",
+        description="List the samples of one step in the order of reading: rank, source, epoch, sample, and the shard "
+        "and row that hold it. Only manifests are read, and any step is as near as the first.",
+        epilog="Example: longmix inspect-order runs/first --step 90000 --processes 8",
+    )
+    add_settings(parser, "as for longmix train")
+    parser.add_argument("--step", type=int, required=True, metavar="N", help="the step; the first is 1")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="ranks that share it (default: 1)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    checked = reading.load(*split(arguments.settings), quick_field_mistakes)
+    for line in samples_of_step(checked, arguments.step, arguments.processes):
+        print(line)
+    return 0
 
 
 def samples_of_step(configuration: RunConfiguration, step: int, processes: int) -> Iterator[str]:
@@ -16,6 +41,8 @@ def samples_of_step(configuration: RunConfiguration, step: int, processes: int) 
     Raises:
         UserError: a step that the run does not have, or whatever training would refuse of its data.
     """
+    from ..data.run_data import check_processes, open_data
+
     last = configuration.optim.max_steps
     if not 1 <= step <= last:
         raise UserError(f"--step is {step}, but the run has the steps 1 to {last} (optim.max_steps)")

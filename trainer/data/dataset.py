@@ -17,7 +17,7 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.remote import RemoteFolder, is_remote
 from longmix.data_prep.shard_writer import arrow_schema
 
-from ..settings.configuration import CacheSection
+from ..settings.sections import CacheSection
 from .order import WINDOW_SAMPLES
 from .shard_cache import ShardCache
 from .shard_check import Column, check_columns, check_footer, check_group

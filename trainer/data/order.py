@@ -14,7 +14,7 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 
 from . import counter_random
-from ..settings.configuration import DataSection
+from ..settings.sections import DataSection
 
 LARGEST_DEFAULT_PARTITIONS = 64
 # Samples that are shuffled among each other at a time, over all partitions; bounds what a reader holds in memory.

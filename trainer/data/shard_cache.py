@@ -20,7 +20,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import flush_to_disk, sha256_of_folder
 from longmix.data_prep.remote import RemoteFolder
 
-from ..settings.configuration import CacheSection
+from ..settings.sections import CacheSection
 
 _LOCK = ".lock"
 _COPY = re.compile(r"[0-9a-f]{64}")

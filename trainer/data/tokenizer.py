@@ -7,7 +7,7 @@ from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.remote import RemoteFolder, is_remote
 
-from ..settings.configuration import CacheSection
+from ..settings.sections import CacheSection
 from .shard_cache import ShardCache
 
 

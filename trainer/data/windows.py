@@ -15,10 +15,9 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.manifest_fields import SERIES
 
 from .collate import VALUES
-from ..settings.configuration import ObjectiveSection
+from ..settings.objectives import FORECASTING
+from ..settings.sections import ObjectiveSection
 from .dataset import ShardedDataset
-
-FORECASTING = "forecasting"
 
 
 class WindowedDataset:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..optimization.optimizer import GuardedAdamW, make_adamw, parameter_groups
+from ..optimization.optimizer import make_guarded_optimizer, parameter_groups
 from ..processes.world import World
 from ..settings.configuration import RunConfiguration
 from . import elastic, random_state, state_files
@@ -37,12 +37,7 @@ class AccelerateEngine:
         self._accelerator = accelerate.Accelerator(
             mixed_precision=mixed, cpu=world.device.type == "cpu", kwargs_handlers=[spare]
         )
-        optimizer = make_adamw(
-            parameter_groups(model, configuration.optim),
-            configuration.optim,
-            GuardedAdamW,
-            grad_clip=configuration.optim.grad_clip,
-        )
+        optimizer = make_guarded_optimizer(parameter_groups(model, configuration.optim), configuration.optim)
         # Alone there is nothing to reduce: no DDP.
         self.module = self._accelerator.prepare_model(model, evaluation_mode=world.size == 1)
         self._optimizer, self.guard = optimizer, optimizer.guard

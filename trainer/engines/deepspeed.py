@@ -12,7 +12,14 @@ import torch
 
 from longmix.data_prep.errors import UserError
 
-from ..optimization.optimizer import GuardedAdamW, StepGuard, ask_before_steps, make_adamw, parameter_groups
+from ..optimization.optimizer import (
+    GuardedOptimizer,
+    StepGuard,
+    ask_before_steps,
+    make_guarded_optimizer,
+    make_optimizer,
+    parameter_groups,
+)
 from ..processes.world import World, agree
 from ..settings import deepspeed_file
 from ..settings.configuration import RunConfiguration
@@ -40,11 +47,9 @@ class DeepSpeedEngine:
         if "optimizer" not in values:
             if self.stage == 0 and precision == "fp32":
                 values["gradient_clipping"] = 0.0
-                optimizer = make_adamw(
-                    groups, configuration.optim, GuardedAdamW, grad_clip=configuration.optim.grad_clip
-                )
+                optimizer = make_guarded_optimizer(groups, configuration.optim)
             else:
-                optimizer = make_adamw(groups, configuration.optim)
+                optimizer = make_optimizer(groups, configuration.optim)
         takes_a_step = self.stage == 0 and precision != "fp32" and optimizer is not None
         if takes_a_step:
             for group in optimizer.param_groups:
@@ -63,7 +68,7 @@ class DeepSpeedEngine:
             # To allocate its moments, DeepSpeed has taken a step with zero gradients: it must not count in Adam's
             # correction of their bias. The rate of 0 kept it from decaying weights; every step sets its own.
             optimizer.state.clear()
-        if isinstance(self.module.optimizer, GuardedAdamW):
+        if isinstance(self.module.optimizer, GuardedOptimizer):
             self.guard = self.module.optimizer.guard
         else:
             self.guard = StepGuard()

@@ -202,11 +202,12 @@ def run_job(job: Job, requests: StopRequests) -> int:
 
 def train(values: dict[str, Any], requests: StopRequests) -> int:
     """Train one run in this process, alone; 0, or 75 when it was asked to stop. Raises UserError when it diverges."""
+    from ..models.fields import field_mistakes
     from ..processes import world as distributed
     from ..run import loop
-    from ..settings import configuration
+    from ..settings import reading
 
-    checked = configuration.from_dict(values, "longmix finetune")
+    checked = reading.from_dict(values, "longmix finetune", field_mistakes)
     before = {name: os.environ.pop(name, None) for name in LAUNCH_VARIABLES}
     world = distributed.join(checked.run.hang_minutes)
     try:

@@ -1,7 +1,5 @@
 """The model of a run file: its configuration checked, filled from the data, built or loaded."""
 
-import dataclasses
-import difflib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,13 +13,14 @@ from longmix.data_prep.manifest import Manifest
 
 from ..data.collate import TOKEN_IDS, VALUES
 from ..data.shard_check import COORDINATES
-from ..data.windows import FORECASTING
-from ..settings.configuration import LANGUAGE_MODELS, ObjectiveSection, RunConfiguration, nearest
+from ..settings.configuration import RunConfiguration
+from ..settings.objectives import FORECASTING, OBJECTIVES
+from ..settings.sections import ObjectiveSection
+from .fields import FROM, unknown_fields
 from .loading import load_config, load_model, reason
+from .model_types import config_class, field_names
 
-FROM = "from"
 _LABEL_FIELDS = ("id2label", "label2id", "num_labels", "problem_type")
-LABELS = "cannot be set: how many labels there are comes from the data; leave it out"
 # Types of transformers that number the first token's position pad_token_id + 1, as RoBERTa does.
 POSITIONS_AFTER_PADDING = (
     "camembert",
@@ -49,7 +48,7 @@ def model_configuration(
     """
     fields = {key: value for key, value in configuration.model.items() if key not in (FROM, "model_type")}
     objective = configuration.objective
-    labels = {} if objective.name in (*LANGUAGE_MODELS, FORECASTING) else _labels(manifest)
+    labels = {} if OBJECTIVES[objective.name].labelled is None else _labels(manifest)
     window = _window_fields(objective, manifest) if objective.name == FORECASTING else {}
     if FROM in configuration.model:
         config = _checkpoint(load_config, configuration.model[FROM])
@@ -65,7 +64,7 @@ def model_configuration(
         values.pop("model_type", None)
         config = _construct(lambda: type(config)(**values))
     else:
-        cls = _config_class(configuration.model["model_type"])
+        cls = config_class(configuration.model["model_type"])
         _refuse_unknown(fields, cls)
         fields = {
             **labels,
@@ -130,20 +129,6 @@ def build_on_meta(config: transformers.PreTrainedConfig, auto_class: type) -> tr
         raise UserError(f"model: no {config.model_type} can be built from these fields: {reason(error)}") from None
 
 
-def field_mistakes(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """(key, what is wrong) for an unknown model type and for every key that its configuration does not have.
-
-    What depends on the data, or on a checkpoint that is still to be read, is left to `model_configuration`.
-    """
-    if "model_type" not in model:
-        return []
-    try:
-        cls = _config_class(model["model_type"])
-    except UserError as error:
-        return [("model.model_type", str(error).removeprefix("model.model_type "))]
-    return _unknown(model, cls)
-
-
 def build_model(
     configuration: RunConfiguration, config: transformers.PreTrainedConfig, auto_class: type
 ) -> transformers.PreTrainedModel:
@@ -197,18 +182,6 @@ def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
     return sum(counted.values()), sum(size for key, size in counted.items() if key not in embeddings)
 
 
-def _config_class(model_type: Any) -> type[transformers.PreTrainedConfig]:
-    try:
-        return transformers.CONFIG_MAPPING[model_type]
-    except (KeyError, TypeError):
-        close = difflib.get_close_matches(str(model_type), transformers.CONFIG_MAPPING.keys(), n=1, cutoff=0.7)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise UserError(
-            f"model.model_type {model_type!r} is unknown; {hint}ours: "
-            f"{', '.join(sorted(longmix.modeling.MODEL_TYPES))}; any type of transformers works too, e.g. bert"
-        ) from None
-
-
 def _checkpoint(load: Callable, source: str, *arguments: Any) -> Any:
     """What `load` makes of the checkpoint to start from; its mistakes name the key of the run file."""
     try:
@@ -225,29 +198,13 @@ def _construct(make) -> transformers.PreTrainedConfig:
 
 
 def _refuse_unknown(fields: Iterable[str], cls: type) -> None:
-    unknown = _unknown(fields, cls)
+    unknown = unknown_fields(fields, cls.__name__, field_names(cls))
     if unknown:
         raise UserError("; ".join(f"{key} {text}" for key, text in unknown))
 
 
-def _unknown(fields: Iterable[str], cls: type) -> list[tuple[str, str]]:
-    names = _field_names(cls)
-    return [
-        (
-            f"model.{key}",
-            LABELS if key == "num_labels" else f"is no field of {cls.__name__}; {nearest(str(key), names)}",
-        )
-        for key in fields
-        if key not in names and key not in (FROM, "model_type")
-    ]
-
-
-def _field_names(cls: type) -> list[str]:
-    return sorted({entry.name for entry in dataclasses.fields(cls)} | set(cls.attribute_map))
-
-
 def _has(cls: type, name: str) -> bool:
-    return name in _field_names(cls)
+    return name in field_names(cls)
 
 
 def _positions(model_type: str, manifest: Manifest, pad_token_id: int | None) -> int | None:
@@ -275,7 +232,7 @@ def _causal_fields(cls: type, auto_class: type, fields: dict[str, Any], kept: di
         return {}
     because = cls.why_not_causal({**kept, **fields}) if hasattr(cls, "why_not_causal") else None
     if because is not None:
-        able = (name for name in longmix.modeling.MODEL_TYPES if _config_class(name).not_causal_because is None)
+        able = (name for name in longmix.modeling.MODEL_TYPES if config_class(name).not_causal_because is None)
         raise UserError(
             f"objective clm needs a causal model, which {cls.model_type} cannot be, because {because}; "
             f"of ours these can: {', '.join(able)}"

@@ -9,7 +9,8 @@ from safetensors import safe_open
 
 from longmix.data_prep.errors import UserError
 
-from ..settings.configuration import ObjectiveSection, objective_mistakes
+from ..settings.configuration import section_mistakes
+from ..settings.sections import ObjectiveSection
 from ..settings.typed_maps import Mistake, build
 
 CONFIGURATION = "config.json"
@@ -48,7 +49,7 @@ def read_objective(source: str) -> ObjectiveSection | None:
         return None
     mistakes: list[Mistake] = []
     section = build(ObjectiveSection, _read(path), "objective.", mistakes)
-    mistakes += objective_mistakes(section)
+    mistakes += section_mistakes(section, "objective.")
     if mistakes:
         raise UserError(f"{path}: {'; '.join(f'{key} {text}' for key, text in mistakes)}")
     return section

@@ -7,29 +7,31 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from longmix.data_prep.manifest import Manifest
 from longmix.modeling.losses import mix_auxiliary_loss
 
 from ..data.order import Draw
+from ..settings.sections import ObjectiveSection
 from .model_inputs import accepted, unwrapped
 
-AUTO_CLASS = transformers.AutoModelForTimeSeriesPrediction
+
+def forecasting(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
+    """The maker that the row of settings/objectives.py names."""
+    return Forecasting(auto_class, manifest)
 
 
 class Forecasting:
     """Mean squared error of the horizon; mean absolute error beside it.
 
     Args:
-        manifest: of a series: it says after how many steps that may repeat itself.
+        manifest: manifest of a series: it says after how many steps that may repeat itself.
     """
 
-    auto_class = AUTO_CLASS
     accuracy_name = "mae"
 
-    def __init__(self, manifest: Manifest):
-        self.season = manifest.series["season"]
+    def __init__(self, auto_class: type, manifest: Manifest):
+        self.auto_class, self.season = auto_class, manifest.series["season"]
 
     def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
         return _stacked(samples)
@@ -74,7 +76,7 @@ class Forecasting:
 
 
 def naive_forecasts(values: torch.Tensor, horizon: int, season: int | None) -> dict[str, torch.Tensor]:
-    """What needs no model: {last_value: the last step goes on, seasonal: the last `season` steps repeat themselves}.
+    """Forecasts without a model: {last_value: the last step goes on, seasonal: the last `season` steps repeat}.
 
     The second is left out without a season, or where the input is shorter than one.
 

@@ -19,13 +19,40 @@ from longmix.data_prep.tasks.task_folder import LABEL_PLACES
 from ..data import counter_random
 from ..data.collate import SECOND, collate
 from ..data.order import Draw
-from .masking import TokenMasker
+from ..settings.sections import ObjectiveSection
+from .masking import TokenMasker, word_starts
 from .model_inputs import accepted, takes
 
 # exp of it is near the largest float.
 _LARGEST_LOSS = 700.0
 # Beside the numbers by which a mask derives its own keys.
 _OF_SECOND = 3
+
+
+# The makers that the rows of settings/objectives.py name: make(auto_class, section, seed, manifest, load_tokenizer).
+
+
+def masked_language_modelling(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
+    masker = TokenMasker(
+        seed,
+        section.mask_probability,
+        manifest.mask_token_id,
+        manifest.vocab_size,
+        manifest.special_token_ids,
+        word_starts(load_tokenizer()) if section.whole_word else None,
+    )
+    return LabelledPositions(auto_class, masker, manifest.pad_token_id, accuracy_name="masked_accuracy")
+
+
+def causal_language_modelling(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
+    return CausalPositions(auto_class, manifest.pad_token_id)
+
+
+def token_classification(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
+    return LabelledPositions(auto_class, None, manifest.pad_token_id, "accuracy", manifest.trained_places)
+
+
+# The classes that they make: one for labels at any position, one for each token as the label of the one before it.
 
 
 class LabelledPositions:
@@ -74,7 +101,7 @@ class LabelledPositions:
         return loss, sums
 
     def _forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
-        """What `forward` gives, and whether the answer to each label is right, (labelled,)."""
+        """Loss and sums of `forward`, and whether the answer to each label is right, (labelled,)."""
         labels = batch["labels"]
         chosen = labels[labels != IGNORED]
         if takes(model, "num_items_in_batch"):
@@ -89,13 +116,13 @@ class LabelledPositions:
             shown = None
         # The same places as those of argmax, which takes several times as long on a CPU.
         is_right = logits.detach().max(dim=-1).indices == chosen
-        # What is shown is the task's loss: an auxiliary one is part of what is minimised alone.
+        # The task's loss is shown: an auxiliary one is only minimised beside it.
         shown = loss.detach() if shown is None else shown
         sums = torch.stack([shown.float() * items, is_right.sum().float(), (chosen != IGNORED).sum().float()])
         return loss, sums, is_right
 
     def _predictions(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """What predicts the labels, (labelled, classes), among logits (B, N, classes)."""
+        """The logits that predict the labels, (labelled, classes), of logits (B, N, classes)."""
         return logits[labels != IGNORED]
 
     def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]):
@@ -109,7 +136,7 @@ class LabelledPositions:
         return sums.double(), torch.stack([places, is_right.long()], dim=1).cpu().numpy()
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
-        """Loss, perplexity (masked language modelling) and accuracy from the summed sums; that of places."""
+        """Loss, perplexity (masked language modelling) and accuracy, from the summed sums; accuracy at each place."""
         loss_sum, hits, items = sums.tolist()
         loss = loss_sum / max(items, 1)
         figures = {"loss": loss}
@@ -132,10 +159,13 @@ class CausalPositions(LabelledPositions):
         super().__init__(auto_class, None, pad_token_id, accuracy_name="accuracy")
 
     def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
-        return collate([_predicting_itself(one) for sample in samples for one in _sequences(sample)], self.pad_token_id)
+        return self._batch(samples)
 
     def evaluation_batch(self, samples: list[dict[str, Any]], indices: np.ndarray) -> dict[str, torch.Tensor]:
-        return self.training_batch(samples, None)
+        return self._batch(samples)
+
+    def _batch(self, samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        return collate([_predicting_itself(one) for sample in samples for one in _sequences(sample)], self.pad_token_id)
 
     def _predictions(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return logits[:, :-1][labels[:, 1:] != IGNORED]
@@ -150,6 +180,9 @@ class CausalPositions(LabelledPositions):
             self.accuracy_name: hits / max(items, 1),
             "items": int(items),
         }
+
+
+# Figures of an evaluation.
 
 
 def with_word_perplexity(figures: dict[str, float], manifest: Manifest) -> dict[str, float]:
@@ -182,6 +215,9 @@ def _of_places(answers: np.ndarray, trained: int) -> dict[str, float]:
 
 def perplexity(loss: float) -> float:
     return math.exp(min(loss, _LARGEST_LOSS))
+
+
+# Inputs without the labels of a task, and with labels of their own.
 
 
 def _sequences(sample: dict[str, Any]) -> list[dict[str, Any]]:

@@ -6,11 +6,23 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from longmix.data_prep.manifest import Manifest
 from longmix.modeling.losses import mix_auxiliary_loss
 
 from ..data.collate import collate
 from ..data.order import Draw
+from ..settings.sections import ObjectiveSection
 from .model_inputs import accepted, unwrapped
+
+# The makers that the rows of settings/objectives.py name.
+
+
+def classification(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
+    return LabelledSamples(auto_class, manifest.pad_token_id, False, manifest.tolerance)
+
+
+def regression(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
+    return LabelledSamples(auto_class, manifest.pad_token_id, True, manifest.tolerance)
 
 
 class LabelledSamples:
@@ -66,7 +78,7 @@ class LabelledSamples:
         return torch.stack([loss_sum, self._hits(logits, labels).float(), torch.full_like(loss_sum, len(labels))])
 
     def _hits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """How many answers are right."""
+        """The number of right answers."""
         if not self.is_regression:
             return (logits.argmax(dim=-1) == labels).sum()
         tolerance = 0.0 if self.tolerance is None else self.tolerance

@@ -1,11 +1,15 @@
-"""AdamW with parameter groups, and the guards that drop a step once its gradient norm is known."""
+"""Optimizers with parameter groups, and the guards that drop a step once its gradient norm is known."""
 
 import math
 from collections.abc import Callable
+from pkgutil import resolve_name
 
 import torch
 
-from ..settings.configuration import OptimSection
+from ..settings.optimizers import OPTIMIZERS
+from ..settings.sections import OptimSection
+
+# Making one: which parameters decay, and which class the row of settings/optimizers.py names.
 
 
 def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
@@ -37,10 +41,24 @@ def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
     return [group for group in groups if group["params"]]
 
 
-def make_adamw(
-    groups: list[dict], optim: OptimSection, cls: type = torch.optim.AdamW, **arguments
-) -> torch.optim.AdamW:
-    return cls(groups, lr=optim.lr, betas=tuple(optim.betas), eps=optim.eps, **arguments)
+def make_optimizer(groups: list[dict], optim: OptimSection) -> torch.optim.Optimizer:
+    """The optimizer of a run file as its library has it: for DeepSpeed's own, which clips (see `ask_before_steps`)."""
+    row = OPTIMIZERS[optim.name]
+    return resolve_name(row.plain)(groups, **_arguments(optim))
+
+
+def make_guarded_optimizer(groups: list[dict], optim: OptimSection) -> "GuardedOptimizer":
+    """The optimizer of a run file as one that clips and guards its steps itself."""
+    row = OPTIMIZERS[optim.name]
+    return resolve_name(row.guarded)(groups, grad_clip=optim.grad_clip, **_arguments(optim))
+
+
+def _arguments(optim: OptimSection) -> dict:
+    values = {key: getattr(optim, key) for key in ("lr", *OPTIMIZERS[optim.name].arguments)}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+# Guarding its steps: a run that spikes, or whose gradients are not finite, must not change its weights.
 
 
 class StepGuard:
@@ -74,14 +92,15 @@ def ask_before_steps(optimizer: torch.optim.Optimizer, drops: Callable[[], bool]
     optimizer.step = step
 
 
-class GuardedAdamW(torch.optim.AdamW):
-    """AdamW that measures the gradient norm, clips, and does nothing when the norm is not finite or its guard says so.
+class GuardedOptimizer(torch.optim.Optimizer):
+    """Mixin before an optimizer of torch: it measures the gradient norm, clips, and does nothing when the norm is not
+    finite or its guard says so.
 
     For engines that hold whole gradients, equal on every rank (Accelerate's, and DeepSpeed's stage 0 in fp32, which
     would take a NaN step).
 
     Attributes:
-        overflow: whether the last step was dropped for its norm was not finite. DeepSpeed reads this name.
+        overflow: whether the last step was dropped because its norm was not finite. DeepSpeed reads this name.
         _global_grad_norm: norm of the last gradients before clipping. DeepSpeed reads this name.
     """
 

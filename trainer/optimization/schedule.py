@@ -2,7 +2,15 @@
 
 import math
 
-from ..settings.configuration import OptimSection
+from ..settings.sections import OptimSection
+
+# Shares of optim.lr after the warm-up, by schedule, from (share of the run that remains, warmup_steps, step).
+_SHARES = {
+    "linear": lambda remaining, warmup, step: remaining,
+    "cosine": lambda remaining, warmup, step: 0.5 * (1.0 - math.cos(math.pi * remaining)),
+    "constant": lambda remaining, warmup, step: 1.0,
+    "inverse_sqrt": lambda remaining, warmup, step: math.sqrt(max(1, warmup) / step),
+}
 
 
 def learning_rate(optim: OptimSection, step: int) -> float:
@@ -16,10 +24,4 @@ def learning_rate(optim: OptimSection, step: int) -> float:
     # The last step still learns: the rate would reach 0 one step after it.
     remaining = (optim.max_steps + 1 - step) / (optim.max_steps + 1 - optim.warmup_steps)
     remaining = min(1.0, max(0.0, remaining))
-    if optim.schedule == "linear":
-        return optim.lr * remaining
-    if optim.schedule == "cosine":
-        return optim.lr * 0.5 * (1.0 - math.cos(math.pi * remaining))
-    if optim.schedule == "inverse_sqrt":
-        return optim.lr * math.sqrt(max(1, optim.warmup_steps) / step)
-    return optim.lr
+    return optim.lr * _SHARES[optim.schedule](remaining, optim.warmup_steps, step)

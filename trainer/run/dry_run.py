@@ -21,7 +21,7 @@ from ..data.order import Draw
 from ..data.run_data import RunData
 from ..data.shard_check import DOCUMENT_STARTS
 from ..engines.base import Engine, to_device
-from ..objectives.make import Objective
+from ..objectives.objective import Objective
 from ..processes.world import SharedMistake, World, agree, is_lost_rank
 from ..settings import deepspeed_file
 from .setup import Prepared

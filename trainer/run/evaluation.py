@@ -9,7 +9,7 @@ import torch
 from ..data.windows import Dataset
 from ..engines.base import to_device
 from ..objectives.labelled_positions import with_word_perplexity
-from ..objectives.make import Objective
+from ..objectives.objective import Objective
 from ..processes.world import World
 
 

@@ -10,7 +10,8 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_text
 
 from ..checkpoints import folders
-from ..settings import configuration as configurations
+from ..models.fields import field_mistakes
+from ..settings import reading
 from ..settings.changes import changed_keys
 from ..settings.configuration import RunConfiguration
 from ..settings.provenance import provenance
@@ -32,7 +33,7 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
                 "run file that it was begun with will do), or choose another run.dir"
             )
         return
-    changes = changed_keys(configurations.load([str(path)], []), now)
+    changes = changed_keys(reading.load([str(path)], [], field_mistakes), now)
     if changes:
         listed = "; ".join(f"{key} was {before!r} and is now {after!r}" for key, before, after in changes)
         names = ", ".join(key for key, _, _ in changes)
@@ -105,6 +106,6 @@ def is_in_work(run: Path) -> bool:
 def write_configuration(run: Path, now: RunConfiguration, facts: dict[str, Any] | None = None) -> None:
     """Write config.yaml. `facts`: what else is to be known of the run later: device, parameters, data."""
     try:
-        write_text(run / CONFIG, configurations.dump(now, {**provenance(), **(facts or {})}))
+        write_text(run / CONFIG, reading.dump(now, {**provenance(), **(facts or {})}))
     except OSError as error:
         raise UserError(f"run.dir {run} cannot be written: {error.strerror}") from None

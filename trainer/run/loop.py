@@ -28,13 +28,12 @@ from ..processes.watchdog import Watchdog
 from ..processes.world import SharedMistake, World, agree, begin_together
 from ..settings.configuration import RunConfiguration
 from ..settings.exit_codes import FINISHED, INTERRUPTED
-from ..settings.provenance import device_name
 from .agreement import Agreement, seed_generators
 from .dry_run import dry_run
 from .evaluation import evaluate
 from .folder import RunLock, refuse_changes, refuse_unusable, write_configuration
 from .setup import Prepared, prepare
-from .speed import Interval
+from .speed import Interval, device_name
 from .spikes import SpikeGuard
 from .stop_conditions import Decision, StopConditions
 from .stream import BatchStream, StepBatch

@@ -15,9 +15,10 @@ from ..data.run_data import RunData, check_processes, open_data
 from ..data.shard_check import COORDINATES
 from ..data.tokenizer import tokenizer_folder
 from ..data.windows import manifest_seen
-from ..models.build import FROM, build_model, model_configuration
+from ..models.build import build_model, model_configuration
+from ..models.fields import FROM
 from ..models.loading import has_other_vocabulary
-from ..objectives.make import AUTO_CLASSES, Objective, check_data, make_objective
+from ..objectives.objective import Objective, auto_class, check_data, make_objective
 from ..processes.world import resolve_precision
 from ..settings import deepspeed_file
 from ..settings.configuration import RunConfiguration
@@ -91,7 +92,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
                     raise UserError(f"{dataset.folder}: {error}") from None
     with mistakes:
         known = manifest or Manifest(split="unknown", split_rule="unknown", columns={})
-        config = model_configuration(configuration, known, AUTO_CLASSES[configuration.objective.name])
+        config = model_configuration(configuration, known, auto_class(configuration.objective.name))
         _refuse_metric(configuration, config, manifest)
     mistakes.tell()
     source = configuration.model.get(FROM)

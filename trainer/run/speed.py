@@ -1,8 +1,12 @@
-"""How fast a run goes: tokens per second, the share of waiting for data, and the use of the devices' peak."""
+"""The speed of a run and the device it is measured on: tokens per second, waiting for data, share of the peak."""
 
 import contextlib
+import os
+import platform
+import re
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -69,3 +73,14 @@ class Interval:
             "data_wait_fraction": waited / world.size / seconds,
             "mfu": model_flops_utilisation(tokens_per_second, matrix_parameters, peak and peak * world.size),
         }
+
+
+def device_name(kind: str) -> str:
+    """The name of this process's torch device, cuda or cpu: the GPU, or the processor and the cores it may use."""
+    if kind == "cuda":
+        return torch.cuda.get_device_name()
+    with contextlib.suppress(OSError):
+        named = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+        if named:
+            return f"{named[1].strip()}, {len(os.sched_getaffinity(0))} cores"
+    return f"CPU {platform.machine()}, {os.cpu_count()} cores"

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ..processes.signals import StopRequests
-from ..settings.configuration import RunSection
+from ..settings.sections import RunSection
 
 logger = logging.getLogger(__name__)
 

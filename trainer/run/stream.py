@@ -13,7 +13,7 @@ import torch
 from ..data.collate import count_positions
 from ..data.order import Draw, RunOrder
 from ..data.windows import Dataset
-from ..objectives.make import Objective
+from ..objectives.objective import Objective
 
 PREFETCHED_STEPS = 4
 LONGEST_CLOSING_SECONDS = 10.0

@@ -17,7 +17,7 @@ from typing import Any
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.split_names import SPLITS
 
-from ..settings.configuration import LANGUAGE_MODELS
+from ..settings.objectives import OBJECTIVES
 from ..settings.run_file import parse_yaml
 
 CONFIG, METRICS, FAILURE, PLAN = "config.yaml", "metrics.jsonl", "failure.json", "sweep.json"
@@ -117,7 +117,7 @@ class Run:
     @property
     def predicts_tokens(self) -> bool:
         """Whether the tokens themselves are predicted, whatever task's labels the data have."""
-        return self.objective in LANGUAGE_MODELS
+        return self.objective in OBJECTIVES and OBJECTIVES[self.objective].is_language_model
 
     @property
     def begun_in(self) -> Path | None:

@@ -22,7 +22,8 @@ from pathlib import Path
 from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import write_json
 
-from ..settings import configuration as configurations
+from ..models.fields import field_mistakes
+from ..settings import reading
 from . import pool
 from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
 from ..processes.launch import PARENT
@@ -62,7 +63,7 @@ def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
     folders: dict[str, str] = {}
     jobs = []
     for config in configs:
-        checked = configurations.load([config], changes)
+        checked = reading.load([config], changes, field_mistakes)
         place = os.path.realpath(checked.run.dir)
         if place in folders:
             raise UserError(

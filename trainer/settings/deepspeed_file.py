@@ -12,6 +12,7 @@ from typing import Any
 from longmix.data_prep.errors import UserError
 
 from .configuration import SHIPPED_DEEPSPEED, RunConfiguration, flatten
+from .optimizers import OPTIMIZERS
 
 # Bounds on a bucket in elements: below the lower one launches dominate, above the upper one memory does.
 _SMALLEST_BUCKET, _LARGEST_BUCKET = 10**6, 5 * 10**8
@@ -92,8 +93,12 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
         for key, source in _SOURCES.items()
         if key in values and values[key] != "auto" and values[key] != wanted[key]
     ]
-    if str(values.get("optimizer.type", "AdamW")).lower() not in ("adam", "adamw"):
-        found.append(f"optimizer.type is {values['optimizer.type']!r} in {name}; the run file's optim.name is adamw")
+    row = OPTIMIZERS[configuration.optim.name]
+    kinds = [kind.lower() for kind in row.deepspeed]
+    if str(values.get("optimizer.type", kinds[0])).lower() not in kinds:
+        found.append(
+            f"optimizer.type is {values['optimizer.type']!r} in {name}; the run file's optim.name is {row.name}"
+        )
     # What longmix's AdamW does anyway; DeepSpeed's own Adam runs where the optimizer is offloaded.
     meant = {"adam_w_mode": (True,), "torch_adam": (True, False) if offloads(nested) else (True,)}
     found += [
@@ -171,7 +176,8 @@ def fill(configuration: RunConfiguration, precision: str, world_size: int, param
     torch_adam = _optimizer_parameters(values).get("torch_adam", False)
     values.pop("optimizer", None)
     if offloads(values):
-        values["optimizer"] = {"type": "AdamW", "params": {"torch_adam": torch_adam}}
+        kind = OPTIMIZERS[configuration.optim.name].deepspeed[0]
+        values["optimizer"] = {"type": kind, "params": {"torch_adam": torch_adam}}
     for key, value in wanted.items():
         *parents, last = key.split(".")
         if parents[:1] != ["optimizer"] or "optimizer" in values:

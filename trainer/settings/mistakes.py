@@ -1,4 +1,6 @@
-"""Several mistakes of a user, told at once."""
+"""Mistakes of a user: several of them told at once, and each in one line."""
+
+import sys
 
 from longmix.data_prep.errors import UserError
 
@@ -20,3 +22,8 @@ class Mistakes:
     def tell(self) -> None:
         if self.texts:
             raise UserError("; ".join(self.texts))
+
+
+def tell(mistake: Exception) -> None:
+    """Print what ends a command, as its last line of standard error."""
+    print(f"longmix: error: {mistake}", file=sys.stderr, flush=True)

@@ -1,6 +1,5 @@
 """What a run was made with: versions, commit and local changes."""
 
-import contextlib
 import importlib.metadata
 import os
 import platform
@@ -57,19 +56,6 @@ def provenance() -> dict[str, Any]:
     if diff is not None:
         diff = without_secrets(diff)
     return {"versions": versions(), "git_commit": commit, "git_diff": diff}
-
-
-def device_name(kind: str) -> str:
-    """What a torch device of this process is, cuda or cpu: the GPU, or the processor and the cores it may use."""
-    if kind == "cuda":
-        import torch
-
-        return torch.cuda.get_device_name()
-    with contextlib.suppress(OSError):
-        named = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
-        if named:
-            return f"{named[1].strip()}, {len(os.sched_getaffinity(0))} cores"
-    return f"CPU {platform.machine()}, {os.cpu_count()} cores"
 
 
 def without_secrets(text: str) -> str:

@@ -21,7 +21,7 @@ from longmix.trainer.checkpoints import folders, hashed_files
 from longmix.trainer.processes import world as distributed
 from longmix.trainer.run import loop
 from longmix.trainer.run.stop_conditions import StopConditions
-from longmix.trainer.settings import configuration
+from longmix.trainer.settings import reading
 
 RANKS = 2
 LEFT = 40_000  # bytes: enough for a line, too little for a checkpoint
@@ -51,7 +51,7 @@ def run(job, world, mounted):
         return write(file, data)
 
     StopConditions.asked, hashed_files.HashedFile.write = asking, writing
-    outcome = loop.train(configuration.from_dict(job["values"], "job"), world)
+    outcome = loop.train(reading.from_dict(job["values"], "job"), world)
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return {
         "code": outcome.code,

@@ -12,7 +12,7 @@ from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders
 from longmix.trainer.checkpoints.state import RunState, read_state
 from longmix.trainer.export.publish import export_model
-from longmix.trainer.settings.configuration import CheckpointSection
+from longmix.trainer.settings.sections import CheckpointSection
 
 DATA = {"data.train": [64 * "0"], "data.eval": [], "data.test": []}
 

@@ -21,7 +21,7 @@ from longmix.trainer.checkpoints import folders, hashed_files, saving
 from longmix.trainer.checkpoints.run_log import RunLog
 from longmix.trainer.checkpoints.state import RunState, read_state
 from longmix.trainer.processes.world import World
-from longmix.trainer.settings.configuration import CheckpointSection
+from longmix.trainer.settings.sections import CheckpointSection
 
 ALONE = World(0, 1, torch.device("cpu"), None)
 KILLED, WRONG = 9, 3

@@ -13,7 +13,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder
 from longmix.kernels import selection
 from longmix.trainer.cli import main
-from longmix.trainer.commands import doctor, evaluate
+from longmix.trainer.commands import diagnosis, figures
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def test_check_under_torchrun_describes_all_its_workers_once(run_file, capsys, m
 def test_check_counts_parameters_exactly(run_file, run_values, capsys, tmp_path):
     from longmix.trainer.data.dataset import ShardedDataset
     from longmix.trainer.models.build import build_model, model_configuration
-    from longmix.trainer.objectives.make import make_objective
-    from longmix.trainer.settings import configuration
+    from longmix.trainer.objectives.objective import make_objective
+    from longmix.trainer.settings import reading
 
-    checked = configuration.from_dict(run_values(tmp_path / "run"), "test")
+    checked = reading.from_dict(run_values(tmp_path / "run"), "test")
     manifest = ShardedDataset(checked.data.train).manifest
     objective = make_objective(checked.objective, 0, manifest, None)
     model = build_model(checked, model_configuration(checked, manifest, objective.auto_class), objective.auto_class)
@@ -115,7 +115,7 @@ def test_doctor_reports_versions_devices_and_kernels(capsys, monkeypatch):
     for expected in ("torch", "deepspeed", "transformers", "devices", "compilers", "kernel spectral_filter"):
         assert expected in text
     assert (code == 0) == ("nothing is wrong" in text)
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(diagnosis.shutil, "which", lambda name: None)
     assert main(["doctor"]) == 1
     assert "wrong: no C++ compiler" in capsys.readouterr().out
 
@@ -148,7 +148,7 @@ def test_doctor_says_why_a_kernel_runs_as_it_does(capsys, monkeypatch):
     ],
 )
 def test_doctor_knows_which_devices_a_build_supports(capability, built_for, expected):
-    found = doctor.unsupported_architecture(*capability, built_for, "Some GPU")
+    found = diagnosis.unsupported_architecture(*capability, built_for, "Some GPU")
     assert found is None if expected is None else expected in found and "Some GPU is sm_" in found
 
 
@@ -217,9 +217,9 @@ def test_completions_of_a_text(word_model, capsys):
     # The other mask stays where it is.
     assert lines[0].endswith("house cat [MASK] dog") and lines[2].endswith("[MASK] cat house dog")
     with pytest.raises(UserError, match=r"has no \[MASK\]"):
-        evaluate.fill(str(word_model), "nothing hidden", 1)
+        figures.fill(str(word_model), "nothing hidden", 1)
     with pytest.raises(UserError, match="the model takes 16"):
-        evaluate.fill(str(word_model), "[MASK] " * 40, 1)
+        figures.fill(str(word_model), "[MASK] " * 40, 1)
     error_of(capsys, "evaluate", word_model, "--fill", "[MASK] " * 40)  # one line, none of transformers
 
 

@@ -10,13 +10,14 @@ import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, ShardWriter
+from longmix.data_prep.shard_writer import ShardWriter
+from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.trainer.data import dataset as datasets
 from longmix.trainer.run import stream as streams
 from longmix.trainer.data.collate import collate
-from longmix.trainer.settings.configuration import ObjectiveSection
+from longmix.trainer.settings.sections import ObjectiveSection
 from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.objectives.make import make_objective
+from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.data.order import RunOrder
 from longmix.trainer.run.stream import BatchStream, PREFETCHED_STEPS
 from longmix.data_prep.shard_writer import ShardWriter

@@ -8,12 +8,12 @@ import torch
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
-from longmix.trainer.settings import configuration
+from longmix.trainer.settings import reading
 from longmix.trainer.cli import main
 from longmix.trainer.data.collate import collate, count_positions
-from longmix.trainer.settings.configuration import ObjectiveSection
+from longmix.trainer.settings.sections import ObjectiveSection
 from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.objectives.make import make_objective
+from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.data.run_data import RunData
 
 LONGEST = 12
@@ -229,7 +229,7 @@ def test_check_counts_positions(run_values, write_run_file, of, tmp_path, capsys
 def mistake(run_values, folder, changes, model_type="transformer"):
     from longmix.trainer.run.setup import prepare
 
-    checked = configuration.from_dict(run_values(folder, model_type, **changes), "test")
+    checked = reading.from_dict(run_values(folder, model_type, **changes), "test")
     with pytest.raises(UserError) as caught:
         prepare(checked, 1, torch.device("cpu"))
     assert "\n" not in str(caught.value)

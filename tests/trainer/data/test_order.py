@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer.settings.configuration import DataSection
+from longmix.trainer.settings.sections import DataSection
 from longmix.trainer.data.order import EpochOrder, RunOrder, default_partitions, partitions_of
 
 SIZES = [

@@ -9,14 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.shards import LIST_INT32, ShardFile
+from longmix.data_prep.shard_writer import ShardFile
+from longmix.data_prep.shards import LIST_INT32
 from longmix.trainer.data import counter_random
 from longmix.data_prep.shard_writer import ShardFile
 from longmix.data_prep.shards import LIST_INT32
 from longmix.trainer.cli import main
-from longmix.trainer.settings.configuration import ObjectiveSection
+from longmix.trainer.settings.sections import ObjectiveSection
 from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.objectives.make import make_objective
+from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.data.order import RunOrder
 from longmix.trainer.run.stream import BatchStream
 

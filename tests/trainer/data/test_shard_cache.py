@@ -21,7 +21,7 @@ from longmix.data_prep.remote import RemoteFolder
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.trainer.cli import main
-from longmix.trainer.settings.configuration import CacheSection
+from longmix.trainer.settings.sections import CacheSection
 from longmix.trainer.data.tokenizer import tokenizer_folder
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.data.shard_cache import ShardCache
@@ -170,7 +170,7 @@ def test_readers_that_share_a_small_cache_all_get_what_they_ask_for(storage, buc
 READS_ALL = """
 import sys
 import numpy as np
-from longmix.trainer.settings.configuration import CacheSection
+from longmix.trainer.settings.sections import CacheSection
 from longmix.trainer.data.dataset import ShardedDataset
 
 dataset = ShardedDataset("file://" + sys.argv[1], CacheSection(sys.argv[2], int(sys.argv[3])))

@@ -213,11 +213,11 @@ def test_losses_are_means_over_the_global_batch(runs, curve, data):
     from longmix.trainer.data.dataset import ShardedDataset
     from longmix.trainer.data.order import RunOrder
     from longmix.trainer.models.build import build_model, model_configuration
-    from longmix.trainer.objectives.make import make_objective
     from longmix.trainer.objectives.masking import TokenMasker
-    from longmix.trainer.settings import configuration as configurations
+    from longmix.trainer.objectives.objective import make_objective
+    from longmix.trainer.settings import reading
 
-    configuration = configurations.load([str(runs[2, "transformer", "zero1"][0])], [])
+    configuration = reading.load([str(runs[2, "transformer", "zero1"][0])], [])
     dataset = ShardedDataset(str(data / "train"))
     objective = make_objective(configuration.objective, 0, dataset.manifest, None)
     config = model_configuration(configuration, dataset.manifest, objective.auto_class)

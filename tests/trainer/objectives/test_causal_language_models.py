@@ -20,10 +20,10 @@ from longmix.modeling import model_class
 from longmix.trainer.cli import main
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.models.build import _refuse_looking_ahead
-from longmix.trainer.objectives.make import make_objective
+from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.setup import prepare
-from longmix.trainer.settings import configuration
-from longmix.trainer.settings.configuration import ObjectiveSection
+from longmix.trainer.settings import reading
+from longmix.trainer.settings.sections import ObjectiveSection
 
 CAUSAL = ("flt", "paramixer", "transformer")
 WORDS = ["amber", "stone", "tide", "river", "moss", "field", "salt"]
@@ -40,7 +40,7 @@ def prepared(run_values, tmp_path):
 
     def make(model_type, **changes):
         values = run_values(tmp_path / "run", model_type, **{"objective.name": "clm", **changes})
-        return prepare(configuration.from_dict(values, "test"), 1, torch.device("cpu"))
+        return prepare(reading.from_dict(values, "test"), 1, torch.device("cpu"))
 
     return make
 

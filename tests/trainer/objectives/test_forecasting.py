@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForTimeSeriesPrediction
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, ShardWriter, write_dataset
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
 from longmix.trainer.cli import main
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.data.windows import WindowedDataset, as_seen
 from longmix.trainer.objectives import forecasting
-from longmix.trainer.settings import configuration as configurations
-from longmix.trainer.settings.configuration import ObjectiveSection
+from longmix.trainer.settings import reading
+from longmix.trainer.settings.sections import ObjectiveSection
 
 COLUMNS = {"series": {"dtype": "float32", "shape": [2]}}
 TRAIN, VALIDATION, TEST = (0, 60, 0), (40, 80, 20), (50, 110, 30)
@@ -100,7 +100,8 @@ def test_errors_and_naive_forecasts_are_those_computed_by_hand():
 
             return SimpleNamespace(logits=torch.zeros(len(values), 7, 2))
 
-    objective = forecasting.Forecasting(Manifest(split="", split_rule="", columns={}, series=described(0, season=3)))
+    manifest = Manifest(split="", split_rule="", columns={}, series=described(0, season=3))
+    objective = forecasting.Forecasting(AutoModelForTimeSeriesPrediction, manifest)
     found = [
         objective.evaluation(Zero(), {name: value[part] for name, value in batch.items()})
         for part in (slice(2), slice(2, 5))
@@ -147,7 +148,8 @@ def make_forecaster():
         config = model_class("transformer", "Config")(**shape, **sizes)
         batch = {"values": torch.randn(6, 8, 2), "labels": torch.randn(6, 4, 2)}
         manifest = Manifest(split="", split_rule="", columns={}, series=described(0))
-        return model_class("transformer", "ForForecasting")(config).eval(), batch, forecasting.Forecasting(manifest)
+        objective = forecasting.Forecasting(AutoModelForTimeSeriesPrediction, manifest)
+        return model_class("transformer", "ForForecasting")(config).eval(), batch, objective
 
     return make
 
@@ -232,7 +234,7 @@ def test_what_does_not_belong_together_is_refused(train, series, data, tmp_path)
 )
 def test_a_run_file_says_what_is_forecast(objective, message, run_values, tmp_path):
     with pytest.raises(UserError, match=message):
-        configurations.from_dict(run_values(tmp_path / "run", objective=objective), "test")
+        reading.from_dict(run_values(tmp_path / "run", objective=objective), "test")
 
 
 def test_another_horizon_is_told_once(train, series, tmp_path):

@@ -11,11 +11,11 @@ from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, w
 from longmix.trainer.cli import main
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.models.folder import read_objective
-from longmix.trainer.objectives.make import make_objective
+from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run import loop
 from longmix.trainer.run.setup import prepare
-from longmix.trainer.settings import configuration
-from longmix.trainer.settings.configuration import ObjectiveSection
+from longmix.trainer.settings import reading
+from longmix.trainer.settings.sections import ObjectiveSection
 
 # Column of labels, and their number, by objective.
 LABELS = {
@@ -80,7 +80,7 @@ def test_the_task_goes_on_from_the_pretrained_encoder(train, run_values, of, tmp
     assert pretrained["architectures"] == ["TransformerForMaskedLM"] and "problem_type" not in pretrained
     values = run_values(tmp_path / "second", **of(objective), **{"objective.name": objective, "optim.max_steps": 2})
     values["model"] = {"from": str(tmp_path / "first" / "model")}
-    checked = configuration.from_dict(values, "test")
+    checked = reading.from_dict(values, "test")
     model = prepare(checked, 1, torch.device("cpu")).build()
 
     kept = load_file(tmp_path / "first" / "model" / "model.safetensors")
@@ -99,10 +99,10 @@ def test_a_classifier_is_no_regression_because_its_checkpoint_was(train, world, 
         values = run_values(tmp_path / "second", **of(objective), **{"objective.name": objective, "optim.max_steps": 2})
         values["model"] = {"from": str(tmp_path / source / "model")}
 
-        run = prepare(configuration.from_dict(values, "test"), 1, torch.device("cpu"))
+        run = prepare(reading.from_dict(values, "test"), 1, torch.device("cpu"))
         assert (run.model_configuration.num_labels, run.model_configuration.problem_type) == (labels, problem)
         if source == "first":
-            loop.train(configuration.from_dict(values, "test"), world)
+            loop.train(reading.from_dict(values, "test"), world)
 
 
 @pytest.mark.parametrize("objective", LABELS)

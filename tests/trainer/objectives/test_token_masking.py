@@ -6,8 +6,8 @@ import pytest
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.data.order import RunOrder
-from longmix.trainer.objectives.make import make_objective
 from longmix.trainer.objectives.masking import TokenMasker, word_starts
+from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.settings.configuration import ObjectiveSection
 
 SPECIAL = [0, 1, 2, 3, 4]

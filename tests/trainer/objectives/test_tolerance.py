@@ -14,10 +14,11 @@ from longmix.data_prep.tasks.long_range import LongRangeSettings, prepare_adding
 from longmix.trainer.cli import main
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.data.run_data import open_data
-from longmix.trainer.objectives.make import make_objective
+from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.setup import prepare
 from longmix.trainer.runs.read import read_run
-from longmix.trainer.settings.configuration import ObjectiveSection, from_dict
+from longmix.trainer.settings.reading import from_dict
+from longmix.trainer.settings.sections import ObjectiveSection
 
 SETTINGS = LongRangeSettings(length=6, train_samples=64, validation_samples=50, test_samples=60)
 

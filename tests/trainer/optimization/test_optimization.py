@@ -10,11 +10,10 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 import longmix.modeling  # noqa: F401  registers our model types
 from longmix.data_prep.errors import UserError
-from longmix.trainer.optimization.optimizer import GuardedAdamW, make_adamw, parameter_groups
+from longmix.trainer.optimization.optimizer import make_guarded_optimizer, make_optimizer, parameter_groups
 from longmix.trainer.optimization.schedule import learning_rate
-from longmix.trainer.settings import configuration as configurations
-from longmix.trainer.settings import deepspeed_file
-from longmix.trainer.settings.configuration import OptimSection
+from longmix.trainer.settings import deepspeed_file, reading
+from longmix.trainer.settings.sections import OptimSection
 
 
 @pytest.mark.parametrize(
@@ -83,17 +82,16 @@ def test_what_describes_a_filter_or_a_mask_is_not_decayed():
         assert len(found) == len(expected), model_type
 
 
-def make_pair(grad_clip, cls=GuardedAdamW):
+def make_pair(grad_clip, make=make_guarded_optimizer):
     torch.manual_seed(0)
     network = nn.Linear(3, 2)
     optim = OptimSection(lr=0.1, grad_clip=grad_clip)
-    arguments = {"grad_clip": grad_clip} if cls is GuardedAdamW else {}
-    return network, make_adamw(parameter_groups(network, optim), optim, cls, **arguments)
+    return network, make(parameter_groups(network, optim), optim)
 
 
 @pytest.mark.parametrize("grad_clip", [None, 0.01, 100.0])
 def test_guarded_steps_equal_adamw_with_clipping(grad_clip):
-    (ours, guarded), (theirs, plain) = make_pair(grad_clip), make_pair(grad_clip, torch.optim.AdamW)
+    (ours, guarded), (theirs, plain) = make_pair(grad_clip), make_pair(grad_clip, make_optimizer)
     for number in range(3):
         for network in (ours, theirs):
             network.zero_grad()
@@ -137,7 +135,7 @@ def configured(run_values, tmp_path):
             path = tmp_path / "ds.json"
             path.write_text(json.dumps(deepspeed))
             deepspeed = str(path)
-        return configurations.from_dict(run_values(tmp_path, **{"deepspeed": deepspeed, **changes}), "test")
+        return reading.from_dict(run_values(tmp_path, **{"deepspeed": deepspeed, **changes}), "test")
 
     return make
 

@@ -11,7 +11,7 @@ import torch
 from longmix.trainer.checkpoints.state import RunState
 from longmix.trainer.engines.accelerate import AccelerateEngine
 from longmix.trainer.engines.deepspeed import DeepSpeedEngine
-from longmix.trainer.objectives.make import LabelledPositions
+from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.optimization.optimizer import StepGuard
 from longmix.trainer.run import spikes
 from longmix.trainer.run.spikes import SpikeGuard

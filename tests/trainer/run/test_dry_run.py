@@ -10,10 +10,11 @@ from longmix.data_prep.errors import UserError
 from longmix.modeling.s3attention import batch_norm
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.data.run_data import RunData
-from longmix.trainer.objectives import make as objectives
-from longmix.trainer.objectives.make import LabelledPositions
+from longmix.trainer.objectives.labelled_positions import LabelledPositions
+from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.processes import world
 from longmix.trainer.run import dry_run, loop
+from longmix.trainer.settings.sections import ObjectiveSection
 
 ENGINES = [
     ("zero0", "fp32"),
@@ -203,8 +204,8 @@ def test_its_samples_are_the_longest_and_no_shard_is_read(data, write_data, tmp_
     monkeypatch.setattr(ShardedDataset, "read", None)
     source = RunData([short, train], None, None, None)
     assert dry_run._longest(source) == 24
-    section = objectives.ObjectiveSection()
-    objective = objectives.make_objective(section, 0, train.manifest, None)
+    section = ObjectiveSection()
+    objective = make_objective(section, 0, train.manifest, None)
     batch = dry_run.largest_micro_batch(source, objective, 24, 64)
     assert batch["input_ids"].shape == batch["labels"].shape == batch["attention_mask"].shape == (64, 24)
     labelled = (batch["labels"] != -100).float().mean()

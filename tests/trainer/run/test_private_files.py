@@ -8,7 +8,7 @@ import pytest
 from longmix.data_prep.errors import UserError
 from longmix.trainer.export import publish
 from longmix.trainer.run import loop
-from longmix.trainer.settings import configuration, provenance
+from longmix.trainer.settings import provenance, reading
 
 SECRETS = {
     "HF_TOKEN": "hf_QmFzZTY0T2ZTb21ldGhpbmc",
@@ -42,9 +42,9 @@ def run(world, run_values, tmp_path_factory):
         patch.setattr(provenance, "_git", lambda source, verb, *rest: DIFF if verb == "diff" else "0" * 40)
         try:
             values["run"]["stop_at_step"] = 3
-            assert loop.train(configuration.from_dict(values, "test"), world).code == 75
+            assert loop.train(reading.from_dict(values, "test"), world).code == 75
             values["run"]["stop_at_step"] = None
-            assert loop.train(configuration.from_dict(values, "test"), world).code == 0
+            assert loop.train(reading.from_dict(values, "test"), world).code == 0
             publish.export_model(str(folder), None, str(folder / "exported"), self_contained=True)
         finally:
             os.umask(before)
@@ -77,6 +77,6 @@ def test_no_secret_of_the_environment_is_in_any_file(run):
 )
 def test_passwords_in_a_run_file_are_refused_and_not_told(run_values, change):
     with pytest.raises(UserError, match="holds a password, which the run folder would keep") as caught:
-        configuration.from_dict(run_values("run", **change), "test")
+        reading.from_dict(run_values("run", **change), "test")
     assert "hunter22" not in str(caught.value)
-    configuration.from_dict(run_values("run", **{"data.train": "s3://bucket/data@v1"}), "test")
+    reading.from_dict(run_values("run", **{"data.train": "s3://bucket/data@v1"}), "test")

@@ -12,8 +12,8 @@ from longmix.trainer.export import publish as export
 from longmix.trainer.processes import world
 from longmix.trainer.run import folder, loop
 from longmix.trainer.run.folder import LOCK, RunLock, is_in_work
-from longmix.trainer.settings import configuration as configurations
-from longmix.trainer.settings.configuration import CheckpointSection
+from longmix.trainer.settings import reading
+from longmix.trainer.settings.sections import CheckpointSection
 
 
 def test_a_folder_is_trained_in_by_one_process_at_a_time(train, tmp_path):
@@ -113,15 +113,15 @@ def test_a_run_folder_means_itself(train, run_values, write_run_file, tmp_path, 
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     train("run", **{"run.stop_at_step": 2})
-    assert configurations.load(["run"], []).run.dir == "run"
+    assert reading.load(["run"], []).run.dir == "run"
     monkeypatch.chdir(tmp_path / "other")
     with pytest.raises(UserError, match=r"run\.dir run, which is not this folder: add run\.dir=\.\./here/run to go on"):
-        configurations.load(["../here/run"], [])
-    assert configurations.load(["../here/run"], ["run.dir=../here/run"]).run.dir == "../here/run"
+        reading.load(["../here/run"], [])
+    assert reading.load(["../here/run"], ["run.dir=../here/run"]).run.dir == "../here/run"
 
 
 def test_no_checkpoint_is_made_within_a_row_of_dropped_steps(train, tmp_path, monkeypatch):
-    from longmix.trainer.objectives.make import LabelledPositions
+    from longmix.trainer.objectives.labelled_positions import LabelledPositions
 
     whole = LabelledPositions.forward
     calls = []

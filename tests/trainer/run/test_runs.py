@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders
 from longmix.trainer.cli import main
-from longmix.trainer.commands import evaluate
-from longmix.trainer.objectives.make import LabelledPositions
+from longmix.trainer.commands import figures as checkpoint_figures
+from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.processes.signals import STOP_SIGNALS, StopRequests
 
 TIMED = ("tokens_per_second", "data_wait_fraction")
@@ -31,12 +31,12 @@ def untimed(records):
 def finished(world, run_values, write_data, tmp_path_factory):
     """A finished run of six steps with dropout, and its configuration as a map."""
     from longmix.trainer.run import loop
-    from longmix.trainer.settings import configuration
+    from longmix.trainer.settings import reading
 
     folder = tmp_path_factory.mktemp("finished") / "run"
     changes = {"model.hidden_dropout_prob": 0.1, "log.tensorboard": True, "checkpoint.keep": 2}
     values = run_values(folder, "s3attention", **changes)
-    outcome = loop.train(configuration.from_dict(values, "test"), world)
+    outcome = loop.train(reading.from_dict(values, "test"), world)
     assert outcome.code == 0
     return folder, changes
 
@@ -102,8 +102,8 @@ def test_the_final_model_gives_the_logged_figures_again(finished, read_metrics, 
     figures = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert float(figures["loss"]) == pytest.approx(logged["loss"], abs=1e-4)
     assert float(figures["masked_accuracy"]) == pytest.approx(logged["masked_accuracy"], abs=1e-4)
-    text = evaluate.figures(str(folder / "model"), str(data / "validation"), None, 7)
-    assert text == evaluate.figures(str(folder / "model"), str(data / "validation"), None, 16)
+    text = checkpoint_figures.figures(str(folder / "model"), str(data / "validation"), None, 7)
+    assert text == checkpoint_figures.figures(str(folder / "model"), str(data / "validation"), None, 16)
 
 
 def test_export_of_a_step(finished, tmp_path, capsys):
@@ -335,10 +335,10 @@ def test_two_weighted_sources_train_together(train, read_metrics, tmp_path, data
 
 
 def test_ten_bad_steps_in_a_row_end_the_run_and_it_goes_on_from_the_last_checkpoint(train, tmp_path, monkeypatch):
-    from longmix.trainer.objectives import make
+    from longmix.trainer.objectives.labelled_positions import LabelledPositions
     from longmix.trainer.run import loop
 
-    whole = make.LabelledPositions.forward
+    whole = LabelledPositions.forward
 
     def spoiled(self, model, batch, items):
         loss, sums = whole(self, model, batch, items)
@@ -347,7 +347,7 @@ def test_ten_bad_steps_in_a_row_end_the_run_and_it_goes_on_from_the_last_checkpo
     changes = {"optim.max_steps": 20, "data.eval": None}
     assert train(tmp_path / "run", **changes, **{"run.stop_at_step": 3}).code == 75
     with monkeypatch.context() as patched, pytest.raises(loop.NotFiniteError, match=r"10 steps in a row"):
-        patched.setattr(make.LabelledPositions, "forward", spoiled)
+        patched.setattr(LabelledPositions, "forward", spoiled)
         train(tmp_path / "run", **{**changes, "checkpoint.every_steps": 100})
     assert train(tmp_path / "run", **changes).state.skipped == 0
 

@@ -7,7 +7,7 @@ import torch
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.run.setup import prepare
-from longmix.trainer.settings import configuration as configurations
+from longmix.trainer.settings import reading
 
 
 @pytest.fixture
@@ -15,9 +15,7 @@ def prepared(run_values, tmp_path):
     """prepared(**changes) -> Prepared of a tiny run on one CPU."""
 
     def make(**changes):
-        return prepare(
-            configurations.from_dict(run_values(tmp_path / "run", **changes), "test"), 1, torch.device("cpu")
-        )
+        return prepare(reading.from_dict(run_values(tmp_path / "run", **changes), "test"), 1, torch.device("cpu"))
 
     return make
 

@@ -12,8 +12,8 @@ from longmix.trainer.processes import launch, world
 from longmix.trainer.processes.signals import StopRequests
 from longmix.trainer.run import loop, stop_conditions
 from longmix.trainer.run.stop_conditions import Decision, StopConditions
-from longmix.trainer.settings.configuration import RunSection
 from longmix.trainer.settings.exit_codes import INTERRUPTED
+from longmix.trainer.settings.sections import RunSection
 
 TIMED = ("tokens_per_second", "data_wait_fraction")
 

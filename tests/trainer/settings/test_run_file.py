@@ -8,10 +8,12 @@ import torch
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
-from longmix.trainer.objectives.make import make_objective
+from longmix.trainer.models.fields import field_mistakes, quick_field_mistakes
+from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.folder import refuse_changes, write_configuration
-from longmix.trainer.settings import configuration as configurations
-from longmix.trainer.settings.configuration import ObjectiveSection
+from longmix.trainer.settings import reading
+from longmix.trainer.settings.objectives import OBJECTIVES
+from longmix.trainer.settings.sections import ObjectiveSection
 
 SMALL = {"run": {"dir": "runs/a"}, "model": {"model_type": "transformer"}, "data": {"train": "d/train"}}
 
@@ -36,14 +38,14 @@ def small(write):
 
 def mistakes_of(paths, *overrides):
     with pytest.raises(UserError) as caught:
-        configurations.load(paths if isinstance(paths, list) else [paths], list(overrides))
+        reading.load(paths if isinstance(paths, list) else [paths], list(overrides), field_mistakes)
     text = str(caught.value)
     assert "\n" not in text
     return text
 
 
 def test_defaults_are_those_of_the_documented_run_file(small):
-    values = configurations.load([small], []).to_dict()
+    values = reading.load([small], [], field_mistakes).to_dict()
     assert values["batch"] == {"samples": 256, "micro_batch": 16}
     assert values["optim"] == {
         "name": "adamw",
@@ -135,10 +137,10 @@ def test_mistyped_model_fields_are_told_with_the_other_mistakes(write, small):
 
 
 def test_a_launcher_leaves_the_model_to_its_workers_unless_something_is_wrong(write, small):
-    path = write("b.yaml", "model: {hiden_size: 16}\n")
-    assert configurations.load([small, path], [], model_later=True).model["hiden_size"] == 16
+    path = write("b.yaml", "model: {model_type: bert, hiden_size: 16}\n")
+    assert reading.load([small, path], [], quick_field_mistakes).model["hiden_size"] == 16
     with pytest.raises(UserError, match=r"model\.hiden_size is no field.*|optim\.lrr.*") as caught:
-        configurations.load([small, path], ["optim.lrr=1"], model_later=True)
+        reading.load([small, path], ["optim.lrr=1"], quick_field_mistakes)
     assert "model.hiden_size" in str(caught.value) and "optim.lrr" in str(caught.value)
 
 
@@ -219,7 +221,7 @@ def test_the_metric_of_the_best_checkpoint_must_be_one_that_the_objective_has(sm
 
 
 def test_the_figures_that_can_be_named_are_those_of_the_objectives():
-    for name, figures in configurations.FIGURES.items():
+    for name, row in OBJECTIVES.items():
         pair = name == "pair_classification"
         manifest = Manifest(
             split="a",
@@ -240,12 +242,13 @@ def test_the_figures_that_can_be_named_are_those_of_the_objectives():
         outputs = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
         given = objective.figures(torch.ones(3), [outputs[:, 1:] if name == "regression" else outputs])
         # Naive forecasts stand beside them, but choose no checkpoint.
-        assert {figure for figure in given if not figure.startswith(("last_value", "seasonal"))} == {*figures, "items"}
+        told = {figure for figure in given if not figure.startswith(("last_value", "seasonal"))}
+        assert told == {*row.figures, "items"}
 
 
 def test_numbers_in_scientific_notation_are_numbers(write, small):
     path = write("b.yaml", "optim: {lr: 1e-3, eps: 1E-8, weight_decay: 5e0}\n")
-    optim = configurations.load([small, path], ["optim.grad_clip=2e-1"]).optim
+    optim = reading.load([small, path], ["optim.grad_clip=2e-1"], field_mistakes).optim
     assert (optim.lr, optim.eps, optim.weight_decay, optim.grad_clip) == (1e-3, 1e-8, 5.0, 0.2)
 
 
@@ -298,7 +301,7 @@ def test_tags_and_multiplying_aliases_are_refused_and_nothing_is_executed(write,
 
 def test_a_date_is_text_and_merge_keys_bring_in_what_does_not_stand_there(write, small):
     path = write("b.yaml", "run: {dir: 2024-12-25}\noptim: {<<: &x {lr: 0.5, eps: 0.1}, lr: 0.2}\nmodel: {}\n")
-    merged = configurations.load([small, path], [])
+    merged = reading.load([small, path], [], field_mistakes)
     assert (merged.run.dir, merged.optim.lr, merged.optim.eps) == ("2024-12-25", 0.2, 0.1)
 
 
@@ -310,10 +313,10 @@ def test_what_an_empty_run_file_lacks_names_it(write):
 def test_merging_replaces_lists_merges_maps_and_later_wins(write, small):
     first = write("first.yaml", "optim: {lr: 0.1, betas: [0.5, 0.6]}\ndata: {train: [{path: a}, {path: b}]}\n")
     second = write("second.yaml", "optim: {lr: 0.2}\ndata: {train: [{path: c}]}\n")
-    merged = configurations.load([small, first, second], ["optim.eps=0.5"])
+    merged = reading.load([small, first, second], ["optim.eps=0.5"], field_mistakes)
     assert (merged.optim.lr, merged.optim.betas, merged.optim.eps) == (0.2, [0.5, 0.6], 0.5)
     assert [source.path for source in merged.data.sources()] == ["c"]
-    assert configurations.load([small, second, first], []).optim.lr == 0.1
+    assert reading.load([small, second, first], [], field_mistakes).optim.lr == 0.1
 
 
 def test_extends_is_relative_to_the_file_and_the_file_wins(write, tmp_path, monkeypatch):
@@ -324,7 +327,7 @@ def test_extends_is_relative_to_the_file_and_the_file_wins(write, tmp_path, monk
         "sub/top.yaml", "extends: [../base/two.yaml, ../other.yaml]\nrun: {dir: r}\noptim: {weight_decay: 0.4}\n"
     )
     monkeypatch.chdir("/")
-    optim = configurations.load([path], []).optim
+    optim = reading.load([path], [], field_mistakes).optim
     assert (optim.lr, optim.eps, optim.weight_decay, optim.grad_clip) == (0.1, 0.2, 0.4, 0.3)
 
 
@@ -356,7 +359,7 @@ def test_a_run_file_that_is_no_map(write, text):
 
 
 def test_the_resolved_configuration_loads_back_equal_and_a_run_folder_stands_for_it(small, tmp_path):
-    configuration = configurations.load(
+    configuration = reading.load(
         [small],
         [
             *("optim.lr=3e-4", "data.train=[{path: a, weight: 2}, {path: ü}]", "deepspeed=null"),
@@ -364,19 +367,19 @@ def test_the_resolved_configuration_loads_back_equal_and_a_run_folder_stands_for
         ],
     )
     write_configuration(tmp_path, configuration)
-    assert configurations.load([str(tmp_path / "config.yaml")], []) == configuration
-    assert configurations.load([str(tmp_path)], []) == configuration
-    assert configurations.load([str(tmp_path)], ["optim.lr=1"]).optim.lr == 1.0
+    assert reading.load([str(tmp_path / "config.yaml")], [], field_mistakes) == configuration
+    assert reading.load([str(tmp_path)], [], field_mistakes) == configuration
+    assert reading.load([str(tmp_path)], ["optim.lr=1"], field_mistakes).optim.lr == 1.0
     text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
     assert "provenance" in text and "torch:" in text and "git_commit" in text
 
 
 def test_a_run_folder_refuses_another_configuration_unless_it_is_allowed(small, tmp_path):
-    write_configuration(tmp_path, configurations.load([small], []))
+    write_configuration(tmp_path, reading.load([small], []))
 
     def refused(*overrides):
         with pytest.raises(UserError) as caught:
-            refuse_changes(tmp_path, configurations.load([small], list(overrides)))
+            refuse_changes(tmp_path, reading.load([small], list(overrides)))
         return str(caught.value)
 
     text = refused("optim.lr=0.5", "batch.samples=512", "model.hidden_size=64")
@@ -384,14 +387,14 @@ def test_a_run_folder_refuses_another_configuration_unless_it_is_allowed(small, 
     assert "model.hidden_size was None and is now 64" in text
     assert "run.allow_changes=[batch.samples, model.hidden_size, optim.lr]" in text
     free = ["run.dir=elsewhere", "batch.micro_batch=8", "eval.samples=3", "checkpoint.keep=1", "log.every_steps=1"]
-    refuse_changes(tmp_path, configurations.load([small], free))
-    refuse_changes(tmp_path, configurations.load([small], ["optim.lr=0.5", "run.allow_changes=[optim.lr]"]))
-    refuse_changes(tmp_path, configurations.load([small], ["optim.lr=0.5", "run.allow_changes=[optim]"]))
+    refuse_changes(tmp_path, reading.load([small], free))
+    refuse_changes(tmp_path, reading.load([small], ["optim.lr=0.5", "run.allow_changes=[optim.lr]"]))
+    refuse_changes(tmp_path, reading.load([small], ["optim.lr=0.5", "run.allow_changes=[optim]"]))
     assert "optim.eps" in refused("optim.lr=0.5", "optim.eps=0.5", "run.allow_changes=[optim.lr]")
 
 
 def test_checkpoints_without_the_configuration_of_their_run_are_refused(small, tmp_path):
-    now = configurations.load([small], [])
+    now = reading.load([small], [], field_mistakes)
     refuse_changes(tmp_path / "run", now)
     (tmp_path / "run" / "checkpoints" / "step-00000002").mkdir(parents=True)
     with pytest.raises(UserError, match=r"holds checkpoints, but no config\.yaml .* put it back"):

@@ -1,0 +1,29 @@
+"""The verb `export`: a plain Hugging Face folder from a run's checkpoint."""
+
+import argparse
+
+
+def add_parser(verbs) -> None:
+    """Add `export` to the command line."""
+    parser = verbs.add_parser(
+        "export",
+        help="a plain Hugging Face folder from a run's checkpoint, if wanted with the model's code",
+        description="Copy the model of a checkpoint of a run, or a model folder: config.json, model.safetensors, "
+        "tokenizer; with --self-contained the model's code, too.",
+    )
+    parser.add_argument("source", metavar="RUN | MODEL", help="the run folder (run.dir), or a model folder")
+    parser.add_argument("--step", type=int, metavar="N", help="the checkpoint of step N (default: the newest)")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
+    parser.add_argument(
+        "--self-contained",
+        action="store_true",
+        help="add the model's code, so that transformers loads it without longmix (trust_remote_code=True)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from ..export.publish import export_model
+
+    print(f"wrote {export_model(arguments.source, arguments.step, arguments.output, arguments.self_contained)}")
+    return 0

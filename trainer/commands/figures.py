@@ -1,0 +1,129 @@
+"""Figures of any checkpoint on a data set, and completions of a text: the work of `longmix evaluate`."""
+
+from pathlib import Path
+
+import torch
+import transformers
+
+from longmix.data_prep.errors import UserError
+
+from ..data.dataset import ShardedDataset
+from ..data.tokenizer import tokenizer_folder
+from ..data.windows import Dataset, as_seen, unfitting_kind
+from ..models.build import refuse_other_inputs
+from ..models.folder import read_objective
+from ..models.loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
+from ..objectives.objective import make_objective
+from ..processes import world as distributed
+from ..run.evaluation import evaluate
+from ..run.setup import tokenizer_loader
+from ..settings.objectives import FORECASTING, OBJECTIVES
+from ..settings.sections import ObjectiveSection
+
+
+def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -> str:
+    """Figures of the objective that `checkpoint` was trained with on the data set folder `data`, as lines of text.
+
+    Raises:
+        UserError: the checkpoint or the data set cannot be read, or they do not belong together.
+    """
+    config = load_config(checkpoint)
+    dataset = ShardedDataset(data)
+    section = read_objective(checkpoint) or _objective_of_head(config)
+    kind = unfitting_kind(dataset.manifest, section)
+    if kind is not None:
+        raise UserError(
+            f"{data} holds {kind}, but {checkpoint} was trained for {section.name}: name data of the kind it was "
+            "trained on"
+        )
+    folder = tokenizer_folder(data, dataset.manifest)
+    _check_vocabulary(checkpoint, config, data, dataset, folder)
+    if not OBJECTIVES[section.name].is_language_model and (dataset.manifest.num_labels or 0) > config.num_labels:
+        raise UserError(
+            f"{data} has {dataset.manifest.num_labels} labels, {checkpoint} only {config.num_labels}: "
+            "it was trained for another task"
+        )
+    dataset = as_seen(dataset, section)
+    _check_variables(checkpoint, config, data, dataset)
+    objective = make_objective(section, 0, dataset.manifest, tokenizer_loader(folder))
+    try:
+        refuse_other_inputs(config, dataset.manifest)
+    except UserError as error:
+        raise UserError(f"{checkpoint} does not fit {data}: {error}") from None
+    world = distributed.join()
+    model = load_model(checkpoint, objective.auto_class).to(world.device)
+    values = evaluate(model, dataset, objective, world, samples, micro_batch)
+    return "\n".join(
+        f"{name:<18}{value:.4f}" if isinstance(value, float) else f"{name:<18}{value:,}"
+        for name, value in values.items()
+    )
+
+
+def fill(checkpoint: str, text: str, top: int) -> str:
+    """The `top` most probable pieces for each [MASK] in `text`, with their probabilities, as lines of text."""
+    config = load_config(checkpoint)
+    tokenizer = load_checkpoint_tokenizer(checkpoint)
+    if tokenizer.mask_token_id is None:
+        raise UserError(f"the tokenizer of {checkpoint} has no mask token, so there is nothing that could be filled in")
+    inputs = tokenizer(text, return_tensors="pt", verbose=False)
+    ids = inputs["input_ids"][0]
+    places = (ids == tokenizer.mask_token_id).nonzero().flatten()
+    if len(places) == 0:
+        raise UserError(f"the text has no {tokenizer.mask_token}: write it where a word is to be filled in")
+    longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and len(ids) > longest:
+        raise UserError(f"the text has {len(ids)} tokens, the model takes {longest}: shorten it")
+    model = load_model(checkpoint, transformers.AutoModelForMaskedLM).eval()
+    unseen = set(tokenizer.all_special_ids) - {tokenizer.mask_token_id}
+    with torch.no_grad():
+        logits = model(input_ids=inputs["input_ids"]).logits[0, places]
+    lines = []
+    for place, row in zip(places.tolist(), logits.float().softmax(dim=-1), strict=True):
+        best = row.topk(min(top, row.numel()))
+        for probability, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            filled = ids.clone()
+            filled[place] = token
+            piece = tokenizer.convert_ids_to_tokens(token).replace("▁", "")
+            whole = tokenizer.decode([number for number in filled.tolist() if number not in unseen])
+            whole = " ".join(whole.replace(tokenizer.mask_token, f" {tokenizer.mask_token} ").split())
+            lines.append(f"{100 * probability:5.1f} %  {piece:<16}{whole}")
+    return "\n".join(lines)
+
+
+def _objective_of_head(config: transformers.PreTrainedConfig) -> ObjectiveSection:
+    """The objective of a checkpoint that does not say it, with default settings."""
+    heads = config.architectures or []
+    names = (row.name for row in OBJECTIVES.values() for head in heads if head.endswith(row.heads))
+    name = next(names, "mlm")
+    if name == "classification" and config.problem_type == "regression":
+        name = "regression"
+    if name == FORECASTING:
+        return ObjectiveSection(name=name, input_length=config.input_length, horizon=config.horizon)
+    return ObjectiveSection(name=name)
+
+
+def _check_variables(checkpoint: str, config: transformers.PreTrainedConfig, data: str, dataset: Dataset) -> None:
+    """Raise UserError if a series has another number of variables than the checkpoint forecasts."""
+    series = dataset.manifest.series
+    if series is not None and len(series["names"]) != config.input_channels:
+        raise UserError(
+            f"{data} has {len(series['names'])} variables, {checkpoint} forecasts {config.input_channels}: "
+            "it was trained on another series"
+        )
+
+
+def _check_vocabulary(
+    checkpoint: str, config: transformers.PreTrainedConfig, data: str, dataset: ShardedDataset, folder: Path | None
+) -> None:
+    """Raise UserError unless an id means the same to the checkpoint and in the data, as far as both say what it means.
+
+    `folder` is that of the data's tokenizer, None without one.
+    """
+    advice = "prepare the data with the checkpoint's tokenizer (longmix prepare text --tokenizer)"
+    if (dataset.manifest.vocab_size or 0) > config.vocab_size:
+        raise UserError(
+            f"{data} has a vocabulary of {dataset.manifest.vocab_size}, {checkpoint} one of {config.vocab_size}: "
+            f"{advice}"
+        )
+    if has_other_vocabulary(checkpoint, folder):
+        raise UserError(f"{data} was made with another tokenizer than {checkpoint}'s: {advice}")

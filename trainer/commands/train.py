@@ -1,0 +1,144 @@
+"""The verb `train`: one run, on one process or several, or with --check the description of what it would be.
+
+What takes long to import is imported once the run file is found to be sound.
+"""
+
+import argparse
+import os
+import sys
+import time
+import traceback
+
+from longmix.data_prep.errors import UserError
+
+from ..models.fields import field_mistakes, quick_field_mistakes
+from ..processes import launch
+from ..processes.signals import StopRequests
+from ..settings import reading
+from ..settings.configuration import RunConfiguration
+from ..settings.exit_codes import EXPLANATION, OURS, USER_MISTAKE
+from ..settings.mistakes import tell
+from .arguments import add_settings, split
+
+
+def add_parser(verbs) -> None:
+    """Add `train` to the command line."""
+    parser = verbs.add_parser(
+        "train",
+        help="train a model as a run file says; go on where its run folder stands",
+        description="Train as one or several run files say. With a run folder that holds a checkpoint, go on from it.",
+        epilog="Example: longmix train configs/pretrain_s3attention.yaml data.train=DATA/train "
+        "data.eval=DATA/validation run.dir=runs/first optim.max_steps=2000. " + EXPLANATION,
+    )
+    add_settings(
+        parser,
+        "run files (YAML; a run folder means its config.yaml), merged in order, and changes such as optim.lr=3e-4",
+    )
+    parser.add_argument(
+        "--processes", type=int, metavar="N", help="worker processes on this machine (default: one per GPU, 1 without)"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="validate, count parameters, estimate memory and steps, and leave without training",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    paths, overrides = split(arguments.settings)
+    if arguments.processes is not None and arguments.processes < 1:
+        raise UserError(f"--processes is {arguments.processes}, but must be at least 1")
+    if arguments.check:
+        _announce("checking", reading.load(paths, overrides, quick_field_mistakes), "torch")
+        return _check(reading.load(paths, overrides, field_mistakes), arguments.processes)
+    launch.leave_with_launcher()
+    # Noted from here on: what is imported and built next takes long, and the signal must not end it half-way.
+    with StopRequests() as requests:
+        configuration = reading.load(paths, overrides, quick_field_mistakes)
+        engine = "Accelerate" if configuration.deepspeed is None else "DeepSpeed"
+        _announce("training", configuration, f"torch and {engine}")
+        processes = 1 if launch.is_worker() else arguments.processes or _devices()
+        if processes == 1:
+            return _train_as_rank(reading.load(paths, overrides, field_mistakes), requests)
+        from ..data.run_data import check_processes, open_data
+
+        check_processes(configuration, processes)
+        open_data(configuration)
+        # From here on the workers are asked, and this process waits for them.
+        requests.has_begun = True
+        return launch.launch(["train", *arguments.settings], processes, requests)
+
+
+def _announce(doing: str, configuration: RunConfiguration, libraries: str) -> None:
+    """Say in one line what is being done, once for all processes, if loading what it needs is still to come."""
+    is_told = launch.PARENT in os.environ or os.environ.get("RANK", "0") != "0"
+    if not is_told and "torch" not in sys.modules:
+        print(f"longmix: {doing} {configuration.run.dir}: loading {libraries}", file=sys.stderr, flush=True)
+
+
+def _devices() -> int:
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def _check(configuration: RunConfiguration, processes: int | None) -> int:
+    """Describe the run for `processes`; of several workers (torchrun, srun) the first does it for all."""
+    from .check import report
+
+    if launch.is_worker():
+        if os.environ["RANK"] != "0":
+            return 0
+        processes = int(os.environ["WORLD_SIZE"])
+    print(report(configuration, processes or _devices()))
+    return 0
+
+
+def _train_as_rank(configuration: RunConfiguration, requests: StopRequests) -> int:
+    """Train as one rank. Ranks leave together; one that fails leaves at once, with its reason."""
+    from transformers.utils import logging as transformers_logging
+
+    from ..processes import world as distributed
+    from ..run import loop
+    from ..run.agreement import DisagreementError
+
+    # A bar for each checkpoint that is written would cut through the progress line.
+    transformers_logging.disable_progress_bar()
+    world = distributed.join(configuration.run.hang_minutes)
+    try:
+        code = loop.train(configuration, world, requests).code
+    except loop.SharedMistake as mistake:
+        # Told before any rank leaves: what watches over them may end the others when the first has left.
+        if world.is_first:
+            tell(mistake)
+        code = USER_MISTAKE
+    except (loop.NotFiniteError, DisagreementError) as error:
+        if world.is_first:
+            tell(error)
+        code = OURS
+    except Exception as error:
+        if isinstance(error, UserError):
+            tell(error)
+            code = USER_MISTAKE
+        elif distributed.is_lost_rank(error):
+            # The lost rank, or whoever started it, tells the reason first.
+            time.sleep(1.0)
+            print(f"longmix: rank {world.rank} ends, because another rank has gone", file=sys.stderr)
+            code = OURS
+        else:
+            print(f"longmix: rank {world.rank} failed: {type(error).__name__}: {error}", file=sys.stderr)
+            traceback.print_exc()
+            code = OURS
+        sys.stderr.flush()
+        if world.size > 1:
+            # The other ranks wait in an exchange: no orderly way out.
+            os._exit(code)
+        return code
+    distributed.leave(world)
+    if world.size > 1:
+        # Threads of the exchange may outlive its end and abort an ordinary exit.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

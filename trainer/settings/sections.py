@@ -1,0 +1,208 @@
+"""The sections of a run file, each with its keys, their defaults, and the checks of its own values.
+
+`mistakes` of a section yields findings: the key within the section, the text that follows it, and further keys that the
+text compares. configuration.py adds the checks across sections and leaves out what follows from a key that is mistaken
+itself.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .folder_names import folder_mistakes
+from .objectives import OBJECTIVES
+from .optimizers import OPTIMIZERS
+
+# (key, what is wrong with it, further keys that must be sound for that to mean anything)
+Finding = tuple[str, ...]
+
+# About two years: clocks and time-outs hold no more than some hundred.
+LONGEST_HANG_MINUTES = 1e6
+
+# Checks that several sections share: a key that is null has no value that could be wrong.
+
+
+def _at_least(section: Any, **least: int) -> Iterator[Finding]:
+    """Whole numbers by key, each with the least value that it may have."""
+    for key, lowest in least.items():
+        value = getattr(section, key)
+        if value is not None and value < lowest:
+            yield key, f"is {value}, but must be at least {lowest}"
+        elif value is not None and value >= 2**63:
+            yield key, f"is {value}, but must be below 2^63"
+
+
+def _positive(section: Any, *keys: str, text: str = "must be a positive number") -> Iterator[Finding]:
+    for key in keys:
+        value = getattr(section, key)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            yield key, f"is {value}, but {text}"
+
+
+# The run itself, and its data.
+
+
+@dataclass
+class RunSection:
+    dir: str
+    seed: int = 0
+    gradient_checkpointing: bool = False
+    compile: bool = False
+    max_hours: float | None = None
+    stop_at_step: int | None = None
+    hang_minutes: float = 30.0
+    check_every: int = 1000
+    allow_changes: list[str] = field(default_factory=list)
+
+    def mistakes(self) -> Iterator[Finding]:
+        yield from _at_least(self, seed=0, stop_at_step=1, check_every=1)
+        for text in folder_mistakes(self.dir):
+            yield "dir", text
+        yield from _positive(self, "max_hours", "hang_minutes")
+        if LONGEST_HANG_MINUTES < self.hang_minutes < math.inf:
+            yield "hang_minutes", f"is {self.hang_minutes}, but must be at most 10^6"
+
+
+@dataclass
+class DataSource:
+    path: str
+    weight: float = 1.0
+
+    def mistakes(self) -> Iterator[Finding]:
+        return _positive(self, "weight", text="must be positive")
+
+
+@dataclass
+class CacheSection:
+    dir: str | None = None
+    max_bytes: int | None = None
+
+    def mistakes(self) -> Iterator[Finding]:
+        yield from _at_least(self, max_bytes=1)
+        if self.dir == "":
+            yield "dir", "is empty; name a folder on this machine's own disk, or null"
+
+
+@dataclass
+class DataSection:
+    train: str | list[DataSource]
+    eval: str | None = None
+    test: str | None = None
+    partitions: Literal["auto"] | int = "auto"
+    cache: CacheSection = field(default_factory=CacheSection)
+
+    def sources(self) -> list[DataSource]:
+        return [DataSource(self.train)] if isinstance(self.train, str) else self.train
+
+    def mistakes(self) -> Iterator[Finding]:
+        if self.partitions != "auto" and self.partitions < 1:
+            yield "partitions", f"is {self.partitions}, but must be auto or at least 1"
+        if not self.sources():
+            yield "train", "is an empty list; name at least one data set"
+
+
+# What is learnt, and how: names stand in the tables of objectives.py and optimizers.py.
+
+
+@dataclass
+class ObjectiveSection:
+    name: Literal[*OBJECTIVES] = "mlm"
+    mask_probability: float = 0.15
+    whole_word: bool = False
+    input_length: int | None = None
+    horizon: int | None = None
+
+    def mistakes(self) -> Iterator[Finding]:
+        if not 0 < self.mask_probability < 1:
+            yield "mask_probability", f"is {self.mask_probability}, but must lie between 0 and 1"
+        for row in OBJECTIVES.values():
+            for key, least in row.time_steps.items():
+                value = getattr(self, key)
+                if row.name != self.name:
+                    if value is not None:
+                        yield key, f"is {value}, but is for objective {row.name}, and this is {self.name}: leave it out"
+                elif value is None:
+                    yield key, f"is missing: objective {row.name} takes a number of time steps, e.g. 96"
+                elif not least <= value < 2**31:
+                    yield key, f"is {value}, but must be at least {least}, and below 2^31"
+
+
+@dataclass
+class BatchSection:
+    samples: int = 256
+    micro_batch: int = 16
+
+    def mistakes(self) -> Iterator[Finding]:
+        yield from _at_least(self, samples=1, micro_batch=1)
+        if self.samples >= 1 and self.micro_batch >= 1 and self.samples % self.micro_batch:
+            nearest = max(1, round(self.samples / self.micro_batch)) * self.micro_batch
+            text = f"is {self.samples}, which batch.micro_batch {self.micro_batch} does not divide; nearest: {nearest}"
+            yield "samples", text, "batch.micro_batch"
+
+
+@dataclass
+class OptimSection:
+    name: Literal[*OPTIMIZERS] = "adamw"
+    lr: float = 1e-3
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    no_decay: list[str] = field(default_factory=lambda: ["bias", "norm"])
+    schedule: Literal["linear", "cosine", "constant", "inverse_sqrt"] = "linear"
+    warmup_steps: int = 100
+    max_steps: int = 1000
+    grad_clip: float | None = 1.0
+    skip_spikes: bool = False
+
+    def mistakes(self) -> Iterator[Finding]:
+        yield from _at_least(self, warmup_steps=0, max_steps=1)
+        yield from _positive(self, "lr", "eps")
+        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
+            yield "weight_decay", f"is {self.weight_decay}, but must not be negative"
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            yield "betas", f"is {self.betas}, but takes two numbers in [0, 1)"
+        yield from _positive(self, "grad_clip", text="must be positive, or null for no clipping")
+        if self.warmup_steps > self.max_steps:
+            text = f"is {self.warmup_steps}, more than optim.max_steps {self.max_steps}"
+            yield "warmup_steps", text, "optim.max_steps"
+
+
+# What is kept and shown of a run.
+
+
+@dataclass
+class EvalSection:
+    every_steps: int = 200
+    samples: int | None = 1000
+
+    def mistakes(self) -> Iterator[Finding]:
+        return _at_least(self, every_steps=1, samples=1)
+
+
+@dataclass
+class BestSection:
+    metric: str
+    mode: Literal["min", "max"]
+
+
+@dataclass
+class CheckpointSection:
+    every_steps: int = 200
+    keep: int = 3
+    keep_every: int | None = None
+    best: BestSection | None = None
+    asynchronous: bool = False
+    max_failures: int = 3
+
+    def mistakes(self) -> Iterator[Finding]:
+        return _at_least(self, every_steps=1, keep=1, keep_every=1, max_failures=0)
+
+
+@dataclass
+class LogSection:
+    every_steps: int = 10
+    tensorboard: bool = True
+
+    def mistakes(self) -> Iterator[Finding]:
+        return _at_least(self, every_steps=1)
