@@ -94,7 +94,7 @@ for name in {[name for name in modules if not name.endswith("__main__")]}:
     path = getattr(importlib.import_module(name), "__file__", None)
     # A namespace folder has no file.
     assert path is None or path.startswith({str(site)!r}), (name, path)
-from longmix.trainer.models.fields import field_mistakes
+from longmix.trainer.models.field_check import field_mistakes
 from longmix.trainer.settings import deepspeed_file, reading
 assert deepspeed_file.read("zero1")["zero_optimization"]["stage"] == 1
 configs = pathlib.Path(importlib.import_module("longmix.configs").__file__).parent

@@ -21,7 +21,7 @@ from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.finetune.readers import read_label_column, read_tsv
 from longmix.trainer.finetune.tasks import TASKS
-from longmix.trainer.models.fields import field_mistakes, quick_field_mistakes
+from longmix.trainer.models.field_check import field_mistakes, quick_field_mistakes
 from longmix.trainer.settings import reading
 
 EXAMPLES = int(os.environ.get("LONGMIX_FUZZ", "0"))

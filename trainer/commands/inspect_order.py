@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from longmix.data_prep.errors import UserError
 
-from ..models.fields import quick_field_mistakes
+from ..models.field_check import quick_field_mistakes
 from ..settings import reading
 from ..settings.configuration import RunConfiguration
 from .arguments import add_settings, split

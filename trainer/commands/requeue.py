@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         runs = [job.folder for job in jobs_of(arguments)]
     else:
-        from ..models.fields import quick_field_mistakes
+        from ..models.field_check import quick_field_mistakes
         from ..settings import reading
 
         runs = [reading.load(*split(arguments.settings), quick_field_mistakes).run.dir]

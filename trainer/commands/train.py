@@ -11,7 +11,7 @@ import traceback
 
 from longmix.data_prep.errors import UserError
 
-from ..models.fields import field_mistakes, quick_field_mistakes
+from ..models.field_check import field_mistakes, quick_field_mistakes
 from ..processes import launch
 from ..processes.signals import StopRequests
 from ..settings import reading

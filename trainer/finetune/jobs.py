@@ -202,7 +202,7 @@ def run_job(job: Job, requests: StopRequests) -> int:
 
 def train(values: dict[str, Any], requests: StopRequests) -> int:
     """Train one run in this process, alone; 0, or 75 when it was asked to stop. Raises UserError when it diverges."""
-    from ..models.fields import field_mistakes
+    from ..models.field_check import field_mistakes
     from ..processes import world as distributed
     from ..run import loop
     from ..settings import reading

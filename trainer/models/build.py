@@ -16,7 +16,7 @@ from ..data.shard_check import COORDINATES
 from ..settings.configuration import RunConfiguration
 from ..settings.objectives import FORECASTING, OBJECTIVES
 from ..settings.sections import ObjectiveSection
-from .fields import FROM, unknown_fields
+from .field_check import FROM, unknown_fields
 from .loading import load_config, load_model, reason
 from .model_types import config_class, field_names
 

@@ -1,45 +1,47 @@
-"""The check of a run file's `model` section: its type and the names of its fields.
+"""The configuration fields of our own model types, for checks before anything heavy is imported.
 
-What depends on the data, or on a checkpoint that is still to be read, is left to `build.model_configuration`.
+They are read from the sources: importing the classes means importing torch and transformers, which takes seconds, and
+a second list of the fields would go stale with every change here or in transformers.
 """
 
-from collections.abc import Iterable
-from typing import Any
-
-from longmix.data_prep.errors import UserError
-
-from ..settings.typed_maps import Mistake, nearest
-
-FROM = "from"
-LABELS = "cannot be set: how many labels there are comes from the data; leave it out"
+import ast
+import importlib.util
+from pathlib import Path
+from typing import NamedTuple
 
 
-def field_mistakes(model: dict[str, Any], is_wrong: bool = False) -> list[Mistake]:
-    """(key, what is wrong) for an unknown model type and for every key that its configuration does not have."""
-    if "model_type" not in model:
-        return []
-    from .model_types import config_class, field_names
+class ModelFields(NamedTuple):
+    """Name of a configuration class, and the sorted names of its fields, inherited ones included."""
 
-    try:
-        cls = config_class(model["model_type"])
-    except UserError as error:
-        return [("model.model_type", str(error).removeprefix("model.model_type "))]
-    return unknown_fields(model, cls.__name__, field_names(cls))
+    class_name: str
+    names: list[str]
 
 
-def quick_field_mistakes(model: dict[str, Any], is_wrong: bool) -> list[Mistake]:
-    """`field_mistakes` where they cost no time: transformers stays unloaded for its own types unless something else is
-    wrong (`is_wrong`). For a launcher, whose workers check them anyway."""
-    return field_mistakes(model) if is_wrong else []
+def model_fields(model_type: object) -> ModelFields | None:
+    """The configuration fields of one of our model types; None: not ours, or the class itself must be asked."""
+    modeling = _folder("longmix.modeling")
+    ours = {path.parent.name: path for path in modeling.glob("*/configuration_*.py")}
+    if not isinstance(model_type, str) or model_type not in ours:
+        return None
+    own, shared = _config_class(ours[model_type]), _config_class(modeling / "configuration.py")
+    inherited = _config_class(_folder("transformers") / "configuration_utils.py", "PreTrainedConfig")
+    if inherited is None:
+        return None
+    return ModelFields(own.name, sorted(_fields(own) | _fields(shared) | _fields(inherited)))
 
 
-def unknown_fields(fields: Iterable[str], class_name: str, names: list[str]) -> list[Mistake]:
-    """(key, what is wrong) for every field that is not among the sorted `names` of a configuration class."""
-    return [
-        (
-            f"model.{key}",
-            LABELS if key == "num_labels" else f"is no field of {class_name}; {nearest(str(key), names)}",
-        )
-        for key in fields
-        if key not in names and key not in (FROM, "model_type")
-    ]
+def _folder(package: str) -> Path:
+    """The folder of a package, which is not imported."""
+    return Path(importlib.util.find_spec(package).origin).parent
+
+
+def _config_class(path: Path, ending: str = "Config") -> ast.ClassDef | None:
+    """The class of a source file whose name ends so; None if it has none."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return next((node for node in body if isinstance(node, ast.ClassDef) and node.name.endswith(ending)), None)
+
+
+def _fields(node: ast.ClassDef) -> set[str]:
+    """Names of the fields that a dataclass declares itself."""
+    declared = (entry for entry in node.body if isinstance(entry, ast.AnnAssign))
+    return {entry.target.id for entry in declared if not ast.unparse(entry.annotation).startswith("ClassVar")}

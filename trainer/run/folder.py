@@ -10,7 +10,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_text
 
 from ..checkpoints import folders
-from ..models.fields import field_mistakes
+from ..models.field_check import field_mistakes
 from ..settings import reading
 from ..settings.changes import changed_keys
 from ..settings.configuration import RunConfiguration

@@ -16,7 +16,7 @@ from ..data.shard_check import COORDINATES
 from ..data.tokenizer import tokenizer_folder
 from ..data.windows import manifest_seen
 from ..models.build import build_model, model_configuration
-from ..models.fields import FROM
+from ..models.field_check import FROM
 from ..models.loading import has_other_vocabulary
 from ..objectives.objective import Objective, auto_class, check_data, make_objective
 from ..processes.world import resolve_precision

@@ -22,7 +22,7 @@ from pathlib import Path
 from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import write_json
 
-from ..models.fields import field_mistakes
+from ..models.field_check import field_mistakes
 from ..settings import reading
 from . import pool
 from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE

@@ -88,7 +88,7 @@ def section_mistakes(section: Any, prefix: str = "", noted: frozenset[str] | set
 
 
 def _model_mistakes(model: dict[str, Any]) -> Iterator[Finding]:
-    """Mistakes that show without the model's own fields, which models/fields.py checks."""
+    """Mistakes that show without the model's own fields, which models/field_check.py checks."""
     if "model_type" not in model and "from" not in model:
         yield "model", "names neither model_type (a model to build) nor from (a checkpoint to start from)"
     source = model.get("from", "a folder")

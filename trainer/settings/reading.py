@@ -15,7 +15,7 @@ from .configuration import RunConfiguration, section_mistakes
 from .run_file import Settings, read_settings
 from .typed_maps import Mistake, build
 
-# check(`model` of a run file, whether something else is wrong) -> mistakes; see models/fields.py.
+# check(`model` of a run file, whether something else is wrong) -> mistakes; see models/field_check.py.
 ModelCheck = Callable[[dict[str, Any], bool], list[Mistake]]
 # Written into a run folder's config.yaml for people and ignored when that file is read again.
 PROVENANCE_KEY = "provenance"

@@ -8,7 +8,7 @@ import torch
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
-from longmix.trainer.models.fields import field_mistakes, quick_field_mistakes
+from longmix.trainer.models.field_check import field_mistakes, quick_field_mistakes
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.folder import refuse_changes, write_configuration
 from longmix.trainer.settings import reading
@@ -139,6 +139,8 @@ def test_mistyped_model_fields_are_told_with_the_other_mistakes(write, small):
 def test_a_launcher_leaves_the_model_to_its_workers_unless_something_is_wrong(write, small):
     path = write("b.yaml", "model: {model_type: bert, hiden_size: 16}\n")
     assert reading.load([small, path], [], quick_field_mistakes).model["hiden_size"] == 16
+    with pytest.raises(UserError, match=r"model\.hiden_size is no field of FLTConfig"):
+        reading.load([small, path], ["model.model_type=flt"], quick_field_mistakes)
     with pytest.raises(UserError, match=r"model\.hiden_size is no field.*|optim\.lrr.*") as caught:
         reading.load([small, path], ["optim.lrr=1"], quick_field_mistakes)
     assert "model.hiden_size" in str(caught.value) and "optim.lrr" in str(caught.value)

@@ -1,0 +1,59 @@
+"""The start of a command: what it tells before anything heavy is imported."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import sys
+from longmix.trainer.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as end:
+    code = end.code
+heavy = {"torch", "transformers", "deepspeed", "accelerate", "longmix.modeling"} & set(sys.modules)
+assert not heavy, heavy
+sys.exit(code)
+"""
+WHOLE = "from longmix.trainer.__main__ import run; run()"
+
+
+def run(*arguments, code=CODE, **environment):
+    settings = {name: value for name, value in os.environ.items() if name not in ("RANK", "LONGMIX_LAUNCHER")}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**settings, **environment})
+
+
+@pytest.fixture
+def run_file(run_values, write_run_file, tmp_path):
+    """run_file(**changes) -> path of a tiny run file."""
+    return lambda **changes: write_run_file(tmp_path / "run.yaml", run_values(tmp_path / "run", **changes))
+
+
+@pytest.mark.parametrize("verb", ["", "train", "sweep", "report", "finetune", "inspect-order", "evaluate", "doctor"])
+def test_help_imports_nothing_heavy(verb):
+    process = run(*verb.split(), "--help")
+    assert process.returncode == 0 and process.stdout.startswith(f"usage: longmix {verb}"), process.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--check"], ["--processes", 2]])
+def test_mistakes_in_a_run_file_are_told_before_anything_heavy_is_imported(run_file, options):
+    process = run("train", run_file(), *options, "optim.lerning_rate=1", "model.hiden_size=16")
+    assert process.returncode == 2, process.stderr
+    assert process.stderr == (
+        "longmix: error: command line: optim.lerning_rate is not a key of a run file; did you mean optim.lr?; "
+        "command line: model.hiden_size is no field of TransformerConfig; did you mean hidden_size?\n"
+    )
+
+
+def test_training_says_what_it_does_once_and_before_the_heavy_imports(run_file, tmp_path):
+    # Without data it is over at once.
+    path = run_file(deepspeed="zero1", **{"data.train": str(tmp_path / "nowhere")})
+    announcement = f"longmix: training {tmp_path / 'run'}: loading torch and DeepSpeed\n"
+    process = run("train", path, "--processes", 2, code=WHOLE)
+    assert process.stderr.startswith(announcement) and "nowhere does not exist" in process.stderr
+    for environment in ({"RANK": "1", "WORLD_SIZE": "2"}, {"LONGMIX_LAUNCHER": str(os.getpid())}):
+        told = run("train", path, "--check", code=WHOLE, **environment).stderr
+        assert "loading" not in told
