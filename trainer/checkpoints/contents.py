@@ -1,4 +1,4 @@
-"""What a checkpoint must hold to go on from. A manifest that is right of what is there says nothing of what is not."""
+"""The files that a checkpoint must hold: a manifest that is right about those that are there cannot miss the others."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ MODEL = "model"
 
 
 def refuse_incomplete(folder: Path, listed: set[Path]) -> None:
-    """Raise UserError, naming it, if what a checkpoint was written by must have made a file that is not `listed`.
+    """Raise UserError, naming it, if the engine of a checkpoint must have written a file that is not `listed`.
 
     `listed`: the files of the manifest, which are there and are what was written.
     """
@@ -35,7 +35,7 @@ def _refuse_lacking(folder: Path, name: str, listed: set[Path]) -> None:
 
 
 def _refuse_lacking_parts(engine: Path, layout: elastic.Layout, listed: set[Path]) -> None:
-    """DeepSpeed's files: at stages 1 to 3 each rank has its part of the optimizer's state, at 3 of the model's, too.
+    """Count DeepSpeed's files: from stage 1 each rank has its part of the optimizer's state, at 3 of the model's, too.
 
     They are counted, for their names differ with the precision.
     """

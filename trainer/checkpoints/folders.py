@@ -1,6 +1,6 @@
 """Checkpoints: written under a temporary name, hashed, renamed; the newest whole one wins.
 
-`RUN/checkpoints/step-00000200/` holds `engine*` and `random-*` (to go on), `model/` (a Hugging Face folder),
+`RUN/checkpoints/step-00000200/` holds `engine*` and `random-*` (to resume), `model/` (a Hugging Face folder),
 `state.json` (step, samples, counters) and, written last, `manifest.json` (size and SHA-256 of every file).
 `RUN/checkpoints/latest` names the newest for people; nothing reads it.
 """
@@ -28,14 +28,17 @@ MANIFEST = "manifest.json"
 LATEST = "latest"
 
 
+# Writing: under a temporary name until all files are flushed, so that a kill at any moment leaves whole checkpoints.
+
+
 def path_of(run: Path, step: int) -> Path:
     return run / "checkpoints" / name_of(step)
 
 
 def begin(run: Path, step: int) -> Path:
-    """An empty folder to write a checkpoint into; it counts for nothing before `finish`.
+    """Make an empty folder to write a checkpoint into; it counts for nothing before `finish`.
 
-    What earlier ones left behind that were never finished is deleted.
+    Folders of checkpoints that were never finished are deleted.
 
     Raises:
         OSError: e.g. the run folder has gone. It is not made anew, for that might be on another disk.
@@ -52,8 +55,8 @@ def begin(run: Path, step: int) -> Path:
 def finish(folder: Path, run: Path, state: RunState, entries: list[dict[str, Any]] | None = None) -> Path:
     """Write state and manifest, flush, rename: from here on the checkpoint exists.
 
-    `entries`: those of the manifest, of files that are written, flushed and verified; by default they are made here.
-    One of the same step gives way only now.
+    `entries`: of the manifest, for files that are written, flushed and verified; by default they are made here.
+    An older checkpoint of the same step gives way only now.
     """
     write_json(folder / STATE, asdict(state))
     if entries is None:
@@ -73,16 +76,16 @@ def finish(folder: Path, run: Path, state: RunState, entries: list[dict[str, Any
 
 
 def _aside(run: Path, step: int) -> Path:
-    """Where a checkpoint lies for the moment in which another of its step takes its place."""
+    """The path of a checkpoint for the moment in which another of its step takes its place."""
     return path_of(run, step).with_name(f".step-{step:08d}.old")
 
 
 def _put_back(run: Path) -> None:
-    """Give back their names to those that a kill in that moment has left aside."""
+    """Give back their names to checkpoints that a kill in that moment has left aside."""
     for aside in (run / "checkpoints").glob(".step-*.old"):
         final = aside.with_name(aside.name[1:-4])
         if not final.exists():
-            # One that may only read (longmix export) passes it over.
+            # A process that may only read (longmix export) passes it over.
             with contextlib.suppress(OSError):
                 os.replace(aside, final)
 
@@ -96,10 +99,14 @@ def point_to(run: Path, step: int) -> None:
     os.replace(temporary, final.with_name(LATEST))
 
 
-def defect(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, naming the file; None for a whole one.
+# Finding: a checkpoint is believed only when every byte of it is what was written.
 
-    The manifest speaks for the files, not for what they say, nor for those that it leaves out: both are looked at, too.
+
+def defect(folder: Path) -> str | None:
+    """The defect of a checkpoint, naming the file; None for a whole one.
+
+    The manifest vouches for the bytes of the files that it lists. What the state says, and which files are not listed,
+    is checked as well.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
@@ -132,7 +139,7 @@ def defect(folder: Path) -> str | None:
 
 
 def steps(run: Path) -> list[int]:
-    """Steps of the checkpoints of a run, oldest first, whole or not."""
+    """The steps of a run's checkpoints, oldest first, whole or not."""
     names = [path.name for path in (run / "checkpoints").glob("step-*") if path.is_dir()]
     return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d{8,}", name))
 
@@ -149,11 +156,13 @@ def newest(run: Path) -> Path | None:
     return None
 
 
+# Deleting: at any moment, a checkpoint that is listed is whole.
+
+
 def prune(run: Path, section: CheckpointSection, state: RunState) -> None:
     """Delete what `keep`, `keep_every` and `best` do not hold; call it when the checkpoint of `state` is whole.
 
-    What lies beyond `state` was damaged when the run went on from an older checkpoint: it holds nothing, and counts
-    for nothing.
+    Checkpoints beyond `state` were damaged when the run resumed from an older one: they are not kept, nor counted.
     """
     present = steps(run)
     reached = [step for step in present if step <= state.step]
@@ -163,7 +172,7 @@ def prune(run: Path, section: CheckpointSection, state: RunState) -> None:
     if state.best_step is not None:
         kept.add(state.best_step)
     for step in set(present) - kept:
-        # Renamed first: who reads it meanwhile, or after a kill, finds all of it or nothing.
+        # Renamed first: whoever reads it meanwhile, or after a kill, finds all of it or nothing.
         folder = path_of(run, step)
         removed = folder.with_name(f".{folder.name}.tmp")
         os.replace(folder, removed)

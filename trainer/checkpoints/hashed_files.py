@@ -58,7 +58,7 @@ class HashedFile:
 
     def write(self, data: Any) -> int:
         if self.refusal is not None:
-            raise self.refusal  # what lacks a piece is not gone on with
+            raise self.refusal  # a file that lacks a piece is not continued
         view = memoryview(data).cast("B")
         self._digest.update(view)
         self.bytes += len(view)
@@ -69,10 +69,10 @@ class HashedFile:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is held back; torch asks for it."""
+        """Do nothing, as nothing is held back; torch calls it."""
 
     def close(self) -> None:
-        """Onto the disk, unless it has refused."""
+        """Flush to the disk, unless it has refused, and close."""
         with self._file, self._noting():
             if self.refusal is None:
                 os.fsync(self._file.fileno())
@@ -113,7 +113,7 @@ def write(folder: Path, name: str, value: Any) -> dict[str, Any]:
 
 
 def entries(folder: Path, root: Path) -> list[dict[str, Any]]:
-    """Flush all files below `folder`, whoever has written them; their entries of the manifest at `root`."""
+    """Flush all files below `folder`, whatever wrote them; their entries of the manifest at `root`."""
     return [entry(path, root) for path in sorted(path for path in folder.rglob("*") if path.is_file())]
 
 

@@ -1,4 +1,4 @@
-"""Where a run begins: at the newest whole checkpoint of its folder, if that is one of this run, or at step 0."""
+"""The start of a run: from the newest whole checkpoint of its folder, if that is one of this run, or at step 0."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from .state import RunState, read_state
 
 
 def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world: World) -> RunState:
-    """Load the newest whole checkpoint into `engine`; where the run stands. Every rank must call it.
+    """Load the newest whole checkpoint into `engine`; return where the run stands. Every rank must call it.
 
     Raises:
         SharedMistake: the checkpoint is of no use to this run.
@@ -40,7 +40,7 @@ def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world
 
 
 def _refuse_damaged(run: Path) -> None:
-    """Beginning anew would end in deleting them, and what can be saved of them."""
+    """Raise UserError if there are checkpoints, none of them whole: a run begun anew would come to delete them."""
     if folders.steps(run):
         raise UserError(
             f"none of the checkpoints in {run / 'checkpoints'} is whole (the warnings say why): bring one back, or "
@@ -69,6 +69,6 @@ def _refuse_fewer_steps(run: RunSection, last_step: int, step: int) -> None:
 
 
 def _best_by(configuration: RunConfiguration) -> list[Any] | None:
-    """What makes two values of `checkpoint.best` comparable."""
+    """Metric, mode and samples, by which two values of `checkpoint.best` are comparable."""
     best = configuration.checkpoint.best
     return None if best is None else [best.metric, best.mode, configuration.eval.samples]

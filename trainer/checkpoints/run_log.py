@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl, TensorBoard, and a progress line."""
+"""The log of a run: metrics.jsonl, TensorBoard, and a progress line."""
 
 import contextlib
 import json
@@ -15,13 +15,13 @@ from longmix.data_prep.files import write_text
 
 
 class RunLog:
-    """Writes on rank 0 only; every method does nothing elsewhere.
+    """Writes on rank 0; on the others every method does nothing.
 
     Args:
         run: the run folder.
         is_first: whether this is rank 0.
-        first_step: the step that the run goes on from; what the coming steps will record again is dropped.
-        evaluation_due: the run makes the evaluation of `first_step` again: so its record is dropped, too.
+        first_step: the step that the run resumes from; records that the coming steps make again are dropped.
+        evaluation_due: the run makes the evaluation of `first_step` again: its record is dropped, too.
     """
 
     def __init__(
@@ -106,10 +106,13 @@ class RunLog:
                     self._writer.close()
 
 
-class _Lines:
-    """Appends lines to a file; those that the disk refuses are held back, and written in order once it takes them.
+# metrics.jsonl: the record that a resume relies on, so it outlives a disk that refuses or goes away for a while.
 
-    Every line since the last `flush` is held: what a disk has lost that was away can be written again.
+
+class _Lines:
+    """Appends lines to a file; lines that the disk refuses are held back, and written in order once it takes them.
+
+    Every line since the last `flush` is held, so that it can be written again to a disk that has lost it.
     """
 
     def __init__(self, path: Path):
@@ -138,7 +141,7 @@ class _Lines:
         self._held, self._written = [], 0
 
     def close(self) -> None:
-        # What is still held back is newer than every checkpoint: going on, the run makes it again.
+        # Lines that are still held back are newer than every checkpoint: the resumed run makes them again.
         self._let_go()
 
     def _is_the_same(self) -> bool:
@@ -177,7 +180,7 @@ def _is_bad(value: Any) -> bool:
 
 
 def _drop_from(path: Path, first_step: int, evaluation_due: bool) -> None:
-    """Drop the records that a run going on from `first_step` makes: of later steps, of the end, at 0 all of them."""
+    """Drop the records that a run resumed from `first_step` makes: of later steps, of the end, at 0 all of them."""
     if not path.exists():
         return
     made_again = ("eval", "test") if evaluation_due else ("test",)
@@ -192,6 +195,9 @@ def _drop_from(path: Path, first_step: int, evaluation_due: bool) -> None:
             # A line cut short by a kill, or damaged; the resumed run writes it again.
             continue
     write_text(path, "".join(kept))
+
+
+# The terminal: a person watches one line change; a log of Slurm, read later, has a line for each record.
 
 
 class _Progress:

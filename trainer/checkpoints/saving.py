@@ -33,10 +33,10 @@ PAUSES = (1.0, 5.0, 15.0)
 
 @dataclass
 class _Pending:
-    """A checkpoint on its way: first every rank writes its files, then rank 0 completes it.
+    """A checkpoint in progress: first every rank writes its files, then rank 0 completes it.
 
     Attributes:
-        work: what this rank does now.
+        work: in progress on this rank.
         entries: of all ranks' files, once they are written.
     """
 
@@ -52,6 +52,9 @@ class Saver:
 
     A save that the disk refuses is told and forgotten: earlier checkpoints stay, the run goes on, the next one is a
     new attempt. `checkpoint.max_failures` of them in a row are allowed.
+
+    Args:
+        state: where the run stands, copied at each save; a failure takes back its choice of the best.
 
     Attributes:
         newest: the state of the newest checkpoint that is whole, or the one that the run began with.
@@ -97,7 +100,7 @@ class Saver:
             self._waited_before = 0.0
 
     def wait(self) -> None:
-        """Wait for what is being written. Raises SharedMistake as `save` does."""
+        """Wait for the checkpoint in progress. Raises SharedMistake as `save` does."""
         began = time.perf_counter()
         try:
             self._count(self._wait())
@@ -105,16 +108,16 @@ class Saver:
             self._waited_before += time.perf_counter() - began
 
     def is_over(self) -> torch.Tensor:
-        """(1,) float64: 1 if this rank's part of what is being written is done; to be summed over the ranks."""
+        """(1,) float64: 1 if this rank's part of the checkpoint in progress is done; to be summed over the ranks."""
         return torch.tensor([self._pending is not None and self._pending.work.done()], dtype=torch.float64)
 
     def poll(self, over: float) -> None:
-        """Go on with what is being written if `over`, the sum of `is_over`, says that all ranks are ready."""
+        """Move the checkpoint in progress on if `over`, the sum of `is_over`, says that all ranks are ready."""
         if over == self._world.size:
             self._count(self._advance())
 
     def told(self) -> str:
-        """What the checkpoints have cost."""
+        """A line on the cost of the checkpoints."""
         waited = (
             f"; the step loop waited {statistics.median(self.waits):.3g} s for one, {max(self.waits):.3g} s at most"
             if self.waits
@@ -127,15 +130,18 @@ class Saver:
         if self._pending is not None and self._world.size == 1:
             self._pending.work.exception()
 
+    # The stages of a checkpoint. Ranks exchange what became of a stage, and nothing within one: a disk that refuses on
+    # one rank leaves none waiting.
+
     def _wait(self) -> str | None:
-        """Finish what is on its way; why it failed, None if it did not."""
+        """Finish the checkpoint in progress; why it failed, None if it did not."""
         reason = None
         while self._pending is not None:
             reason = self._advance()
         return reason
 
     def _begin(self, engine: Engine, write_model: WriteModel, in_background: bool) -> str | None:
-        """Start to write; why that is impossible."""
+        """Start to write; why that is impossible, None if it is not."""
         world = self._world
         folder, reason = world.from_first(self._make_folder() if world.is_first else None)
         if reason is not None:
@@ -186,12 +192,6 @@ class Saver:
             shutil.rmtree(pending.folder, ignore_errors=True)
         return self._told(pending.state.step, reason)
 
-    def _forget_best(self) -> None:
-        """A checkpoint that was not written cannot be the best: that is again the best of the newest."""
-        state, newest = self._state, self.newest
-        if state.best_step is not None and state.best_step > newest.step:
-            state.best_step, state.best_value, state.figures = newest.best_step, newest.best_value, newest.figures
-
     def _told(self, step: int, reason: str) -> str:
         return f"the checkpoint of step {step} could not be written to {self._run / 'checkpoints'}: {reason}"
 
@@ -200,7 +200,7 @@ class Saver:
         if reason is None:
             return
         self._failures += 1
-        self._forget_best()
+        self._state.forget_best_beyond(self.newest)
         allowed = self._section.max_failures
         if self._failures > allowed:
             raise SharedMistake(
@@ -211,6 +211,9 @@ class Saver:
             f"{reason}; that of step {self.newest.step} stays, and the run goes on to the next "
             f"(failure {self._failures} in a row of {allowed} that checkpoint.max_failures allows)"
         )
+
+
+# The side of the disk. It exchanges nothing with other ranks, and so may run in a thread.
 
 
 def _start(work: Callable[[], Any], in_background: bool) -> Future:
@@ -230,7 +233,7 @@ def _start(work: Callable[[], Any], in_background: bool) -> Future:
 
 
 def _outcome(work: Future) -> tuple[Any, str | None]:
-    """What came of it, or why the disk refused; an error of another kind is raised."""
+    """The result of work that is done, or why the disk refused; an error of another kind is raised."""
     try:
         return work.result(), None
     except Exception as error:
@@ -252,7 +255,7 @@ def _write(
 
 
 def _complete(run: Path, section: CheckpointSection, pending: _Pending) -> list[str]:
-    """All files are written and verified: let the checkpoint exist, then delete others. What is worth telling."""
+    """Let a checkpoint exist whose files are written and verified, then delete others; lines to tell about it."""
     state = pending.state
     folders.finish(pending.folder, run, state, pending.entries)
     notes = []

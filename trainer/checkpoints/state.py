@@ -23,18 +23,21 @@ LARGEST_COUNT = 2**63 - 1
 class RunState:
     """Where a run stands: everything that is not inside the engine.
 
+    The step loop counts. Of the other fields each has one owner: `recent` and `row_of_spikes` the SpikeGuard, what is
+    the best and its figures the Evaluator, though a Saver whose disk refuses takes that back (`forget_best_beyond`).
+
     Attributes:
         step: optimizer steps done, dropped ones included.
         samples: samples consumed by them.
         skipped: steps dropped because loss or gradients were not finite, or stood out (`optim.skip_spikes`).
         row_of_skips: steps in a row up to now that were not finite.
-        recent: with `optim.skip_spikes`, (loss, gradient norm) of the last steps that were taken (see spikes).
+        recent: with `optim.skip_spikes`, (loss, gradient norm) of the last steps that were taken (see run.spikes).
         row_of_spikes: steps dropped as spikes since the last one that was taken.
         interval: sums of loss, hits and items since the last record in metrics.jsonl.
         tokens: valid tokens consumed.
         best_by: metric, mode and evaluated samples that the best checkpoint is chosen by.
         best_step, best_value: the best checkpoint by `checkpoint.best`.
-        evaluation_due: the evaluation of this step was cut short by a stop; it is made first on going on.
+        evaluation_due: the evaluation of this step was cut short by a stop; a resumed run makes it first.
         stopped_by: what stopped the run here (see stop_conditions.Decision); None in a checkpoint that was due.
         data: what the data sets hold (see RunData.fingerprints).
         figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
@@ -56,6 +59,11 @@ class RunState:
     data: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
 
+    def forget_best_beyond(self, newest: "RunState") -> None:
+        """Take back a best whose checkpoint was not written; `newest`: the state of the newest whole one."""
+        if self.best_step is not None and self.best_step > newest.step:
+            self.best_step, self.best_value, self.figures = newest.best_step, newest.best_value, newest.figures
+
 
 def name_of(step: int) -> str:
     """The name of a checkpoint's folder."""
@@ -63,7 +71,7 @@ def name_of(step: int) -> str:
 
 
 def read_state(folder: Path) -> RunState:
-    """Where the run stood at a checkpoint. Raises UserError if that is not what its file holds."""
+    """Read where the run stood at a checkpoint. Raises UserError if its file does not say so."""
     path = folder / STATE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -79,7 +87,7 @@ def read_state(folder: Path) -> RunState:
 
 
 def _odd_keys(values: Any) -> Iterator[Mistake]:
-    """What a default would stand in for hides what was there: a state without it is none."""
+    """Keys that are missing or unknown: a default in place of a missing one would hide what was there."""
     if not isinstance(values, dict):
         yield "the whole", "is no map"
         return
@@ -126,7 +134,7 @@ def _is_best_by(value: list[Any] | None) -> bool:
 
 
 def _is_data(data: dict[str, Any]) -> bool:
-    """Whether it names what the data sets hold: of what it left out, nobody would notice that it has changed."""
+    """Whether it names what each data set holds: a change of one that it left out would go unnoticed."""
     if set(data) != set(DATA_KEYS) or not all(isinstance(hashes, list) for hashes in data.values()):
         return False
     hashes = [digest for found in data.values() for digest in found]

@@ -2,26 +2,21 @@
 
 import contextlib
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from longmix.data_prep.errors import UserError
-
-from ..checkpoints import folders
 from ..checkpoints.resuming import resume
 from ..checkpoints.run_log import RunLog
 from ..checkpoints.saving import Saver
-from ..checkpoints.state import RunState, read_state
-from ..data.dataset import ShardedDataset
+from ..checkpoints.state import RunState
 from ..engines.base import StepResult
 from ..engines.make import make_engine
 from ..export import publish
 from ..export.card import ModelCard
 from ..models.build import count_parameters
+from ..objectives.sums import Sums
 from ..optimization.schedule import learning_rate
 from ..processes.signals import StopRequests
 from ..processes.watchdog import Watchdog
@@ -30,12 +25,13 @@ from ..settings.configuration import RunConfiguration
 from ..settings.exit_codes import FINISHED, INTERRUPTED
 from .agreement import Agreement, seed_generators
 from .dry_run import dry_run
-from .evaluation import evaluate
+from .evaluator import Evaluator
+from .final_model import FinalModel
 from .folder import RunLock, refuse_changes, refuse_unusable, write_configuration
 from .setup import Prepared, prepare
 from .speed import Interval, device_name
 from .spikes import SpikeGuard
-from .stop_conditions import Decision, StopConditions
+from .stop_conditions import Consensus, Decision, StopConditions
 from .stream import BatchStream, StepBatch
 
 LONGEST_ROW_OF_SKIPS = 10
@@ -70,7 +66,9 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         lock = RunLock(Path(configuration.run.dir))
         agree(world, lambda: stack.enter_context(lock) if world.is_first else None)
         watchdog.share()
-        return _Run(prepared, world).train(requests if requests is not None else stack.enter_context(StopRequests()))
+        model = agree(world, prepared.build)
+        requests = requests if requests is not None else stack.enter_context(StopRequests())
+        return _Run(prepared, model, world, requests).train()
 
 
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
@@ -80,50 +78,65 @@ def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
 
 
 class _Run:
-    """One run on this rank."""
+    """One run on this rank, from where its folder stands: all that its steps need.
 
-    def __init__(self, prepared: Prepared, world: World):
-        self.configuration, self.data, self.objective = prepared.configuration, prepared.data, prepared.objective
-        self.prepared, self.world = prepared, world
-        self.folder = Path(self.configuration.run.dir)
-        self.last_step = self.configuration.optim.max_steps
-        self.model = agree(world, prepared.build)
-        self.parameters, self.matrix_parameters = count_parameters(self.model)
-        self.notes = prepared.notes(self.model, world.size)
-        manifests = [dataset.manifest for dataset in self.data.train]
-        self.card = ModelCard(self.configuration, manifests, self.parameters, self.notes)
-        self.latest: dict[str, Any] = {}
-        self.evaluated_at: int | None = None
+    Raises:
+        SharedMistake, UserError: as `train` does.
+    """
 
-    def train(self, requests: StopRequests) -> Outcome:
-        # From here on the ranks differ: dropout must not repeat itself. The model is equal on all.
-        seed_generators(self.configuration.run.seed, self.world.rank)
-        self.engine = agree(
-            self.world, lambda: make_engine(self.model, self.configuration, self.prepared.precision, self.world)
-        )
-        dry_run(self.engine, self.model, self.prepared, self.world)
-        state = self.state = resume(self.configuration, self.data, self.engine, self.world)
-        is_first = self.world.is_first
-        agree(
-            self.world,
-            lambda: write_configuration(self.folder, self.configuration, self._facts()) if is_first else None,
-        )
-        self.spikes = SpikeGuard(self.state, self.engine.guard, self.configuration.optim.skip_spikes)
-        self.agreement = Agreement(self.engine, self.model, self.data.order, self.configuration, self.world, self.state)
+    def __init__(self, prepared: Prepared, model: torch.nn.Module, world: World, requests: StopRequests):
+        configuration = self.configuration = prepared.configuration
+        self.prepared, self.model, self.world, self.requests = prepared, model, world, requests
+        self.data, self.objective = prepared.data, prepared.objective
+        self.folder = Path(configuration.run.dir)
+        self.last_step = configuration.optim.max_steps
+
+        # The facts of the whole model, before an engine shares it out.
+        parameters, self.matrix_parameters = count_parameters(model)
+        self.notes = prepared.notes(model, world.size)
+        self.card = ModelCard(configuration, [dataset.manifest for dataset in self.data.train], parameters, self.notes)
+
+        # The model is equal on all ranks. From here on they differ: dropout must not repeat itself.
+        seed_generators(configuration.run.seed, world.rank)
+        self.engine = agree(world, lambda: make_engine(model, configuration, prepared.precision, world))
+        dry_run(self.engine, model, prepared, world)
+        state = self.state = resume(configuration, self.data, self.engine, world)
+        agree(world, lambda: self._write_configuration(parameters) if world.is_first else None)
+
+        # The companions of the steps. All share `state`; RunState says which of them owns what.
+        self.spikes = SpikeGuard(state, self.engine.guard, configuration.optim.skip_spikes)
+        self.agreement = Agreement(self.engine, model, self.data.order, configuration, world, state)
         self.log = RunLog(
-            self.folder,
-            is_first,
-            state.step,
-            self.last_step,
-            self.configuration.log.tensorboard,
-            state.evaluation_due,
+            self.folder, world.is_first, state.step, self.last_step, configuration.log.tensorboard, state.evaluation_due
         )
-        self.saver = Saver(self.folder, self.configuration.checkpoint, self.world, self.log, self.state)
-        self.conditions = StopConditions(self.folder, self.configuration.run, self.last_step, requests, is_first)
+        self.saver = Saver(self.folder, configuration.checkpoint, world, self.log, state)
+        self.conditions = StopConditions(self.folder, configuration.run, self.last_step, requests, world.is_first)
+        self.consensus = Consensus(self.conditions, self.saver, world)
+        self.evaluator = Evaluator(self.engine, prepared, world, state, self.log, self.consensus)
+        self.final_model = FinalModel(prepared, self.card, self.evaluator, world, state, self.log)
+        self.gradient_norm = math.nan  # of the last step
+
+    def _write_configuration(self, parameters: int) -> None:
+        """Write config.yaml, with the facts that a report tells of a run beside its configuration."""
+        manifest = self.data.manifest
+        facts = {
+            "device": device_name(self.world.device.type),
+            "processes": self.world.size,
+            "parameters": parameters,
+            "data": {
+                "task": manifest.report.get("task"),
+                "sequence_length": manifest.sequence_length,
+                "fingerprints": self.data.fingerprints(),
+            },
+        }
+        write_configuration(self.folder, self.configuration, facts)
+
+    def train(self) -> Outcome:
+        """Make the steps that are left, then the model; or stop in between."""
         with contextlib.closing(self.log), contextlib.closing(self.saver):
             for note in self.notes:
                 self.log.say(note)
-            decision = self._train(requests)
+            decision = self._train()
             if not decision.stops:
                 decision = self._finish()
             self.log.say(self.saver.told())
@@ -135,21 +148,7 @@ class _Run:
                 )
         return Outcome(INTERRUPTED if decision.stops else FINISHED, self.state)
 
-    def _facts(self) -> dict[str, Any]:
-        """What a report tells of a run beside its configuration."""
-        manifest, data = self.data.manifest, self.data
-        return {
-            "device": device_name(self.world.device.type),
-            "processes": self.world.size,
-            "parameters": self.parameters,
-            "data": {
-                "task": manifest.report.get("task"),
-                "sequence_length": manifest.sequence_length,
-                "fingerprints": data.fingerprints(),
-            },
-        }
-
-    def _train(self, requests: StopRequests) -> Decision:
+    def _train(self) -> Decision:
         configuration, state = self.configuration, self.state
         stream = BatchStream(
             self.data.train,
@@ -165,37 +164,27 @@ class _Run:
         with stream:
             if 0 < state.step < self.last_step:
                 self.log.say(f"going on from step {state.step}")
-            self.interval = Interval(waited=stream.waited, tokens=state.tokens)
-            begin_together(self.world, requests)
-            decision = self._ask(state.step) if state.step < self.last_step else Decision()
+            interval = Interval(waited=stream.waited, tokens=state.tokens)
+            begin_together(self.world, self.requests)
+            decision = self.consensus.ask(state.step) if state.step < self.last_step else Decision()
             if state.step == 0 or state.evaluation_due:
                 decision = self._complete_step(decision)
             for batch in stream if not decision.stops else ():
                 decision = self._step(batch)
                 if state.step == self.last_step or state.step % configuration.log.every_steps == 0:
-                    self._record(stream)
-                with self.interval.paused():
+                    self._record(interval, stream)
+                    interval = Interval(waited=stream.waited, tokens=state.tokens)
+                with interval.paused():
                     self.agreement.check_if_due(batch.draw)
                     decision = self._complete_step(decision)
                 if decision.stops:
                     break
         return decision
 
-    def _ask(self, step: int = 0) -> Decision:
-        """What all ranks want now, after `step` steps; 0: whatever the step."""
-        return self._decide(self.world.sum(self._asked(step)).tolist())
-
-    def _asked(self, step: int) -> torch.Tensor:
-        """What this rank asks for, and how far it is with a checkpoint: to be summed over the ranks."""
-        return torch.cat([self.conditions.asked(step), self.saver.is_over()])
-
-    def _decide(self, asked: list[float]) -> Decision:
-        *asked, over = asked
-        self.saver.poll(over)
-        return Decision.of(asked)
+    # One step: forward, backward, the exchange of what all ranks found and want, the optimizer, the counters.
 
     def _step(self, batch: StepBatch) -> Decision:
-        """One optimizer step; what all ranks want after it."""
+        """Make one optimizer step; what all ranks want after it."""
         state = self.state
         self.world.progress.begin_step(state.step + 1)
         counts = self.world.sum(torch.tensor([batch.items, batch.tokens], dtype=torch.float64)).tolist()
@@ -204,49 +193,22 @@ class _Run:
         sums = self.engine.forward_backward(
             batch.micro_batches, lambda model, micro_batch: self.objective.forward(model, micro_batch, items)
         )
-        asked = self._asked(state.step + 1)
+        asked = self.consensus.asked(state.step + 1)
         totals = self.world.sum(torch.cat([sums.double().cpu(), asked])).tolist()
-        sums, asked = totals[: len(sums)], totals[len(sums) :]
-        self.learning_rate = learning_rate(self.configuration.optim, state.step + 1)
-        self.spikes.expect(sums[0] / sums[2] if sums[2] else math.nan)
-        self.result = self.engine.step(self.learning_rate)
+        sums, asked = Sums(*totals[: len(sums)]), totals[len(sums) :]
+        self.spikes.expect(sums.mean_loss)
+        result = self.engine.step(learning_rate(self.configuration.optim, state.step + 1))
+        self.gradient_norm = result.gradient_norm
         state.step += 1
         state.samples += self.configuration.batch.samples
         state.tokens += int(counts[1])
-        if self.result.applied:
+        if result.applied:
             state.row_of_skips = 0
             state.interval = [before + now for before, now in zip(state.interval, sums, strict=True)]
             self.spikes.note_taken()
         else:
-            self._count_skip(self.result, sums[0])
-        return self._decide(asked)
-
-    def _complete_step(self, decision: Decision) -> Decision:
-        """What is due after a step: evaluation, the choice of the best, a checkpoint. Whether to go on afterwards.
-
-        A stop that is asked for meanwhile cuts the evaluation short: going on, the run makes it first.
-        """
-        configuration, state = self.configuration, self.state
-        last = state.step == self.last_step
-        due = state.step > 0 and (last or state.step % configuration.checkpoint.every_steps == 0)
-        # Within a row of dropped steps the checkpoint before it stays the newest: a way back.
-        due = due and (last or not state.row_of_skips)
-        if due:
-            # What became of the checkpoint before decides which is the best until now.
-            self.saver.wait()
-        if state.step == 0 or last or state.step % configuration.eval.every_steps == 0 or state.evaluation_due:
-            decision = self._evaluate(decision)
-        if due and configuration.checkpoint.best is not None and not state.evaluation_due:
-            decision = self._compare_with_best(decision)
-        if last and not state.evaluation_due:
-            decision = Decision()  # nothing is left to stop, but for the reading of the test set
-        if due or decision.stops or decision.saves:
-            state.stopped_by = decision.reason
-            self._save(is_last_chance=last or decision.stops)
-            state.stopped_by = None
-        if decision.saves:
-            self.conditions.obeyed(decision)
-        return decision
+            self._count_skip(result, sums.loss)
+        return self.consensus.decide(asked)
 
     def _count_skip(self, result: StepResult, loss_sum: float) -> None:
         state = self.state
@@ -268,79 +230,54 @@ class _Run:
                 "with 'run.allow_changes=[KEY]' for what you change, the run then goes on from the newest checkpoint"
             )
 
-    def _record(self, stream: BatchStream) -> None:
-        state = self.state
-        loss_sum, hits, items = state.interval
-        figures = {"loss": loss_sum / items if items else math.nan}
+    def _record(self, interval: Interval, stream: BatchStream) -> None:
+        """Record the steps since the last record."""
+        state, sums = self.state, Sums(*self.state.interval)
+        figures = {"loss": sums.mean_loss}
         if self.objective.accuracy_name is not None:
-            figures[self.objective.accuracy_name] = hits / items if items else math.nan
+            figures[self.objective.accuracy_name] = sums.hit_rate
         figures |= {
-            "lr": self.learning_rate,
-            "grad_norm": self.result.gradient_norm,
+            "lr": learning_rate(self.configuration.optim, state.step),
+            "grad_norm": self.gradient_norm,
             "samples_seen": state.samples,
             "tokens_seen": state.tokens,
             "skipped_steps": state.skipped,
         }
-        speed = self.interval.figures(stream, state.tokens, self.world, self.matrix_parameters, self.prepared.precision)
+        speed = interval.figures(stream, state.tokens, self.world, self.matrix_parameters, self.prepared.precision)
         self.log.record("train", state.step, {**figures, **speed})
         state.interval = [0.0, 0.0, 0.0]
-        self.interval = Interval(waited=stream.waited, tokens=state.tokens)
 
-    def _evaluate(self, decision: Decision) -> Decision:
-        """Evaluate this step unless it has been; the decision to stop, if one is made meanwhile."""
-        state = self.state
-        if self.data.evaluation is None or self.evaluated_at == state.step:
-            return decision
-        figures, decision = self._figures(self.engine.module, self.data.evaluation, self.configuration.eval.samples)
-        state.evaluation_due = figures is None
-        if figures is None:
-            return decision
-        self.latest = figures
-        self.evaluated_at = state.step
-        self.log.record("eval", state.step, figures)
-        best = self.configuration.checkpoint.best
-        if best is None:
-            state.figures = figures
-        elif best.metric not in figures:
-            raise SharedMistake(
-                f"checkpoint.best.metric is {best.metric}, which the evaluation does not give; "
-                f"it gives {', '.join(figures)}"
-            )
-        # A request that came meanwhile is acted on now, not a step later.
-        return self._ask(state.step)
+    # Between two steps, and after the last: evaluation, the best, checkpoints, the final model.
 
-    def _figures(
-        self, model: torch.nn.Module, dataset: ShardedDataset, samples: int | None
-    ) -> tuple[dict[str, Any] | None, Decision]:
-        """Figures of a model on a data set, None if a stop cuts it short, and what was decided last."""
-        decision = Decision()
+    def _complete_step(self, decision: Decision) -> Decision:
+        """Do what is due after a step: evaluation, the choice of the best, a checkpoint. Whether to go on afterwards.
 
-        def interrupted() -> bool:
-            nonlocal decision
-            decision = self._ask()
-            return decision.stops
-
-        micro_batch = self.configuration.batch.micro_batch
-        figures = evaluate(model, dataset, self.objective, self.world, samples, micro_batch, interrupted)
-        return figures, decision
-
-    def _compare_with_best(self, decision: Decision) -> Decision:
-        """Only where a checkpoint is due: one that a stop request asks for must not change which is the best."""
-        decision = self._evaluate(decision)
-        best, state = self.configuration.checkpoint.best, self.state
-        if state.evaluation_due:
-            return decision
-        value = self.latest[best.metric]
-        sign = 1 if best.mode == "max" else -1
-        known = state.best_value
-        improves = known is None or math.isnan(known) or sign * value > sign * known
-        # Every constant answer has Matthews 0, say: between equals the loss decides.
-        if improves or (value == known and self.latest["loss"] < state.figures["loss"]):
-            state.best_step, state.best_value, state.figures = state.step, value, self.latest
+        A stop that is asked for meanwhile cuts the evaluation short: going on, the run makes it first.
+        """
+        configuration, state = self.configuration, self.state
+        last = state.step == self.last_step
+        due = state.step > 0 and (last or state.step % configuration.checkpoint.every_steps == 0)
+        # Within a row of dropped steps the checkpoint before it stays the newest: a way back.
+        due = due and (last or not state.row_of_skips)
+        if due:
+            # Whether the checkpoint before could be written decides which is the best until now.
+            self.saver.wait()
+        if state.step == 0 or last or state.step % configuration.eval.every_steps == 0 or state.evaluation_due:
+            decision = self.evaluator.evaluate(decision)
+        if due and configuration.checkpoint.best is not None and not state.evaluation_due:
+            decision = self.evaluator.compare_with_best(decision)
+        if last and not state.evaluation_due:
+            decision = Decision()  # nothing is left to stop, but for the reading of the test set
+        if due or decision.stops or decision.saves:
+            state.stopped_by = decision.reason
+            self._save(is_last_chance=last or decision.stops)
+            state.stopped_by = None
+        if decision.saves:
+            self.conditions.obeyed(decision)
         return decision
 
     def _save(self, is_last_chance: bool) -> None:
-        figures = self.latest if self.evaluated_at == self.state.step else {}
+        figures = self.evaluator.current()
 
         def write_model(folder: Path, weights: dict[str, torch.Tensor], state: RunState) -> None:
             publish.save_model(self.model, weights, folder, self.prepared.tokenizer)
@@ -349,51 +286,9 @@ class _Run:
         self.saver.save(self.engine, write_model, is_last_chance)
 
     def _finish(self) -> Decision:
-        """Make RUN/model from the best or the last checkpoint; read the test set once with it, unless stopped there."""
         if self.saver.newest.step != self.state.step:
             raise SharedMistake(
                 f"the last step is done, but its checkpoint could not be written to {self.folder / 'checkpoints'}: "
                 f"make room, then the same command goes on from step {self.saver.newest.step}"
             )
-        wants_best = self.configuration.checkpoint.best is not None and self.state.best_step is not None
-        step = self.state.best_step if wants_best else self.state.step
-        source = folders.path_of(self.folder, step)
-        agree(self.world, lambda: self._refuse_damaged(source))
-        if self.data.test is not None:
-            decision = self._test(source / "model")
-            if decision.stops:
-                return decision
-        agree(self.world, lambda: self._publish(source) if self.world.is_first else None)
-        self.log.say(f"finished: {self.folder / 'model'} holds the model of step {step}")
-        return Decision()
-
-    def _publish(self, source: Path) -> None:
-        target, staged = self.folder / "model", self.folder / ".model"
-        shutil.rmtree(staged, ignore_errors=True)
-        try:
-            shutil.copytree(source / "model", staged)
-            self.card.write(staged, read_state(source), self.state.figures)
-            publish.publish(staged, target)
-        except (OSError, shutil.Error) as error:
-            raise UserError(
-                f"{target} could not be written: {error}; {source} is whole: the same command writes the model from it"
-            ) from error
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-
-    def _refuse_damaged(self, source: Path) -> None:
-        reason = folders.defect(source) if self.world.is_first else None
-        if reason is not None:
-            raise UserError(f"the checkpoint to make the model from is damaged: {reason}; longmix export has --step")
-
-    def _test(self, checkpoint_model: Path) -> Decision:
-        model = self.objective.auto_class.from_pretrained(checkpoint_model).to(self.world.device)
-        figures, decision = self._figures(model, self.data.test, None)
-        if figures is None:
-            return decision
-        self.log.record("test", self.state.step, figures)
-        self.state.figures = {
-            **self.state.figures,
-            **{f"test_{name}": value for name, value in figures.items()},
-        }
-        return Decision()
+        return self.final_model.make()

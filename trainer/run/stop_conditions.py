@@ -1,4 +1,4 @@
-"""Why a run stops or saves: signals, files, limits. Each rank tells what it knows; all ranks decide together."""
+"""The reasons to stop a run or to save: signals, files, limits. Each rank tells what it knows; all decide together."""
 
 import logging
 import math
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from ..checkpoints.saving import Saver
 from ..processes.signals import StopRequests
 from ..settings.sections import RunSection
 
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class StopConditions:
-    """What this rank asks for at a step, as numbers that the loop adds up over the ranks.
+    """The wishes of this rank at a step, as numbers that are added up over the ranks.
 
     Files and the clock are the first rank's to watch: the others may see them later.
 
@@ -66,7 +67,7 @@ class StopConditions:
 
 @dataclass(frozen=True)
 class Decision:
-    """What all ranks have decided: why to stop, if they do, and whether to save."""
+    """The decision of all ranks: why to stop, if they do, and whether to save."""
 
     reason: str | None = None
     saves: bool = False
@@ -75,7 +76,7 @@ class Decision:
 
     @classmethod
     def of(cls, asked: list[float]) -> "Decision":
-        """From the sum over the ranks of what each has asked for."""
+        """The decision, from the sum over the ranks of what each has asked for."""
         *stop, save = asked
         wanted = (reason for reason, count in zip(cls.REASONS, stop, strict=True) if count > 0)
         return cls(next(wanted, None), save > 0)
@@ -83,3 +84,24 @@ class Decision:
     @property
     def stops(self) -> bool:
         return self.reason is not None
+
+
+class Consensus:
+    """Asks all ranks what they want, and with it how far they are with a checkpoint: one exchange for both."""
+
+    def __init__(self, conditions: StopConditions, saver: Saver, world: World):
+        self._conditions, self._saver, self._world = conditions, saver, world
+
+    def ask(self, step: int = 0) -> Decision:
+        """Decide with all ranks after `step` steps; 0: whatever the step. Every rank must call it."""
+        return self.decide(self._world.sum(self.asked(step)).tolist())
+
+    def asked(self, step: int) -> torch.Tensor:
+        """The wishes of this rank, to be summed over the ranks and handed to `decide`."""
+        return torch.cat([self._conditions.asked(step), self._saver.is_over()])
+
+    def decide(self, asked: list[float]) -> Decision:
+        """The decision, from the sum of `asked`; a checkpoint in progress moves on where all ranks are ready."""
+        *asked, over = asked
+        self._saver.poll(over)
+        return Decision.of(asked)

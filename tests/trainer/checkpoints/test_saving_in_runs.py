@@ -13,6 +13,7 @@ import torch
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders, hashed_files, saving
 from longmix.trainer.engines import state_files
+from longmix.trainer.export import publish
 from longmix.trainer.run import loop
 
 TIMED = ("tokens_per_second", "data_wait_fraction")
@@ -217,7 +218,7 @@ def test_a_run_folder_that_was_away_is_gone_on_with(train, read_metrics, tmp_pat
 
 def test_a_model_that_cannot_be_published_is_the_users_to_mend(train, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(loop.publish, "publish", lambda *arguments: refuse())
+        patched.setattr(publish, "publish", lambda *arguments: refuse())
         with pytest.raises(UserError, match=r"model could not be written: .*No space left.* the same command writes"):
             train(tmp_path / "run")
     assert train(tmp_path / "run").code == 0 and (tmp_path / "run" / "model" / "config.json").exists()

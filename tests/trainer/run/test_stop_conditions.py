@@ -10,7 +10,8 @@ from longmix.trainer.checkpoints import folders
 from longmix.trainer.checkpoints.state import read_state
 from longmix.trainer.processes import launch, world
 from longmix.trainer.processes.signals import StopRequests
-from longmix.trainer.run import loop, stop_conditions
+from longmix.trainer.run import evaluator, stop_conditions
+from longmix.trainer.run.final_model import FinalModel
 from longmix.trainer.run.stop_conditions import Decision, StopConditions
 from longmix.trainer.settings.exit_codes import INTERRUPTED
 from longmix.trainer.settings.sections import RunSection
@@ -129,7 +130,7 @@ def test_a_stop_in_an_evaluation_is_obeyed_there_and_made_good(train, read_metri
     changes = {"optim.max_steps": 6, "eval.every_steps": 2, "checkpoint.every_steps": 4}
     changes["checkpoint.best"] = {"metric": "loss", "mode": "min"}
     whole = train(tmp_path / "whole", **changes)
-    evaluate = loop.evaluate
+    evaluate = evaluator.evaluate
     calls = []
 
     def stopped(*arguments):
@@ -139,7 +140,7 @@ def test_a_stop_in_an_evaluation_is_obeyed_there_and_made_good(train, read_metri
         return evaluate(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "evaluate", stopped)
+        patched.setattr(evaluator, "evaluate", stopped)
         outcome = train(tmp_path / "parts", **changes)
     assert (outcome.code, outcome.state.step, outcome.state.evaluation_due) == (75, at, True)
     assert at not in [record["step"] for record in read_metrics(tmp_path / "parts", "eval")]
@@ -154,14 +155,14 @@ def test_a_stop_while_the_test_set_is_read_leaves_it_for_the_next_start(
 ):
     write_data(tmp_path / "test", 12, 3, split="test")
     changes = {"checkpoint.best": {"metric": "loss", "mode": "min"}, "data.test": str(tmp_path / "test")}
-    make = loop._Run._test
+    make = FinalModel._test
 
     def stopped(self, model):
         (tmp_path / "run" / "STOP").touch()
         return make(self, model)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop._Run, "_test", stopped)
+        patched.setattr(FinalModel, "_test", stopped)
         assert train(tmp_path / "run", **changes).code == 75
     assert not read_metrics(tmp_path / "run", "test") and not (tmp_path / "run" / "model").exists()
     assert train(tmp_path / "run", **changes).code == 0

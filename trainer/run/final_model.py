@@ -1,0 +1,74 @@
+"""RUN/model: made of the best checkpoint, or of the last, when all steps are done; the test set is read with it."""
+
+import shutil
+from pathlib import Path
+
+from longmix.data_prep.errors import UserError
+
+from ..checkpoints import folders
+from ..checkpoints.run_log import RunLog
+from ..checkpoints.state import RunState, read_state
+from ..export import publish
+from ..export.card import ModelCard
+from ..processes.world import World, agree
+from .evaluator import Evaluator
+from .setup import Prepared
+from .stop_conditions import Decision
+
+
+class FinalModel:
+    """Makes the model of one run; every rank makes one of these, and calls `make`."""
+
+    def __init__(
+        self, prepared: Prepared, card: ModelCard, evaluator: Evaluator, world: World, state: RunState, log: RunLog
+    ):
+        self._prepared, self._card, self._evaluator = prepared, card, evaluator
+        self._world, self._state, self._log = world, state, log
+        self._folder = Path(prepared.configuration.run.dir)
+
+    def make(self) -> Decision:
+        """Read the test set once, and write RUN/model; stopped within the former, leave both to the next start.
+
+        Raises:
+            SharedMistake: the checkpoint is damaged, or the disk refuses the model.
+        """
+        wants_best = self._prepared.configuration.checkpoint.best is not None and self._state.best_step is not None
+        step = self._state.best_step if wants_best else self._state.step
+        source = folders.path_of(self._folder, step)
+        agree(self._world, lambda: self._refuse_damaged(source))
+        if self._prepared.data.test is not None:
+            decision = self._test(source / "model")
+            if decision.stops:
+                return decision
+        agree(self._world, lambda: self._publish(source) if self._world.is_first else None)
+        self._log.say(f"finished: {self._folder / 'model'} holds the model of step {step}")
+        return Decision()
+
+    def _refuse_damaged(self, source: Path) -> None:
+        reason = folders.defect(source) if self._world.is_first else None
+        if reason is not None:
+            raise UserError(f"the checkpoint to make the model from is damaged: {reason}; longmix export has --step")
+
+    def _test(self, checkpoint_model: Path) -> Decision:
+        prepared, state = self._prepared, self._state
+        model = prepared.objective.auto_class.from_pretrained(checkpoint_model).to(self._world.device)
+        figures, decision = self._evaluator.figures(model, prepared.data.test, None)
+        if figures is None:
+            return decision
+        self._log.record("test", state.step, figures)
+        state.figures = {**state.figures, **{f"test_{name}": value for name, value in figures.items()}}
+        return Decision()
+
+    def _publish(self, source: Path) -> None:
+        target, staged = self._folder / "model", self._folder / ".model"
+        shutil.rmtree(staged, ignore_errors=True)
+        try:
+            shutil.copytree(source / "model", staged)
+            self._card.write(staged, read_state(source), self._state.figures)
+            publish.publish(staged, target)
+        except (OSError, shutil.Error) as error:
+            raise UserError(
+                f"{target} could not be written: {error}; {source} is whole: the same command writes the model from it"
+            ) from error
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
