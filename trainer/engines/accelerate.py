@@ -30,7 +30,7 @@ class AccelerateEngine:
         self.layout = elastic.Layout(None, world.size, precision)
         self._allowed = configuration.run.allow_changes
         mixed = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
-        # Accelerate wants OMP_NUM_THREADS set; torch's own number is right for a lone process.
+        # Accelerate wants OMP_NUM_THREADS set; torch's own number is right for a single process.
         warnings.filterwarnings("ignore", message="OMP_NUM_THREADS/MKL_NUM_THREADS unset", module="accelerate")
         # Many encoders of transformers have a pooler that masked language modelling does not use.
         spare = accelerate.DistributedDataParallelKwargs(find_unused_parameters=_has_spare_parameters(model))

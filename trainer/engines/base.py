@@ -50,7 +50,7 @@ class Engine(Protocol):
         """Context of a step over so many micro-batches that is dropped: counters and loss scale do not move."""
 
     def collect(self, folder: Path) -> dict[str, Any]:
-        """What this rank must write below `folder` to resume from here, by file name; nothing is written yet.
+        """The files that this rank must write below `folder` to resume from here, by name; nothing is written yet.
 
         The values are the engine's own: they change with the next step.
         """

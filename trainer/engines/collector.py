@@ -8,7 +8,7 @@ import torch
 
 
 class Collector:
-    """What DeepSpeed takes for its checkpoint engine: it notes what belongs into which file, and writes nothing.
+    """A checkpoint engine of DeepSpeed's kind that notes what belongs into which file, and writes nothing.
 
     DeepSpeed saves between barriers, so that a rank whose disk refuses would leave the others waiting. The files are
     written afterwards, and what became of them is agreed on.
@@ -20,7 +20,7 @@ class Collector:
         self._files: dict[str, Any] = {}
 
     def take(self, folder: Path) -> dict[str, Any]:
-        """What was saved since the last call, by its name below `folder`."""
+        """The contents saved since the last call, by the name of their file below `folder`."""
         files, self._files = self._files, {}
         return {os.path.relpath(path, folder): value for path, value in files.items()}
 

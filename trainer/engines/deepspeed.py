@@ -62,7 +62,7 @@ class DeepSpeedEngine:
             found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise UserError(f"deepspeed: {configuration.deepspeed} holds what DeepSpeed refuses: {found}") from None
         self.module.checkpoint_engine = Collector()
-        # DeepSpeed's scripts that unpickle a checkpoint: `longmix export` makes its model from safetensors.
+        # DeepSpeed would add a script that unpickles the checkpoint: `longmix export` makes its model from safetensors.
         self.module._copy_recovery_script = lambda folder: None
         if takes_a_step:
             # To allocate its moments, DeepSpeed has taken a step with zero gradients: it must not count in Adam's
@@ -124,6 +124,8 @@ class DeepSpeedEngine:
         # At stage 0 alone DeepSpeed gives it with the scale.
         return norm / self.module.optimizer.loss_scale if self.precision == "fp16" and self.stage == 0 else norm
 
+    # Checkpoints: collected by our own checkpoint engine, loaded by DeepSpeed's code from files that were checked.
+
     def collect(self, folder: Path) -> dict[str, Any]:
         # Conversion to another number of ranks (ds_to_universal) asks for this entry at stages 1 and 2.
         state = {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}}
@@ -146,6 +148,9 @@ class DeepSpeedEngine:
         if source.is_converted:
             elastic.separate_steps(self.module.optimizer.optimizer)
             elastic.load_buffers(self.module.module, source.folder)
+
+    # The whole model in fp32. Where its masters are depends on the stage: beside each parameter, with its optimizer, or
+    # in pieces on every rank.
 
     def gather(self) -> dict[str, torch.Tensor]:
         bare = self.module.module

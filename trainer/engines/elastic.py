@@ -1,4 +1,4 @@
-"""Going on with another number of ranks: what a checkpoint was written by, and its conversion where DeepSpeed needs it.
+"""Resuming with another number of ranks: what wrote a checkpoint, and its conversion where DeepSpeed needs it.
 
 At ZeRO stages 1 to 3 every rank holds a part of the optimizer's state: for another number of ranks, or for the other of
 stages 1 and 2, rank 0 converts these parts to DeepSpeed's universal form, which any number of ranks can load.
@@ -32,7 +32,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class Layout:
-    """What a checkpoint is written by, or a run goes on with.
+    """The engine and ranks that wrote a checkpoint, or that a run resumes with.
 
     Attributes:
         stage: of ZeRO; None without DeepSpeed.
@@ -53,7 +53,7 @@ class Layout:
 
 
 def read_layout(folder: Path) -> Layout:
-    """What a checkpoint was written by. Raises UserError if it does not say so."""
+    """The layout that a checkpoint was written by. Raises UserError if it does not say so."""
     try:
         values = json.loads((folder / LAYOUT).read_text(encoding="utf-8"))
         return Layout(**_checked(values))
@@ -62,7 +62,7 @@ def read_layout(folder: Path) -> Layout:
 
 
 def _checked(values: Any) -> dict[str, Any]:
-    """The fields of a layout. Raises ValueError for what is none."""
+    """The fields of a layout. Raises ValueError for other values."""
     names = {entry.name for entry in fields(Layout)}
     if not isinstance(values, dict) or set(values) != names:
         raise ValueError(f"it must be a map of {', '.join(sorted(names))}")
@@ -75,6 +75,9 @@ def _checked(values: Any) -> dict[str, Any]:
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {precision!r}, but takes one of {', '.join(PRECISIONS)}")
     return values
+
+
+# Before loading: whether this run can use the checkpoint at all, as it is or converted.
 
 
 def must_convert(saved: Layout, now: Layout, folder: Path, allowed: list[str]) -> bool:
@@ -107,12 +110,12 @@ def _way_round(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """What to load an engine's state from.
+    """A folder to load an engine's state from.
 
     Attributes:
         folder: a checkpoint, or a copy that is gone afterwards.
         is_converted: whether it is such a copy.
-        saved: what the checkpoint was written by.
+        saved: the layout that the checkpoint was written by.
     """
 
     folder: Path
@@ -122,7 +125,7 @@ class Source:
 
 @contextlib.contextmanager
 def loadable(folder: Path, now: Layout, world: World, names: set[str], allowed: list[str]) -> Iterator[Source]:
-    """What to load from, to go on from the checkpoint in `folder`.
+    """Context with the source to load from, to resume from the checkpoint in `folder`.
 
     Every rank must enter, and all must have loaded when rank 0 leaves. `names`: the model's parameters and buffers.
     `allowed`: the run's `allow_changes`.
@@ -146,6 +149,9 @@ def loadable(folder: Path, now: Layout, world: World, names: set[str], allowed: 
             _remove_converted(folder)
 
 
+# The conversion itself, by DeepSpeed's own tool, whose paths and names are not trusted.
+
+
 @contextlib.contextmanager
 def _plainly_named(folder: Path) -> Iterator[Path]:
     """Another path to a folder: DeepSpeed takes paths for patterns, and finds nothing below `runs[1]` or `c++`.
@@ -160,7 +166,7 @@ def _plainly_named(folder: Path) -> Iterator[Path]:
 
 
 def _remove_converted(folder: Path) -> None:
-    """What this start has converted, or an earlier one that was killed meanwhile; nothing ever reads it again."""
+    """Remove the copies made by this start, or by an earlier one that was killed; nothing reads them again."""
     for made in folder.parent.glob(f"{_CONVERTED}*"):
         shutil.rmtree(made, ignore_errors=True)
 
@@ -210,6 +216,9 @@ def _refuse_other_names(engine: Path, names: set[str]) -> None:
             raise UserError(f"{path} holds {min(found - names)!r}, which the model does not have")
 
 
+# After loading: what DeepSpeed leaves out, shares or overwrites when it loads a converted checkpoint.
+
+
 def separate_steps(optimizer: torch.optim.Optimizer) -> None:
     """Let every parameter count its own steps: those converted from stage 3 share one count, which all would raise."""
     for state in optimizer.state.values():
@@ -218,7 +227,7 @@ def separate_steps(optimizer: torch.optim.Optimizer) -> None:
 
 
 def load_buffers(module: torch.nn.Module, folder: Path) -> None:
-    """The buffers of an engine's checkpoint, which a converted one is loaded without.
+    """Load the buffers of an engine's checkpoint, which a converted one is loaded without.
 
     Parameters that are not trained have no state either: they stay as the model was made.
     """

@@ -1,5 +1,5 @@
-"""What the files of a checkpoint may hold. A hash beside a file protects it from damage, not from malice: they are
-looked at before an engine unpickles them, and what it has loaded is looked at, too."""
+"""Checks of a checkpoint's files. A hash beside a file protects it from damage, not from malice: files are checked
+before an engine unpickles them, and so is what it has loaded."""
 
 import contextlib
 import re
@@ -41,7 +41,7 @@ def refuse_foreign_names(folder: Path) -> None:
 
 @contextlib.contextmanager
 def loading(folder: Path) -> Iterator[None]:
-    """While an engine loads: what it stumbles over comes from the files.
+    """Context in which an engine loads: whatever it fails at comes from the files.
 
     Raises:
         LoneMistake: other ranks may wait in an exchange of the engine's.

@@ -15,7 +15,7 @@ from ..processes.world import World
 
 
 def file_name(rank: int) -> str:
-    """That of a rank's state in a checkpoint."""
+    """The name of the file with a rank's state in a checkpoint."""
     return f"random-{rank:05d}.json"
 
 
@@ -32,7 +32,7 @@ def collect(world: World) -> dict[str, Any]:
 
 
 def restore(folder: Path, world: World) -> None:
-    """Go on where the checkpoint in `folder` stands; a rank that was not there then keeps what it was seeded with.
+    """Resume from the checkpoint in `folder`; a rank that had no part in it keeps what it was seeded with.
 
     Raises:
         UserError: the file holds no state of these generators.

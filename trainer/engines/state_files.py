@@ -11,7 +11,7 @@ TENSORS, PLAIN = "engine.safetensors", "engine.json"
 
 
 def as_files(state: Any) -> dict[str, Any]:
-    """{file name: what belongs into it}; nothing is copied. Tensors that are one stay one (tied weights)."""
+    """The map {file name: contents} of a state; nothing is copied. Tensors that are one stay one (tied weights)."""
     tensors: dict[str, torch.Tensor] = {}
     names: dict[tuple, str] = {}
 
@@ -52,6 +52,6 @@ def read(folder: Path) -> Any:
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:
-    """As safetensors takes it: contiguous, on the CPU, and not a part of something larger."""
+    """A tensor as safetensors takes it: contiguous, on the CPU, and not a part of something larger."""
     value = value.cpu().contiguous()
     return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()

@@ -23,7 +23,7 @@ tags: [{tags}]
 # {name}
 
 Trained with longmix, objective `{configuration.objective.name}`;
-{parameters:,} parameters. {load}
+{card.parameters:,} parameters. {load}
 
 ## Data
 
@@ -75,11 +75,11 @@ class ModelCard:
         model_type = configuration.model.get("model_type", "")
         card = _CARD.format(
             tags=f"longmix, {model_type}" if model_type else "longmix",
+            card=self,
             configuration=configuration,
             batch=configuration.batch,
             optim=configuration.optim,
             name=Path(configuration.run.dir).name,
-            parameters=self.parameters,
             load=LOAD_WITH_LONGMIX,
             data=data,
             notes="".join(f"{note}\n\n" for note in self.notes),

@@ -38,7 +38,7 @@ class Module:
         return importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
 
     def only_passes_on(self) -> bool:
-        """Whether it does nothing but import names of this package for others to import: such a file is not needed."""
+        """Whether it only imports names of this package for others to import: such a file is not needed."""
         return all(
             (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
             or (isinstance(node, ast.ImportFrom) and _is_ours(self.imported_from(node)))
@@ -62,7 +62,7 @@ def flat_name(module: str) -> str:
 
 
 class FlatCode:
-    """What the modules `roots` need of this package.
+    """The code of this package that the modules `roots` need.
 
     Attributes:
         files: text by file name.
@@ -128,7 +128,7 @@ class FlatCode:
         return lines.replace("\n", "\n" + " " * node.col_offset)
 
     def _need(self, module: Module, place: str, name: str | None, bound: str) -> None:
-        """Have written what `module` imports: `name` of the module `place`, or (None) that module, as `bound`."""
+        """Queue the code that `module` imports: `name` of the module `place`, or (None) that module, as `bound`."""
         if name is None and _read(place).only_passes_on():
             attributes = _attributes(module, bound)
             self._passed_on.setdefault(place, set()).update(attributes)
@@ -139,6 +139,9 @@ class FlatCode:
     def _require(self, modules: Iterable[str]) -> None:
         tops = {name.partition(".")[0] for name in modules}
         self.requirements |= tops - set(sys.stdlib_module_names)
+
+
+# Reading modules: their text alone says what they import and pass on; nothing is run.
 
 
 def is_flat_file(path: Path) -> bool:

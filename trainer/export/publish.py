@@ -60,7 +60,7 @@ def publish(source: Path, target: Path, complete: Callable[[Path], None] | None 
 
 
 def export_model(source: str, step: int | None, output: str, self_contained: bool = False) -> Path:
-    """Copy a model to `output`: that of a run's checkpoint (the newest whole one, or of `step`), or a model folder's.
+    """Copy a model to `output`: of a run's checkpoint (the newest whole one, or that of `step`), or of a model folder.
 
     With `self_contained` the model's code comes beside it; without, code of an earlier export is left out.
 

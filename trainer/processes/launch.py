@@ -13,7 +13,7 @@ import time
 from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from .signals import STOP_SIGNALS, StopRequests
 
-# What the other workers get to end by themselves once one has failed: they wait in an exchange that never comes.
+# The time in which the other workers may end by themselves once one has failed: an exchange that they wait in fails.
 GRACE_SECONDS = 3.0
 PARENT = "LONGMIX_LAUNCHER"
 
@@ -114,13 +114,13 @@ def _wait(workers: list[subprocess.Popen], forwarded: set[int]) -> int:
 
 
 def _report_kill(rank: int, code: int, forwarded: set[int]) -> None:
-    """What a killed worker cannot tell itself."""
+    """Tell of a killed worker, which cannot do so itself."""
     if code < 0 and -code not in forwarded:
         print(f"longmix: rank {rank} was killed by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
 
 
 def _failure(workers: list[subprocess.Popen]) -> tuple[int, int] | None:
-    """(rank, exit code) of a worker that has ended otherwise than finished or interrupted; a killed one before others.
+    """The (rank, exit code) of a worker that neither finished nor was interrupted; a killed one before others.
 
     A killed worker makes the others fail, never the other way round.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LONGEST_INTERVAL_SECONDS = 15.0
 # Each file is written over what it held before, which needs no room on a full disk.
 FILE_BYTES = 1024
-# What the file `alarm` says, in this order.
+# The texts of the file `alarm`, in this order.
 CALM, RAISED, TOLD = "calm", "raised", "told"
 # Frames of a thread that waits for other ranks.
 EXCHANGES = ("/torch/distributed/", "/deepspeed/comm/")
@@ -41,7 +41,7 @@ LONGEST_LIST = 16
 
 @dataclasses.dataclass
 class Heartbeat:
-    """What a rank tells the others.
+    """A rank's message to the others.
 
     Attributes:
         waits: whether it seems to wait for other ranks: in an exchange, or in a backward pass, which may hold one.
@@ -98,13 +98,15 @@ class Watchdog:
     def share(self) -> None:
         """From now on tell the others; on every rank, while this run alone has the run folder."""
         if self._world.is_first:
-            # Of an earlier start, maybe of more ranks.
+            # The heartbeats of an earlier start, maybe of more ranks.
             shutil.rmtree(self._folder, ignore_errors=True)
             with contextlib.suppress(OSError):
                 self._folder.mkdir()
             self._set_alarm(CALM)
         self._world.barrier()
         self._is_shared = True
+
+    # The watching thread. It reads what the main thread counts, and takes no lock: the main thread may hold any.
 
     def _watch(self) -> None:
         last, seen, quiet = time.monotonic(), None, 0.0
@@ -127,7 +129,7 @@ class Watchdog:
         _overwrite(self._folder / "alarm", text)
 
     def _alarm(self) -> str:
-        """What the file says; network file systems show a new text of a file sooner than a new file."""
+        """The text of the alarm's file; network file systems show a new text of a file sooner than a new file."""
         with contextlib.suppress(OSError, ValueError):
             if self._is_shared:
                 return (self._folder / "alarm").read_text().strip()
@@ -140,7 +142,7 @@ class Watchdog:
             _overwrite(self._path(mine.rank), json.dumps(dataclasses.asdict(mine)))
 
     def _heartbeats(self) -> dict[int, Heartbeat]:
-        """What the other ranks have told last."""
+        """The last message of each other rank."""
         found = {}
         for rank in range(self._world.size) if self._is_shared else ():
             if rank != self._mine.rank:
@@ -149,8 +151,11 @@ class Watchdog:
                     found[rank] = Heartbeat(**json.loads(self._path(rank).read_text()))
         return found
 
+    # The end. Every rank that still runs writes its stacks; the lowest of them speaks for all, so that people read one
+    # reason instead of one for each rank.
+
     def _end(self) -> None:
-        """Write the stacks of this rank, let one rank tell the reason, and leave the run."""
+        """Write the stacks of this rank, let one rank tell the reason, and end the process."""
         if self._alarm() == CALM and self._is_shared:
             self._set_alarm(RAISED)
         mine = self._mine
@@ -213,6 +218,9 @@ class Watchdog:
         return [*lines, f"  stacks of all ranks that answer: {self._stacks}"] if self._is_shared else lines
 
 
+# Whom the others wait for: told from who answers, who waits in an exchange, and who has made fewer of them.
+
+
 def _missing(known: dict[int, Heartbeat], size: int) -> tuple[list[int], str]:
     """The ranks that the others wait for, and that as a sentence."""
     silent = [rank for rank in range(size) if rank not in known or not known[rank].has_dumped]
@@ -244,7 +252,7 @@ def _whereabouts(frame: FrameType) -> tuple[str, bool]:
 
 
 def _stacks() -> str:
-    """Of all threads of this process, innermost call last; no source is read, for its file system may be what hangs."""
+    """The stacks of all threads, innermost call last; no source is read, for its file system may be what hangs."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines = []
     for ident, frame in sys._current_frames().items():
@@ -254,8 +262,11 @@ def _stacks() -> str:
     return "".join(lines)
 
 
+# Writing. Disks may be full, away, or what hangs: nothing here may fail or wait for a lock.
+
+
 def _overwrite(path: Path, text: str) -> None:
-    """Opened anew each time, so that network file systems pass it on; what refuses this is met, and told, elsewhere."""
+    """Write a file over, opened anew so that network file systems pass it on; a refusal is met, and told, elsewhere."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -265,7 +276,7 @@ def _overwrite(path: Path, text: str) -> None:
 
 
 def _print(text: str) -> None:
-    """To stderr's descriptor: the main thread may hold the lock of sys.stderr."""
+    """Print to the descriptor of stderr: the main thread may hold the lock of sys.stderr."""
     data = text.encode(errors="replace")
     with contextlib.suppress(OSError):
         while data:

@@ -18,11 +18,15 @@ from .signals import StopRequests
 
 
 class SharedMistake(UserError):
-    """A user's mistake that every rank knows of, so that all leave together; other ones, a rank meets alone."""
+    """A user's mistake that every rank knows of, so that all leave together; any other is met by one rank alone."""
 
 
 class LoneMistake(UserError):
-    """One that a rank meets where others may wait in an exchange: it leaves at once, and they are ended."""
+    """A mistake that a rank meets where others may wait in an exchange: it leaves at once, and they are ended."""
+
+
+# The exchanges. All run over gloo, on the CPU, beside those that an engine makes on its devices: small values whose
+# order is the same on every rank, so that what one rank finds can be acted on by all.
 
 
 @dataclass
@@ -48,10 +52,6 @@ class World:
         if self.size > 1:
             torch.distributed.all_reduce(values, group=self.control)
         return values
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank: the same answer on every rank."""
-        return bool(self.sum(torch.tensor([int(flag)])).item() > 0)
 
     def from_first(self, value: Any) -> Any:
         """A small object of rank 0, on every rank."""
@@ -95,8 +95,8 @@ def agree(world: World, work: Callable[[], Any]) -> Any:
 def begin_together(world: World, requests: StopRequests) -> None:
     """From here on a signal is noted on every rank, and no longer ends the one that it reaches first.
 
-    A rank that waits here notes it already: who still leaves at once does so before all have come, and those that wait
-    for it, which have as little to save, leave with the same code.
+    A rank that waits here notes it already. A rank that still leaves at once does so before all have come; those that
+    wait for it have as little to save, and leave with the same code.
     """
     requests.has_begun = True
     try:
@@ -109,6 +109,9 @@ def begin_together(world: World, requests: StopRequests) -> None:
         if requests.requested is None:
             raise
         requests.leave()
+
+
+# Joining and leaving. A launcher (ours, torchrun, Slurm's scripts) says where this process belongs.
 
 
 def _numbers(*names: str) -> list[int]:
@@ -155,7 +158,7 @@ def join(hang_minutes: float = 0.0) -> World:
 
 
 def is_lost_rank(error: Exception) -> bool:
-    """Whether an exchange failed because another rank has gone: that one's reason matters, not this error."""
+    """Whether an exchange failed because another rank has gone: the reason of that rank matters, not this error."""
     signs = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "remote process exited")
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
 

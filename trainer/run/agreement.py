@@ -47,7 +47,7 @@ class Agreement:
     """Compares this rank with the others.
 
     Args:
-        engine: which says what the ranks share: at stage 3 of ZeRO no parameters.
+        engine: its stage says what the ranks have in common: at stage 3 of ZeRO no parameters.
         model: what the engine was made of.
     """
 
@@ -56,12 +56,12 @@ class Agreement:
         engine: Engine,
         model: torch.nn.Module,
         order: RunOrder,
-        configuration: RunConfiguration,
+        run: RunConfiguration,
         world: World,
         state: RunState,
     ):
         self._stage = engine.stage
-        self._model, self._order, self._configuration = model, order, configuration
+        self._model, self._order, self._configuration = model, order, run
         self._world, self._state = world, state
         self._agreed_at = state.step
 
@@ -77,7 +77,7 @@ class Agreement:
 
     def _check(self, draw: Draw) -> None:
         facts = self.facts(draw)
-        # Most often a few bytes say it all.
+        # Most often a few bytes say it all: the facts themselves are exchanged only to name what differs.
         if len(set(self._world.gather(_digest(repr(facts).encode())))) == 1 and all(facts[0].values()):
             return
         raise DisagreementError(self._told(*first_difference(self._world.gather(facts))))
@@ -95,7 +95,7 @@ class Agreement:
         )
 
     def _own(self, draw: Draw) -> dict[str, bool]:
-        """What differs between ranks by design: whether it is this rank's."""
+        """Whether each thing that differs between ranks by design is this rank's own."""
         configuration, world, state = self._configuration, self._world, self._state
         samples = configuration.batch.samples
         share = self._order.share_of_rank((state.step - 1) * samples, samples, world.rank, world.size)
@@ -110,7 +110,7 @@ class Agreement:
         return own
 
     def _common(self) -> dict[str, Any]:
-        """What is the same on all ranks, by name, in the order of comparison."""
+        """The values that are the same on all ranks, by name, in the order of comparison."""
         state, samples = self._state, self._configuration.batch.samples
         numpy_state = np.random.get_state()
         everyone = self._order.draw((state.step - 1) * samples, samples)
@@ -133,6 +133,9 @@ class Agreement:
         return {**common, **dict(zip(tensors, _checksums(list(tensors.values())), strict=True))}
 
 
+# Comparing: whether values are this rank's own, and on which ranks they are not those of most ranks.
+
+
 def first_difference(everywhere: list[tuple[dict[str, bool], dict[str, Any]]]) -> tuple[str, list[int]]:
     """The first name among the `facts` of all ranks that is not what it should be, and on which ranks."""
     for name in everywhere[0][0]:
@@ -142,7 +145,7 @@ def first_difference(everywhere: list[tuple[dict[str, bool], dict[str, Any]]]) -
     for name in everywhere[0][1]:
         values = [common.get(name) for _, common in everywhere]
         counts = collections.Counter(values)
-        # Of equally many the first rank is believed.
+        # Among equally many the first rank is believed.
         usual = max(values, key=lambda value: counts[value])
         if len(counts) > 1:
             return name, [rank for rank, value in enumerate(values) if value != usual]
@@ -159,6 +162,9 @@ def _of_local_statistics(model: torch.nn.Module) -> set[int]:
     plain = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
     modules = (module for module in model.modules() if isinstance(module, plain))
     return {id(buffer) for module in modules for buffer in module.buffers(recurse=False)}
+
+
+# Checksums: computed on the device that holds a tensor, so that a comparison moves eight bytes of each.
 
 
 def _digest(*parts: bytes) -> str:

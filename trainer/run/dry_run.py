@@ -1,7 +1,7 @@
-"""A step with a batch of the largest shape before the first one: what does not fit or does not match is found at once.
+"""A dry run before the first step, on a batch of the largest shape: what does not fit or match is found at once.
 
 First each rank tries its micro-batch alone, without any exchange, so that all can tell of a failure and leave together.
-Then the engine makes a step whose loss is NaN, which it drops as it drops every such step. Nothing stays of either.
+Then the engine makes a step whose loss is NaN, which it drops as it drops every such step. Neither leaves a trace.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from ..processes.world import SharedMistake, World, agree, is_lost_rank
 from ..settings import deepspeed_file
 from .setup import Prepared
 
-# Samples that are looked at for the longest where a data set does not tell its longest.
+# How many samples are looked at for the longest where the manifest does not say it.
 _LOOKED_AT = 256
 
 
 def dry_run(engine: Engine, model: torch.nn.Module, prepared: Prepared, world: World) -> None:
-    """Every rank must call it, before it loads a checkpoint.
+    """Try a step; every rank must call it, before it loads a checkpoint.
 
     Args:
         model: what the engine was made of.
@@ -65,7 +65,7 @@ class _Rehearsal:
                 raise SharedMistake(self._too_large(fits.index(False), fitting))
         batch = self._micro_batch(wanted)
         with self._telling_shapes(batch):
-            # What a second one adds, beside the gradients of the first, any further ones add.
+            # A second one stands beside the gradients of the first; any further ones need no more memory than that.
             batches = [batch] * min(2, self.share // wanted)
             if not _runs(lambda: self._rehearse(batches)):
                 half = next((size for size in range(wanted // 2, 0, -1) if self.share % size == 0), 0)
@@ -118,7 +118,7 @@ class _Rehearsal:
             ) from error
 
     def _too_large(self, rank: int, fitting: int) -> str:
-        """What to tell, with a size that fits (0: none does)."""
+        """The message, with a size that fits (0: none does)."""
         told = (
             f"batch.micro_batch {self.batch.micro_batch} (samples of {self.longest} tokens) does not fit into the "
             f"memory of rank {rank}"
@@ -129,6 +129,9 @@ class _Rehearsal:
             f"{told}; set batch.micro_batch={fitting} (the batch stays the same, it is cut into more pieces), or "
             "run.gradient_checkpointing=true"
         )
+
+
+# The batch: as long as the longest sample of the data, made from their manifests, so that no shard is waited for.
 
 
 def largest_micro_batch(data: RunData, objective: Objective, longest: int, size: int) -> dict[str, torch.Tensor]:
@@ -163,7 +166,7 @@ def _is_ragged(dataset: ShardedDataset, longest: int) -> bool:
 
 
 def _longest(data: RunData) -> int:
-    """Positions of the longest training sequence: told by the data sets, else by their first samples."""
+    """The positions of the longest training sequence, by the manifests or else by the first samples."""
     lengths = []
     for dataset in data.train:
         length = dataset.manifest.sequence_length
@@ -175,6 +178,9 @@ def _longest(data: RunData) -> int:
     return max(lengths)
 
 
+# Memory, and the contexts that put back all that a dry run changes.
+
+
 def _runs(work) -> bool:
     """Whether the memory suffices for `work`."""
     try:
@@ -183,7 +189,7 @@ def _runs(work) -> bool:
     except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
-    # Only now is what the failed passes held free.
+    # Only now, outside of the handler, is free what the failed passes held.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return False
@@ -216,7 +222,7 @@ def _without_trace(model: torch.nn.Module, device: torch.device) -> Iterator[Non
 
 
 def _reserve(model: torch.nn.Module, prepared: Prepared, stage: int, world: World) -> torch.Tensor | None:
-    """As much of a GPU's memory as the optimizer's two moments in fp32 will take from the first step on."""
+    """Hold as much of a GPU's memory as the optimizer's two moments in fp32 will take from the first step on."""
     name = prepared.configuration.deepspeed
     if world.device.type != "cuda" or (name is not None and deepspeed_file.offloads(deepspeed_file.read(name))):
         return None

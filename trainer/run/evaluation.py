@@ -1,4 +1,4 @@
-"""Figures of a model on a data set, the same for any number of ranks (to rounding)."""
+"""The figures of a model on a data set, the same for any number of ranks (to rounding)."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def evaluate(
     micro_batch: int,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> dict[str, float] | None:
-    """The objective's figures (see `figures`) over `samples` samples, on every rank; masks are fixed.
+    """The objective's figures (see `Objective.figures`) over `samples` samples, on every rank; masks are fixed.
 
     Every rank makes the same number of forward passes, as ZeRO-3 needs; spare ones repeat a sample and do not count.
     `interrupted` is asked before each of them and gives every rank the same answer; None once it says yes.

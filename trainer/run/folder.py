@@ -1,4 +1,4 @@
-"""The run folder's config.yaml: written at the start, compared at every resume."""
+"""The run folder: its config.yaml, written at the start and compared at every resume, and its lock."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from ..settings.provenance import provenance
 
 CONFIG = "config.yaml"
 LOCK = ".lock"
-# A look at the lock (`is_in_work`) holds it for a moment, in which a run may want to begin.
+# `is_in_work` takes the lock for a moment, in which a run may want to begin.
 LOCK_PATIENCE_SECONDS = 1.0
 LOCK_POLL_SECONDS = 0.02
 

@@ -1,4 +1,4 @@
-"""Everything a run needs before its first step, built and checked: the part that `--check` shares with training."""
+"""Everything a run needs before its first step, checked: the part that `--check` shares with training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Prepared:
         return build_model(self.configuration, self.model_configuration, self.objective.auto_class)
 
     def notes(self, model: torch.nn.Module, world_size: int) -> list[str]:
-        """One line each for what a reader of the results, or somebody who waits for them, should know."""
+        """Lines that say what a reader of the results, or somebody who waits for them, should know."""
         notes = layout_notes(model, self.data.manifest.packing, world_size)
         is_placed = bool(getattr(model.config, "coordinate_dimensions", 0))
         if COORDINATES in self.data.manifest.columns and not is_placed:
@@ -54,6 +54,9 @@ class Prepared:
                 f'("torch_adam": true in optimizer.params of {name} spares it)'
             )
         return notes
+
+
+# The checks. They go on after a mistake, so that a user reads all of them at once, and build nothing large before.
 
 
 def prepare(configuration: RunConfiguration, world_size: int, device: torch.device) -> Prepared:
@@ -74,7 +77,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
     data = objective = None
     with mistakes:
         data = open_data(configuration)
-    # What is wrong with the objective or the model is told whether or not all data can be read.
+    # Mistakes in the objective or the model are told whether or not all data can be read.
     manifest = _first_manifest(configuration) if data is None else data.manifest
     first = configuration.data.sources()[0].path
     if manifest is not None:
@@ -105,7 +108,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
 
 
 def _first_manifest(configuration: RunConfiguration) -> Manifest | None:
-    """The first source's, if it can be read; why not, opening the data has told."""
+    """The manifest of the first source, if it can be read; opening the data has told why not."""
     try:
         path = configuration.data.sources()[0].path
         return manifest_seen(path, Manifest.load(path), configuration.objective)
@@ -128,7 +131,7 @@ def _refuse_metric(
 
 
 def tokenizer_loader(folder: Path | None) -> Callable[[], transformers.PreTrainedTokenizerBase]:
-    """What loads the data's tokenizer once it is asked for; None: a data set without one."""
+    """A function that loads the data's tokenizer once it is asked for; None: a data set without one."""
 
     def load() -> transformers.PreTrainedTokenizerBase:
         if folder is None:
@@ -138,8 +141,11 @@ def tokenizer_loader(folder: Path | None) -> Callable[[], transformers.PreTraine
     return load
 
 
+# The notes: nothing is wrong, but results may not mean what a reader takes them to mean.
+
+
 def layout_notes(model: torch.nn.Module, packing: str | None, world_size: int) -> list[str]:
-    """One line each for what a reader of the results should know about exactness and packing."""
+    """Lines that say what a reader of the results should know about exactness and packing."""
     notes = []
     # Models of transformers have no mixer class: they take no document ids, so packed documents see each other.
     isolates = getattr(model, "isolates_documents", False)

@@ -15,17 +15,10 @@ from .stream import BatchStream
 
 # Peak dense matrix throughput of a device, flop/s, from the vendor's data sheets.
 _PEAK = {
-    ("V100", "fp16"): 125e12,
-    ("V100", "fp32"): 15.7e12,
-    ("A100", "bf16"): 312e12,
-    ("A100", "fp16"): 312e12,
-    ("A100", "fp32"): 19.5e12,
-    ("H100", "bf16"): 989e12,
-    ("H100", "fp16"): 989e12,
-    ("H100", "fp32"): 67e12,
-    ("H200", "bf16"): 989e12,
-    ("H200", "fp16"): 989e12,
-    ("H200", "fp32"): 67e12,
+    "V100": {"fp16": 125e12, "fp32": 15.7e12},
+    "A100": {"bf16": 312e12, "fp16": 312e12, "fp32": 19.5e12},
+    "H100": {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
+    "H200": {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
 }
 
 
@@ -34,7 +27,7 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((peak for (model, kind), peak in _PEAK.items() if model in name and kind == precision), None)
+    return next((peaks.get(precision) for model, peaks in _PEAK.items() if model in name), None)
 
 
 def model_flops_utilisation(tokens_per_second: float, matrix_parameters: int, peak: float | None) -> float | None:

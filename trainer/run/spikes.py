@@ -21,21 +21,21 @@ _NAMES = ("loss", "gradient norm")
 
 
 def highest(values: list[float]) -> float:
-    """What a value must not exceed to belong to `values`: their mean plus SIGMAS times their standard deviation."""
+    """The limit of values like these: their mean plus SIGMAS times their standard deviation."""
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     return mean + SIGMAS * max(math.sqrt(variance), SMALLEST_SPREAD * abs(mean))
 
 
 class SpikeGuard:
-    """Judges the steps of a run. What it goes by is part of the run's state, so that going on is exact.
+    """Judges the steps of a run. Those that it compares with are part of the run's state, so that a resume is exact.
 
     For each step: `expect`, then the engine's step, which asks `is_spike`, then `note_taken` or `note_dropped` unless
     it was not finite.
 
     Args:
-        state: that of the run; `recent` and `row_of_spikes` are kept here.
-        guard: the engine's, which is told to ask.
+        state: of the run; `recent` and `row_of_spikes` are kept here.
+        guard: of the engine, which is told to ask.
         skips: `optim.skip_spikes`; without it no step is a spike, and nothing is kept.
     """
 
@@ -75,7 +75,7 @@ class SpikeGuard:
             del self._state.recent[:-WINDOW_STEPS]
 
     def note_dropped(self) -> str:
-        """The expected step was dropped for a spike; what to tell."""
+        """The expected step was dropped for a spike; the message about it."""
         state = self._state
         state.row_of_spikes += 1
         told = (

@@ -83,7 +83,7 @@ class BatchStream:
         self.close()
 
     def close(self) -> None:
-        """End the thread. One that waits for a remote store is left behind: it must not keep a run from stopping."""
+        """End the thread, or leave it behind if it waits for a remote store: that must not keep a run from stopping."""
         self._closed.set()
         deadline = time.monotonic() + LONGEST_CLOSING_SECONDS
         while self._thread.is_alive() and time.monotonic() < deadline:

@@ -143,7 +143,6 @@ def test_every_exchange_counts():
     world = World(0, 1, torch.device("cpu"), None)
     exchanges = [
         lambda: world.sum(torch.zeros(1)),
-        lambda: world.any(False),
         lambda: world.from_first(1),
         lambda: world.gather(1),
         world.barrier,
