@@ -82,8 +82,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-# Several commands in one process, and the processes forked from one that has imported what takes long. The doctor's exit
-# code says whether this machine lacks something.
+# Several commands in one process, and the processes forked from one that has imported what takes long. The exit code of
+# the doctor says whether this machine lacks something.
 RUNNER = """
 import json, os, sys
 os.environ["DS_ACCELERATOR"] = "cpu"

@@ -9,7 +9,6 @@ from longmix.data_prep.manifest import Manifest
 from .jobs import Job, read_labels, read_predictions, selection_score
 from .results import TaskResult, summarize
 from .submission import write_submission
-from .tasks import Task
 
 
 def best_learning_rate(jobs: list[Job]) -> float:
@@ -18,26 +17,26 @@ def best_learning_rate(jobs: list[Job]) -> float:
     return max(rates, key=lambda rate: np.mean([selection_score(job) for job in jobs if job.learning_rate == rate]))
 
 
-def collect(task: Task, jobs: list[Job], notes: tuple[str, ...], submission: Path) -> TaskResult:
+def collect(jobs: list[Job], submission: Path) -> TaskResult:
     """Score the finished runs of one task on its dev splits and write its submission files.
 
     Of several learning rates, the selection split chooses one; of its seeds, the best on the selection split makes the
     submission.
     """
+    task, encoded, rates = jobs[0].task, jobs[0].encoded, sorted({job.learning_rate for job in jobs})
     rate = best_learning_rate(jobs)
     chosen = sorted((job for job in jobs if job.learning_rate == rate), key=lambda job: job.seed)
-    first = chosen[0]
-    data = Path(first.data)
-    labels = {name: read_labels(data / name) for name in first.dev}
-    predictions = {name: np.stack([read_predictions(job, name) for job in chosen]) for name in first.dev}
-    settings = {"learning_rate": rate, "epochs": first.epochs, "batch_size": first.batch_size}
-    settings["training_examples"] = first.train_samples
-    if len({job.learning_rate for job in jobs}) > 1:
-        tried = ", ".join(f"{value:g}" for value in sorted({job.learning_rate for job in jobs}))
-        notes = (*notes, f"learning rate {rate:g} chosen on the selection split among {tried}")
+    labels = {name: read_labels(encoded.folder / name) for name in encoded.dev}
+    predictions = {name: np.stack([read_predictions(job, name) for job in chosen]) for name in encoded.dev}
+    settings = {"learning_rate": rate, "epochs": chosen[0].epochs, "batch_size": chosen[0].batch_size}
+    settings["training_examples"] = encoded.train_samples
+    notes = list(encoded.notes)
+    if len(rates) > 1:
+        tried = ", ".join(f"{value:g}" for value in rates)
+        notes.append(f"learning rate {rate:g} chosen on the selection split among {tried}")
     best = max(chosen, key=selection_score)
     for split in task.test:
-        if split.name in first.test and split.submission is not None:
-            indices = Manifest.load(data / split.name).report["indices"]
+        if split.name in encoded.test and split.submission is not None:
+            indices = Manifest.load(encoded.folder / split.name).report["indices"]
             write_submission(task, indices, read_predictions(best, split.name), submission / split.submission)
     return summarize(task, [job.seed for job in chosen], labels, predictions, settings, notes)

@@ -5,37 +5,55 @@ A run folder is OUTPUT/TASK/seed-K (OUTPUT/TASK/lr-X/seed-K when several learnin
 settings, `result.json` is written last and makes the run a finished one.
 """
 
+import contextlib
 import json
 import math
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
+import torch
+import transformers
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest import Manifest
 
-from ..objectives import metrics as task_metrics
+from ..data.dataset import ShardedDataset
+from ..models.field_check import field_mistakes
+from ..models.loading import load_model
+from ..objectives import metrics
+from ..objectives.labelled_samples import LabelledSamples
+from ..processes import world as distributed
 from ..processes.signals import StopRequests
+from ..run import evaluation, loop
 from ..runs.pool import LAUNCH_VARIABLES
+from ..settings import reading
 from ..settings.exit_codes import INTERRUPTED
 from .encode import EncodedTask
-from .predict import predict
+from .tasks import Task
 
 WARMUP_SHARE = 0.06
 FEWEST_EVALUATIONS = 6
+# Samples sorted by length at a time: padding is saved within, and reading stays in order.
+WINDOW = 2048
 JOB, RESULT = "job.json", "result.json"
 
 
 @dataclass(frozen=True)
 class Job:
-    """Settings of one run, complete: equal settings give an equal run. `start` identifies the checkpoint's contents."""
+    """One run: a seed and a learning rate on an encoded task; equal settings give an equal run.
 
-    task: str
+    Attributes:
+        start: identifies the contents of the checkpoint.
+    """
+
+    encoded: EncodedTask
     seed: int
     learning_rate: float
     epochs: int
@@ -43,80 +61,43 @@ class Job:
     precision: str
     checkpoint: str
     start: str
-    data: str
-    fingerprint: str
-    folder: str
-    metrics: tuple[str, ...]
-    regression: bool
-    dev: tuple[str, ...]
-    test: tuple[str, ...]
-    train_samples: int
+    folder: Path
+
+    @property
+    def task(self) -> Task:
+        return self.encoded.task
 
     @property
     def name(self) -> str:
-        return f"{self.task}, seed {self.seed}, lr {self.learning_rate:g}"
+        return f"{self.task.name}, seed {self.seed}, lr {self.learning_rate:g}"
 
     def settings(self) -> dict[str, Any]:
-        """What a finished run must agree in to be used again; where its folders lie is not among it."""
-        values = json.loads(json.dumps(asdict(self)))
-        return {name: value for name, value in values.items() if name not in ("checkpoint", "data", "folder")}
-
-    @classmethod
-    def from_settings(cls, values: dict[str, Any]) -> "Job":
-        """A job from its JSON form."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
-
-
-def make_job(
-    encoded: EncodedTask,
-    output: Path,
-    *,
-    seed: int,
-    learning_rate: float,
-    competing: bool,
-    epochs: int | None,
-    batch_size: int,
-    precision: str,
-    checkpoint: str,
-    start: str,
-) -> Job:
-    """The job of one seed; `competing` says whether several learning rates are tried."""
-    task = encoded.task
-    folder = output / task.name
-    if competing:
-        folder /= f"lr-{learning_rate:g}"
-    return Job(
-        task=task.name,
-        seed=seed,
-        learning_rate=learning_rate,
-        epochs=epochs or task.epochs,
-        batch_size=batch_size,
-        precision=precision,
-        checkpoint=checkpoint,
-        start=start,
-        data=str(encoded.folder),
-        fingerprint=encoded.fingerprint,
-        folder=str(folder / f"seed-{seed}"),
-        metrics=task.metrics,
-        regression=task.regression,
-        dev=encoded.dev,
-        test=encoded.test,
-        train_samples=encoded.train_samples,
-    )
+        """The content of job.json: what a finished run must agree in to be used again, wherever its folders lie."""
+        return {
+            "task": self.task.name,
+            **{name: getattr(self, name) for name in ("seed", "learning_rate", "epochs", "batch_size", "precision")},
+            "start": self.start,
+            "fingerprint": self.encoded.fingerprint,
+            "metrics": list(self.task.metrics),
+            "regression": self.task.regression,
+            "dev": list(self.encoded.dev),
+            "test": list(self.encoded.test),
+            "train_samples": self.encoded.train_samples,
+        }
 
 
 def run_values(job: Job) -> dict[str, Any]:
     """The run file of a job, as a map: linear decay after a warm-up of 6 %, and the best checkpoint by the selection
     split.
     """
-    steps = math.ceil(job.train_samples / job.batch_size) * job.epochs
+    steps = math.ceil(job.encoded.train_samples / job.batch_size) * job.epochs
     every = math.ceil(steps / max(FEWEST_EVALUATIONS, job.epochs))
-    data = Path(job.data)
+    data = job.encoded.folder
     return {
-        "run": {"dir": job.folder, "seed": job.seed},
+        "run": {"dir": str(job.folder), "seed": job.seed},
         "model": {"from": job.checkpoint},
         "data": {"train": str(data / "train"), "eval": str(data / "selection")},
-        "objective": {"name": "regression" if job.regression else "classification"},
+        "objective": {"name": "regression" if job.task.regression else "classification"},
         "batch": {"samples": job.batch_size, "micro_batch": job.batch_size},
         "optim": {
             "lr": job.learning_rate,
@@ -128,7 +109,7 @@ def run_values(job: Job) -> dict[str, Any]:
         "precision": job.precision,
         "deepspeed": None,
         "eval": {"every_steps": every, "samples": None},
-        "checkpoint": {"every_steps": every, "keep": 1, "best": {"metric": job.metrics[0], "mode": "max"}},
+        "checkpoint": {"every_steps": every, "keep": 1, "best": {"metric": job.task.metrics[0], "mode": "max"}},
         "log": {"every_steps": max(1, min(50, every)), "tensorboard": False},
     }
 
@@ -138,7 +119,7 @@ def is_finished(job: Job) -> bool:
 
     Raises UserError when it holds a run with other settings, or something else.
     """
-    folder = Path(job.folder)
+    folder = job.folder
     if not folder.exists():
         return False
     if not (folder / JOB).is_file():
@@ -164,19 +145,17 @@ def _difference(name: str, found: Any, wanted: Any) -> str:
 
 def quiet() -> None:
     """No progress bar for each of the many small models that are loaded and saved."""
-    import transformers
-
     transformers.logging.disable_progress_bar()
 
 
 def run_job(job: Job, requests: StopRequests) -> int:
-    """Train, predict, write the result. Returns 0, or 75 when a signal asked to stop: the same call goes on later.
+    """Train, predict, write the result. Returns 0, or 75 when a signal asked to stop: the same call resumes later.
 
     Where there is nothing to save, before and after training, a signal ends the process at once, with 75.
 
     Raises UserError, e.g. when training diverges.
     """
-    folder = Path(job.folder)
+    folder, task, data = job.folder, job.task, job.encoded.folder
     if is_finished(job):
         return 0
     folder.mkdir(parents=True, exist_ok=True)
@@ -186,14 +165,13 @@ def run_job(job: Job, requests: StopRequests) -> int:
     # One that came after the last step has not been obeyed.
     if code != 0 or requests.requested:
         return code or INTERRUPTED
-    predictions = {
-        name: predict(folder / "model", Path(job.data) / name, job.batch_size, regression=job.regression)
-        for name in ("selection", *job.dev, *job.test)
-    }
+    splits = ("selection", *job.encoded.dev, *job.encoded.test)
+    with _alone() as world:
+        predictions = {name: predict(folder / "model", data / name, task, job.batch_size, world) for name in splits}
     (folder / "predictions").mkdir(exist_ok=True)
     for name, values in predictions.items():
         write_json(folder / "predictions" / f"{name}.json", values.tolist())
-    scores = task_metrics.evaluate(job.metrics, read_labels(Path(job.data) / "selection"), predictions["selection"])
+    scores = metrics.evaluate(task.metrics, read_labels(data / "selection"), predictions["selection"])
     write_json(folder / RESULT, {"selection": {**scores.values, "score": scores.score}, "notes": list(scores.notes)})
     # model/ holds the best checkpoint; the optimizer's state has served.
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -202,18 +180,21 @@ def run_job(job: Job, requests: StopRequests) -> int:
 
 def train(values: dict[str, Any], requests: StopRequests) -> int:
     """Train one run in this process, alone; 0, or 75 when it was asked to stop. Raises UserError when it diverges."""
-    from ..models.field_check import field_mistakes
-    from ..processes import world as distributed
-    from ..run import loop
-    from ..settings import reading
-
     checked = reading.from_dict(values, "longmix finetune", field_mistakes)
+    with _alone(checked.run.hang_minutes) as world:
+        try:
+            return loop.train(checked, world, requests).code
+        except loop.NotFiniteError as error:
+            raise UserError(f"{checked.run.dir}: training diverged, lower --lr ({error})") from error
+
+
+@contextlib.contextmanager
+def _alone(hang_minutes: float = 0.0) -> Iterator[distributed.World]:
+    """This process as the only rank, whatever has launched the command."""
     before = {name: os.environ.pop(name, None) for name in LAUNCH_VARIABLES}
-    world = distributed.join(checked.run.hang_minutes)
+    world = distributed.join(hang_minutes)
     try:
-        return loop.train(checked, world, requests).code
-    except loop.NotFiniteError as error:
-        raise UserError(f"{checked.run.dir}: training diverged, lower --lr ({error})") from error
+        yield world
     finally:
         distributed.leave(world)
         for name, value in before.items():
@@ -222,10 +203,40 @@ def train(values: dict[str, Any], requests: StopRequests) -> int:
                 os.environ[name] = value
 
 
+class _Window:
+    """Samples in memory as the data set that an evaluation reads; where labels are wanted, they are 0."""
+
+    def __init__(self, samples: list[dict[str, Any]]):
+        self.samples = samples
+
+    def read(self, indices: np.ndarray) -> list[dict[str, Any]]:
+        return [{"labels": 0, **self.samples[index]} for index in indices]
+
+
+@torch.inference_mode()
+def predict(model: Path, data: Path, task: Task, batch_size: int, world: distributed.World) -> np.ndarray:
+    """(n,) int64 class indices, or float64 values for regression: the answers of a saved model in the data's order.
+
+    Computed in float32 whatever the run's precision, on the first GPU if there is one: figures can be redrawn
+    elsewhere.
+    """
+    dataset = ShardedDataset(str(data))
+    objective = LabelledSamples(
+        transformers.AutoModelForSequenceClassification, dataset.manifest.pad_token_id, task.regression, tolerance=None
+    )
+    loaded = load_model(str(model), objective.auto_class).to(world.device)
+    answers = np.zeros(len(dataset), dtype=np.float64 if task.regression else np.int64)
+    for start in range(0, len(dataset), WINDOW):
+        samples = dataset.read(np.arange(start, min(start + WINDOW, len(dataset))))
+        longest_first = np.argsort([-len(sample["input_ids"]) for sample in samples], kind="stable")
+        _, outputs = evaluation.run(loaded, _Window(samples), objective, world, longest_first, batch_size)
+        logits = np.concatenate(outputs)[:, :-1]
+        answers[start + longest_first] = logits[:, 0] if task.regression else logits.argmax(axis=1)
+    return answers
+
+
 def read_labels(folder: Path) -> np.ndarray:
     """The labels (n,) of a data set, int64 classes or float64 values."""
-    import pyarrow.parquet
-
     manifest = Manifest.load(folder)
     parts = [
         pyarrow.parquet.ParquetFile(folder / shard["file"]).read(columns=["labels"]).column("labels").to_numpy()
@@ -237,10 +248,10 @@ def read_labels(folder: Path) -> np.ndarray:
 
 def read_predictions(job: Job, split: str) -> np.ndarray:
     """The predictions (n,) of a finished run: class indices, or values."""
-    values = json.loads((Path(job.folder) / "predictions" / f"{split}.json").read_text(encoding="utf-8"))
-    return np.asarray(values, dtype=np.float64 if job.regression else np.int64)
+    values = json.loads((job.folder / "predictions" / f"{split}.json").read_text(encoding="utf-8"))
+    return np.asarray(values, dtype=np.float64 if job.task.regression else np.int64)
 
 
 def selection_score(job: Job) -> float:
     """Mean of the task's metrics on the selection split, of a finished run."""
-    return json.loads((Path(job.folder) / RESULT).read_text(encoding="utf-8"))["selection"]["score"]
+    return json.loads((job.folder / RESULT).read_text(encoding="utf-8"))["selection"]["score"]

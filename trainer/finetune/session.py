@@ -2,8 +2,12 @@
 
 import argparse
 import hashlib
+import pickle
+import signal
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +17,10 @@ from longmix.data_prep.tokenizer import save_tokenizer
 
 from ..processes.signals import StopRequests
 from ..runs import pool
-from ..settings.exit_codes import INTERRUPTED
+from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder
-from .jobs import Job, is_finished, make_job, quiet, run_job
-from .pool import run_side_by_side
+from .jobs import Job, is_finished, quiet, run_job
 from .results import Results, TaskResult, console
 from .sources import MissingTask, load_custom, load_task
 from .tasks import FROM_MNLI_TASKS, TASKS
@@ -49,11 +52,10 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     quiet()
     start = _identity(arguments.model)
     kept = _earlier_tasks(output, start, names)
-    encoded, starts, skipped = _prepare(arguments, names, output)
-    if not encoded:
+    jobs, skipped = _prepare(arguments, names, output)
+    if not jobs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise UserError(f"none of the tasks can run: {reasons}")
-    jobs = {name: _jobs(arguments, encoded[name], starts[name], output) for name in encoded}
     waiting = [job for group in jobs.values() for job in group if not is_finished(job)]
     for name, reason in skipped.items():
         _say(f"skipping {name}: {reason}")
@@ -69,13 +71,12 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
         done = {task.task for task in results.tasks}
         for name in jobs:
             if name not in done and not remaining[name]:
-                entry = encoded[name]
-                results.tasks.append(collect(entry.task, jobs[name], entry.notes, output / "submission"))
+                results.tasks.append(collect(jobs[name], output / "submission"))
                 results.tasks.sort(key=lambda result: [*TASKS, "custom"].index(result.task))
                 results.save(output)
 
     def finished(job: Job) -> None:
-        remaining[job.task].discard(job.folder)
+        remaining[job.task.name].discard(job.folder)
         _say(f"finished {job.name}")
         close_tasks()
 
@@ -105,15 +106,16 @@ def _earlier_tasks(output: Path, start: str, names: list[str]) -> list[TaskResul
     return [task for task in earlier.tasks if task.task not in names]
 
 
-def _run_all(arguments: argparse.Namespace, jobs: list[Job], requests: StopRequests, finished) -> int:
-    gpus = pool.devices()
-    workers = min(arguments.jobs or max(1, len(gpus)), max(1, len(jobs)))
+def _run_all(
+    arguments: argparse.Namespace, jobs: list[Job], requests: StopRequests, finished: Callable[[Job], None]
+) -> int:
+    gpus, workers = pool.places(arguments.jobs, len(jobs))
     if workers > 1:
         where = f"GPUs {', '.join(gpus)}" if gpus else "the CPU"
         _say(f"{len(jobs)} runs, {workers} side by side on {where}")
         # From here on the workers are asked, and this process waits for them.
         requests.has_begun = True
-        return run_side_by_side(jobs, workers, gpus, finished)
+        return _run_side_by_side(jobs, workers, gpus, finished)
     for job in jobs:
         _say(f"running {job.name}")
         code = run_job(job, requests)
@@ -121,6 +123,40 @@ def _run_all(arguments: argparse.Namespace, jobs: list[Job], requests: StopReque
             return code
         finished(job)
     return 0
+
+
+def _run_side_by_side(jobs: list[Job], workers: int, gpus: list[str], finished: Callable[[Job], None]) -> int:
+    """Run `jobs` in `workers` processes; when a run fails, the others are stopped as by a signal.
+
+    Returns 0, 75 after a signal, or 1, and a line that says so, when a run was killed.
+
+    Raises UserError (the run failed by a mistake of the user) or RuntimeError, with the last line of the run's log.
+    """
+    failures: list[tuple[Job, int]] = []
+
+    def start(job: Job, worker: int) -> subprocess.Popen:
+        environment = pool.environment(gpus, worker, workers)
+        return pool.start(["longmix.trainer.finetune"], job.folder, environment, pickle.dumps(job))
+
+    def ended(job: Job, code: int, stopping: bool) -> bool:
+        if code == 0:
+            finished(job)
+        elif code != INTERRUPTED and not stopping:
+            failures.append((job, code))
+        return code == 0
+
+    is_complete = pool.run_side_by_side(jobs, workers, start, ended)
+    if not failures:
+        return 0 if is_complete else INTERRUPTED
+    job, code = failures[0]
+    log = pool.log_path(job.folder)
+    if code < 0:
+        # The log knows nothing of it, and nothing of ours has failed.
+        text = f"{job.name} was killed by {signal.Signals(-code).name}; the same command goes on (log: {log})"
+        print(f"longmix: {text}", file=sys.stderr, flush=True)
+        return OURS
+    last = pool.last_line(log) or f"exit code {code}"
+    raise (UserError if code == USER_MISTAKE else RuntimeError)(f"{job.name}: {last} (log: {log})")
 
 
 def _say(text: str) -> None:
@@ -154,10 +190,10 @@ def _check(arguments: argparse.Namespace, names: list[str]) -> None:
 
 def _prepare(
     arguments: argparse.Namespace, names: list[str], output: Path
-) -> tuple[dict[str, EncodedTask], dict[str, Start], dict[str, str]]:
-    """Read and encode every task before anything is trained. Missing ones are in the last map, with the reason."""
+) -> tuple[dict[str, list[Job]], dict[str, str]]:
+    """Read and encode every task before anything is trained: the jobs of each, and the reasons of those missing."""
     starts: dict[str, Start] = {}
-    encoded, task_starts, skipped = {}, {}, {}
+    jobs, skipped = {}, {}
     for name in names:
         try:
             if name == "custom":
@@ -171,10 +207,11 @@ def _prepare(
         checkpoint = arguments.from_mnli if arguments.from_mnli and name in FROM_MNLI_TASKS else arguments.model
         if checkpoint not in starts:
             starts[checkpoint] = _start(checkpoint, arguments.max_length, output)
-        start = task_starts[name] = starts[checkpoint]
+        start = starts[checkpoint]
         _say(f"{name}: {len(data.train)} training examples")
-        encoded[name] = encode_task(data, start.encoder, output / name / "data", start.tokenizer_folder)
-    return encoded, task_starts, skipped
+        encoded = encode_task(data, start.encoder, output / name / "data", start.tokenizer_folder)
+        jobs[name] = _jobs(arguments, encoded, start, output / name)
+    return jobs, skipped
 
 
 def _start(checkpoint: str, max_length: int | None, output: Path) -> Start:
@@ -202,20 +239,20 @@ def _identity(checkpoint: str) -> str:
     return digest.hexdigest()
 
 
-def _jobs(arguments: argparse.Namespace, encoded: EncodedTask, start: Start, output: Path) -> list[Job]:
+def _jobs(arguments: argparse.Namespace, encoded: EncodedTask, start: Start, folder: Path) -> list[Job]:
+    """The runs of one task below `folder`; learning rates that compete have folders of their own."""
     rates = list(dict.fromkeys(arguments.lr))
     return [
-        make_job(
+        Job(
             encoded,
-            output,
-            seed=seed,
-            learning_rate=rate,
-            competing=len(rates) > 1,
-            epochs=arguments.epochs,
+            seed,
+            rate,
+            epochs=arguments.epochs or encoded.task.epochs,
             batch_size=arguments.batch_size,
             precision=arguments.precision,
             checkpoint=start.checkpoint,
             start=start.identity,
+            folder=folder / (f"lr-{rate:g}" if len(rates) > 1 else "") / f"seed-{seed}",
         )
         for seed in range(arguments.seeds)
         for rate in rates

@@ -11,6 +11,7 @@ import torch
 
 from ..checkpoints.saving import Saver
 from ..processes.signals import StopRequests
+from ..processes.world import World
 from ..settings.sections import RunSection
 
 logger = logging.getLogger(__name__)

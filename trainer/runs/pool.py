@@ -4,11 +4,14 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from ..processes.launch import PARENT
 from ..processes.signals import STOP_SIGNALS
 
 POLL_SECONDS = 0.2
@@ -27,6 +30,12 @@ def devices() -> list[str]:
     if visible and count:
         return [name.strip() for name in visible.split(",")][:count]
     return [str(index) for index in range(count)]
+
+
+def places(wanted: int | None, jobs: int) -> tuple[list[str], int]:
+    """The GPUs, and how many of `jobs` runs go side by side: as many as `wanted`, by default one for each GPU."""
+    gpus = devices()
+    return gpus, min(wanted or max(1, len(gpus)), max(1, jobs))
 
 
 def run_side_by_side(
@@ -63,8 +72,6 @@ def run_side_by_side(
                 code = process.poll()
                 if code is None:
                     continue
-                if process.stdin is not None:
-                    process.stdin.close()
                 del running[worker]
                 goes_on = ended(job, code, stopping) and goes_on
             time.sleep(POLL_SECONDS)
@@ -79,9 +86,28 @@ def environment(gpus: Sequence[str], worker: int, workers: int) -> dict[str, str
     return values
 
 
-def log_path(folder: str | Path) -> Path:
-    """Where the console output of a run goes when it has a process of its own: beside its folder."""
-    folder = Path(folder)
+def start(arguments: Sequence[str], folder: Path, environment: dict[str, str], stdin: bytes = b"") -> subprocess.Popen:
+    """Start `python -m ARGUMENTS` for the run in `folder`, with its console output in the run's log.
+
+    Such a process calls `leave_with_launcher`: it does not outlive this one.
+    """
+    log = log_path(folder)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as output, tempfile.TemporaryFile() as given:
+        given.write(stdin)
+        given.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            stdin=given,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**environment, PARENT: str(os.getpid())},
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
+        )
+
+
+def log_path(folder: Path) -> Path:
+    """The file for the console output of a run that has a process of its own: beside its folder."""
     return folder.with_name(f"{folder.name}.log")
 
 

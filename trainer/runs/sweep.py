@@ -29,6 +29,10 @@ from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
 from ..processes.launch import PARENT
 from .read import FAILURE, PLAN, read_run
 from ..run.folder import is_in_work, refuse_changes, refuse_unusable
+from ..settings import configuration as configurations
+from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
+from . import pool
+from .read import FAILURE, PLAN, read_run
 
 # The sweep gives these to each run.
 OWN_KEYS = ("run.dir", "run.seed")
@@ -98,8 +102,7 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
         _say(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are finished")
     for job in jobs:
         _write(job.folder.parent / PLAN, {"seeds": seeds})
-    gpus = pool.devices()
-    workers = min(parallel or max(1, len(gpus)), max(1, len(waiting)))
+    gpus, workers = pool.places(parallel, len(waiting))
     starts: dict[Job, int] = {}
     codes: list[int] = []
     elsewhere: list[Job] = []
@@ -120,16 +123,7 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
         _say(f"{job.folder} begins ({waiting.index(job) + 1} of {len(waiting)}); it tells {log} the rest")
         (job.folder / FAILURE).unlink(missing_ok=True)
         starts[job] = log.stat().st_size if log.exists() else 0
-        environment = {**pool.environment(gpus, worker, workers), PARENT: str(os.getpid())}
-        with open(log, "ab") as file:
-            return subprocess.Popen(
-                [sys.executable, "-m", "longmix.trainer", *job.arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
-            )
+        return pool.start(["longmix.trainer", *job.arguments], job.folder, pool.environment(gpus, worker, workers))
 
     def ended(job: Job, code: int, stopping: bool) -> bool:
         if stopping and code < 0:

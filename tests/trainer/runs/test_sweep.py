@@ -75,7 +75,7 @@ def stubbed(tmp_path, monkeypatch):
         def __init__(self, command, **more):
             super().__init__([sys.executable, str(stub), *command[3:]], **more)
 
-    monkeypatch.setattr(sweep.subprocess, "Popen", Stub)
+    monkeypatch.setattr(pool.subprocess, "Popen", Stub)
     monkeypatch.setattr(pool, "POLL_SECONDS", 0.01)
 
     def act(acts):

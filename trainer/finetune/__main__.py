@@ -1,0 +1,29 @@
+"""`python -m longmix.trainer.finetune`: one of the runs side by side, with the trainer's exit codes.
+
+Its job comes through stdin, pickled by the command that has started this process.
+"""
+
+import pickle
+import sys
+
+from longmix.data_prep.errors import UserError
+
+from ..processes.launch import leave_with_launcher
+from ..processes.signals import StopRequests
+from ..settings.exit_codes import USER_MISTAKE
+from .jobs import quiet, run_job
+
+
+def main() -> int:
+    leave_with_launcher()
+    with StopRequests() as requests:
+        quiet()
+        try:
+            return run_job(pickle.load(sys.stdin.buffer), requests)
+        except UserError as error:
+            print(f"longmix: error: {error}", file=sys.stderr)
+            return USER_MISTAKE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
