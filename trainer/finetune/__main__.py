@@ -4,6 +4,7 @@ Its job comes through stdin, pickled by the command that has started this proces
 """
 
 import pickle
+import signal
 import sys
 
 from longmix.data_prep.errors import UserError
@@ -15,8 +16,9 @@ from .jobs import quiet, run_job
 
 
 def main() -> int:
-    leave_with_launcher()
     with StopRequests() as requests:
+        # On SIGTERM a run saves itself.
+        leave_with_launcher(signal.SIGTERM)
         quiet()
         try:
             return run_job(pickle.load(sys.stdin.buffer), requests)

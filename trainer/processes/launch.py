@@ -129,11 +129,11 @@ def _failure(workers: list[subprocess.Popen]) -> tuple[int, int] | None:
     return (failed[0][1], failed[0][0]) if failed else None
 
 
-def leave_with_launcher() -> None:
-    """In a worker of `launch`: die when the launcher dies, however it does (Linux)."""
+def leave_with_launcher(number: int = signal.SIGKILL) -> None:
+    """In a worker of `launch`: get the signal `number` when the launcher dies, however it does (Linux)."""
     if PARENT not in os.environ or not sys.platform.startswith("linux"):
         return
     set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(set_parent_death_signal, number)
     if os.getppid() != int(os.environ[PARENT]):
         os._exit(OURS)
