@@ -19,9 +19,11 @@ def load_cases(path):
 
 MODULES = [load_cases(path) for path in sorted(FOLDER.glob("*.py"))]
 CASES = {f"{module.OPERATION}-{name}": (module, name) for module in MODULES for name in module.CASES}
+# Thousands of rows take the references seconds, and go through the same blocks as hundreds.
+LONG = ("long", "long-fixed")
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=[pytest.param(key, marks=[pytest.mark.full] * (CASES[key][1] in LONG)) for key in CASES])
 def case(request):
     """(module of cases/, name of the case) of every case in turn."""
     return CASES[request.param]
