@@ -38,7 +38,7 @@ class BuildError(RuntimeError):
     """A library cannot be built; the message says why, in one line."""
 
 
-# What operations use: the functions that they declare in their cpu.py.
+# Functions, as operations declare them in their cpu.py: ctypes alone would take any arguments and crash on wrong ones.
 
 
 class Function:
@@ -59,7 +59,7 @@ class Function:
         self.source, self.part, self.types, self.macros = source, part, types, macros
 
     def obstacle(self) -> str | None:
-        """Why it cannot be compiled in fp32; None once it has been."""
+        """The reason why it cannot be compiled in fp32; None once it has been."""
         try:
             self.load(torch.float32)
         except BuildError as error:
@@ -67,7 +67,7 @@ class Function:
         return None
 
     def load(self, dtype: torch.dtype) -> Callable[..., None]:
-        """What ctypes calls, for reals of `dtype`. Raises BuildError."""
+        """The function of the library for reals of `dtype`, its types declared to ctypes. Raises BuildError."""
         function = getattr(library(self.source, self.part, dtype, *self.macros), f"longmix_{self.part}")
         if function.argtypes is None:
             function.restype = None
@@ -104,7 +104,7 @@ def _passed(argument: torch.Tensor | int | None) -> object:
     return ctypes.cast(argument.data_ptr(), POINTERS[argument.dtype])
 
 
-# Libraries: compiled once, whoever asks first.
+# Libraries: compiled by whoever asks first, while others wait, and kept for all later processes.
 
 
 @functools.cache
@@ -156,8 +156,11 @@ def find_compiler() -> tuple[str, ...]:
     raise BuildError(f"no C++ compiler ({', '.join(name for name, *_ in candidates)}) on PATH")
 
 
+# Builds: a library appears under its name only when it is whole.
+
+
 def _is_whole(library: Path) -> bool:
-    """Whether a library is there as it was compiled: the system would end a process that runs into a missing part."""
+    """True if a library is there as it was compiled: the system would end a process that runs into a missing part."""
     try:
         return _digest_file(library).read_text() == hashlib.sha256(library.read_bytes()).hexdigest()
     except (OSError, UnicodeDecodeError):
@@ -192,6 +195,9 @@ def _run(command: tuple[str, ...]) -> subprocess.CompletedProcess:
         raise BuildError(f"{command[0]} has not ended after {LONGEST_SECONDS} seconds and was stopped") from error
 
 
+# Keys and folders: a library is found by everything that it depends on, in a folder that can be written.
+
+
 def _flags() -> tuple[str, ...]:
     tuning = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
     return (*FLAGS, tuning)
@@ -207,7 +213,7 @@ def _key(source: Path, compiler: tuple[str, ...]) -> str:
 
 
 def _cpu_features() -> str:
-    """What -march=native depends on."""
+    """The CPU's model and features, on which -march=native depends."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -216,7 +222,7 @@ def _cpu_features() -> str:
 
 
 def _cache_folder() -> Path:
-    """Where libraries are kept: the user's cache, or a private folder of this process where that cannot be written."""
+    """The folder for libraries: the user's cache, or a private folder of this process where that cannot be written."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longmix" / "kernels"
         folder.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ def operator(package: str, name: str) -> Callable[[Callable], CustomOpDef]:
 
 
 def keep_arguments(output: torch.Tensor, *arguments: object) -> tuple[object, ...]:
-    """What most operators keep for their derivative: their arguments, which they share with the caller."""
+    """The arguments, which cost nothing to keep for the derivative: the caller holds them too."""
     return arguments
 
 

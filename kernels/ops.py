@@ -1,7 +1,8 @@
 """The operations of the mixers.
 
-Every operation is a folder beside this file: `interface.py` (what it means, and its checks), `reference.py` (the
+Every operation is in a folder beside this file: `interface.py` (what it means, and its checks), `reference.py` (the
 equations in float64, obviously right) and `portable.py` (fast plain PyTorch); `selection.py` chooses between them.
+Those worth writing by hand have kernels in C++ and Triton, too: CONTRIBUTING.md, "Adding a kernel", names the files.
 """
 
 from .attention.interface import feature_attention, linear_attention

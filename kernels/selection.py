@@ -1,4 +1,4 @@
-"""Which implementation of an operation runs.
+"""The choice of the implementation that runs an operation.
 
 | name | what it is | where |
 |---|---|---|
@@ -66,7 +66,7 @@ def implementation(operation: str, device: torch.device | str) -> str:
 
 @torch.compiler.assume_constant_result  # torch.compile does not look into imports and builds
 def obstacle(operation: str, name: str, kind: str) -> str | None:
-    """Why implementation `name`, cpu or triton, cannot run `operation` on a device of a kind; None if it can."""
+    """The reason why `name`, cpu or triton, cannot run `operation` on a device of a kind; None if it can."""
     return _obstacle(operation, name, kind)
 
 
@@ -96,16 +96,17 @@ _warned: list[str] = []
 
 
 def _warn_once(reason: str) -> None:
-    """What keeps one operation from its C++ keeps the others from theirs, as a rule."""
+    """Warn the first time only: what keeps one operation from its C++ keeps the others from theirs, as a rule."""
     if not _warned:
         _warned.append(reason)
         warnings.warn(f"{reason}; plain PyTorch runs in place of the C++ kernels", stacklevel=4)
 
 
 def select(operation: str, device: torch.device, implementations: dict[str, Callable]) -> Callable:
-    """What `operation` runs on `device`: one of `implementations`, by name, or the operator of hand-written kernels.
+    """The function that runs `operation` on `device`: one of `implementations`, by name, or an operator.
 
-    The choice is made here, once for each call: the operator, and its derivative later, run the kernels chosen now.
+    The choice is made here, once for each call: the operator of the hand-written kernels, and its derivative later, run
+    the kernels chosen now.
     """
     name = implementation(operation, device)
     if name not in _MODULES:

@@ -1,7 +1,7 @@
 // Linear attention on a CPU: from non-negative features, or from the logarithms of positive ones.
 //
-// A task takes one head of one sample and walks over its documents in chunks of rows (chunk.h). What lies
-// before a chunk is one matrix of sums, features by channels, that stays in cache; pairs inside it are taken singly.
+// A task takes one head of one sample and walks over its documents in chunks of rows (chunk.h). What lies before a chunk
+// is one matrix of sums, features by channels, that stays in cache; pairs inside it are taken singly.
 
 #pragma once
 

@@ -10,7 +10,7 @@ from .inputs import document_numbers, keep_rows, valid_rows, working_dtype
 
 BLOCK = 64
 
-# The scale of no key at all; finite, so that differences of scales are never NaN.
+# The scale where there is no key; finite, so that differences of scales are never NaN.
 NOTHING = -1e30
 
 
@@ -47,6 +47,10 @@ def feature_attention(
     return keep_rows(result, valid).to(value.dtype)
 
 
+# Sources: a query weighs keys of very different sizes, so each group of keys is kept on a scale of its own, and a row
+# reads all of its groups on the largest of their scales.
+
+
 class Source(NamedTuple):
     """Keys that a group of n rows sees: all of them, or none in the rows that are not `seeing`.
 
@@ -80,7 +84,7 @@ def _source(
     key_number: torch.Tensor | None = None,
     shared: torch.Tensor | None = None,
 ) -> Source:
-    """What queries see of keys: all or, with numbers (..., n, 1), those of the document `shared` (..., 1, 1)."""
+    """The source for queries: all keys or, with numbers (..., n, 1), those of the document `shared` (..., 1, 1)."""
     seeing = None
     if shared is not None:
         seeing = query_number == shared
@@ -91,6 +95,10 @@ def _source(
 
 def _keep(tensor: torch.Tensor, condition: torch.Tensor | None, fill: float) -> torch.Tensor:
     return tensor if condition is None else torch.where(condition, tensor, fill)
+
+
+# Blocks: rows see part of the keys, by causality or by documents. The rows of a block see one another through squares
+# of pairs, everything outside of it through a state; that keeps the cost linear.
 
 
 def _in_blocks(
@@ -144,7 +152,7 @@ def _halves(tensor: torch.Tensor | None, half: int) -> tuple[torch.Tensor | None
 def _squares(
     query: torch.Tensor, key: torch.Tensor, number: torch.Tensor | None, half: int, causal: bool
 ) -> tuple[Source, Source | None]:
-    """What the later half of every 2 * half rows sees of the earlier one and, unless causal, the other way round."""
+    """Sources of the later half of every 2 * half rows in the earlier one and, unless causal, the other way round."""
     (query_0, query_1), (key_0, key_1), (number_0, number_1) = (_halves(part, half) for part in (query, key, number))
     later = _source(query_1, key_0, number_1, number_0, None if number is None else number_0[..., -1:, :])
     if causal:
@@ -155,7 +163,7 @@ def _squares(
 def _state(
     query: torch.Tensor, key: torch.Tensor, values: torch.Tensor, number: torch.Tensor | None, backwards: bool = False
 ) -> Source:
-    """What the rows of each block see of all earlier blocks, or of all later ones.
+    """The source that the rows of each block have in all earlier blocks, or in all later ones.
 
     Of those a block sees one document, that of the last row before it, so a state holds one document.
     """

@@ -58,5 +58,5 @@ def _options(query: torch.Tensor, value: torch.Tensor, channels: int, logarithms
 
 
 def _block(size: int) -> int:
-    """What a matrix product takes: a power of two, at least 16."""
+    """The size of block for a matrix product of this size: a power of two, at least 16."""
     return max(16, triton.next_power_of_2(size))

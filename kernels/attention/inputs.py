@@ -1,4 +1,4 @@
-"""What the linear attentions share: checks of their arguments, valid rows, documents and allowed pairs."""
+"""Arguments of the linear attentions: their checks, valid rows, documents and allowed pairs."""
 
 import functools
 
@@ -38,7 +38,7 @@ def check(
 
 
 def working_dtype(*tensors: torch.Tensor) -> torch.dtype:
-    """What is computed in: fp32, or float64 if a tensor is."""
+    """The dtype to compute in: fp32, or float64 if a tensor is."""
     return functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors), torch.float32)
 
 
@@ -50,7 +50,7 @@ def keep_rows(tensor: torch.Tensor, valid: torch.Tensor | None, fill: float = 0.
 def allowed_pairs(
     positions: int, valid: torch.Tensor | None, causal: bool, document_ids: torch.Tensor | None, device: torch.device
 ) -> torch.Tensor:
-    """Which keys (last axis) a query (the axis before it) sees: bool, broadcast to (B, N, N)."""
+    """Mask of the keys (last axis) that a query (the axis before it) sees: bool, broadcast to (B, N, N)."""
     row = torch.arange(positions, device=device)
     allowed = (row[:, None] >= row)[None] if causal else torch.ones(1, positions, positions, device=device).bool()
     if document_ids is not None:

@@ -10,6 +10,9 @@ import triton.language as tl
 LIMIT = tl.constexpr(40.0)
 NOTHING = tl.constexpr(-1e30)  # the scale of no key at all; finite, so that differences of scales are never NaN
 
+# Forward: the causal pass takes a row's own piece pair by pair and all earlier ones from the state; without causality a
+# document's keys are summed first and its queries read the sum.
+
 
 @triton.jit
 def causal_forward(
@@ -52,7 +55,7 @@ def whole_forward(
     query, key, value, lengths, ids, result, heads, positions, features, width,
     ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
-    """The same where every row of a document sees all of them."""
+    """The result where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
     query, key, value, result = _of_head(query, key, value, result, head * positions, features, width)
     length, ids = _of_sample(lengths, ids, head // heads, positions)
@@ -83,7 +86,7 @@ def whole_backward(
     gradient, query, key, value, lengths, ids, of_query, of_key, of_value, heads, positions, features, width,
     ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
-    """All gradients where every row of a document sees all of them."""
+    """The gradients where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
     query, key, value, gradient = _of_head(query, key, value, gradient, first, features, width)
@@ -228,7 +231,7 @@ def causal_keys(
         end = row
 
 
-# Where a program's rows lie.
+# Addresses: the rows of a program's head, the bounds of its sample's documents, and masked blocks of rows.
 
 
 @triton.jit
@@ -258,7 +261,7 @@ def _of_sample(lengths, ids, sample, positions):
 
 @triton.jit
 def _begins(ids, row):
-    """Whether a document begins at a row."""
+    """True where a document begins at a row."""
     result = row < 0
     if ids is not None:
         result = tl.load(ids + row) != tl.load(ids + tl.maximum(row - 1, 0))
@@ -363,12 +366,12 @@ def _sum_of_keys(key, value, begin, end, index, feature, features, channel, widt
     return state, total, peak
 
 
-# Features, on the scale of the peaks.
+# Features on the scale of the peaks, so that no exponential overflows; without LOGS they pass as they are.
 
 
 @triton.constexpr_function
 def _absent(LOGS):
-    """What stands where there is no feature."""
+    """The value in place of a feature that is not there."""
     return float("-inf") if LOGS else 0.0
 
 

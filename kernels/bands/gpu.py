@@ -1,4 +1,4 @@
-"""What the Triton kernels of periodised transforms share: the extent of a sample's rows, and the gradient of taps.
+"""Triton code of all periodised transforms: the extent of a sample's rows, and the gradient of taps.
 
 Rows are given as views (B, rows, D) whose channels lie side by side. They hold the rows of a band, all of them up to
 the period of their level, or rows of x, of which a sample may have fewer: `of_x` is "none", "all", "even" or "odd".

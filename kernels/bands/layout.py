@@ -1,4 +1,4 @@
-"""Where the bands of a periodised transform lie in their packed form, and rows that repeat with a period.
+"""Layout of a periodised transform: its bands in their packed form, and rows that repeat with a period.
 
 A sample of n rows is transformed with the period n' = 2^J ceil(n / 2^J), zeros filling it up. The bands
 [cA_J, cD_J, .., cD_1] are packed one behind the other as (B, N', D), N' from the padded length N, at offsets that are

@@ -1,8 +1,8 @@
-"""Whether Triton interprets its kernels, which needs no GPU."""
+"""Triton's interpreter, which runs kernels without a GPU."""
 
 import os
 
 
 def interpreted() -> bool:
-    """Triton decides by the same environment variable when it is imported."""
+    """True if kernels are interpreted: Triton decides by the same environment variable when it is imported."""
     return os.environ.get("TRITON_INTERPRET") == "1"

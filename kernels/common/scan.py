@@ -35,7 +35,7 @@ def prefix(join: Callable[[Items, Items], Items], items: Items) -> Items:
 def entering(
     join: Callable[[Items, Items], Items], items: Items, nothing: tuple[float, ...], backwards: bool = False
 ) -> Items:
-    """All items before each item, or `backwards` all behind it, joined; before the first one stands `nothing`."""
+    """The items before each item, or `backwards` those behind it, joined; before the first one stands `nothing`."""
     if backwards:
         items = tuple(item.flip(2) for item in items)
     items = tuple(

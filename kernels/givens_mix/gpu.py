@@ -15,6 +15,8 @@ from .phases import stage_tables, transposed_stage_tables
 CHUNK, CHANNELS = (16, 16) if interpreted() else (32, 32)
 WARPS = 2
 
+# Parts of a sweep: turns by phases, a chunk's rotations as one small matrix product, rows in memory.
+
 
 @triton.jit
 def _turn(real, imaginary, cosines, sines, row, valid, sign):
@@ -40,9 +42,9 @@ def _cross(real, imaginary, of_real, of_imaginary):
 
 @triton.jit
 def _products(sines, base, count, line, CHUNK: tl.constexpr, ASCENDING: tl.constexpr):
-    """How a chunk's rows reach its rotations: [k, j] = prod_{k < i < j} -sin_i for k < j, else 0; and so for its carry.
+    """Factors by which a chunk's rows reach its rotations: [k, j] = prod_{k < i < j} -sin_i for k < j, else 0.
 
-    Rotations behind the last one hand on what they get.
+    The second result has those of its carry. Rotations behind the last one hand on what they get.
     """
     line, column = line[:, None], line[None, :]
     before = base + column - 1
@@ -243,6 +245,9 @@ def _sweep(
     )  # fmt: skip
 
 
+# Launches: the order of the sweeps and their tables, forward and, from the result alone, backward.
+
+
 def givens_mix(value, upper, lower, phase, lengths, order, planes):
     """Phi^-1 exp(i phase) Phi value in fp32; see operator.py."""
     stages = _Stages(value, upper, lower, phase, lengths, order, planes)
@@ -278,7 +283,7 @@ class _Stages:
         self.sums = torch.zeros_like(self.cosines)
 
     def run(self, x: torch.Tensor, gradient: torch.Tensor | None = None) -> torch.Tensor:
-        """All stages on the rows; with their gradients the way back, which gives the gradients of what went in."""
+        """Result of all stages on the rows or, given gradients too, on the way back: the gradients of what went in."""
         rows = [x, torch.empty_like(x), torch.zeros_like(x)]
         gradients = rows if gradient is None else [gradient, torch.empty_like(x), torch.zeros_like(x)]
         source, target = 0, 1

@@ -32,7 +32,7 @@ class Conjugation(torch.autograd.Function):
 
 
 class _Program:
-    """What happens to the rows: the stages of Phi, the eigenvalues, the stages undone."""
+    """Steps that the rows go through: the stages of Phi, the eigenvalues, the stages undone."""
 
     def __init__(self, x: torch.Tensor, rotations: torch.Tensor, phases: torch.Tensor, order: torch.Tensor | None):
         self.width = x.shape[-1] // 2
@@ -96,7 +96,7 @@ class _Reversal(_Program):
         return x
 
     def gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of rotations and phases."""
+        """Gradients of rotations and phases."""
         rotations = [angle_gradient(*pair) for pair in zip(self.blocks, self.matrix_gradients, strict=True)]
         return torch.stack(rotations, 2).double(), torch.stack(self.phase_gradients, 2).double()
 

@@ -57,6 +57,10 @@ def lifting_synthesis_backward(gradient, bands, predict, update, levels, lengths
     return of_bands, steps.predict.of_taps, steps.update.of_taps
 
 
+# Steps: a level is a prediction and an update, alike in both directions of the transform and in their derivatives. The
+# classes know a step's taps and signs; each use of it is one launch.
+
+
 class Rows(NamedTuple):
     """Rows (B, .., D) of a level, and what they are of (bands/gpu.py)."""
 
@@ -97,7 +101,7 @@ class _Steps:
         return kept
 
     def synthesise(self, bands: torch.Tensor) -> tuple[torch.Tensor, list[tuple[Rows, Rows]]]:
-        """All rows up to the period (B, N', D); even rows and details of each level, from 1 on."""
+        """Rows up to the period (B, N', D); even rows and details of each level, from 1 on."""
         kept, low = list(self.none), bands[:, self.slices[0]]
         for level in range(self.levels, 0, -1):
             rows = bands.new_empty(len(bands), 2 * low.shape[1], bands.shape[2])
@@ -148,6 +152,9 @@ class _Step:
             *(2 if fixed else len(self.taps), fixed, backwards, use, self.levels, level, rows.of_x, source.of_x),
             *(ROWS, CHANNELS),
         )
+
+
+# The kernel: one step on a block of rows and channels. Indices run around the period of the sample.
 
 
 @triton.jit

@@ -35,7 +35,7 @@ def lifting_synthesis(
 
 
 def _in_working_dtype(rows: torch.Tensor, *taps: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """All of them contiguous, in fp32 or, where the rows are, in float64."""
+    """Contiguous copies where needed, in fp32 or, if the rows are, in float64."""
     dtype = torch.promote_types(rows.dtype, torch.float32)
     return [None if tensor is None else tensor.to(dtype).contiguous() for tensor in (rows, *taps)]
 
@@ -104,7 +104,7 @@ def _of_taps(taps: torch.Tensor | None, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def _derivative(backward):
-    """What `differentiate` calls: fixed steps have no taps that a gradient could go to."""
+    """The derivative for `differentiate`: fixed steps have no taps that a gradient could go to."""
 
     def differentiated(kernels, needed, gradient, rows, predict, *more):
         of_rows, *of_taps = backward(kernels, gradient, rows, predict, *more)

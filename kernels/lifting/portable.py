@@ -50,7 +50,7 @@ def lifting_synthesis(
 
 
 def _prediction(even: torch.Tensor, taps: torch.Tensor | None, periods: torch.Tensor | None) -> torch.Tensor:
-    """What the even rows from k on say about the odd row k, (B, q, D)."""
+    """The prediction of the odd row k from the even rows from k on, (B, q, D)."""
     if taps is None:
         return (even + repeat_rows(even, periods, 0, 1)[:, 1:]) / 2
     following = repeat_rows(even, periods, 0, len(taps) - 1)
@@ -61,7 +61,7 @@ def _prediction(even: torch.Tensor, taps: torch.Tensor | None, periods: torch.Te
 
 
 def _correction(detail: torch.Tensor, taps: torch.Tensor | None, periods: torch.Tensor | None) -> torch.Tensor:
-    """What the details up to k add to the even row k, (B, q, D)."""
+    """The amount that the details up to k add to the even row k, (B, q, D)."""
     if taps is None:
         return (detail + repeat_rows(detail, periods, 1, 0)[:, :-1]) / 4
     reach = len(taps) - 1

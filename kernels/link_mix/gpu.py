@@ -48,6 +48,9 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, document_ids, 
     return clear(of_value, valid).to(dtypes[0]), clear(of_weights, valid).to(dtypes[1])
 
 
+# Launches: one kernel for each factor, for a row reads what others have got from the factor before.
+
+
 def _apply(value, weights, offsets, start, length, wrap, factor, transposed=False):
     """(I + W) value of one factor, or (I + W^T) value."""
     result = torch.empty_like(value)
@@ -67,6 +70,9 @@ def _differentiate(gradient, value, of_weights, offsets, start, length, wrap, fa
         *(gradient, value, of_weights, offsets, start, length, positions, width, *of_weights.shape[2:], factor),
         *(wrap, ROWS, CHANNELS),
     )
+
+
+# Kernels: links of a row that stay in its document, gathered for a block of rows.
 
 
 @triton.jit

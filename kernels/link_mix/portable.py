@@ -68,7 +68,7 @@ class _Product(torch.autograd.Function):
 
 
 def _targets(links, offsets, start, length, wrap):
-    """Where links (B, N, K) lead, (B, N, K) int64, and whether they exist, (B, N, K) bool or None for all of them.
+    """Targets of links (B, N, K): rows, (B, N, K) int64, and whether they exist, (B, N, K) bool or None for all.
 
     A link that does not exist leads to its own row.
     """

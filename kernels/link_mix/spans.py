@@ -1,4 +1,4 @@
-"""Where the document of each row lies."""
+"""The span of rows that each row's document takes."""
 
 import torch
 

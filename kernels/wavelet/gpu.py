@@ -66,6 +66,9 @@ def wavelet_derivative(x, bands, filters, levels, lengths):
     return of_low + of_high.flip(0)
 
 
+# Launches: levels depend on each other, so each one is a kernel of its own.
+
+
 def _split_level(rows, filters, lengths, low, high, levels, level):
     """Approximation and detail, both (B, M, D), of rows (B, .., D)."""
     _split[grid(low.shape[1], rows)](
@@ -83,6 +86,9 @@ def _merge_level(low, high, filters, lengths, levels, level, rows=None):
         *(rows.shape[1], rows.shape[2], len(filters), levels, level, "all" if level == 1 else "none", ROWS, CHANNELS),
     )
     return rows
+
+
+# Kernels: sums over the taps for a block of rows and channels. Indices run around the period of the sample.
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""What Python declares of the C++ functions: the types that they have, checked at every call."""
+"""Declarations of the C++ functions: the types that they have, checked at every call."""
 
 import ctypes
 import importlib

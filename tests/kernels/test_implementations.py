@@ -47,7 +47,7 @@ def run(name, case, monkeypatch, dtype=torch.float32, gradients=True):
 
 
 def reference(case, monkeypatch, dtype=torch.float32):
-    """What `run` returns for the reference, computed once: fp32 and float64 get the same inputs."""
+    """Results of `run` for the reference, computed once: fp32 and float64 get the same inputs."""
     module, label = case
     key = (module.OPERATION, label, torch.float64 if dtype == torch.float32 else dtype)
     if key not in TRUTHS:

@@ -1,4 +1,4 @@
-"""How much memory the C++ kernels take, forward and backward: measured, in a process of their own."""
+"""Memory that the C++ kernels take, forward and backward: measured, in a process of their own."""
 
 import json
 import os

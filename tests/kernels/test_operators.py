@@ -1,4 +1,4 @@
-"""What torch.compile and export see of the kernels: operators that keep to torch's rules."""
+"""Operators, which torch.compile and export see in place of the kernels: they keep to torch's rules."""
 
 import importlib
 import itertools
@@ -38,7 +38,7 @@ class Recorder(TorchDispatchMode):
 
 @pytest.fixture(scope="module")
 def calls(cases, require_or_skip):
-    """What the cases of cases/ call, forward and backward."""
+    """Calls of our operators by the cases of cases/, forward and backward."""
     with pytest.MonkeyPatch.context() as patch, Recorder() as recorder:
         patch.delenv("LONGMIX_KERNELS", raising=False)
         for (module, name), dtype in itertools.product(cases, (torch.float32, torch.bfloat16)):

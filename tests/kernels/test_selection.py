@@ -1,4 +1,4 @@
-"""Which implementation runs, and why another one cannot."""
+"""The choice of the implementation that runs, and the reasons why another one cannot."""
 
 import subprocess
 import sys
