@@ -1,4 +1,4 @@
-"""What is trained: configurations and models of every mixer, registered with transformers' Auto classes."""
+"""Models: configurations and models of every mixer, registered with transformers' Auto classes."""
 
 import importlib
 
@@ -83,7 +83,7 @@ def load_pretrained(source: str, **options) -> MixerPreTrainedModel:
 
 
 class _NoCausalModel(MixerPreTrainedModel):
-    """What AutoModelForCausalLM makes of a type that has no causal form: an error that says why."""
+    """Stand-in for the causal model of a type that has none: AutoModelForCausalLM raises an error that says why."""
 
     def __init__(self, config: MixerConfig):
         because = config.why_not_causal(vars(config))

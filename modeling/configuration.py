@@ -73,6 +73,8 @@ class MixerConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     auxiliary_loss_weight: float | None = None
 
+    # Completed, then checked, whenever one is made: a model can be built from every configuration that exists.
+
     def __post_init__(self, **kwargs):
         self.fill_defaults()
         self.check()
@@ -181,6 +183,8 @@ class MixerConfig(PreTrainedConfig):
         """Name and type of every field that this package adds to PreTrainedConfig."""
         inherited = {field.name for field in fields(PreTrainedConfig)}
         return {field.name: field.type for field in fields(cls) if field.name not in inherited}
+
+    # What checks are written with, here and in the mixers' configurations: one form for all messages.
 
     def require(self, name: str, condition: bool, allowed: str) -> None:
         """Raise ValueError about field `name` unless `condition` holds."""

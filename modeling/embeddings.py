@@ -1,4 +1,4 @@
-"""From tokens or real values to (B, N, D)."""
+"""Embeddings: tokens or real values, token types and positions, as hidden states (B, N, D)."""
 
 import math
 
@@ -52,7 +52,7 @@ class Embeddings(nn.Module):
         values: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """One of `input_ids` (B, N), `inputs_embeds` (B, N, D), `values` (B, N, C); `mask` (B, N) bool -> (B, N, D)."""
+        """Embed one of input_ids (B, N), inputs_embeds (B, N, D), values (B, N, C); mask (B, N) bool -> (B, N, D)."""
         if input_ids is not None:
             # Padding may hold any id, even one outside the vocabulary.
             embeddings = self.word_embeddings(keep_valid(input_ids, mask))

@@ -19,7 +19,7 @@ from .model import MixerModel, MixerPreTrainedModel
 
 @dataclass
 class MixerHeadOutput(ModelOutput):
-    """What a model with a head returns.
+    """Output of a model with a head.
 
     Args:
         loss: scalar, when labels are given; in training mode with its share of the auxiliary loss
@@ -38,8 +38,12 @@ class MixerHeadOutput(ModelOutput):
     task_loss: torch.Tensor | None = None
 
 
+# Language models. Logits are computed where there is a label alone: with a large vocabulary, those of all positions
+# would be the largest tensor of the whole model.
+
+
 class MixerLanguageModel(MixerPreTrainedModel):
-    """What both language models share: logits at the labelled positions, and their loss."""
+    """Base of both language models: logits at the labelled positions, and their loss."""
 
     encoder_class: ClassVar[type[MixerModel]]
 
@@ -98,7 +102,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
         return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
 
     def _targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """What each position predicts, (B, N)."""
+        """Labels of what each position predicts, (B, N)."""
         return labels
 
 
@@ -178,8 +182,11 @@ class MaskedLMHead(nn.Module):
         return self.decoder(self.norm(self.activation(self.dense(hidden_states))))
 
 
+# Classifiers and regressions: of whole sequences, of pairs of them, of tokens. They read tokens or real values.
+
+
 class MixerClassifier(MixerPreTrainedModel):
-    """What classifiers of sequences and of tokens share; each adds its `_logits` and `_loss`."""
+    """Base of the classifiers of sequences and of tokens; each adds its `_logits` and `_loss`."""
 
     encoder_class: ClassVar[type[MixerModel]]
 
@@ -327,7 +334,7 @@ class MixerForSequencePairClassification(MixerPreTrainedModel):
 
 
 class SequenceHead(nn.Module):
-    """Linear, tanh, and the logits of the classes, from what was pooled."""
+    """Linear, tanh, and the logits of the classes, from pooled hidden states."""
 
     def __init__(self, config: MixerConfig, pooled_size: int):
         super().__init__()

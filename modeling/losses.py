@@ -5,6 +5,7 @@ from torch.nn import functional
 
 from .configuration import MixerConfig
 
+# Label of what is not predicted, by the convention of torch and transformers.
 IGNORED_LABEL = -100
 
 
@@ -25,7 +26,7 @@ def classification_loss(
 def _divisor(
     num_items_in_batch: int | torch.Tensor | None, like: torch.Tensor, own_count: int | torch.Tensor
 ) -> int | torch.Tensor:
-    """What a summed loss is divided by, at least 1."""
+    """Divisor of a summed loss, at least 1."""
     count = own_count if num_items_in_batch is None else num_items_in_batch
     return count.to(like.device).clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)
 
@@ -73,7 +74,7 @@ def check_labels(labels: torch.Tensor, shape: torch.Size) -> None:
 
 
 def count_items(labels: torch.Tensor) -> int | torch.Tensor:
-    """How many items have a label: classes that are not -100, or samples with float targets."""
+    """Number of items with a label: classes that are not -100, or samples with float targets."""
     return len(labels) if labels.is_floating_point() else (labels != IGNORED_LABEL).sum()
 
 

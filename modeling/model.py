@@ -20,7 +20,7 @@ from .masking import Compaction, as_mask
 
 @dataclass
 class MixerModelOutput(ModelOutput):
-    """What the encoder returns.
+    """Output of the encoder.
 
     Args:
         last_hidden_state: (B, N, D), zero on padding.
@@ -70,12 +70,15 @@ class MixerPreTrainedModel(PreTrainedModel):
         own_items: int | torch.Tensor,
         num_items_in_batch: int | torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(what is minimised, `loss` detached) in training with an auxiliary loss, else (`loss`, None)."""
+        """The loss to minimise, and `loss` detached where an auxiliary loss was mixed in (in training), else None."""
         weight = self.config.auxiliary_loss_weight
         if not self.training or weight == 0 or outputs.auxiliary_loss is None:
             return loss, None
         mixed = mix_auxiliary_loss(loss, outputs.auxiliary_loss, weight, own_items, num_items_in_batch)
         return mixed, loss.detach()
+
+    # Longer sequences after training. The model only goes round: each module knows itself how to grow, and a new
+    # configuration is put in place first, for modules read the new length from it.
 
     def resize_positions(self, positions: int) -> None:
         """Extend the model to a longer maximum: what is tied to the length grows, and new parts start anew.
@@ -190,10 +193,12 @@ class MixerModel(MixerPreTrainedModel):
             auxiliary_loss=self._auxiliary_loss(),
         )
 
+    # Checks of the inputs. A wrong shape would often broadcast to a wrong result, silently, or fail deep in a kernel.
+
     def _check_inputs(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, values: torch.Tensor | None
     ) -> torch.Size:
-        """Shape (B, N) of the one input that is given."""
+        """Shape (B, N) of the one input that is given; ValueError for none, several, or one that does not fit."""
         given = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "values": values}
         given = {name: tensor for name, tensor in given.items() if tensor is not None}
         channels = self.config.input_channels
@@ -221,7 +226,7 @@ class MixerModel(MixerPreTrainedModel):
         document_ids: torch.Tensor | None,
         coordinates: torch.Tensor | None,
     ) -> None:
-        """What comes beside inputs of `shape` (B, N) has it too."""
+        """Raise ValueError unless the tensors beside inputs of `shape` (B, N) have that shape too."""
         for name, tensor in (("token_type_ids", token_type_ids), ("document_ids", document_ids)):
             if tensor is not None and tensor.shape != shape:
                 raise ValueError(f"{name} has shape {tuple(tensor.shape)}; allowed: that of the inputs, {tuple(shape)}")

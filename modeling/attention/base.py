@@ -1,4 +1,4 @@
-"""What every kind of attention shares: projections, heads and the padding contract."""
+"""Base of every kind of attention: projections, heads and the padding contract."""
 
 import torch
 from torch import nn
@@ -55,5 +55,5 @@ class Attention(nn.Module):
 
     @property
     def dropout_probability(self) -> float:
-        """Of attention weights, now: zero in evaluation."""
+        """Dropout of the attention weights at present: zero in evaluation."""
         return self.config.attention_probs_dropout_prob if self.training else 0.0

@@ -44,7 +44,7 @@ class SoftmaxAttention(Attention):
         return keep_valid(scores.softmax(-1).transpose(1, 2), context.mask).transpose(1, 2)
 
     def allowed_pairs(self, query: torch.Tensor, context: BatchContext) -> torch.Tensor | None:
-        """Which keys a query sees, bool, broadcast to (B, 1, N, N); None: all of them, or all up to itself if causal.
+        """Keys that a query sees, bool, broadcast to (B, 1, N, N); None: all of them, or all up to itself if causal.
 
         Every query sees a key, itself on padding, so that no row of the softmax is empty.
         """

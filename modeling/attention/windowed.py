@@ -51,7 +51,7 @@ class WindowedAttention(Attention):
         return mixed[:, :, :positions]
 
     def allowed_pairs(self, size: int, outside: int, reach: int, valid: torch.Tensor) -> torch.Tensor:
-        """Which keys, `valid` or not (B, C, size + 2 outside), each row of a block sees: bool (B, C, size, keys).
+        """Keys that each row of a block sees, bool (B, C, size, keys), of the `valid` ones (B, C, size + 2 outside).
 
         Every row sees a key, itself on padding, so that no row of the softmax is empty.
         """

@@ -150,6 +150,10 @@ class Converter(Mixer):
         return None if self.polynomial is None else self.polynomial.loss()
 
 
+# A token's own value is taken out of the result (see Converter), by a gradient written by hand: these are passes over
+# the largest tensors of the layer.
+
+
 def subtract_turned(mixed: torch.Tensor, value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
     """mixed - exp(i phase) value: pairs (B, N, 2, H, d), phase (B, H, N) -> (B, N, 2, H, d)."""
     return _SubtractTurned.apply(mixed, value, phase)
@@ -193,6 +197,9 @@ def permute_documents(keys: torch.Tensor, document_ids: torch.Tensor) -> torch.T
     return (start[:, None] * keys.shape[1] + rank).argsort(-1)
 
 
+# From complex to real tokens: learned in pre-norm blocks, the paper's blend in its own.
+
+
 class LinearReadout(nn.Module):
     """W [Re z; Im z] + b."""
 
@@ -223,8 +230,11 @@ class BlendedReadout(nn.Module):
         return torch.lerp(imaginary, real, self.zeta_logit.sigmoid())
 
 
+# The frame's models around this mixer. Written out, one class each: config.json and saved code name them.
+
+
 class ConverterPreTrainedModel(MixerPreTrainedModel):
-    """What the Converter models share."""
+    """Base of the Converter models."""
 
     config_class = ConverterConfig
     mixer_class = Converter

@@ -1,4 +1,4 @@
-"""What computes the eigenvalues and the rotation angles from the tokens."""
+"""Parameter heads: the networks that compute eigenvalues and rotation angles from the tokens."""
 
 import math
 from typing import NamedTuple

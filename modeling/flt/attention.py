@@ -95,7 +95,7 @@ class SpectralAttention(Attention):
         return tuple(features)
 
     def _positions(self, context: BatchContext) -> torch.Tensor | None:
-        """What the mask takes as coordinates, (B, N, l), zero on padding; None: the indices, alike in all samples."""
+        """Coordinates for the mask, (B, N, l), zero on padding; None: the indices, alike in all samples."""
         dimensions, coordinates = self.config.coordinate_dimensions, context.coordinates
         given = None if coordinates is None else tuple(coordinates.shape)
         if (given is None) != (dimensions == 0) or (given is not None and given[2:] != (dimensions,)):

@@ -60,8 +60,11 @@ class FLT(Mixer):
         return self.attention.weights(hidden_states, context.checked())
 
 
+# The frame's models around this mixer. Written out, one class each: config.json and saved code name them.
+
+
 class FLTPreTrainedModel(MixerPreTrainedModel):
-    """What the FLT models share."""
+    """Base of the FLT models."""
 
     config_class = FLTConfig
     mixer_class = FLT

@@ -51,12 +51,12 @@ class SpectralMask(nn.Module):
     def forward(
         self, coordinates: torch.Tensor | None, positions: int, projection: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the positions add to the projected queries and to the projected keys (FL-3).
+        """Biases that the positions add to the projected queries and keys (FL-3).
 
         Args:
             coordinates: (B, N, l), finite; None: the indices 0 .. positions - 1.
             positions: N.
-            projection: (m, 2 r), what the random projection has for cosines, then for sines.
+            projection: (m, 2 r), columns of the random projection for cosines, then for sines.
 
         Returns:
             (B, H, N, m) for the queries and for the keys in the dtype of the projection, B = 1 without coordinates.
@@ -95,7 +95,7 @@ class SpectralMask(nn.Module):
         return frequencies, real, imaginary
 
     def matrix(self, coordinates: torch.Tensor | None, positions: int) -> torch.Tensor:
-        """N^ itself, (B, H, N, N) in float64, B = 1 without coordinates: what the features estimate."""
+        """N^ itself, (B, H, N, N) in float64, B = 1 without coordinates: the mask that the features estimate."""
         frequencies, real, imaginary = self.weights()
         angle = 2 * math.pi * turns(self._units(coordinates, positions), frequencies)
         difference = angle[..., :, None, :] - angle[..., None, :, :]

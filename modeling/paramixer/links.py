@@ -1,4 +1,4 @@
-"""Where Paramixer's links lead, and the networks that weigh them."""
+"""Paramixer's links: the offsets that they lead to, and the networks that weigh them."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ HIDDEN_POWER = 0.1173
 
 
 def link_offsets(config: ParamixerConfig, device: torch.device | None = None) -> torch.Tensor:
-    """How many positions ahead each link of each factor leads: (M, K) int64 (Paramixer, eqs. 5 and 6, PX-3).
+    """Offsets of the links of each factor, in positions ahead: (M, K) int64 (Paramixer, eqs. 5 and 6, PX-3).
 
     The first link of a factor is that to the position itself; longer ones come later, so that a longer maximum appends.
     """

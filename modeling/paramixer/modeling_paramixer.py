@@ -120,8 +120,11 @@ class ValueNetwork(nn.Module):
         return self.outer(functional.gelu(self.inner(hidden_states)))
 
 
+# The frame's models around this mixer. Written out, one class each: config.json and saved code name them.
+
+
 class ParamixerPreTrainedModel(MixerPreTrainedModel):
-    """What the Paramixer models share."""
+    """Base of the Paramixer models."""
 
     config_class = ParamixerConfig
     mixer_class = Paramixer

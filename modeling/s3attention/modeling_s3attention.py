@@ -63,6 +63,9 @@ class S3Attention(Mixer):
         return keep_valid(self.attention(smoothed, mask, lengths), mask)
 
 
+# The smoother: it mixes all positions at the cost of a Fourier transform, so that a few tokens can stand for the rest.
+
+
 class Smoother(nn.Module):
     """Fourier convolution of segment means, and a convolution stem over it and its input (Algorithm 2)."""
 
@@ -132,6 +135,9 @@ def longer_period(spectrum: torch.Tensor, old_period: int, new_period: int) -> t
         longer[old_period // 2] += middle
         longer[new_period - old_period // 2] += middle
     return torch.view_as_real(torch.fft.rfft(longer, dim=0)).to(spectrum.dtype)
+
+
+# The attention: cheap for it looks at a few landmark tokens, and at a few channels of all tokens.
 
 
 class SkeletonAttention(nn.Module):
@@ -230,8 +236,11 @@ class LandmarkLinear(nn.Linear):
         return rows, functional.linear(hidden_states, self.weight[columns], self.bias[columns])
 
 
+# The frame's models around this mixer. Written out, one class each: config.json and saved code name them.
+
+
 class S3AttentionPreTrainedModel(MixerPreTrainedModel):
-    """What the S3Attention models share."""
+    """Base of the S3Attention models."""
 
     config_class = S3AttentionConfig
     mixer_class = S3Attention

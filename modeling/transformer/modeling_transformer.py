@@ -41,8 +41,11 @@ class SoftmaxMixer(Mixer):
         return self.attention.weights(hidden_states, context.checked())
 
 
+# The frame's models around this mixer. Written out, one class each: config.json and saved code name them.
+
+
 class TransformerPreTrainedModel(MixerPreTrainedModel):
-    """What the Transformer models share."""
+    """Base of the Transformer models."""
 
     config_class = TransformerConfig
     mixer_class = SoftmaxMixer

@@ -113,8 +113,11 @@ class WavSpA(Mixer):
         return config
 
 
+# The frame's models around this mixer. Written out, one class each: config.json and saved code name them.
+
+
 class WavSpAPreTrainedModel(MixerPreTrainedModel):
-    """What the WavSpA models share."""
+    """Base of the WavSpA models."""
 
     config_class = WavSpAConfig
     mixer_class = WavSpA

@@ -44,6 +44,9 @@ class Space(nn.Module):
         return bands[0]
 
 
+# Fourier spaces: one band of frequencies, each sample's own.
+
+
 class FourierSpace(Space):
     """Frequencies 0 .. n // 2 of each sample's own length, real and imaginary parts as 2 D channels.
 
@@ -82,6 +85,9 @@ def parts_as_rows(spectrum: torch.Tensor, positions: int, lengths: torch.Tensor 
     source = torch.where(row <= period // 2, row, count + (period - row).clamp(min=0))
     parts = torch.cat(spectrum.chunk(2, dim=2), dim=1)
     return parts.take_along_dim(source.expand(len(parts), -1)[:, :, None], dim=1)
+
+
+# Wavelet spaces: several bands. They differ in where their taps come from; lifting has steps in place of taps.
 
 
 class WaveletSpace(Space):
@@ -224,6 +230,7 @@ class Lifting(WaveletSpace):
         return ops.lifting_synthesis(packed, self.predict, self.update, self.config.levels, positions, lengths)
 
 
+# The spaces by the names that configurations use.
 SPACE_CLASSES = {
     "none": Space,
     "fourier": FourierSpace,

@@ -1,4 +1,4 @@
-"""What every mixer, in every variant, must do. A new one gets these tests by an entry in VARIANTS (conftest.py)."""
+"""Acceptance: the promises of every mixer, in every variant. A new one gets these tests by its file of oracles/."""
 
 import itertools
 

@@ -59,7 +59,7 @@ def document_of(i, n, document_ids):
 
 
 def distances(config, m):
-    """Where the K links of factor m lead, link by link."""
+    """Offsets of the K links of factor m, link by link."""
     both_ways = (config.symmetric or config.protocol == "cdil") and not config.is_causal
     result = [0]
     step = 0

@@ -49,7 +49,7 @@ def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
 
 
 def attention(mixer, band, h, window):
-    """What a band's attention makes of its n coefficients (n, width)."""
+    """Attention among the n coefficients (n, width) of a band."""
     module = mixer.attentions[band]
     kind, heads = mixer.config.attention, mixer.config.num_attention_heads
     size = mixer.config.hidden_size // heads
