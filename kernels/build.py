@@ -38,7 +38,8 @@ class BuildError(RuntimeError):
     """A library cannot be built; the message says why, in one line."""
 
 
-# Functions, as operations declare them in their cpu.py: ctypes alone would take any arguments and crash on wrong ones.
+# Functions, as operations declare them in their cpu_kernels.py: ctypes alone would take any arguments and crash on
+# wrong ones.
 
 
 class Function:

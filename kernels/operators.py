@@ -1,6 +1,6 @@
 """The registration of hand-written kernels as operators of torch, which compilers, autograd and export can see.
 
-An operation's operator.py declares its operators; what they compute stands in cpu.py and gpu.py beside it.
+An operation's operator.py declares its operators; cpu_kernels.py and gpu_kernels.py beside it compute them.
 """
 
 import importlib
@@ -13,11 +13,11 @@ Tensors = tuple[torch.Tensor | None, ...]
 
 
 def operator(package: str, name: str) -> Callable[[Callable], CustomOpDef]:
-    """Decorator that registers longmix::`name`, computed by the functions `name` of cpu.py and gpu.py in `package`.
+    """Decorator that registers longmix::`name`, computed by the functions `name` of two modules in `package`.
 
     What it decorates declares the operator: its annotated arguments, of which the first, `kernels`, names the module
-    that computes, "cpu" or "gpu", and is not handed on to it; and, as its body, empty results of the right shapes and
-    dtypes for those who trace.
+    that computes, "cpu_kernels" or "gpu_kernels", and is not handed on to it; and, as its body, empty results of the
+    right shapes and dtypes for those who trace.
     """
 
     def register(declaration: Callable) -> CustomOpDef:

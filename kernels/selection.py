@@ -37,8 +37,9 @@ OPERATIONS = {
     "wavelet_analysis": "wavelet",
     "wavelet_synthesis": "wavelet",
 }
-# Implementation -> its module in the operation's folder.
-_MODULES = {"cpu": "cpu", "triton": "gpu"}
+# Implementation -> its module in the operation's folder. Model folders that longmix 0.1.0 exported with their code look
+# for cpu.py and gpu.py there, whose functions took other arguments: without them they run their own plain PyTorch.
+_MODULES = {"cpu": "cpu_kernels", "triton": "gpu_kernels"}
 
 
 def implementation(operation: str, device: torch.device | str) -> str:

@@ -87,7 +87,7 @@ def test_the_wheel_works_away_from_the_repository(installed, tmp_path):
     modules = sorted(module_name(name) for name in shipped_files() if name.endswith(".py"))
     if importlib.util.find_spec("triton") is None:
         # These are imported where triton is installed and a GPU is at hand.
-        modules = [name for name in modules if not name.endswith(("gpu", "_triton"))]
+        modules = [name for name in modules if not name.endswith(("gpu", "gpu_kernels"))]
     code = f"""
 import importlib, pathlib, sys
 for name in {[name for name in modules if not name.endswith("__main__")]}:

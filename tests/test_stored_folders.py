@@ -25,6 +25,17 @@ sys.exit(max(codes))
 """
 
 
+# As somebody does who has transformers and, for other reasons, longmix: the code in the folder runs.
+LOAD_SELF_CONTAINED = """
+import sys, torch, transformers
+model = transformers.AutoModelForMaskedLM.from_pretrained("self-contained", trust_remote_code=True)
+logits = model(torch.arange(32)[None]).logits
+logits.sum().backward()
+assert logits.isfinite().all() and type(model).__module__.startswith("transformers_modules"), type(model)
+print(*(name for name in sys.modules if name.startswith("longmix.modeling")))
+"""
+
+
 @pytest.fixture(scope="module", params=STORED, ids=lambda path: path.name)
 def used(request, tmp_path_factory):
     """A copy of the folders of one commit after today's commands have gone on with them, and what these have said."""
@@ -93,6 +104,13 @@ def test_models_load_as_transformers_models(used):
     assert masked(tokens).logits.isfinite().all()
     classifier = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "exported")
     assert classifier.config.num_labels == 10
+
+
+def test_models_exported_with_their_code_run_it_beside_todays_longmix(used, tmp_path):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", LOAD_SELF_CONTAINED]
+    result = subprocess.run(command, cwd=used[0], env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0 and result.stdout == "\n", result.stderr
 
 
 def test_data_sets_are_read(used):

@@ -1,4 +1,4 @@
-"""Triton kernels of the linear attentions; gpu.py says how they walk, and launches them.
+"""Triton kernels of the linear attentions; gpu_kernels.py says how they walk, and launches them.
 
 A program's head is axis 0 of the grid. Blocks hold ROWS rows (C in shapes), all FEATURES (M) and CHANNELS (D). Rows of
 padding are neither read nor written. `LOGS`: features are given as logarithms.

@@ -15,7 +15,7 @@ FOLDERS = sorted({folder for folder in OPERATIONS.values() if (build.FOLDER / fo
 FUNCTIONS = {
     f"{folder}-{name}": function
     for folder in FOLDERS
-    for name, function in importlib.import_module(f"longmix.kernels.{folder}.cpu").FUNCTIONS.items()
+    for name, function in importlib.import_module(f"longmix.kernels.{folder}.cpu_kernels").FUNCTIONS.items()
 }
 
 

@@ -47,6 +47,7 @@ rm empty.yaml
 longmix finetune --model runs/deepspeed/checkpoints/step-00000002/model --task custom --data task --text-columns text \
     --label-column label --seeds 1 --epochs 1 --output finetuned
 rm -rf finetuned/custom/*/checkpoints
+longmix export runs/deepspeed --self-contained --output self-contained
 
 # How each run ends if nothing changes: the records of its last steps.
 mkdir ended && cp -r data runs ended && cd ended

@@ -1,0 +1,141 @@
+# Part of longmix 0.1.0, longmix.modeling.block. Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0.
+# Changed by longmix export: its imports.
+"""The mixer's contract and the residual blocks around it."""
+
+import hashlib
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .configuration import MixerConfig
+
+
+class PreNormBlock(GradientCheckpointingLayer):
+    """x + mixer(norm(x)), then x + feed_forward(norm(x))."""
+
+    normalises_embeddings = True
+    needs_final_norm = True
+
+    def __init__(self, config: MixerConfig, mixer: "Mixer"):
+        super().__init__()
+        self.mixer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mixer = mixer
+        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        embeddings: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D); the other arguments are handed to the mixer."""
+        mixed = self.mixer(self.mixer_norm(hidden_states), attention_mask, document_ids, embeddings, coordinates)
+        hidden_states = hidden_states + self.dropout(mixed)
+        return hidden_states + self.dropout(self.feed_forward(self.feed_forward_norm(hidden_states)))
+
+
+class BarePreNormBlock(PreNormBlock):
+    """The pre-norm block on embeddings that are not normalised, as in the Long Range Arena code of S3Attention."""
+
+    normalises_embeddings = False
+
+
+class PostNormBlock(PreNormBlock):
+    """norm(x + mixer(x)), then norm(x + feed_forward(x)): the block of the Transformer and of BERT."""
+
+    needs_final_norm = False
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        embeddings: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D); the other arguments are handed to the mixer."""
+        mixed = self.mixer(hidden_states, attention_mask, document_ids, embeddings, coordinates)
+        hidden_states = self.mixer_norm(hidden_states + self.dropout(mixed))
+        return self.feed_forward_norm(hidden_states + self.dropout(self.feed_forward(hidden_states)))
+
+
+class FeedForward(nn.Module):
+    """Linear, activation, linear, on each position."""
+
+    def __init__(self, config: MixerConfig):
+        super().__init__()
+        self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.outer = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        return self.outer(self.activation(self.inner(hidden_states)))
+
+
+class Mixer(nn.Module):
+    """Base of every mixer: a function of the valid tokens only.
+
+    mixer(x, mask)[b, :n_b] == mixer(x[b : b + 1, :n_b]) whatever lies in the padding, and padded rows come out zero.
+    A batch is right-padded (`masking.Compaction` makes it so).
+    """
+
+    supports_causal = False
+    isolates_documents = False
+    # Block(config, mixer): a module with PreNormBlock's forward and class attributes, and the mixer as `mixer`.
+    paper_block: type[nn.Module] = PreNormBlock
+
+    def __init__(self, config: MixerConfig, layer_index: int):
+        super().__init__()
+        if config.is_causal and not self.supports_causal:
+            because = config.why_not_causal(vars(config))
+            config.require("is_causal", False, f"false for {config.model_type}, because {because}")
+        self.config = config
+        self.layer_index = layer_index
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        embeddings: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Mix the tokens of each sample.
+
+        Args:
+            hidden_states: (B, N, D).
+            attention_mask: (B, N) bool, true on the first n_b positions of sample b; None: all valid.
+            document_ids: (B, N) int64, a run of equal ids is one packed document; None: one document a row.
+            embeddings: (B, N, D), what entered the first block.
+            coordinates: (B, N, l), positions of the tokens in l dimensions.
+
+        Returns:
+            (B, N, D), zero on padding.
+        """
+        raise NotImplementedError
+
+    def auxiliary_loss(self) -> torch.Tensor | None:
+        """A scalar of the parameters that the model adds up over its layers, or None."""
+        return None
+
+    @classmethod
+    def shared_module(cls, config: MixerConfig) -> nn.Module | None:
+        """A module that all layers of one encoder share and the encoder owns, or None."""
+        return None
+
+    def use_shared(self, module: nn.Module) -> None:
+        """Take the encoder's `shared_module` in place of an own one, without owning it."""
+        raise NotImplementedError
+
+
+def buffer_generator(config: MixerConfig, layer_index: int, *names: str | int) -> torch.Generator:
+    """A private CPU generator that depends on nothing but (buffer_seed, layer) and names of the buffer."""
+    digest = hashlib.sha256(" ".join(map(str, (config.buffer_seed, layer_index, *names))).encode()).digest()
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "big"))

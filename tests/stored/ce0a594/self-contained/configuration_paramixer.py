@@ -1,0 +1,95 @@
+# Part of longmix 0.1.0, longmix.modeling.paramixer.configuration_paramixer. Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0.
+# Changed by longmix export: its imports.
+"""Configuration of Paramixer."""
+
+from .configuration import MixerConfig
+
+PROTOCOLS = ("chord", "cdil")
+WEIGHT_SOURCES = ("embeddings", "input")
+# The published code's number of links under CDIL.
+CDIL_LINKS = 9
+LARGEST_OFFSET = 2**31
+
+
+class ParamixerConfig(MixerConfig):
+    """Mixing by a product of sparse factors; see MixerConfig for the shared fields. There are no heads.
+
+    Args:
+        protocol: chord (in every factor a position links to those 1, 2, 4, ... further on) | cdil (in factor m = 0, 1,
+            ... to its neighbours on both sides, 2^m positions apart).
+        links: K, links of a position in each factor, the one to itself included; None: cdil 9; chord
+            ceil(log2(max_position_embeddings)) + 1, with symmetric twice as many besides the one to itself.
+        factors: M; None: ceil(log2(max_position_embeddings)), at least 1.
+        symmetric: chord links lead both ways, 1, 2, 4, ... positions on and back.
+        weights_from: embeddings (what entered the first block) | input (of the block): what the weights of the links
+            are computed from.
+        link_hidden_size: hidden width of the networks that compute the weights, one for each factor.
+        value_hidden_size: hidden width of the network that computes the values; None: hidden_size. In the paper it is
+            link_hidden_size.
+        value_dropout_prob: dropout at the end of the paper's block; None: hidden_dropout_prob.
+    """
+
+    model_type = "paramixer"
+
+    protocol: str = "chord"
+    links: int | None = None
+    factors: int | None = None
+    symmetric: bool = False
+    weights_from: str = "embeddings"
+    link_hidden_size: int = 64
+    value_hidden_size: int | None = None
+    value_dropout_prob: float | None = None
+
+    def fill_defaults(self) -> None:
+        """See MixerConfig."""
+        super().fill_defaults()
+        if not isinstance(self.max_position_embeddings, int):
+            return  # check() refuses it
+        if self.factors is None:
+            self.factors = doublings(self.max_position_embeddings)
+        if self.links is None:
+            sides = 2 if self.symmetric else 1
+            is_chord = self.protocol == "chord"
+            self.links = 1 + sides * doublings(self.max_position_embeddings) if is_chord else CDIL_LINKS
+        if self.value_hidden_size is None:
+            self.value_hidden_size = self.hidden_size
+
+    def check(self) -> None:
+        """See MixerConfig."""
+        super().check()
+        self.require_one_of("protocol", PROTOCOLS)
+        self.require_one_of("weights_from", WEIGHT_SOURCES)
+        for name in ("factors", "link_hidden_size", "value_hidden_size"):
+            self.require(name, getattr(self, name) >= 1, "at least 1")
+        value = self.value_dropout_prob
+        self.require("value_dropout_prob", value is None or 0 <= value < 1, "0 <= probability < 1")
+        if self.symmetric:
+            self.require("symmetric", self.protocol == "chord", "false with cdil, whose links lead both ways anyway")
+            self.require("is_causal", not self.is_causal, "false with symmetric links")
+        if self.two_sided:
+            self.require("links", self.links >= 3 and self.links % 2 == 1, "odd and at least 3, for links both ways")
+        self.require("links", self.links >= 2, "at least 2, the one to itself included")
+        steps = (self.links - 1) // 2 if self.two_sided else self.links - 1
+        allowed = f"what keeps every link shorter than {LARGEST_OFFSET} positions"
+        if self.protocol == "chord":
+            self.require("links", 2 ** (steps - 1) < LARGEST_OFFSET, allowed)
+        else:
+            self.require("factors", steps * 2 ** (self.factors - 1) < LARGEST_OFFSET, allowed)
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether links lead both ways."""
+        return not self.is_causal and (self.symmetric or self.protocol == "cdil")
+
+    def resize_positions(self, positions: int) -> None:
+        """See MixerConfig. Each doubling of the length adds a factor and, to chord, a link to each side."""
+        added = doublings(positions) - doublings(self.max_position_embeddings)
+        super().resize_positions(positions)
+        self.factors += added
+        if self.protocol == "chord":
+            self.links += 2 * added if self.symmetric else added
+
+
+def doublings(positions: int) -> int:
+    """ceil(log2(positions)), at least 1: so many sums of two powers reach every offset below `positions` (PX-1)."""
+    return max(1, (positions - 1).bit_length())

@@ -1,0 +1,373 @@
+# Part of longmix 0.1.0, longmix.modeling.heads. Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0.
+# Changed by longmix export: its imports.
+"""Heads on the encoder: language modelling, classification and regression of sequences, pairs and tokens."""
+
+import copy
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import GenerationMixin
+from transformers.activations import ACT2FN
+from transformers.utils import ModelOutput, can_return_tuple
+
+from .configuration import MixerConfig
+from .losses import IGNORED_LABEL, check_labels, classification_loss, count_items, sequence_loss
+from .masking import as_mask, keep_valid, masked_mean
+from .model import MixerModel, MixerPreTrainedModel
+
+
+@dataclass
+class MixerHeadOutput(ModelOutput):
+    """What a model with a head returns.
+
+    Args:
+        loss: scalar, when labels are given; in training mode with its share of the auxiliary loss
+            (config.auxiliary_loss_weight).
+        logits: language models: (labelled, V) in row-major order when labels are given, else (B, N, V);
+            classification of sequences and pairs: (B, labels); of tokens: (B, N, labels); forecasts: (B, horizon, C).
+        hidden_states: see MixerModelOutput; None for pairs.
+        auxiliary_loss: see MixerModelOutput.
+        task_loss: the loss without its share of the auxiliary loss, detached, where it has one.
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    auxiliary_loss: torch.Tensor | None = None
+    task_loss: torch.Tensor | None = None
+
+
+class MixerLanguageModel(MixerPreTrainedModel):
+    """What both language models share: logits at the labelled positions, and their loss."""
+
+    encoder_class: ClassVar[type[MixerModel]]
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        if config.input_channels is not None:
+            config.require("input_channels", False, "null (tokens) for a language model")
+        self.encoder = self.encoder_class(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        output_all_logits: bool = False,
+        output_hidden_states: bool | None = None,
+    ) -> MixerHeadOutput:
+        """Encode a batch and predict tokens.
+
+        Args:
+            labels: (B, N) int64, -100 where nothing is predicted. Logits are then computed at the other positions only.
+            num_items_in_batch: the loss is the sum over the labelled positions divided by it; None: by their number.
+            output_all_logits: logits (B, N, V) although labels are given.
+
+        The other arguments are MixerModel's.
+        """
+        outputs = self.encoder(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            document_ids=document_ids,
+            coordinates=coordinates,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        hidden_states = outputs.last_hidden_state
+        if labels is None:
+            return MixerHeadOutput(None, self.head(hidden_states), outputs.hidden_states, outputs.auxiliary_loss)
+        check_labels(labels, hidden_states.shape[:2])
+        labels = self._targets(labels)
+        if output_all_logits:
+            logits = self.head(hidden_states)
+        else:
+            labelled = (labels.flatten() != IGNORED_LABEL).nonzero().squeeze(1)
+            logits = self.head(hidden_states.flatten(0, 1).index_select(0, labelled))
+            labels = labels.flatten().index_select(0, labelled)
+        loss = classification_loss(logits, labels, num_items_in_batch)
+        loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
+
+    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
+        """What each position predicts, (B, N)."""
+        return labels
+
+
+class MixerForMaskedLM(MixerLanguageModel):
+    """The encoder and a masked-language-model head whose output matrix is the token embedding.
+
+    Raises:
+        ValueError: at construction, if the model reads real values instead of tokens.
+    """
+
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"head.decoder.weight": "encoder.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        self.head = MaskedLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The layer that gives the logits."""
+        return self.head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replace the layer that gives the logits."""
+        self.head.decoder = new_embeddings
+
+
+class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
+    """The encoder, made causal (it sets config.is_causal), and the logits of the next token.
+
+    `labels` are the input ids, -100 where nothing is predicted; they are shifted here. `generate` works without a
+    cache: every new token encodes the whole text.
+
+    Raises:
+        ValueError: at construction, if the mixer cannot be causal or the model reads real values instead of tokens.
+    """
+
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"head.weight": "encoder.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config: MixerConfig):
+        config = copy.deepcopy(config)  # the caller's stays as it is, for other models
+        config.is_causal = True
+        config.use_cache = False
+        super().__init__(config)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The layer that gives the logits."""
+        return self.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replace the layer that gives the logits."""
+        self.head = new_embeddings
+
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
+    ) -> dict[str, torch.Tensor | None]:
+        """The whole text so far; there is no cache."""
+        return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
+        return functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)[:, : labels.shape[1]]
+
+
+class MaskedLMHead(nn.Module):
+    """Linear, activation, norm, and the logits of the vocabulary."""
+
+    def __init__(self, config: MixerConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(..., D) -> (..., V)."""
+        return self.decoder(self.norm(self.activation(self.dense(hidden_states))))
+
+
+class MixerClassifier(MixerPreTrainedModel):
+    """What classifiers of sequences and of tokens share; each adds its `_logits` and `_loss`."""
+
+    encoder_class: ClassVar[type[MixerModel]]
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        self.encoder = self.encoder_class(config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        values: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> MixerHeadOutput:
+        """Encode a batch and classify it.
+
+        Args:
+            labels: as the class says.
+            num_items_in_batch: the loss is the sum over what has a label, divided by it; None: by the number of labels.
+
+        The other arguments are MixerModel's.
+        """
+        outputs = self.encoder(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            values=values,
+            document_ids=document_ids,
+            coordinates=coordinates,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        logits = self._logits(outputs.last_hidden_state, attention_mask)
+        loss = task_loss = None
+        if labels is not None:
+            loss = self._loss(logits, labels, num_items_in_batch)
+            loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
+
+    def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None
+    ) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class MixerForSequenceClassification(MixerClassifier):
+    """The encoder and a classifier, or a regression, of the whole sequence.
+
+    Labels are (B,) int64 classes, or (B,) or (B, labels) float targets; see `losses.sequence_loss`.
+    """
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        self.head = SequenceHead(config, config.hidden_size)
+        self.post_init()
+
+    def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        return self.head(pool(hidden_states, attention_mask, self.config.classifier_pooling))
+
+    def _loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None
+    ) -> torch.Tensor:
+        return sequence_loss(self.config, logits, labels, num_items_in_batch)
+
+
+class MixerForSequencePairClassification(MixerPreTrainedModel):
+    """Two sequences encoded separately, u and v pooled, and a classifier of [u, v, u * v, u - v].
+
+    Labels are (B,) int64 classes, or (B,) or (B, labels) float targets; see `losses.sequence_loss`. transformers
+    has no Auto class for it: longmix.modeling.AutoModelForSequencePairClassification is ours.
+    """
+
+    encoder_class: ClassVar[type[MixerModel]]
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        self.encoder = self.encoder_class(config)
+        self.head = SequenceHead(config, 4 * config.hidden_size)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        values: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+        input_ids_b: torch.Tensor | None = None,
+        attention_mask_b: torch.Tensor | None = None,
+        token_type_ids_b: torch.Tensor | None = None,
+        inputs_embeds_b: torch.Tensor | None = None,
+        values_b: torch.Tensor | None = None,
+        coordinates_b: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: int | torch.Tensor | None = None,
+    ) -> MixerHeadOutput:
+        """Encode both sequences of each sample and classify the pair.
+
+        Args:
+            input_ids: (B, N), the first sequence, and input_ids_b (B, N'), the second; likewise the other arguments,
+                which are MixerModel's.
+            labels: as the class says.
+            num_items_in_batch: the loss is the sum over the pairs divided by it; None: by their number.
+        """
+        first = self.encoder(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            inputs_embeds=inputs_embeds,
+            values=values,
+            coordinates=coordinates,
+            return_dict=True,
+        )
+        second = self.encoder(
+            input_ids=input_ids_b,
+            attention_mask=attention_mask_b,
+            token_type_ids=token_type_ids_b,
+            inputs_embeds=inputs_embeds_b,
+            values=values_b,
+            coordinates=coordinates_b,
+            return_dict=True,
+        )
+        pooling = self.config.classifier_pooling
+        u = pool(first.last_hidden_state, attention_mask, pooling)
+        v = pool(second.last_hidden_state, attention_mask_b, pooling)
+        logits = self.head(torch.cat([u, v, u * v, u - v], dim=-1))
+        loss = task_loss = None
+        if labels is not None:
+            loss = sequence_loss(self.config, logits, labels, num_items_in_batch)
+            loss, task_loss = self._training_loss(loss, first, count_items(labels), num_items_in_batch)
+        return MixerHeadOutput(loss, logits, None, first.auxiliary_loss, task_loss)
+
+
+class SequenceHead(nn.Module):
+    """Linear, tanh, and the logits of the classes, from what was pooled."""
+
+    def __init__(self, config: MixerConfig, pooled_size: int):
+        super().__init__()
+        probability = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = nn.Dropout(probability)
+        self.dense = nn.Linear(pooled_size, config.hidden_size)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
+        """(B, pooled_size) -> (B, labels)."""
+        return self.classifier(self.dropout(torch.tanh(self.dense(self.dropout(pooled)))))
+
+
+def pool(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, pooling: str) -> torch.Tensor:
+    """One vector for each sample, (B, N, D) -> (B, D): the mean of its valid tokens, or the first of them."""
+    mask = None if attention_mask is None else as_mask(attention_mask)
+    if pooling == "mean":
+        return masked_mean(hidden_states, mask)
+    if mask is None:
+        return hidden_states[:, :1].sum(1)  # zero for a sequence without tokens
+    return keep_valid(hidden_states, mask & (mask.cumsum(1) == 1)).sum(1)
+
+
+class MixerForTokenClassification(MixerClassifier):
+    """The encoder and a classifier of each token. Labels are (B, N) int64 classes, -100 where there is none."""
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        probability = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        self.dropout = nn.Dropout(probability)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        return self.classifier(self.dropout(hidden_states))
+
+    def _loss(
+        self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: int | torch.Tensor | None
+    ) -> torch.Tensor:
+        check_labels(labels, logits.shape[:2])
+        return classification_loss(logits, labels, num_items_in_batch)

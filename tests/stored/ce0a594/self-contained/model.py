@@ -1,0 +1,236 @@
+# Part of longmix 0.1.0, longmix.modeling.model. Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0.
+# Changed by longmix export: its imports.
+"""The encoder: embeddings, blocks, and the conventions of transformers."""
+
+import copy
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.utils import ModelOutput, can_return_tuple
+
+from .block import Mixer, PreNormBlock
+from .configuration import MixerConfig
+from .embeddings import Embeddings
+from .losses import mix_auxiliary_loss
+from .masking import Compaction, as_mask
+
+
+@dataclass
+class MixerModelOutput(ModelOutput):
+    """What the encoder returns.
+
+    Args:
+        last_hidden_state: (B, N, D), zero on padding.
+        hidden_states: the embeddings and each block's output, (B, N, D) each; the last one is last_hidden_state.
+        auxiliary_loss: scalar, the sum of the mixers' auxiliary losses; None where no mixer has one.
+    """
+
+    last_hidden_state: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    auxiliary_loss: torch.Tensor | None = None
+
+
+class MixerPreTrainedModel(PreTrainedModel):
+    """Base of all our models: initialisation, loading, saving."""
+
+    config_class = MixerConfig
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _no_split_modules: ClassVar[list[str]] = ["PreNormBlock", "BarePreNormBlock", "PostNormBlock"]
+    mixer_class: ClassVar[type[Mixer]]
+    # Parts of the names of parameters that describe a shape (a filter, a mask): decay would deform it.
+    no_weight_decay: ClassVar[tuple[str, ...]] = ()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise one module; what was loaded already is left alone."""
+        super()._init_weights(module)
+        if isinstance(module, nn.GRU):
+            bound = module.hidden_size**-0.5
+            for parameter in module.parameters():
+                init.uniform_(parameter, -bound, bound)
+        if hasattr(module, "reset"):
+            module.reset()
+
+    @property
+    def isolates_documents(self) -> bool:
+        """Whether documents that share a row see nothing of each other, given document_ids.
+
+        Recurrent positions (gru) run across the row in any mixer.
+        """
+        return self.mixer_class.isolates_documents and self.config.position_embedding_type != "gru"
+
+    def _training_loss(
+        self,
+        loss: torch.Tensor,
+        outputs: MixerModelOutput,
+        own_items: int | torch.Tensor,
+        num_items_in_batch: int | torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(what is minimised, `loss` detached) in training with an auxiliary loss, else (`loss`, None)."""
+        weight = self.config.auxiliary_loss_weight
+        if not self.training or weight == 0 or outputs.auxiliary_loss is None:
+            return loss, None
+        mixed = mix_auxiliary_loss(loss, outputs.auxiliary_loss, weight, own_items, num_items_in_batch)
+        return mixed, loss.detach()
+
+    def resize_positions(self, positions: int) -> None:
+        """Extend the model to a longer maximum: what is tied to the length grows, and new parts start anew.
+
+        Args:
+            positions: the new config.max_position_embeddings, at least the present one.
+
+        Raises:
+            ValueError: fewer positions than now.
+        """
+        old, new = self.config, copy.deepcopy(self.config)
+        new.resize_positions(positions)
+        new.check()
+        # Other models may share the old configuration.
+        for module in self.modules():
+            if getattr(module, "config", None) is old:
+                module.config = new
+        for module in self.modules():
+            if hasattr(module, "resize_positions") and not isinstance(module, PreTrainedModel):
+                module.resize_positions()
+
+
+class MixerModel(MixerPreTrainedModel):
+    """Embeddings and blocks of one mixer: (B, N) tokens or (B, N, C) values -> (B, N, D)."""
+
+    def __init__(self, config: MixerConfig):
+        super().__init__(config)
+        config.check()
+        block_class = PreNormBlock if config.block_style == "prenorm" else self.mixer_class.paper_block
+        self.embeddings = Embeddings(config, block_class.normalises_embeddings)
+        self.layers = nn.ModuleList(
+            block_class(config, self.mixer_class(config, index)) for index in range(config.num_hidden_layers)
+        )
+        self.shared = self.mixer_class.shared_module(config)
+        if self.shared is not None:
+            for layer in self.layers:
+                layer.mixer.use_shared(self.shared)
+        self.final_norm = (
+            nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+            if block_class.needs_final_norm
+            else nn.Identity()
+        )
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding | None:
+        """The token embeddings; None for real-valued inputs."""
+        return getattr(self.embeddings, "word_embeddings", None)
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the token embeddings."""
+        self.embeddings.word_embeddings = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        values: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> MixerModelOutput:
+        """Encode a batch.
+
+        Args:
+            input_ids: (B, N) int64. Exactly one of input_ids, inputs_embeds and values is given.
+            attention_mask: (B, N), non-zero on valid tokens, which may lie anywhere; None: all valid.
+            token_type_ids: (B, N) int64, e.g. sentence A and B; None: all 0.
+            inputs_embeds: (B, N, D), in place of the token embeddings.
+            values: (B, N, C), real-valued inputs of a model with input_channels.
+            document_ids: (B, N) int64, equal on the tokens of one packed document.
+            coordinates: (B, N, l), positions of the tokens in l dimensions.
+            output_hidden_states: return the embeddings and each block's output as well.
+
+        Raises:
+            ValueError: none or several inputs, a wrong shape, or more than max_position_embeddings positions.
+        """
+        shape = self._check_inputs(input_ids, inputs_embeds, values)
+        self._check_shapes(shape, token_type_ids, document_ids, coordinates)
+        mask, compaction = None, None
+        if attention_mask is not None:
+            mask = as_mask(attention_mask)
+            if mask.shape != shape:
+                raise ValueError(
+                    f"attention_mask has shape {tuple(mask.shape)}; allowed: that of the inputs, {tuple(shape)}"
+                )
+            compaction = Compaction(mask)
+            mask = compaction.mask
+            input_ids, token_type_ids, inputs_embeds, values, document_ids, coordinates = map(
+                compaction.compact, (input_ids, token_type_ids, inputs_embeds, values, document_ids, coordinates)
+            )
+        embeddings = self.embeddings(input_ids, token_type_ids, inputs_embeds, values, mask)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        states = [embeddings]
+        hidden_states = embeddings
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, mask, document_ids, embeddings, coordinates)
+            if output_hidden_states:
+                states.append(hidden_states)
+        hidden_states = self.final_norm(hidden_states)
+        states[-1] = hidden_states
+        if compaction is not None:
+            states = [compaction.restore(state) for state in states]
+        return MixerModelOutput(
+            last_hidden_state=states[-1],
+            hidden_states=tuple(states) if output_hidden_states else None,
+            auxiliary_loss=self._auxiliary_loss(),
+        )
+
+    def _check_inputs(
+        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, values: torch.Tensor | None
+    ) -> torch.Size:
+        """Shape (B, N) of the one input that is given."""
+        given = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "values": values}
+        given = {name: tensor for name, tensor in given.items() if tensor is not None}
+        channels = self.config.input_channels
+        allowed = ("input_ids" if channels is None else "values", "inputs_embeds")
+        if len(given) != 1 or next(iter(given)) not in allowed:
+            raise ValueError(
+                f"given are {', '.join(given) or 'no inputs'}; allowed: exactly one of {' and '.join(allowed)}, "
+                f"since input_channels is {channels}"
+            )
+        name, tensor = next(iter(given.items()))
+        width = {"input_ids": (), "inputs_embeds": (self.config.hidden_size,), "values": (channels,)}[name]
+        if tensor.dim() != 2 + len(width) or tensor.shape[2:] != width:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}; allowed: {('B', 'N', *width)}")
+        if tensor.shape[1] > self.config.max_position_embeddings:
+            raise ValueError(
+                f"the sequences have {tensor.shape[1]} positions; allowed: at most max_position_embeddings = "
+                f"{self.config.max_position_embeddings}"
+            )
+        return tensor.shape[:2]
+
+    def _check_shapes(
+        self,
+        shape: torch.Size,
+        token_type_ids: torch.Tensor | None,
+        document_ids: torch.Tensor | None,
+        coordinates: torch.Tensor | None,
+    ) -> None:
+        """What comes beside inputs of `shape` (B, N) has it too."""
+        for name, tensor in (("token_type_ids", token_type_ids), ("document_ids", document_ids)):
+            if tensor is not None and tensor.shape != shape:
+                raise ValueError(f"{name} has shape {tuple(tensor.shape)}; allowed: that of the inputs, {tuple(shape)}")
+        if coordinates is not None and (coordinates.dim() != 3 or coordinates.shape[:2] != shape):
+            raise ValueError(
+                f"coordinates has shape {tuple(coordinates.shape)}; allowed: {(*shape, 'l')}, as the inputs are"
+            )
+
+    def _auxiliary_loss(self) -> torch.Tensor | None:
+        losses = [layer.mixer.auxiliary_loss() for layer in self.layers]
+        losses = [loss for loss in losses if loss is not None]
+        return torch.stack(losses).sum() if losses else None

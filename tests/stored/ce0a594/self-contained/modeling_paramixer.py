@@ -1,0 +1,200 @@
+# Part of longmix 0.1.0, longmix.modeling.paramixer.modeling_paramixer. Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0.
+# Changed by longmix export: its imports.
+"""Paramixer: values mixed along a few links of each position, in several factors one after the other.
+
+Labels such as PX-4 are those of docs/mixers/paramixer.md, which says how this differs from the paper and its code.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .kernels_ops import __name__ as _  # a form that transformers follows
+from . import kernels_ops as ops
+
+from .block import Mixer
+from .forecasting import MixerForForecasting
+from .heads import (
+    MixerForCausalLM,
+    MixerForMaskedLM,
+    MixerForSequenceClassification,
+    MixerForSequencePairClassification,
+    MixerForTokenClassification,
+)
+from .masking import keep_valid, right_padded
+from .model import MixerModel, MixerPreTrainedModel
+from .configuration_paramixer import ParamixerConfig
+from .paramixer_links import LinkNetworks, PublishedLinear, link_offsets
+
+
+class ParamixerBlock(GradientCheckpointingLayer):
+    """The block of the paper: the mixer and dropout, without norm, residual and feed-forward (Paramixer, section 3.3).
+
+    As in the published code, the first block's input is dropped a second time after the embeddings' own dropout.
+    """
+
+    normalises_embeddings = False
+    needs_final_norm = False
+
+    def __init__(self, config: ParamixerConfig, mixer: Mixer):
+        super().__init__()
+        self.mixer = mixer
+        self.input_dropout = nn.Dropout(config.hidden_dropout_prob if mixer.layer_index == 0 else 0.0)
+        own = config.value_dropout_prob
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        embeddings: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D); the other arguments are handed to the mixer."""
+        hidden_states = self.input_dropout(hidden_states)
+        return self.dropout(self.mixer(hidden_states, attention_mask, document_ids, embeddings, coordinates))
+
+
+class Paramixer(Mixer):
+    """A g(x) with A = (I + W_{M-1}) ... (I + W_0), each W sparse and computed from the tokens (Paramixer, eqs. 3 to 6).
+
+    Deviations from the paper and its published code:
+    - links are modulo each sample's valid length, or that of the row's own document, never the padded length; padded
+      rows neither give nor take;
+    - by default ceil(log2 N) factors, for N = max_position_embeddings, and one link more under CHORD (PX-1; the paper
+      says log N for both); CDIL takes any odd number of links (PX-2) and dilations from 2^0 (PX-3);
+    - every factor has a residual, as in the code and not in the equations (PX-4), and the factor m = 0 is applied first
+      (PX-7); the networks have two linear layers (PX-5);
+    - the value network is as wide as the model, not as the link networks: no bottleneck (`value_hidden_size`);
+    - outside the paper's block the links start with weights that keep a stack of blocks well-scaled (PX-9);
+    - `symmetric` links for CHORD, whose published links lead forward only, so that what came before is reached by
+      wrapping around;
+    - causal models link backwards, and links that leave the document are dropped;
+    - in blocks and vocabulary the paper's tables differ from its shipped configurations; nothing here depends on either
+      (PX-8).
+
+    A is invertible for almost all weights, not for all (PX-6).
+    """
+
+    supports_causal = True
+    isolates_documents = True
+    paper_block = ParamixerBlock
+
+    def __init__(self, config: ParamixerConfig, layer_index: int):
+        super().__init__(config, layer_index)
+        self.links = LinkNetworks(config)
+        self.value = ValueNetwork(config)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        embeddings: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """See Mixer. Without `embeddings` the weights are computed from `hidden_states`."""
+        value = self.value(keep_valid(hidden_states, attention_mask))
+        return self._mix(value, hidden_states, attention_mask, document_ids, embeddings)
+
+    def mixing_matrix(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        document_ids: torch.Tensor | None = None,
+        embeddings: torch.Tensor | None = None,
+        coordinates: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The matrix A of these tokens, (B, 1, N, N), zero in rows and columns of padding.
+
+        Arguments as in forward; a mask of any dtype.
+
+        Raises:
+            ValueError: a mask that is not right-padded.
+        """
+        attention_mask = right_padded(attention_mask)
+        identity = torch.eye(hidden_states.shape[1], dtype=hidden_states.dtype, device=hidden_states.device)
+        identity = identity.expand(len(hidden_states), -1, -1)
+        return self._mix(identity, hidden_states, attention_mask, document_ids, embeddings).unsqueeze(1)
+
+    def _mix(
+        self,
+        value: torch.Tensor,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        document_ids: torch.Tensor | None,
+        embeddings: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """A times value (B, N, ...)."""
+        own = embeddings is None or self.config.weights_from == "input"
+        weights = self.links(keep_valid(hidden_states if own else embeddings, attention_mask))
+        lengths = None if attention_mask is None else attention_mask.sum(1)
+        offsets = link_offsets(self.config, value.device)
+        return ops.link_mix(value, weights, offsets, lengths, not self.config.is_causal, document_ids)
+
+
+class ValueNetwork(nn.Module):
+    """g: linear, GELU, linear on each position (Paramixer, section 3.3)."""
+
+    def __init__(self, config: ParamixerConfig):
+        super().__init__()
+        # The paper's block has no norm: the usual small weights would make its signal vanish.
+        linear = PublishedLinear if config.block_style == "paper" else nn.Linear
+        self.inner = linear(config.hidden_size, config.value_hidden_size)
+        self.outer = linear(config.value_hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        return self.outer(functional.gelu(self.inner(hidden_states)))
+
+
+class ParamixerPreTrainedModel(MixerPreTrainedModel):
+    """What the Paramixer models share."""
+
+    config_class = ParamixerConfig
+    mixer_class = Paramixer
+    _no_split_modules: ClassVar[list[str]] = [*MixerPreTrainedModel._no_split_modules, "ParamixerBlock"]
+
+
+class ParamixerModel(ParamixerPreTrainedModel, MixerModel):
+    """See MixerModel."""
+
+
+class ParamixerForMaskedLM(ParamixerPreTrainedModel, MixerForMaskedLM):
+    """See MixerForMaskedLM."""
+
+    encoder_class = ParamixerModel
+
+
+class ParamixerForCausalLM(ParamixerPreTrainedModel, MixerForCausalLM):
+    """See MixerForCausalLM."""
+
+    encoder_class = ParamixerModel
+
+
+class ParamixerForSequenceClassification(ParamixerPreTrainedModel, MixerForSequenceClassification):
+    """See MixerForSequenceClassification."""
+
+    encoder_class = ParamixerModel
+
+
+class ParamixerForSequencePairClassification(ParamixerPreTrainedModel, MixerForSequencePairClassification):
+    """See MixerForSequencePairClassification."""
+
+    encoder_class = ParamixerModel
+
+
+class ParamixerForTokenClassification(ParamixerPreTrainedModel, MixerForTokenClassification):
+    """See MixerForTokenClassification."""
+
+    encoder_class = ParamixerModel
+
+
+class ParamixerForForecasting(ParamixerPreTrainedModel, MixerForForecasting):
+    """See MixerForForecasting."""
+
+    encoder_class = ParamixerModel
