@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,4 +74,4 @@ def spread_non_finite(loss: torch.Tensor) -> torch.Tensor:
 
 def common_files(layout: elastic.Layout, world: World) -> dict[str, Any]:
     """The files that both engines give to a checkpoint, by name."""
-    return {**({elastic.LAYOUT: layout.to_dict()} if world.is_first else {}), **random_state.collect(world)}
+    return {**({elastic.LAYOUT: asdict(layout)} if world.is_first else {}), **random_state.collect(world)}

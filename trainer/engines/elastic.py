@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,6 @@ class Layout:
     stage: int | None
     ranks: int
     precision: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         engine = "without DeepSpeed" if self.stage is None else f"at ZeRO stage {self.stage}"

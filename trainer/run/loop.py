@@ -52,7 +52,7 @@ class Outcome:
 def train(configuration: RunConfiguration, world: World, requests: StopRequests | None = None) -> Outcome:
     """Train from where the run folder stands to `optim.max_steps`, or until a stop request.
 
-    `requests`: those of a caller that listens already; by default signals are noted from the first step on.
+    `requests`: of a caller that listens to signals already; by default they are noted from the first step on.
 
     Raises:
         SharedMistake: before any step, on every rank alike.
