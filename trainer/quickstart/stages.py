@@ -1,19 +1,25 @@
 """The stages of a quickstart. Each does nothing again that an earlier call has finished."""
 
-import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from transformers import PreTrainedTokenizerBase
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_text
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tasks.embedded import TASK_NAME, write_embedded
+from longmix.data_prep.tokenizer import load_tokenizer
 
+from ..data.dataset import ShardedDataset
+from ..finetune.sources import MissingTask, load_task
+from ..finetune.tasks import TASKS
+from ..runs.read import is_finished, read_run
 from .commands import longmix, longmix_quietly
 from .plan import Plan
 from .text import MEGABYTE, take_text, vocabulary
@@ -63,7 +69,7 @@ def pretrain(plan: Plan) -> None:
             f"measured.\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}",
         )
     max_steps = yaml.safe_load(run_file.read_text(encoding="utf-8"))["optim"]["max_steps"]
-    if (run / "model" / "config.json").is_file() and last_step(run) == max_steps:
+    if is_finished(run, max_steps):
         print(f"{run} is finished; nothing to do")
         return
     longmix("train", run_file)
@@ -110,20 +116,9 @@ def _measure(plan: Plan) -> float:
     write_text(run / "speed.yaml", yaml.safe_dump(values))
     longmix_quietly("train", run / "speed.yaml")
     # The first third warms up.
-    speeds = [record["tokens_per_second"] for record in records(run, "train")][1:]
+    speeds = [record["tokens_per_second"] for record in read_run(run).training][1:]
     shutil.rmtree(run)
     return sum(speeds) / len(speeds)
-
-
-def records(run: Path, kind: str) -> list[dict[str, Any]]:
-    """The records of one kind in a run's metrics.jsonl."""
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [record for record in map(json.loads, lines) if record["kind"] == kind]
-
-
-def last_step(run: Path) -> int:
-    """The step of a run's last evaluation; -1 without one."""
-    return max((record["step"] for record in records(run, "eval")), default=-1)
 
 
 def fill_in(plan: Plan) -> None:
@@ -137,10 +132,8 @@ def masked_sentence(folder: Path) -> tuple[str, str]:
     """A sentence of the data set in `folder`, as written and with one word masked: the first that has a plain
     lower-case word which is one piece of the vocabulary; else the first words of the first sample.
     """
-    from ..data.dataset import ShardedDataset
-
     dataset = ShardedDataset(str(folder))
-    tokenizer = _tokenizer(folder)
+    tokenizer = load_tokenizer(folder / dataset.manifest.tokenizer["path"])
     fallback = None
     for text in _texts(dataset, tokenizer):
         fallback = fallback or " ".join(text.split()[:20])
@@ -155,15 +148,7 @@ def masked_sentence(folder: Path) -> tuple[str, str]:
     return " ".join(words), " ".join([*words[: len(words) // 2], tokenizer.mask_token, *words[len(words) // 2 + 1 :]])
 
 
-def _tokenizer(folder: Path) -> Any:
-    from longmix.data_prep.tokenizer import load_tokenizer
-
-    return load_tokenizer(folder / Manifest.load(folder).tokenizer["path"])
-
-
-def _texts(dataset: Any, tokenizer: Any) -> Iterator[str]:
-    import numpy as np
-
+def _texts(dataset: ShardedDataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
     for index in range(min(len(dataset), 500)):
         sample = dataset.read(np.array([index]))[0]
         yield tokenizer.decode(sample["input_ids"].tolist(), skip_special_tokens=True)
@@ -194,9 +179,6 @@ def find_task(data: str) -> tuple[str, int]:
 
     Raises UserError if it holds none.
     """
-    from ..finetune.sources import MissingTask, load_task
-    from ..finetune.tasks import TASKS
-
     for name, task in TASKS.items():
         try:
             return name, len(load_task(data, task).train)

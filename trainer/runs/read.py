@@ -147,6 +147,11 @@ class Run:
         return "data.eval" if self.split == VALIDATION else "data.test"
 
     @cached_property
+    def training(self) -> list[dict[str, Any]]:
+        """Records of training, in order."""
+        return [record for record in self.records if record["kind"] == "train"]
+
+    @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
         """Records of the validation split, in order."""
         return [record for record in self.records if record["kind"] == "eval"]
@@ -184,18 +189,18 @@ class Run:
     def hours(self) -> float | None:
         """Of training: the tokens between records by their speed. Evaluation, saving and starting are not in it."""
         seconds, before = 0.0, 0
-        for record in self._train:
+        for record in self.training:
             tokens, speed = record.get("tokens_seen"), record.get("tokens_per_second")
             if tokens is None or not speed:
                 return None
             seconds += (tokens - before) / speed
             before = tokens
-        return seconds / 3600 if self._train else None
+        return seconds / 3600 if self.training else None
 
     @cached_property
     def tokens_per_second(self) -> float | None:
         """The median over the records of training."""
-        speeds = [record["tokens_per_second"] for record in self._train if record.get("tokens_per_second")]
+        speeds = [record["tokens_per_second"] for record in self.training if record.get("tokens_per_second")]
         return statistics.median(speeds) if speeds else None
 
     @property
@@ -223,10 +228,6 @@ class Run:
         """Of the data that the figures are of, one for each source; None if it was not noted."""
         return self.fingerprints.get(self.data_key) if isinstance(self.fingerprints, dict) else None
 
-    @cached_property
-    def _train(self) -> list[dict[str, Any]]:
-        return [record for record in self.records if record["kind"] == "train"]
-
 
 def without_split(data: Path) -> Path:
     """The folder of a data set, of that of one of its splits."""
@@ -252,6 +253,12 @@ def read_run(folder: Path) -> Run | None:
     records = _read_records(folder / METRICS)
     run = Run(folder, values, records, None)
     return Run(folder, values, records, _problem(run, failure))
+
+
+def is_finished(folder: Path, last_step: int) -> bool:
+    """Whether the run in a folder has nothing left to do to end at `last_step`; one that ended elsewhere goes on."""
+    run = read_run(folder)
+    return run is not None and run.problem is None and run.value("optim.max_steps") == last_step
 
 
 def find_runs(paths: list[str]) -> list[Run]:

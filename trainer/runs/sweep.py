@@ -32,7 +32,7 @@ from ..run.folder import is_in_work, refuse_changes, refuse_unusable
 from ..settings import configuration as configurations
 from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
 from . import pool
-from .read import FAILURE, PLAN, read_run
+from .read import FAILURE, PLAN, is_finished
 
 # The sweep gives these to each run.
 OWN_KEYS = ("run.dir", "run.seed")
@@ -53,6 +53,9 @@ class Job:
         # A name between quotes, lest YAML reads a number or a map in it.
         own = [f"run.dir={json.dumps(str(self.folder), ensure_ascii=False)}", f"run.seed={self.seed}"]
         return ["train", self.config, *self.changes, *own, "--processes", "1"]
+
+    def is_finished(self) -> bool:
+        return is_finished(self.folder, self.last_step)
 
 
 def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
@@ -97,7 +100,7 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
 
     The exit code: 75 if anything was interrupted or is in work elsewhere, else 1 or 2 if anything has failed.
     """
-    waiting = [job for job in jobs if not _is_finished(job)]
+    waiting = [job for job in jobs if not job.is_finished()]
     if len(waiting) < len(jobs):
         _say(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are finished")
     for job in jobs:
@@ -116,7 +119,7 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
             leave(job)
             return None
         # Looked at after the lock: another sweep may have finished it since this one began.
-        if _is_finished(job):
+        if job.is_finished():
             _say(f"{job.folder} has been finished elsewhere")
             return None
         log = pool.log_path(job.folder)
@@ -148,7 +151,7 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
     is_complete = pool.run_side_by_side(waiting, workers, start, ended)
     # Locks first: what is finished in between is no longer missing.
     in_work = [job for job in elsewhere if is_in_work(job.folder)]
-    missing = [job for job in elsewhere if not _is_finished(job)]
+    missing = [job for job in elsewhere if not job.is_finished()]
     for job in missing:
         if job not in in_work:
             codes.append(INTERRUPTED)
@@ -160,7 +163,7 @@ def _tell(jobs: list[Job], codes: list[int], elsewhere: list[Job], is_complete: 
     counts = Counter("finished" if code == 0 else "interrupted" if code == INTERRUPTED else "failed" for code in codes)
     failed = [code for code in codes if code not in (FINISHED, INTERRUPTED)]
     if not is_complete or counts["interrupted"]:
-        done = sum(map(_is_finished, jobs))
+        done = sum(job.is_finished() for job in jobs)
         _say(f"interrupted with {done} of {len(jobs)} runs finished; the same command goes on from here")
         return INTERRUPTED
     if elsewhere:
@@ -176,12 +179,6 @@ def _tell(jobs: list[Job], codes: list[int], elsewhere: list[Job], is_complete: 
         places = dict.fromkeys(str(job.folder.parent) for job in jobs)
         _say(f"all {len(jobs)} runs are finished: {shlex.join(['longmix', 'report', *places])} --output DIR")
     return FINISHED
-
-
-def _is_finished(job: Job) -> bool:
-    """Whether there is nothing left to do; a command that asks for another number of steps has the run go on."""
-    read = read_run(job.folder) if job.folder.exists() else None
-    return read is not None and read.problem is None and read.value("optim.max_steps") == job.last_step
 
 
 def _write(path: Path, value: dict) -> None:

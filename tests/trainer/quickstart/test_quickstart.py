@@ -11,11 +11,14 @@ import pytest
 import yaml
 
 from longmix.data_prep.errors import UserError
+from longmix.trainer.finetune.results import SplitResult, TaskResult
 from longmix.trainer.quickstart import stages, table
 from longmix.trainer.quickstart.__main__ import main
 from longmix.trainer.quickstart.arguments import parse
 from longmix.trainer.quickstart.plan import Plan
 from longmix.trainer.quickstart.text import take_text, vocabulary
+from longmix.trainer.runs.read import read_run
+from longmix.trainer.tables.figures import Figure
 
 ROOT = Path(__file__).resolve().parents[3]
 SENTENCE = "the river runs to the sea while small boats carry wood down to the town"
@@ -111,11 +114,11 @@ def test_a_folder_without_tasks_is_the_users_mistake(tmp_path, glue):
         stages.find_task(str(tmp_path / "empty"))
 
 
-@pytest.mark.parametrize(("low", "verdict", "said"), [(-0.1, "contains", "CONTAINS"), (0.2, "above", "above it")])
-def test_the_table_says_whether_the_task_was_learned(low, verdict, said):
-    figure = {"mean": 0.3, "interval": [low, 0.5], "baseline": 0.0, "verdict": verdict}
-    split = {"split": "dev", "samples": 50, "figures": {"matthews": figure, "score": figure}}
-    rows = table.task_rows("a task", {"tasks": [{"splits": [split]}]})
+@pytest.mark.parametrize(("low", "said"), [(-0.1, "CONTAINS"), (0.2, "above it")])
+def test_the_table_says_whether_the_task_was_learned(low, said):
+    figure = Figure([0.3], mean=0.3, spread=None, interval=(low, 0.5), baseline=0.0)
+    task = TaskResult("cola", [0], [SplitResult("dev", 50, {"matthews": figure, "score": figure})])
+    rows = table.task_rows("a task", task)
     assert rows[1] == ("Matthews", f"30.0, 95 % interval {100 * low:.1f} to 50.0 (50 examples of dev)")
     assert said in rows[2][1]
     assert len(rows) == 3
@@ -133,7 +136,7 @@ def test_the_whole_path_and_a_second_call(text, glue, tmp_path, monkeypatch, cap
     run = tmp_path / "run"
     steps = yaml.safe_load((run / "pretrain.yaml").read_text())["optim"]["max_steps"]
     assert json.loads((run / "quickstart.json").read_text())["speed"] > 0
-    assert stages.last_step(run / "pretrain") == steps
+    assert read_run(run / "pretrain").evaluations[-1]["step"] == steps
     closing = output[output.index("[6/6] Result") :]
     for expected in (r"corpus +articles.txt", r"\d+ documents", rf"{steps:,} steps", r"tokens/s", r"task +GLUE's rte"):
         assert re.search(expected, closing), (expected, closing)

@@ -15,8 +15,8 @@ import yaml
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer import cli
-from longmix.trainer.runs import pool, sweep
 from longmix.trainer.run.folder import RunLock
+from longmix.trainer.runs import pool, read, sweep
 
 # Stands for `longmix train`: behaves as the file `act` beside the run folder's parent says, by its seed.
 STUB = """
@@ -272,5 +272,5 @@ def test_a_real_run(longmix, run_values, tmp_path):
     path.write_text(yaml.safe_dump(run_values(folder, **{"optim.max_steps": 2})))
     code, output = longmix("sweep", path, "--seeds", "1", "eval.samples=8").wait()
     assert code == 0, output + (Path(folder) / "seed-0.log").read_text()
-    assert sweep.read_run(folder / "seed-0").problem is None
+    assert read.read_run(folder / "seed-0").problem is None
     assert "all 1 runs are finished" in output
