@@ -1,4 +1,4 @@
-"""From finished runs to a task's line in the results table and its submission files."""
+"""Collecting the finished runs of a task: its line in the results table, and its submission files."""
 
 from pathlib import Path
 

@@ -32,6 +32,10 @@ RECORD = "prepared.json"
 TOKENIZER = "tokenizer"
 
 
+# -----------------------------------------------------------------------------
+# Tokens. Our tokenizers and those of other authors are called in two ways, for one layout: `[CLS] a [SEP] b [SEP]`.
+
+
 @dataclass(frozen=True)
 class Encoder:
     """A tokenizer with the length and the inputs that the model takes.
@@ -126,6 +130,10 @@ def load_encoder(checkpoint: str, max_length: int | None) -> Encoder:
     )
 
 
+# -----------------------------------------------------------------------------
+# Data sets. Tasks are written in the trainer's own format, so that the training loop reads them like any other data.
+
+
 @dataclass(frozen=True)
 class EncodedTask:
     """Folders of one task's data sets: `train`, `selection`, and one for each name in `dev` and `test`."""
@@ -191,6 +199,10 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     return encoded
 
 
+# -----------------------------------------------------------------------------
+# The selection split. The dev set is reported, so it must not choose the checkpoint: held-out training data do.
+
+
 def selection_split(train: Examples, task: Task) -> tuple[list[int], list[int]]:
     """Rows to train on and rows that choose the checkpoint: a tenth, at most 2,000, with every class in its share.
 
@@ -215,6 +227,10 @@ def selection_split(train: Examples, task: Task) -> tuple[list[int], list[int]]:
     return [row for row in range(len(train)) if row not in held_out], sorted(held_out)
 
 
+# -----------------------------------------------------------------------------
+# The samples that are written, and the fingerprint by which a later command knows that they need no new encoding.
+
+
 def _columns(examples: Examples, encoder: Encoder, task: Task) -> dict[str, dict[str, Any]]:
     columns = {"input_ids": LIST_INT32}
     if encoder.token_types:
@@ -232,7 +248,7 @@ def _samples(examples: Examples, encoder: Encoder) -> Iterator[dict[str, Any]]:
 
 
 def _fingerprint(data: TaskData, encoder: Encoder, tokenizer_hash: str) -> str:
-    """Hash of everything that the written data sets depend on."""
+    """A hash of everything that the written data sets depend on."""
     settings = [FORMAT, data.task.name, list(data.task.label_names), tokenizer_hash]
     settings += [encoder.max_length, encoder.token_types, encoder.vocab_size]
     digest = hashlib.sha256(json.dumps(settings).encode())

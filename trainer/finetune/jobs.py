@@ -86,6 +86,10 @@ class Job:
         }
 
 
+# -----------------------------------------------------------------------------
+# The run file. Fine-tuning is `longmix train` with settings that suit small data sets: it has no loop of its own.
+
+
 def run_values(job: Job) -> dict[str, Any]:
     """The run file of a job, as a map: linear decay after a warm-up of 6 %, and the best checkpoint by the selection
     split.
@@ -114,8 +118,12 @@ def run_values(job: Job) -> dict[str, Any]:
     }
 
 
+# -----------------------------------------------------------------------------
+# Run folders. Only the same settings make a finished run the one that is asked for, so job.json is compared first.
+
+
 def is_finished(job: Job) -> bool:
-    """Whether the job's folder holds its finished run.
+    """Tell whether the job's folder holds its finished run.
 
     Raises UserError when it holds a run with other settings, or something else.
     """
@@ -141,6 +149,10 @@ def _difference(name: str, found: Any, wanted: Any) -> str:
     if name == "fingerprint":
         return "other data, tokenizer or --max-length"
     return f"{name.replace('_', ' ')} {found}, now {wanted}"
+
+
+# -----------------------------------------------------------------------------
+# Training and predicting. Both happen in one process that is its own world, on one device.
 
 
 def quiet() -> None:
@@ -235,6 +247,10 @@ def predict(model: Path, data: Path, task: Task, batch_size: int, world: distrib
     return answers
 
 
+# -----------------------------------------------------------------------------
+# Reading back. Predictions are kept as files, so that a table can be drawn again without a model.
+
+
 def read_labels(folder: Path) -> np.ndarray:
     """The labels (n,) of a data set, int64 classes or float64 values."""
     manifest = Manifest.load(folder)
@@ -253,5 +269,5 @@ def read_predictions(job: Job, split: str) -> np.ndarray:
 
 
 def selection_score(job: Job) -> float:
-    """Mean of the task's metrics on the selection split, of a finished run."""
+    """The mean of the task's metrics on the selection split, from a finished run."""
     return json.loads((job.folder / RESULT).read_text(encoding="utf-8"))["selection"]["score"]

@@ -19,6 +19,10 @@ from .tasks import Task
 SHOWN_LABELS = 10
 
 
+# -----------------------------------------------------------------------------
+# Examples in memory: the largest of the tasks have a few hundred thousand sentences.
+
+
 @dataclass
 class Examples:
     """Sentences, or sentence pairs, of one split, column by column. `second` is None for single sentences, `labels`
@@ -42,6 +46,10 @@ class Examples:
             labels=None if self.labels is None else [self.labels[i] for i in positions],
             indices=[self.indices[i] for i in positions],
         )
+
+
+# -----------------------------------------------------------------------------
+# TSV files. GLUE's are no CSV: quotes and odd separators are text, and every refusal names the line.
 
 
 def read_lines(path: Path) -> list[str]:
@@ -149,6 +157,10 @@ def read_label_column(path: Path, label_column: str) -> list[str]:
     columns = lines[0].split("\t")
     position = _column(path, columns, label_column)
     return [fields[position] for _, fields in _rows(path, lines[1:], columns, 2, False) if fields is not None]
+
+
+# -----------------------------------------------------------------------------
+# Parquet tables of the hub, where labels are class indices already.
 
 
 def read_table(table, task: Task, where: str, *, test: bool = False) -> Examples:

@@ -1,4 +1,4 @@
-"""From predictions of several seeds to the results table: console, JSON, Markdown."""
+"""Results of fine-tuning: from the predictions of several seeds to a table on the console, as JSON and as Markdown."""
 
 import json
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ class Results:
 
     @classmethod
     def load(cls, folder: Path) -> "Results | None":
-        """What `save` wrote into `folder`; None if nothing did. Raises UserError if the file is damaged."""
+        """The results that `save` wrote into `folder`; None if there are none. Raises UserError for a damaged file."""
         try:
             values = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
             tasks = [TaskResult.from_dict(task) for task in values["tasks"]]
@@ -114,6 +114,10 @@ class Results:
             raise UserError(
                 f"{folder / FILE_NAME} is no results table of this longmix: delete it, finished runs stay"
             ) from None
+
+
+# -----------------------------------------------------------------------------
+# From predictions to figures. Scores, bootstrap intervals and baselines all come from `objectives.metrics`.
 
 
 def summarize(
@@ -146,6 +150,10 @@ def summarize(
         }
         splits.append(SplitResult(name, len(gold), figures))
     return TaskResult(task.name, list(seeds), splits, settings or {}, all_notes)
+
+
+# -----------------------------------------------------------------------------
+# The table. A reader must see at once which figures are better than no model at all.
 
 
 VERDICTS = {"above": "above", "below": "BELOW", "contains": "not told apart: the interval contains it"}

@@ -106,6 +106,10 @@ def _earlier_tasks(output: Path, start: str, names: list[str]) -> list[TaskResul
     return [task for task in earlier.tasks if task.task not in names]
 
 
+# -----------------------------------------------------------------------------
+# Running. One process runs its jobs in turn; with several devices each job gets a process of its own.
+
+
 def _run_all(
     arguments: argparse.Namespace, jobs: list[Job], requests: StopRequests, finished: Callable[[Job], None]
 ) -> int:
@@ -163,6 +167,10 @@ def _say(text: str) -> None:
     print(f"longmix finetune: {text}", file=sys.stderr, flush=True)
 
 
+# -----------------------------------------------------------------------------
+# Preparing. All mistakes in arguments, data and checkpoints shall show before the first run begins.
+
+
 def _task_names(arguments: argparse.Namespace) -> list[str]:
     wanted = list(dict.fromkeys(arguments.task))
     if "custom" in wanted and len(wanted) > 1:
@@ -171,7 +179,7 @@ def _task_names(arguments: argparse.Namespace) -> list[str]:
 
 
 def _check(arguments: argparse.Namespace, names: list[str]) -> None:
-    """Values out of range, and options that would do nothing; all at once."""
+    """Raise UserError for values out of range and options that would do nothing, all at once."""
     problems = []
     for option in ("seeds", "epochs", "batch_size", "jobs"):
         value = getattr(arguments, option)
@@ -214,6 +222,10 @@ def _prepare(
     return jobs, skipped
 
 
+# -----------------------------------------------------------------------------
+# Checkpoints and jobs. What a run starts from is known by its contents, for a folder may be moved or written anew.
+
+
 def _start(checkpoint: str, max_length: int | None, output: Path) -> Start:
     encoder = load_encoder(checkpoint, max_length)
     identity = _identity(checkpoint)
@@ -229,7 +241,7 @@ def _start(checkpoint: str, max_length: int | None, output: Path) -> Start:
 
 
 def _identity(checkpoint: str) -> str:
-    """Hash of a local checkpoint's configuration and weights; the name itself for one on the hub."""
+    """A hash of a local checkpoint's configuration and weights; the name itself for one on the hub."""
     folder = Path(checkpoint)
     if not folder.is_dir():
         return checkpoint

@@ -1,4 +1,4 @@
-"""Where a task's splits come from: a folder in GLUE's TSV layout, a folder in the hub's Parquet layout, or the hub
+"""Sources of a task's splits: a folder in GLUE's TSV layout, a folder in the hub's Parquet layout, or the hub
 itself.
 """
 
@@ -29,6 +29,10 @@ class TaskData:
     notes: list[str] = field(default_factory=list)
 
 
+# -----------------------------------------------------------------------------
+# Finding a task: which of the layouts `data` has is seen from its files, so that nobody has to say it.
+
+
 def load_task(data: str, task: Task) -> TaskData:
     """Read one GLUE task from `data`: a folder, or `hub:NAME`.
 
@@ -52,7 +56,7 @@ def load_task(data: str, task: Task) -> TaskData:
 
 
 def _with_note(data: TaskData, folder: Path) -> TaskData:
-    """What `note.txt` beside the files says of them stands below the results: that they are not GLUE's own, say."""
+    """Add the text of `note.txt` beside the files to the notes below the results: that they are not GLUE's own, say."""
     path = folder / NOTE
     if path.is_file():
         data.notes.append(" ".join(path.read_text(encoding="utf-8").split()))
@@ -105,6 +109,10 @@ def _candidates(root: Path, task: Task) -> list[Path]:
         for folder in sorted(parent.iterdir())
         if folder.is_dir() and folder.name.lower() in wanted
     ]
+
+
+# -----------------------------------------------------------------------------
+# Reading the splits. Each layout says only how one split is read; which are needed and what is noted stands once.
 
 
 def _assemble(task: Task, read, where: str, names: dict[str, str]) -> TaskData:

@@ -1,4 +1,4 @@
-"""The nine GLUE tasks: where their texts and labels stand, what their classes are called, how they are scored.
+"""The nine GLUE tasks: the places of their texts and labels, the names of their classes, their metrics.
 
 The order of a task's classes is GLUE's own (that of the hub's `nyu-mll/glue`), so that a checkpoint fine-tuned
 elsewhere agrees.
@@ -54,6 +54,10 @@ class Task:
     def num_labels(self) -> int:
         """Width of the head: the number of classes, 1 for regression."""
         return len(self.label_names) or 1
+
+
+# -----------------------------------------------------------------------------
+# The tasks. A column's name or a class's order that differs from GLUE's own would spoil a submission without a word.
 
 
 def _splits(submission: str) -> dict[str, tuple[Split, ...]]:

@@ -30,7 +30,7 @@ def longmix(*arguments: str | Path) -> None:
 
 
 def longmix_quietly(*arguments: str | Path) -> None:
-    """The same without a word, unless it fails: then with everything it wrote."""
+    """Run `longmix ARGUMENTS` without a word, unless it fails: then with everything it wrote."""
     code, text = _run([str(argument) for argument in arguments], output=subprocess.PIPE)
     if code != 0:
         print(text, end="", file=sys.stderr)

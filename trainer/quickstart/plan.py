@@ -1,4 +1,4 @@
-"""What one quickstart does, decided at its first call and read again at every later one."""
+"""The plan of one quickstart, decided at its first call and read again at every later one."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ class Recipe:
 
     @classmethod
     def of(cls, devices: int) -> "Recipe":
-        """For so many GPUs; 0: the CPU."""
+        """The recipe for this number of GPUs; 0: the CPU."""
         if devices == 0:
             return cls(
                 vocab_size=4000,

@@ -31,6 +31,10 @@ _MOST_EPOCHS = 6
 _SENTENCE = re.compile(r"(?<=[.!?] )[A-Z][^.!?]{40,160}[.!?](?= )")
 
 
+# -----------------------------------------------------------------------------
+# Text: the user's, or one that every Python carries, so that nothing need be downloaded.
+
+
 def prepare_text(plan: Plan) -> str:
     """Tokenizer and shards; returns how the corpus is called in the closing table."""
     if plan.settings["text"] is None:
@@ -51,6 +55,10 @@ def prepare_text(plan: Plan) -> str:
         *("--packing", "one-per-row"),
     )
     return name
+
+
+# -----------------------------------------------------------------------------
+# Pre-training. How many steps fit into the time is measured first, with the same model on the same data.
 
 
 def pretrain(plan: Plan) -> None:
@@ -121,6 +129,10 @@ def _measure(plan: Plan) -> float:
     return sum(speeds) / len(speeds)
 
 
+# -----------------------------------------------------------------------------
+# The checkpoint, loaded back: the proof that it needs nothing of the run.
+
+
 def fill_in(plan: Plan) -> None:
     """Load the checkpoint back and have it complete a sentence of a document that it has never seen."""
     written, masked = masked_sentence(plan.output / "data" / "validation")
@@ -152,6 +164,10 @@ def _texts(dataset: ShardedDataset, tokenizer: PreTrainedTokenizerBase) -> Itera
     for index in range(min(len(dataset), 500)):
         sample = dataset.read(np.array([index]))[0]
         yield tokenizer.decode(sample["input_ids"].tolist(), skip_special_tokens=True)
+
+
+# -----------------------------------------------------------------------------
+# Fine-tuning: one seed, and as many epochs as a quarter of the time holds.
 
 
 def finetune(plan: Plan) -> str:

@@ -17,7 +17,7 @@ _SMALLEST_VOCABULARY = 300
 
 @dataclass(frozen=True)
 class Text:
-    """What `longmix prepare text --source` is given, and its size; `note` tells what was left out, or is empty."""
+    """The sources for `longmix prepare text --source`, and their size; `note` tells what was left out, or is empty."""
 
     sources: list[Path | str]
     bytes: int

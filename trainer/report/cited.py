@@ -1,4 +1,4 @@
-"""What the papers report, from cited.yaml: each figure with its paper and table."""
+"""Figures that the papers report, from cited.yaml, each with its paper and table."""
 
 import functools
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Cited:
 
     Attributes:
         model: what the paper calls the model.
-        note: why it is not to be compared without a thought; may be empty.
+        note: why it must be compared with care; may be empty.
     """
 
     metric: str

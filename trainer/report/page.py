@@ -94,6 +94,10 @@ _COLUMNS = (
 )
 
 
+# -----------------------------------------------------------------------------
+# The page. All of it stands in one file, so that it can be mailed or opened years later.
+
+
 def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]], note: str | None) -> str:
     """The whole file; `plots` as `plots.draw` gives them, `note`: why there are none."""
     head = "".join(
@@ -115,6 +119,10 @@ def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]],
     ):
         text = text.replace(mark, part, 1)
     return text
+
+
+# -----------------------------------------------------------------------------
+# Its parts. A cell sorts by its number, not by the text that is shown.
 
 
 def _row(row: Row, metric: str) -> str:

@@ -25,6 +25,10 @@ LINES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*Xh<"
 
 
+# -----------------------------------------------------------------------------
+# Which plots there are. A report without matplotlib is whole but for them.
+
+
 def has_matplotlib() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
@@ -62,9 +66,12 @@ def _name(metric: str) -> str:
     return name[0].upper() + name[1:]
 
 
+# -----------------------------------------------------------------------------
+# Curves over lengths. Points on one curve must differ in their length alone, which only the data's settings can tell.
+
+
 def _over_lengths(report: Report) -> list[tuple[str, list[Row]]]:
-    """(title, rows) of what there is at several lengths and differs in nothing else: task, family of data, horizon,
-    objective, split and metric."""
+    """(title, rows) of each curve over lengths: one task, family of data, horizon, objective, split and metric."""
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in report.rows:
         if row.setting.length is not None:
@@ -88,11 +95,15 @@ def _one_of_each_length(rows: list[Row]) -> list[list[Row]]:
 
 
 def _title(rows: list[Row]) -> str:
-    """Of a plot over lengths: the names of the data sets but for the length."""
+    """The title of a plot over lengths: the names of the data sets but for the length."""
     setting = rows[0].setting
     names = [row.setting.data.removesuffix(f"-{row.setting.length}") for row in rows]
     data = ", ".join(dict.fromkeys(names))
     return dataclasses.replace(setting, data=data, length=None).title
+
+
+# -----------------------------------------------------------------------------
+# The four kinds of plots. Each shows the seeds' range, for a mean alone hides how far they lie apart.
 
 
 def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
@@ -157,7 +168,7 @@ def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:
 
 
 def _lengths(rows: list[Row], styles: dict[str, int]) -> str:
-    """What is left of the figure over the length N of the samples."""
+    """The error over the length N of the samples."""
     metric = rows[0].metric
     figure, axes = _axes()
     lines: dict[str, list[Row]] = defaultdict(list)
@@ -202,6 +213,10 @@ def _places(rows: list[Row], styles: dict[str, int]) -> str | None:
     return _svg(figure, "bars: lowest to highest seed") if is_drawn else None
 
 
+# -----------------------------------------------------------------------------
+# The look that all share: equal runs give equal files, byte for byte.
+
+
 def _axes() -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
@@ -213,7 +228,7 @@ def _axes() -> tuple[Any, Any]:
 
 
 def _style(index: int) -> dict[str, Any]:
-    """Of a line; a model has the same in every plot."""
+    """The style of a line; a model has the same in every plot."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": LINES[index // len(COLOURS) % len(LINES)],

@@ -1,4 +1,4 @@
-"""Which runs are compared: those of one setting, each a table with a name of its own."""
+"""Settings: runs of one setting are compared, in a table with a name of its own."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ _NOT_NOTED = json.dumps(None)
 
 @dataclass(frozen=True)
 class Setting:
-    """What rows must have in common to be compared: the same task, data, length and objective.
+    """The things that rows must have in common to be compared: task, data, length, horizon, objective and split.
 
     Attributes:
         data: what the data set is called.
@@ -39,7 +39,7 @@ class Setting:
 
     @property
     def slug(self) -> str:
-        """For the names of files."""
+        """The title for the names of files."""
         return slug(f"{self.title} {self.split}")
 
 
@@ -49,14 +49,14 @@ def slug(title: str) -> str:
 
 
 def settings_of(runs: list[Run]) -> list[Setting]:
-    """Of each run. Different data whose tables would have one name, or their plots, are told apart by their folders."""
+    """The setting of each run. Different data whose tables or plots would share a name are told apart by folders."""
     settings = [_setting(run, run.dataset) for run in runs]
     alike: dict[str, dict[str, list[int]]] = defaultdict(dict)
     for index, (run, setting) in enumerate(zip(runs, settings, strict=True)):
         alike[setting.slug].setdefault(json.dumps(run.fingerprint), []).append(index)
     taken: set[str] = set()
     for data_sets in alike.values():
-        # What was not noted is taken for the same.
+        # Data whose fingerprint was not noted are taken for the same.
         if len(data_sets) == 2 and _NOT_NOTED in data_sets:
             data_sets = {_NOT_NOTED: sorted(itertools.chain(*data_sets.values()))}
         firsts = [runs[indices[0]] for indices in data_sets.values()]
@@ -80,7 +80,7 @@ def _setting(run: Run, data: str) -> Setting:
 
 
 def _data_folder(run: Run) -> Path:
-    """Of the figures, without the name of the split."""
+    """The folder of the data of the figures, without the name of the split."""
     return without_split(Path(os.path.normpath(str(run.value(run.data_key)))))
 
 

@@ -25,11 +25,11 @@ from .cited import Cited, citations
 from .settings import Setting, settings_of, shortest
 
 CONFIDENCE = 0.95
-# In percent; all other figures are as they come.
+# Metrics that are shown in percent; all others are as they come.
 _PERCENT = re.compile(r"accuracy|(^|_)f1$|roc_auc")
 _CORRELATION = re.compile(r"matthews|pearson|spearman")
 _PLACE = re.compile(r"accuracy_at_(\d+)")
-# May differ between the seeds of a row: where and when a run was made, not which run it is.
+# Keys that may differ between the seeds of a row: they say where and when a run was made, not which run it is.
 _FREE = (
     "provenance",
     "run.dir",
@@ -44,7 +44,7 @@ _FREE = (
 )
 # Further differences are left to the name of the run's folder.
 _MOST_DIFFERENCES = 2
-# Of a sweep's run: its folder's parent has the name.
+# The folder of a sweep's run: its parent has the name of the row.
 _SEED_FOLDER = re.compile(r"seed-\d+")
 
 
@@ -54,9 +54,9 @@ class Row:
 
     Attributes:
         label: the model type, with what tells it from other rows of its setting.
-        left_out: how many seeds of it are in `Report.left_out`.
+        left_out: the number of its seeds in `Report.left_out`.
         no_chance_because: why the accuracy has no `chance` although it is a task of classes.
-        cited: what the papers report for this model and task.
+        cited: the papers' figures for this model and task.
     """
 
     setting: Setting
@@ -87,14 +87,14 @@ class Row:
 
     @property
     def chance(self) -> float | None:
-        """What always answering the most frequent class reaches in accuracy; None for tasks without classes, or where
-        the data are not at hand.
+        """The accuracy of always answering the most frequent class; None for tasks without classes, or where the data
+        are not at hand.
         """
         return self.figures["accuracy"].baseline if "accuracy" in self.figures else None
 
     @property
     def against_chance(self) -> str | None:
-        """Where the interval of the accuracy lies; None without one, as of seeds that agree."""
+        """The place of the accuracy's interval; None without one, as of seeds that agree."""
         figure = self.figures.get("accuracy")
         verdict = figure.verdict if figure is not None and figure.spread else None
         return "contains it" if verdict == "contains" else verdict
@@ -113,6 +113,11 @@ class Report:
         for row in self.rows:
             found[row.setting].append(row)
         return dict(found)
+
+
+# -----------------------------------------------------------------------------
+# From runs to rows. A mean is of finished seeds of one configuration on one data set, and of nothing else: what is left
+# out is named.
 
 
 def summarize(runs: list[Run]) -> Report:
@@ -151,8 +156,12 @@ def summarize(runs: list[Run]) -> Report:
     return Report(rows, left_out)
 
 
+# -----------------------------------------------------------------------------
+# Metrics: their unit on paper and their direction follow from their names, so that a new objective needs no entry here.
+
+
 def is_percent(metric: str) -> bool:
-    """Whether a figure is shown in percent."""
+    """Tell whether a figure is shown in percent."""
     return _PERCENT.search(metric) is not None
 
 
@@ -162,7 +171,7 @@ def shown(metric: str, value: float) -> float:
 
 
 def place_of(metric: str) -> int | None:
-    """Of the accuracy at a place of a chain the place, from 1: there are many, and a plot shows them."""
+    """The place, from 1, of a metric that is the accuracy at a place of a chain: a plot shows these, no table."""
     found = _PLACE.fullmatch(metric)
     return None if found is None else int(found[1])
 
@@ -172,17 +181,21 @@ def higher_is_better(metric: str) -> bool:
 
 
 def error_of(metric: str, value: float) -> float:
-    """What is left to do: 1 - accuracy (and alike) in percent, and a loss as it is."""
+    """The error that a figure leaves: 1 - accuracy (and alike) in percent, and a loss as it is."""
     if not higher_is_better(metric):
         return value
     return 100 * (1 - value) if is_percent(metric) else 1 - value
+
+
+# -----------------------------------------------------------------------------
+# One row: mean and interval of each metric over the seeds.
 
 
 def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
     first = group[0]
     names = [name for name in first.figures if all(name in run.figures for run in group)]
     names.sort(key=lambda name: name != first.metric)
-    # What another figure says already.
+    # The compared figure says already what the loss would.
     if first.metric != "loss":
         names = [name for name in names if name != "loss"]
     has_chance = "accuracy" in names and first.objective.endswith("classification")
@@ -215,6 +228,10 @@ def _bounded(metric: str, low: float, high: float) -> tuple[float, float]:
     return low, high
 
 
+# -----------------------------------------------------------------------------
+# Which runs are seeds of one row: those whose configurations agree in all that makes a run what it is.
+
+
 def _essence(run: Run) -> dict[str, Any]:
     """The configuration without what may differ between the seeds of a row."""
     flat = flatten(run.values)
@@ -239,6 +256,10 @@ def _refuse_mixed(group: list[Run]) -> None:
             )
 
 
+# -----------------------------------------------------------------------------
+# Names of rows. They are as short as tells the rows of one table apart, and a model has the same name at all lengths.
+
+
 def _labels(groups: list[list[Run]], settings: list[Setting]) -> list[str]:
     """A name for each group: its model type, with the keys in which it differs from others of its setting and type.
 
@@ -261,7 +282,7 @@ def _labels(groups: list[list[Run]], settings: list[Setting]) -> list[str]:
 
 
 def _differences(runs: list[Run]) -> list[str]:
-    """Of each of several rows what tells it from the others: a few keys, or else its folder."""
+    """The difference of each of several rows from the others: a few keys, or else its folder."""
     essences = [_essence(run) for run in runs]
     used = {
         key: [_used(run, essence, key) for run, essence in zip(runs, essences, strict=True)] for key in _keys(essences)
@@ -277,19 +298,23 @@ def _differences(runs: list[Run]) -> list[str]:
 
 
 def _folder(run: Run) -> Path:
-    """Of a row: that of its run, or of its seeds."""
+    """The folder of a row: that of its run, or of its seeds."""
     folder = run.folder.absolute()
     return folder.parent if _SEED_FOLDER.fullmatch(folder.name) else folder
 
 
 def _used(run: Run, essence: dict[str, Any], key: str) -> Any:
-    """What a key has come to: a field of the model that the configuration leaves out, or null, has a default."""
+    """The value that a key has come to: a field of the model that is left out, or null, has a default."""
     name = key.removeprefix("model.")
     return run.model_fields[name] if name != key and name in run.model_fields else essence.get(key)
 
 
 def _keys(essences: Iterable[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(key for essence in essences for key in essence))
+
+
+# -----------------------------------------------------------------------------
+# Chance. An accuracy says little beside the share of the most frequent class, which only the data themselves can tell.
 
 
 def _chance(run: Run) -> tuple[float | None, str | None]:

@@ -19,6 +19,10 @@ EXPLANATION = (
 )
 
 
+# -----------------------------------------------------------------------------
+# Cells: the page shows the same as the tables.
+
+
 def number(metric: str, value: float | None) -> str:
     """A figure for people: accuracy and alike in percent."""
     if value is None:
@@ -39,7 +43,7 @@ def interval(metric: str, figure: Figure) -> str:
 
 
 def seeds(row: Row) -> str:
-    """How many, and of how many, where not all of a row have finished."""
+    """The number of seeds, with that of all where some have not finished."""
     count = len(row.runs)
     return f"{count} of {count + row.left_out}" if row.left_out else str(count)
 
@@ -63,6 +67,10 @@ def hours(value: float | None) -> str:
 
 def of_metric(row: Row, metric: str) -> list[Cited]:
     return [cited for cited in row.cited if cited.metric == metric]
+
+
+# -----------------------------------------------------------------------------
+# Markdown, for people: the sources of the papers' figures are numbered as they come.
 
 
 def markdown(report: Report, pictures: dict[Setting | str, list[tuple[str, str]]], note: str | None) -> str:
@@ -157,6 +165,10 @@ def _made_with(row: Row) -> list[str]:
         row.all_of("device") or ABSENT,
         row.all_of("commit") or ABSENT,
     ]
+
+
+# -----------------------------------------------------------------------------
+# CSV and JSON, for programs: figures as they are in metrics.jsonl, and everything that the page leaves to its hints.
 
 
 COLUMNS = (

@@ -15,7 +15,7 @@ from ..processes.launch import PARENT
 from ..processes.signals import STOP_SIGNALS
 
 POLL_SECONDS = 0.2
-# What places a process in a run of several: a run of a pool is alone, whatever launched the command.
+# Variables that place a process in a run of several: a run of a pool is alone, whatever launched the command.
 LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 Job = TypeVar("Job")
@@ -79,7 +79,7 @@ def run_side_by_side(
 
 
 def environment(gpus: Sequence[str], worker: int, workers: int) -> dict[str, str]:
-    """This environment for worker number `worker`: it sees one GPU, if there are any, and has its share of the CPUs."""
+    """The environment of worker number `worker`: it sees one GPU, if there are any, and has its share of the CPUs."""
     values = {name: value for name, value in os.environ.items() if name not in LAUNCH_VARIABLES}
     values["CUDA_VISIBLE_DEVICES"] = gpus[worker % len(gpus)] if gpus else ""
     values.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
@@ -112,7 +112,7 @@ def log_path(folder: Path) -> Path:
 
 
 def last_line(log: Path, start: int = 0) -> str | None:
-    """What a run said last, from byte `start` of its log on, without the command's own "longmix: error:"."""
+    """The last line that a run wrote, from byte `start` of its log on, without the command's own "longmix: error:"."""
     with open(log, "rb") as file:
         file.seek(start)
         text = file.read().decode(errors="replace")

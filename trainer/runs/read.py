@@ -1,4 +1,4 @@
-"""What a run folder tells of its run: whether it is finished, its figures, and what they were made with.
+"""Reading run folders: whether a run is finished, its figures, and the model, data and machine behind them.
 
 The figures are those of the `test` record of metrics.jsonl: the model of the checkpoint that was chosen on the
 validation split (`checkpoint.best`), read on the test split once. A run without a test split gives those of the
@@ -23,15 +23,19 @@ from ..settings.run_file import parse_yaml
 CONFIG, METRICS, FAILURE, PLAN = "config.yaml", "metrics.jsonl", "failure.json", "sweep.json"
 MODEL_CONFIG = Path("model", "config.json")
 TEST, VALIDATION = "test", "validation"
-# Of a task's settings, as `longmix prepare` notes them: what makes its samples longer or more, and what is measured on
+# Settings of a task, as `longmix prepare` notes them, that make its samples longer or more, or that are measured on
 # them. Data sets that differ in these alone are one task at several lengths.
 _LENGTHS = ("length", "min_length", "max_length", "size", "patch_size", "points")
 _COUNTS_OF_SAMPLES = ("samples", "train_samples", "validation_samples", "test_samples")
 _MEASURED = ("vocabulary", "label_mean", "label_scale", "mean", "scale")
-# Of the figures of an evaluation: counts.
+# Figures of an evaluation that are counts.
 _COUNTS = ("items",)
 # Where several figures are given, the first of these is the one that is compared.
 PREFERRED = ("word_perplexity", "token_perplexity", "perplexity", "accuracy", "mse", "loss")
+
+
+# -----------------------------------------------------------------------------
+# One run. Everything is read from its own folder, so that one which was copied elsewhere says as much.
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Run:
     problem: str | None
 
     def value(self, key: str, default: Any = None) -> Any:
-        """Of a dotted key of config.yaml."""
+        """The value of a dotted key of config.yaml."""
         found: Any = self.values
         for part in key.split("."):
             found = found.get(part) if isinstance(found, dict) else None
@@ -66,7 +70,7 @@ class Run:
 
     @cached_property
     def model_fields(self) -> dict[str, Any]:
-        """Of the model's configuration, defaults included; empty if there is none."""
+        """The fields of the model's configuration, defaults included; empty if there is none."""
         try:
             fields = json.loads((self.folder / MODEL_CONFIG).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -82,13 +86,13 @@ class Run:
 
     @property
     def task(self) -> str:
-        """What `longmix prepare` called the task; else the folder of the data."""
+        """The name that `longmix prepare` gave the task; else the folder of the data."""
         task = self.task_settings.get("name", self.value("provenance.data.task"))
         return task if isinstance(task, str) else self.data_name
 
     @property
     def task_settings(self) -> dict[str, Any]:
-        """What the task's samples are a function of, as `longmix prepare` noted it; empty if it did not."""
+        """The settings that the task's samples are a function of, as `longmix prepare` notes them; may be empty."""
         task = self.value("provenance.data.task")
         return task if isinstance(task, dict) else {}
 
@@ -96,12 +100,12 @@ class Run:
     def dataset(self) -> str:
         """The file that the data were made from, if it is one and noted; else `data_name`."""
         source = self.value("provenance.data.task.source")
-        # Of a folder its SHA-256 is noted, which names nothing.
+        # For a folder its SHA-256 is noted, which names nothing.
         is_name = isinstance(source, str) and re.fullmatch(r"[0-9a-f]{64}", source) is None
         return Path(source).stem if is_name else self.data_name
 
     def family(self, counts_matter: bool) -> str:
-        """What data sets of one task at several lengths have in common: the task's settings but for the lengths.
+        """The settings that data sets of one task at several lengths have in common, as JSON.
 
         Args:
             counts_matter: whether those with other numbers of samples are others.
@@ -138,12 +142,12 @@ class Run:
 
     @property
     def split(self) -> str:
-        """Of the figures."""
+        """The split of the figures."""
         return VALIDATION if self.value("data.test") is None else TEST
 
     @property
     def data_key(self) -> str:
-        """Of config.yaml, where the data of the figures stand."""
+        """The key of config.yaml that names the data of the figures."""
         return "data.eval" if self.split == VALIDATION else "data.test"
 
     @cached_property
@@ -158,7 +162,7 @@ class Run:
 
     @cached_property
     def figures(self) -> dict[str, float]:
-        """Of the checkpoint that validation has chosen, or of the last step where nothing chooses; see `split`."""
+        """The figures of the checkpoint that validation has chosen, else of the last step; see `split`."""
         if self.split == TEST:
             found = [record for record in self.records if record["kind"] == "test"]
             return _numbers(found[-1]) if found else {}
@@ -187,7 +191,7 @@ class Run:
 
     @cached_property
     def hours(self) -> float | None:
-        """Of training: the tokens between records by their speed. Evaluation, saving and starting are not in it."""
+        """The hours of training: tokens between records by their speed; without evaluation, saving and starting."""
         seconds, before = 0.0, 0
         for record in self.training:
             tokens, speed = record.get("tokens_seen"), record.get("tokens_per_second")
@@ -220,17 +224,21 @@ class Run:
 
     @property
     def fingerprints(self) -> Any:
-        """Of its data sets; None if it was not noted."""
+        """The fingerprints of its data sets; None if they were not noted."""
         return self.value("provenance.data.fingerprints")
 
     @property
     def fingerprint(self) -> list[str] | None:
-        """Of the data that the figures are of, one for each source; None if it was not noted."""
+        """The fingerprints of the data of the figures, one for each source; None if they were not noted."""
         return self.fingerprints.get(self.data_key) if isinstance(self.fingerprints, dict) else None
 
 
+# -----------------------------------------------------------------------------
+# Run folders. Half a record, a damaged file or a run without an end is normal here: runs are killed.
+
+
 def without_split(data: Path) -> Path:
-    """The folder of a data set, of that of one of its splits."""
+    """The folder of a data set, given that of one of its splits."""
     return data.parent if data.name in SPLITS and data.parent.name else data
 
 
@@ -256,7 +264,7 @@ def read_run(folder: Path) -> Run | None:
 
 
 def is_finished(folder: Path, last_step: int) -> bool:
-    """Whether the run in a folder has nothing left to do to end at `last_step`; one that ended elsewhere goes on."""
+    """Tell whether the run in a folder has finished at `last_step`; one that finished at another step is to resume."""
     run = read_run(folder)
     return run is not None and run.problem is None and run.value("optim.max_steps") == last_step
 
@@ -296,6 +304,10 @@ def missing_seeds(runs: list[Run]) -> list[Path]:
     return missing
 
 
+# -----------------------------------------------------------------------------
+# Parts of a run folder. A run may be killed at any byte, so a record that cannot be read is passed over.
+
+
 def _problem(run: Run, failure: str | None) -> str | None:
     """Why a run is not finished: only its end has made the model, after the last step and the reading of the test."""
     last = run.value("optim.max_steps")
@@ -315,7 +327,7 @@ def _problem(run: Run, failure: str | None) -> str | None:
 
 
 def _failure(path: Path) -> str | None:
-    """What the sweep has noted of a run that failed."""
+    """The reason that the sweep has noted for a run that failed."""
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["reason"])
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Whether a job that ended before its run did, or the runs of its share of a sweep, is worth starting again.
+"""The decision whether a job that ended before its run, or before the runs of its share of a sweep, starts again.
 
 A run that fails where it failed before would do so for ever, and so would one whose time limit is too short for a first
 step. How the starts of a job have ended since the newest checkpoint stands in RUN/requeue.json, of a sweep's job in its
@@ -24,7 +24,7 @@ TAIL = 2**16
 
 
 def reason_against(runs: Sequence[str | Path], job: str, code: int) -> str | None:
-    """Note that a start of `job` ended with `code`; why another start would be useless, None if it may get further.
+    """Note that a start of `job` ended with `code`. The reason against another start; None if it may get further.
 
     Args:
         runs: the folders of the job's runs, at least one; it has come as far as the sum of their steps.

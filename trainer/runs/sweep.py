@@ -1,9 +1,8 @@
 """Many runs by one command: each run file with each seed, one process for each device.
 
-A run is `run.dir/seed-N`, and what it says goes to `run.dir/seed-N.log`. What is finished is not run again, and what
-was interrupted goes on; what another process has in work is left to it. A run that fails leaves `failure.json` in its
-folder until it is started again, and does not stop the others. `run.dir/sweep.json` holds how many seeds there are to
-be.
+A run is `run.dir/seed-N`, with its console output in `run.dir/seed-N.log`. Finished runs stay, interrupted ones
+resume, and a run that another process trains is left to it. A run that fails leaves `failure.json` in its folder until
+it is started again, and does not stop the others. `run.dir/sweep.json` holds the number of seeds planned.
 """
 
 import argparse
@@ -34,7 +33,7 @@ from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
 from . import pool
 from .read import FAILURE, PLAN, is_finished
 
-# The sweep gives these to each run.
+# Keys that the sweep gives to each run.
 OWN_KEYS = ("run.dir", "run.seed")
 
 
@@ -56,6 +55,10 @@ class Job:
 
     def is_finished(self) -> bool:
         return is_finished(self.folder, self.last_step)
+
+
+# -----------------------------------------------------------------------------
+# Planning. Every mistake is found before the first run begins, for the last may begin days later.
 
 
 def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
@@ -95,10 +98,14 @@ def share_of(jobs: list[Job], share: str) -> list[Job]:
     return jobs[int(match[1]) :: int(match[2])]
 
 
-def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = None) -> int:
-    """Run what is not finished, nor in work elsewhere. `share`: which part of the runs `jobs` are, of all if None.
+# -----------------------------------------------------------------------------
+# Running. Sweeps may share a folder: a lock tells who trains in it. A run that has failed is told, never passed over.
 
-    The exit code: 75 if anything was interrupted or is in work elsewhere, else 1 or 2 if anything has failed.
+
+def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = None) -> int:
+    """Run the jobs that are neither finished nor in progress elsewhere. `share`: the part of all runs that they are.
+
+    The exit code: 75 if anything was interrupted or is in progress elsewhere, else 1 or 2 if anything has failed.
     """
     waiting = [job for job in jobs if not job.is_finished()]
     if len(waiting) < len(jobs):
@@ -191,6 +198,10 @@ def _write(path: Path, value: dict) -> None:
 
 def _say(text: str) -> None:
     print(f"longmix sweep: {text}", file=sys.stderr, flush=True)
+
+
+# -----------------------------------------------------------------------------
+# The command line. `longmix requeue` reads it, too, to find the runs of a job that has ended.
 
 
 def jobs_of(arguments: argparse.Namespace) -> list[Job]:

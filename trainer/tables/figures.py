@@ -24,7 +24,7 @@ class Figure:
 
     @property
     def verdict(self) -> str | None:
-        """Where the interval lies: "above" or "below" the baseline, or "contains" it; None without one of the two."""
+        """The place of the interval: "above" or "below" the baseline, or "contains" it; None without one of the two."""
         if self.interval is None or self.baseline is None:
             return None
         low, high = self.interval
