@@ -93,7 +93,7 @@ def fill(checkpoint: str, text: str, top: int) -> str:
 def _objective_of_head(config: transformers.PreTrainedConfig) -> ObjectiveSection:
     """The objective of a checkpoint that does not say it, with default settings."""
     heads = config.architectures or []
-    names = (row.name for row in OBJECTIVES.values() for head in heads if head.endswith(row.heads))
+    names = (name for name, row in OBJECTIVES.items() for head in heads if head.endswith(row.heads))
     name = next(names, "mlm")
     if name == "classification" and config.problem_type == "regression":
         name = "regression"

@@ -7,33 +7,37 @@ import torch
 
 from longmix.data_prep.manifest_fields import IGNORED
 
+# One sample as it is read, and a micro-batch, by the names of their columns.
+Sample = dict[str, Any]
+Batch = dict[str, torch.Tensor]
+
 TOKEN_IDS, VALUES = "input_ids", "values"
-# What ends the names of the columns of a pair's second sequence, and of its mask.
+# Ending of the columns of a pair's second sequence, and of its mask.
 SECOND = "_b"
 # Columns that are padded with something else than zeros; None stands for the data set's own pad token.
 _PADDING = {TOKEN_IDS: None, "labels": IGNORED}
 
 
-def length_of(sample: dict[str, Any], suffix: str = "") -> int:
+def length_of(sample: Sample, suffix: str = "") -> int:
     """Positions of a sample's sequence (of its second one with SECOND): tokens, or vectors of real values."""
     return len(sample[TOKEN_IDS + suffix] if TOKEN_IDS + suffix in sample else sample[VALUES + suffix])
 
 
-def is_pair(sample: dict[str, Any]) -> bool:
+def is_pair(sample: Sample) -> bool:
     """Whether a sample, or a data set's columns, have a second sequence."""
     return TOKEN_IDS + SECOND in sample or VALUES + SECOND in sample
 
 
-def count_positions(sample: dict[str, Any]) -> int:
+def count_positions(sample: Sample) -> int:
     """Positions of all sequences of a sample."""
     return length_of(sample) + (length_of(sample, SECOND) if is_pair(sample) else 0)
 
 
-def collate(samples: list[dict[str, Any]], pad_token_id: int | None) -> dict[str, torch.Tensor]:
+def collate(samples: list[Sample], pad_token_id: int | None) -> Batch:
     """Pad ragged columns to the longest of the batch and make the masks.
 
     Args:
-        samples: what `ShardedDataset.read` gives.
+        samples: samples as `ShardedDataset.read` gives them.
         pad_token_id: fills `input_ids` past a sample's end.
 
     Returns:
@@ -70,7 +74,7 @@ def collate(samples: list[dict[str, Any]], pad_token_id: int | None) -> dict[str
     return batch
 
 
-def _document_ids(samples: list[dict[str, Any]], longest: int) -> torch.Tensor:
+def _document_ids(samples: list[Sample], longest: int) -> torch.Tensor:
     ids = np.zeros((len(samples), longest), dtype=np.int64)
     for row, sample in zip(ids, samples, strict=True):
         row[np.asarray(sample["document_starts"][1:], dtype=np.int64)] = 1

@@ -91,9 +91,7 @@ class ShardedDataset:
         with self._lock:
             while count > 0:
                 shard, row = (int(number) for number in self.locate(np.asarray(first)))
-                ends = self._footer(shard)[1]
-                group = int(np.searchsorted(ends, row, side="right"))
-                start = row - (int(ends[group - 1]) if group else 0)
+                group, start = self._place(shard, row)
                 pieces.append(self._group(shard, group)[name][0][start : start + count])
                 first, count = first + len(pieces[-1]), count - len(pieces[-1])
         return np.concatenate(pieces)
@@ -127,10 +125,14 @@ class ShardedDataset:
                 list(copiers.map(self._copy, wanted))
             self._copied.update(wanted)
 
+    def _place(self, shard: int, row: int) -> tuple[int, int]:
+        """(row group, row in it) of a row of a shard."""
+        ends = self._footer(shard)[1]
+        group = int(np.searchsorted(ends, row, side="right"))
+        return group, row - (int(ends[group - 1]) if group else 0)
+
     def _sample(self, shard: int, row: int) -> dict[str, Any]:
-        group_ends = self._footer(shard)[1]
-        group = int(np.searchsorted(group_ends, row, side="right"))
-        row -= int(group_ends[group - 1]) if group else 0
+        group, row = self._place(shard, row)
         sample = {}
         for name, (values, offsets) in self._group(shard, group).items():
             sample[name] = values[row] if offsets is None else values[offsets[row] : offsets[row + 1]]

@@ -3,17 +3,15 @@
 Errors are of standardised values (data_prep/tasks/forecasting.py), as those in the tables of the papers.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from longmix.data_prep.manifest import Manifest
-from longmix.modeling.losses import mix_auxiliary_loss
 
+from ..data.collate import Batch, Sample
 from ..data.order import Draw
 from ..settings.sections import ObjectiveSection
-from .model_inputs import accepted, unwrapped
+from .model_inputs import accepted, with_auxiliary_loss
 
 
 def forecasting(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
@@ -33,35 +31,30 @@ class Forecasting:
     def __init__(self, auto_class: type, manifest: Manifest):
         self.auto_class, self.season = auto_class, manifest.series["season"]
 
-    def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
+    def training_batch(self, samples: list[Sample], draw: Draw) -> Batch:
         return _stacked(samples)
 
-    def evaluation_batch(self, samples: list[dict[str, Any]], indices: np.ndarray) -> dict[str, torch.Tensor]:
+    def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         return _stacked(samples)
 
-    def items(self, batch: dict[str, torch.Tensor]) -> int:
+    def items(self, batch: Batch) -> int:
         return len(batch["labels"])
 
-    def forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
+    def forward(self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int):
         """(loss, sums): the loss over `items` windows, and (3,) float32 sums of squared and absolute errors (means of
         each window) and of windows, detached."""
         squared, absolute, auxiliary_loss = self._errors(model, batch)
-        loss = squared.sum() / items
-        if auxiliary_loss is not None:
-            weight = unwrapped(model).config.auxiliary_loss_weight
-            loss = mix_auxiliary_loss(loss, auxiliary_loss, weight, len(squared), items)
+        loss = with_auxiliary_loss(model, squared.sum() / items, auxiliary_loss, len(squared), items)
         return loss, _sums(squared, absolute)
 
-    def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, np.ndarray]:
+    def evaluation(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, np.ndarray]:
         """Sums as `forward` gives, and (B, 2 or 4) outputs: squared and absolute errors of each naive forecast."""
         squared, absolute, _ = self._errors(model, batch)
         forecasts = naive_forecasts(batch["values"], batch["labels"].shape[1], self.season)
         naive = [error for forecast in forecasts.values() for error in errors(forecast, batch["labels"])]
         return _sums(squared, absolute).double(), torch.stack(naive, dim=1).cpu().numpy()
 
-    def _errors(
-        self, model: torch.nn.Module, batch: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    def _errors(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Squared and absolute errors of each window, and the model's auxiliary loss if it has one."""
         output = model(**accepted(model, batch, without="labels"))
         return *errors(output.logits.float(), batch["labels"]), getattr(output, "auxiliary_loss", None)
@@ -75,7 +68,7 @@ class Forecasting:
         return {"loss": mse, "mse": mse, "mae": mae, **dict(zip(names, naive, strict=False)), "items": int(items)}
 
 
-def naive_forecasts(values: torch.Tensor, horizon: int, season: int | None) -> dict[str, torch.Tensor]:
+def naive_forecasts(values: torch.Tensor, horizon: int, season: int | None) -> Batch:
     """Forecasts without a model: {last_value: the last step goes on, seasonal: the last `season` steps repeat}.
 
     The second is left out without a season, or where the input is shorter than one.
@@ -99,7 +92,7 @@ def errors(forecast: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, 
     return difference.square().mean((1, 2)), difference.abs().mean((1, 2))
 
 
-def _stacked(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+def _stacked(samples: list[Sample]) -> Batch:
     return {name: torch.from_numpy(np.stack([sample[name] for sample in samples])) for name in samples[0]}
 
 

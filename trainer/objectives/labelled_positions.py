@@ -6,7 +6,6 @@ micro-batches and ranks gives the mean over the batch, however it is cut.
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.tasks.task_folder import LABEL_PLACES
 
 from ..data import counter_random
-from ..data.collate import SECOND, collate
+from ..data.collate import IGNORED, SECOND, Batch, Sample, collate
 from ..data.order import Draw
 from ..settings.sections import ObjectiveSection
 from .masking import TokenMasker, word_starts
@@ -72,19 +71,20 @@ class LabelledPositions:
     ):
         self.auto_class, self.masker, self.pad_token_id = auto_class, masker, pad_token_id
         self.accuracy_name, self.trained_places = accuracy_name, trained_places
+        self.perplexity_name = None if masker is None else "perplexity"
 
-    def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
+    def training_batch(self, samples: list[Sample], draw: Draw) -> Batch:
         if self.masker is not None:
             keys = map(self.masker.training_key, draw.source.tolist(), draw.epoch.tolist(), draw.sample.tolist())
             samples = self._masked(samples, keys)
         return collate(samples, self.pad_token_id)
 
-    def evaluation_batch(self, samples: list[dict[str, Any]], indices: np.ndarray) -> dict[str, torch.Tensor]:
+    def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         if self.masker is not None:
             samples = self._masked(samples, map(self.masker.evaluation_key, indices.tolist()))
         return collate(samples, self.pad_token_id)
 
-    def _masked(self, samples: list[dict[str, Any]], keys: Iterator[int]) -> list[dict[str, Any]]:
+    def _masked(self, samples: list[Sample], keys: Iterator[int]) -> list[Sample]:
         masked = []
         for sample, key in zip(samples, keys, strict=True):
             first, *second = _sequences(sample)
@@ -92,15 +92,15 @@ class LabelledPositions:
             masked.extend(self.masker.mask(one, int(counter_random.key(key, _OF_SECOND))) for one in second)
         return masked
 
-    def items(self, batch: dict[str, torch.Tensor]) -> int:
+    def items(self, batch: Batch) -> int:
         return int((batch["labels"] != IGNORED).sum())
 
-    def forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
+    def forward(self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int):
         """(loss, sums): the loss over `items`, and (3,) float32 sums of loss, hits and items, detached."""
         loss, sums, _ = self._forward(model, batch, items)
         return loss, sums
 
-    def _forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
+    def _forward(self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int):
         """Loss and sums of `forward`, and whether the answer to each label is right, (labelled,)."""
         labels = batch["labels"]
         chosen = labels[labels != IGNORED]
@@ -125,7 +125,7 @@ class LabelledPositions:
         """The logits that predict the labels, (labelled, classes), of logits (B, N, classes)."""
         return logits[labels != IGNORED]
 
-    def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]):
+    def evaluation(self, model: torch.nn.Module, batch: Batch):
         """Sums of loss, hits and items; for each label its place and whether the answer is right, (labelled, 2), or
         None.
         """
@@ -136,12 +136,12 @@ class LabelledPositions:
         return sums.double(), torch.stack([places, is_right.long()], dim=1).cpu().numpy()
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
-        """Loss, perplexity (masked language modelling) and accuracy, from the summed sums; accuracy at each place."""
+        """Loss, perplexity (language modelling) and accuracy, from the summed sums; accuracy at each place."""
         loss_sum, hits, items = sums.tolist()
         loss = loss_sum / max(items, 1)
         figures = {"loss": loss}
-        if self.masker is not None:
-            figures["perplexity"] = perplexity(loss)
+        if self.perplexity_name is not None:
+            figures[self.perplexity_name] = perplexity(loss)
         figures[self.accuracy_name] = hits / max(items, 1)
         if self.trained_places is not None:
             figures |= _of_places(np.concatenate(outputs), self.trained_places)
@@ -157,29 +157,19 @@ class CausalPositions(LabelledPositions):
 
     def __init__(self, auto_class: type, pad_token_id: int | None):
         super().__init__(auto_class, None, pad_token_id, accuracy_name="accuracy")
+        self.perplexity_name = "token_perplexity"
 
-    def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
+    def training_batch(self, samples: list[Sample], draw: Draw) -> Batch:
         return self._batch(samples)
 
-    def evaluation_batch(self, samples: list[dict[str, Any]], indices: np.ndarray) -> dict[str, torch.Tensor]:
+    def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         return self._batch(samples)
 
-    def _batch(self, samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    def _batch(self, samples: list[Sample]) -> Batch:
         return collate([_predicting_itself(one) for sample in samples for one in _sequences(sample)], self.pad_token_id)
 
     def _predictions(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return logits[:, :-1][labels[:, 1:] != IGNORED]
-
-    def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
-        """Loss, perplexity per token, and accuracy of the next token, from the summed sums."""
-        loss_sum, hits, items = sums.tolist()
-        loss = loss_sum / max(items, 1)
-        return {
-            "loss": loss,
-            "token_perplexity": perplexity(loss),
-            self.accuracy_name: hits / max(items, 1),
-            "items": int(items),
-        }
 
 
 # Figures of an evaluation.
@@ -220,7 +210,7 @@ def perplexity(loss: float) -> float:
 # Inputs without the labels of a task, and with labels of their own.
 
 
-def _sequences(sample: dict[str, Any]) -> list[dict[str, Any]]:
+def _sequences(sample: Sample) -> list[Sample]:
     """The inputs of a sample without its labels: a pair of sequences becomes two samples."""
     inputs = {name: value for name, value in sample.items() if name != "labels"}
     second = {name.removesuffix(SECOND): value for name, value in inputs.items() if name.endswith(SECOND)}
@@ -228,7 +218,7 @@ def _sequences(sample: dict[str, Any]) -> list[dict[str, Any]]:
     return [first, second] if second else [first]
 
 
-def _predicting_itself(sample: dict[str, Any]) -> dict[str, Any]:
+def _predicting_itself(sample: Sample) -> Sample:
     """The sample with its own tokens as labels, which the model shifts."""
     labels = np.array(sample["input_ids"], dtype=np.int64)
     labels[:1] = IGNORED

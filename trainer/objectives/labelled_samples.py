@@ -1,28 +1,20 @@
 """Objectives with one label for each sample: classification of sequences and of pairs, and regression."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch.nn import functional
 
 from longmix.data_prep.manifest import Manifest
-from longmix.modeling.losses import mix_auxiliary_loss
 
-from ..data.collate import collate
+from ..data.collate import Batch, Sample, collate
 from ..data.order import Draw
 from ..settings.sections import ObjectiveSection
-from .model_inputs import accepted, unwrapped
-
-# The makers that the rows of settings/objectives.py name.
+from .model_inputs import accepted, with_auxiliary_loss
 
 
-def classification(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
-    return LabelledSamples(auto_class, manifest.pad_token_id, False, manifest.tolerance)
-
-
-def regression(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
-    return LabelledSamples(auto_class, manifest.pad_token_id, True, manifest.tolerance)
+def labelled_samples(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
+    """The maker that the rows of settings/objectives.py name."""
+    return LabelledSamples(auto_class, manifest.pad_token_id, section.name == "regression", manifest.tolerance)
 
 
 class LabelledSamples:
@@ -38,33 +30,28 @@ class LabelledSamples:
         # Training tells none where no answer counts as right.
         self.accuracy_name = None if is_regression and tolerance is None else "accuracy"
 
-    def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
+    def training_batch(self, samples: list[Sample], draw: Draw) -> Batch:
         return collate(samples, self.pad_token_id)
 
-    def evaluation_batch(self, samples: list[dict[str, Any]], indices: np.ndarray) -> dict[str, torch.Tensor]:
+    def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         return collate(samples, self.pad_token_id)
 
-    def items(self, batch: dict[str, torch.Tensor]) -> int:
+    def items(self, batch: Batch) -> int:
         return len(batch["labels"])
 
-    def forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int):
+    def forward(self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int):
         """(loss, sums): the loss over `items`, and (3,) float32 sums of loss, hits and items, detached."""
         logits, loss_sum, auxiliary_loss = self._loss_sum(model, batch)
-        loss = loss_sum / items
-        if auxiliary_loss is not None:
-            weight = unwrapped(model).config.auxiliary_loss_weight
-            loss = mix_auxiliary_loss(loss, auxiliary_loss, weight, len(batch["labels"]), items)
+        loss = with_auxiliary_loss(model, loss_sum / items, auxiliary_loss, len(batch["labels"]), items)
         return loss, self._sums(logits, loss_sum, batch["labels"])
 
-    def evaluation(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, np.ndarray]:
+    def evaluation(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, np.ndarray]:
         """Sums of loss, hits and items, and (B, classes + 1) outputs: logits beside the label."""
         logits, loss_sum, _ = self._loss_sum(model, batch)
         outputs = torch.cat([logits, batch["labels"][:, None].float()], dim=1).cpu().numpy()
         return self._sums(logits, loss_sum, batch["labels"]).double(), outputs
 
-    def _loss_sum(
-        self, model: torch.nn.Module, batch: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    def _loss_sum(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Logits, the loss summed over the samples, and the model's auxiliary loss if it has one."""
         output = model(**accepted(model, batch, without="labels"))
         logits, labels = output.logits.float(), batch["labels"]

@@ -1,12 +1,11 @@
 """Masking for masked language modelling: a pure function of (seed, source, epoch, sample, position)."""
 
-from typing import Any
-
 import numpy as np
 
 from longmix.data_prep.manifest_fields import IGNORED
 
 from ..data import counter_random
+from ..data.collate import IGNORED, Sample
 
 # Distinguishes the uses of one seed, and training from evaluation.
 _TRAIN, _EVALUATION = 11, 12
@@ -47,7 +46,7 @@ class TokenMasker:
         """The same mask in every evaluation of every run: independent of seed and epoch."""
         return int(counter_random.key(_EVALUATION, sample))
 
-    def mask(self, sample: dict[str, Any], key: int) -> dict[str, Any]:
+    def mask(self, sample: Sample, key: int) -> Sample:
         """The sample with hidden tokens in `input_ids` and the true ones in `labels` (-100 elsewhere), both (N,)."""
         tokens = np.asarray(sample["input_ids"], dtype=np.int64)
         keys = counter_random.key(key, np.arange(3))

@@ -4,7 +4,7 @@ The rows of settings/objectives.py name each objective's maker and the class of 
 """
 
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ import torch
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
-from ..data.collate import VALUES, is_pair
+from ..data.collate import VALUES, Batch, Sample, is_pair
 from ..data.order import Draw
 from ..settings.objectives import OBJECTIVES
 from ..settings.sections import ObjectiveSection
@@ -29,23 +29,21 @@ class Objective(Protocol):
     auto_class: type
     accuracy_name: str | None
 
-    def training_batch(self, samples: list[dict[str, Any]], draw: Draw) -> dict[str, torch.Tensor]:
+    def training_batch(self, samples: list[Sample], draw: Draw) -> Batch:
         """A micro-batch with labels; `draw` says which samples these are, for what is random in it."""
 
-    def evaluation_batch(self, samples: list[dict[str, Any]], indices: np.ndarray) -> dict[str, torch.Tensor]:
+    def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         """The same in every evaluation of every run; `indices` (B,) are the samples' places in the data set."""
 
-    def items(self, batch: dict[str, torch.Tensor]) -> int:
+    def items(self, batch: Batch) -> int:
         """The number of items over which the loss is a mean."""
 
     def forward(
-        self, model: torch.nn.Module, batch: dict[str, torch.Tensor], items: torch.Tensor | int
+        self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(loss, sums): the loss over `items`, and (3,) float32 sums of loss, hits (or errors) and items, detached."""
 
-    def evaluation(
-        self, model: torch.nn.Module, batch: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, np.ndarray | None]:
+    def evaluation(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, np.ndarray | None]:
         """Sums as those of `forward` in float64, and whatever else `figures` needs of each item, or None."""
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
@@ -91,7 +89,7 @@ def check_data(name: str, manifest: Manifest) -> None:
     of_positions = len(columns["labels"]["shape"]) == 1
     labelled = "token" if of_positions else "pair of sequences" if is_pair(columns) else "sample"
     if row.labelled != labelled:
-        fitting = " or ".join(other.name for other in OBJECTIVES.values() if other.labelled == labelled)
+        fitting = " or ".join(other for other in OBJECTIVES if OBJECTIVES[other].labelled == labelled)
         raise UserError(f"objective.name is {name}, but the data set has a label for each {labelled}: {fitting}")
     if name != "regression" and columns["labels"]["dtype"].startswith("float"):
         raise UserError(f"objective {name} needs classes, but the labels of the data set are real values: regression")

@@ -103,13 +103,10 @@ def _password_mistakes(configuration: RunConfiguration) -> Iterator[Finding]:
     data = configuration.data
     places = {f"data.train[{index}].path": source.path for index, source in enumerate(data.sources())}
     places |= {"data.eval": data.eval, "data.test": data.test, "model.from": configuration.model.get("from")}
+    text = "holds a password, which the run folder would keep: leave it to the environment or the storage's own file"
     for key, place in places.items():
         if isinstance(place, str) and holds_password(place):
-            yield (
-                key,
-                "holds a password, which the run folder would keep: leave it to the environment or the storage's own "
-                "file",
-            )
+            yield key, text
 
 
 def _best_mistakes(configuration: RunConfiguration) -> Iterator[Finding]:

@@ -17,18 +17,21 @@ from .optimizers import OPTIMIZERS
 # Bounds on a bucket in elements: below the lower one launches dominate, above the upper one memory does.
 _SMALLEST_BUCKET, _LARGEST_BUCKET = 10**6, 5 * 10**8
 
-# Key of DeepSpeed's file -> key of the run file that says the same.
+# Key of DeepSpeed's file -> key of the run file that says the same, and its value there.
 _SOURCES = {
-    "train_batch_size": "batch.samples",
-    "train_micro_batch_size_per_gpu": "batch.micro_batch",
-    "gradient_accumulation_steps": "batch.samples / (batch.micro_batch x processes)",
-    "gradient_clipping": "optim.grad_clip",
-    "bf16.enabled": "precision",
-    "fp16.enabled": "precision",
-    "optimizer.params.lr": "optim.lr",
-    "optimizer.params.betas": "optim.betas",
-    "optimizer.params.eps": "optim.eps",
-    "optimizer.params.weight_decay": "optim.weight_decay",
+    "train_batch_size": ("batch.samples", lambda run, *_: run.batch.samples),
+    "train_micro_batch_size_per_gpu": ("batch.micro_batch", lambda run, *_: run.batch.micro_batch),
+    "gradient_accumulation_steps": (
+        "batch.samples / (batch.micro_batch x processes)",
+        lambda run, precision, processes: run.batch.samples // (run.batch.micro_batch * processes),
+    ),
+    "gradient_clipping": ("optim.grad_clip", lambda run, *_: run.optim.grad_clip or 0.0),
+    "bf16.enabled": ("precision", lambda run, precision, _: precision == "bf16"),
+    "fp16.enabled": ("precision", lambda run, precision, _: precision == "fp16"),
+    "optimizer.params.lr": ("optim.lr", lambda run, *_: run.optim.lr),
+    "optimizer.params.betas": ("optim.betas", lambda run, *_: run.optim.betas),
+    "optimizer.params.eps": ("optim.eps", lambda run, *_: run.optim.eps),
+    "optimizer.params.weight_decay": ("optim.weight_decay", lambda run, *_: run.optim.weight_decay),
 }
 # Key -> share of the bucket size.
 _SIZED = {
@@ -87,18 +90,16 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
     nested = read(name)
     found = _drop_no_maps(nested, name)
     values = flatten(nested)
-    wanted = _from_run_file(configuration, precision, world_size)
+    wanted = {key: value(configuration, precision, world_size) for key, (_, value) in _SOURCES.items()}
     found += [
         f'{key} is {values[key]!r} in {name}, but {wanted[key]!r} by the run file ({source}); write "auto" there'
-        for key, source in _SOURCES.items()
+        for key, (source, _) in _SOURCES.items()
         if key in values and values[key] != "auto" and values[key] != wanted[key]
     ]
-    row = OPTIMIZERS[configuration.optim.name]
-    kinds = [kind.lower() for kind in row.deepspeed]
+    ours = configuration.optim.name
+    kinds = [kind.lower() for kind in OPTIMIZERS[ours].deepspeed]
     if str(values.get("optimizer.type", kinds[0])).lower() not in kinds:
-        found.append(
-            f"optimizer.type is {values['optimizer.type']!r} in {name}; the run file's optim.name is {row.name}"
-        )
+        found.append(f"optimizer.type is {values['optimizer.type']!r} in {name}; the run file's optim.name is {ours}")
     # What longmix's AdamW does anyway; DeepSpeed's own Adam runs where the optimizer is offloaded.
     meant = {"adam_w_mode": (True,), "torch_adam": (True, False) if offloads(nested) else (True,)}
     found += [
@@ -145,29 +146,13 @@ def _drop_no_maps(nested: dict[str, Any], name: str) -> list[str]:
     return found
 
 
-def _from_run_file(configuration: RunConfiguration, precision: str, world_size: int) -> dict[str, Any]:
-    batch, optim = configuration.batch, configuration.optim
-    return {
-        "train_batch_size": batch.samples,
-        "train_micro_batch_size_per_gpu": batch.micro_batch,
-        "gradient_accumulation_steps": batch.samples // (batch.micro_batch * world_size),
-        "gradient_clipping": optim.grad_clip or 0.0,
-        "bf16.enabled": precision == "bf16",
-        "fp16.enabled": precision == "fp16",
-        "optimizer.params.lr": optim.lr,
-        "optimizer.params.betas": optim.betas,
-        "optimizer.params.eps": optim.eps,
-        "optimizer.params.weight_decay": optim.weight_decay,
-    }
-
-
 def fill(configuration: RunConfiguration, precision: str, world_size: int, parameters: int) -> dict[str, Any]:
     """The JSON object for `deepspeed.initialize`; call `check` first.
 
     Bucket sizes come from the parameter count: DeepSpeed's default allocates 2 GB for any model.
     """
     values = copy.deepcopy(read(configuration.deepspeed))
-    wanted = _from_run_file(configuration, precision, world_size)
+    wanted = {key: value(configuration, precision, world_size) for key, (_, value) in _SOURCES.items()}
     bucket = max(_SMALLEST_BUCKET, min(_LARGEST_BUCKET, parameters // 2))
     wanted |= {key: int(share * bucket) for key, share in _SIZED.items()}
     # Small tensors (biases, norms) stay whole on every rank at stage 3.

@@ -1,4 +1,4 @@
-"""The objectives by their names: one light row each, from which the rooms above find what is heavy.
+"""The objectives by the names that objective.name takes: one light row each, from which others find what is heavy.
 
 A new objective is a file in trainer/objectives with what makes it, and a row here.
 """
@@ -13,7 +13,6 @@ class ObjectiveRow:
     """One objective, as far as it is known without torch.
 
     Attributes:
-        name: objective.name of a run file.
         maker: function that makes it, `module:function` (see objectives/objective.py).
         auto_class: class of its models, `module:class`.
         figures: figures of an evaluation that checkpoint.best.metric can name.
@@ -23,7 +22,6 @@ class ObjectiveRow:
         time_steps: keys of the section that this objective alone takes, numbers of time steps, with their least values.
     """
 
-    name: str
     maker: str
     auto_class: str
     figures: tuple[str, ...]
@@ -36,61 +34,51 @@ class ObjectiveRow:
 _OF_CLASSES = ("loss", "matthews", "accuracy", "f1", "roc_auc")
 
 OBJECTIVES = {
-    row.name: row
-    for row in (
-        ObjectiveRow(
-            "mlm",
-            maker="longmix.trainer.objectives.labelled_positions:masked_language_modelling",
-            auto_class="transformers:AutoModelForMaskedLM",
-            figures=("loss", "perplexity", "masked_accuracy"),
-            is_language_model=True,
-        ),
-        ObjectiveRow(
-            "clm",
-            maker="longmix.trainer.objectives.labelled_positions:causal_language_modelling",
-            auto_class="transformers:AutoModelForCausalLM",
-            figures=("loss", "token_perplexity", "accuracy"),
-            heads=("ForCausalLM", "LMHeadModel"),
-            is_language_model=True,
-        ),
-        ObjectiveRow(
-            "classification",
-            maker="longmix.trainer.objectives.labelled_samples:classification",
-            auto_class="transformers:AutoModelForSequenceClassification",
-            figures=_OF_CLASSES,
-            heads=("ForSequenceClassification",),
-            labelled="sample",
-        ),
-        ObjectiveRow(
-            "regression",
-            maker="longmix.trainer.objectives.labelled_samples:regression",
-            auto_class="transformers:AutoModelForSequenceClassification",
-            figures=("loss", "pearson", "spearman", "accuracy"),
-            labelled="sample",
-        ),
-        ObjectiveRow(
-            "pair_classification",
-            maker="longmix.trainer.objectives.labelled_samples:classification",
-            auto_class="longmix.modeling:AutoModelForSequencePairClassification",
-            figures=_OF_CLASSES,
-            heads=("ForSequencePairClassification",),
-            labelled="pair of sequences",
-        ),
-        ObjectiveRow(
-            "token_classification",
-            maker="longmix.trainer.objectives.labelled_positions:token_classification",
-            auto_class="transformers:AutoModelForTokenClassification",
-            figures=("loss", "accuracy"),
-            heads=("ForTokenClassification",),
-            labelled="token",
-        ),
-        ObjectiveRow(
-            FORECASTING,
-            maker="longmix.trainer.objectives.forecasting:forecasting",
-            auto_class="transformers:AutoModelForTimeSeriesPrediction",
-            figures=("loss", "mse", "mae"),
-            heads=("ForForecasting",),
-            time_steps={"input_length": 2, "horizon": 1},
-        ),
-    )
+    "mlm": ObjectiveRow(
+        maker="longmix.trainer.objectives.labelled_positions:masked_language_modelling",
+        auto_class="transformers:AutoModelForMaskedLM",
+        figures=("loss", "perplexity", "masked_accuracy"),
+        is_language_model=True,
+    ),
+    "clm": ObjectiveRow(
+        maker="longmix.trainer.objectives.labelled_positions:causal_language_modelling",
+        auto_class="transformers:AutoModelForCausalLM",
+        figures=("loss", "token_perplexity", "accuracy"),
+        heads=("ForCausalLM", "LMHeadModel"),
+        is_language_model=True,
+    ),
+    "classification": ObjectiveRow(
+        maker="longmix.trainer.objectives.labelled_samples:labelled_samples",
+        auto_class="transformers:AutoModelForSequenceClassification",
+        figures=_OF_CLASSES,
+        heads=("ForSequenceClassification",),
+        labelled="sample",
+    ),
+    "regression": ObjectiveRow(
+        maker="longmix.trainer.objectives.labelled_samples:labelled_samples",
+        auto_class="transformers:AutoModelForSequenceClassification",
+        figures=("loss", "pearson", "spearman", "accuracy"),
+        labelled="sample",
+    ),
+    "pair_classification": ObjectiveRow(
+        maker="longmix.trainer.objectives.labelled_samples:labelled_samples",
+        auto_class="longmix.modeling:AutoModelForSequencePairClassification",
+        figures=_OF_CLASSES,
+        heads=("ForSequencePairClassification",),
+        labelled="pair of sequences",
+    ),
+    "token_classification": ObjectiveRow(
+        maker="longmix.trainer.objectives.labelled_positions:token_classification",
+        auto_class="transformers:AutoModelForTokenClassification",
+        figures=("loss", "accuracy"),
+        heads=("ForTokenClassification",),
+        labelled="token",
+    ),
+    FORECASTING: ObjectiveRow(
+        maker="longmix.trainer.objectives.forecasting:forecasting",
+        auto_class="transformers:AutoModelForTimeSeriesPrediction",
+        figures=("loss", "mse", "mae"),
+        heads=("ForForecasting",),
+        time_steps={"input_length": 2, "horizon": 1},
+    ),
 }

@@ -1,4 +1,4 @@
-"""The optimizers by their names: one light row each, from which trainer/optimization finds the class.
+"""The optimizers by the names that optim.name takes: one light row each, from which others find the class.
 
 A new optimizer is a file in trainer/optimization with its guarded class, and a row here.
 """
@@ -11,7 +11,6 @@ class OptimizerRow:
     """One optimizer, as far as it is known without torch.
 
     Attributes:
-        name: optim.name of a run file.
         plain: its class, `module:class`: inside DeepSpeed, whose own optimizer the step guard asks.
         guarded: the class that measures, clips and asks the step guard itself (see optimization/optimizer.py).
         arguments: keys of the section that the class takes beside lr and weight_decay.
@@ -19,7 +18,6 @@ class OptimizerRow:
         deepspeed: its names in DeepSpeed's file, the first of them for DeepSpeed's own of an offloaded state.
     """
 
-    name: str
     plain: str
     guarded: str
     arguments: tuple[str, ...]
@@ -28,15 +26,11 @@ class OptimizerRow:
 
 
 OPTIMIZERS = {
-    row.name: row
-    for row in (
-        OptimizerRow(
-            "adamw",
-            plain="torch.optim:AdamW",
-            guarded="longmix.trainer.optimization.adamw:GuardedAdamW",
-            arguments=("betas", "eps"),
-            state_per_parameter=2,
-            deepspeed=("AdamW", "Adam"),
-        ),
-    )
+    "adamw": OptimizerRow(
+        plain="torch.optim:AdamW",
+        guarded="longmix.trainer.optimization.adamw:GuardedAdamW",
+        arguments=("betas", "eps"),
+        state_per_parameter=2,
+        deepspeed=("AdamW", "Adam"),
+    ),
 }

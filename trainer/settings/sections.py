@@ -116,14 +116,14 @@ class ObjectiveSection:
     def mistakes(self) -> Iterator[Finding]:
         if not 0 < self.mask_probability < 1:
             yield "mask_probability", f"is {self.mask_probability}, but must lie between 0 and 1"
-        for row in OBJECTIVES.values():
+        for name, row in OBJECTIVES.items():
             for key, least in row.time_steps.items():
                 value = getattr(self, key)
-                if row.name != self.name:
+                if name != self.name:
                     if value is not None:
-                        yield key, f"is {value}, but is for objective {row.name}, and this is {self.name}: leave it out"
+                        yield key, f"is {value}, but is for objective {name}, and this is {self.name}: leave it out"
                 elif value is None:
-                    yield key, f"is missing: objective {row.name} takes a number of time steps, e.g. 96"
+                    yield key, f"is missing: objective {name} takes a number of time steps, e.g. 96"
                 elif not least <= value < 2**31:
                     yield key, f"is {value}, but must be at least {least}, and below 2^31"
 
