@@ -8,7 +8,6 @@ import torch
 
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.shards import LIST_INT32, write_dataset
-from longmix.trainer.data.collate import IGNORED
 from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.objectives.masking import TokenMasker
 

@@ -71,7 +71,7 @@ def _devices(problems: list[str]) -> list[tuple[str, str]]:
 
 
 def unsupported_architecture(major: int, minor: int, built_for: list[str], name: str) -> str | None:
-    """What is wrong if this torch build has no code for a device of compute capability major.minor; None if it has.
+    """The problem if this torch build has no code for a device of compute capability major.minor; None if it has.
 
     Binary code (sm_XY) runs on devices of the same major version from XY on, intermediate code (compute_XY) on all
     later ones.
@@ -110,7 +110,7 @@ def _kernels(problems: list[str]) -> list[tuple[str, str]]:
 def _choice(operation: str, device: str) -> str:
     """The implementation that runs, and why it is not the hand-written one."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what they say is part of the line
+        warnings.simplefilter("ignore")  # the line says it
         name = ops.implementation(operation, device)
     if os.environ.get(ops.ENVIRONMENT_VARIABLE, "auto") != "auto":
         return f"{name} ({ops.ENVIRONMENT_VARIABLE} says so)"

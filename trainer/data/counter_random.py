@@ -21,7 +21,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def key(*parts: int | np.ndarray) -> np.ndarray:
-    """One uint64 key (an array of them, by broadcasting) from whole numbers, sensitive to each and to their order."""
+    """A uint64 key (an array of them, by broadcasting) from whole numbers, sensitive to each and to their order."""
     result = np.uint64(0)
     for part in parts:
         result = mix(result ^ mix(np.asarray(part).astype(np.uint64)))

@@ -209,6 +209,9 @@ class ShardedDataset:
         return self._cache.fetch(self._remote, self.manifest.shards[shard])
 
 
+# Row groups as arrays, and the one way in which a shard that cannot be read is told.
+
+
 def _decode(table: pa.Table, schema: pa.Schema) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for name in table.column_names:

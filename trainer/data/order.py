@@ -1,4 +1,4 @@
-"""Which sample stands where: pure functions of (seed, epoch), independent of ranks, workers and restarts.
+"""The order of the samples: pure functions of (seed, epoch), independent of ranks, workers and restarts.
 
 An epoch of n samples interleaves P partitions, contiguous ranges of the sample index whose sizes differ by at most one:
 position p of the epoch lies in partition p mod P. Each partition is cut into windows of consecutive samples; the order
@@ -24,6 +24,9 @@ SMALLEST_WINDOW = 1024
 _WINDOW_ORDER, _WITHIN_WINDOW, _MIXTURE = 1, 2, 3
 # Slots after which the shares of several weighted sources hold exactly.
 MIXTURE_CYCLE = 1024
+
+
+# One epoch of one data set: a permutation that is computed at any position, never stored.
 
 
 def default_partitions(batch_samples: int) -> int:
@@ -116,7 +119,7 @@ class EpochOrder:
         return result
 
     def _ranks(self, window_order: counter_random.Permutation, size: int):
-        """Where each window starts in the permuted order, when the last window (of `size` samples) may be shorter."""
+        """Functions for the start of each window in the permuted order, whose last one (of `size` samples) may be shorter."""
         short = size - (window_order.size - 1) * self.window
         short_rank = int(window_order.inverse(np.asarray([window_order.size - 1]))[0])
         short_end = short_rank * self.window + short
@@ -128,6 +131,9 @@ class EpochOrder:
             return np.where(offsets < short_end, offsets // self.window, (offsets + self.window - short) // self.window)
 
         return starts, ranks
+
+
+# A run: its epochs one after the other, its sources mixed by weight, and each rank's share of a batch.
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ class RunOrder:
     Args:
         sizes: samples of each source.
         weights: relative weight of each source.
-        partitions: partitions of each epoch.
+        partitions: number of partitions of each epoch.
         seed: run.seed.
     """
 

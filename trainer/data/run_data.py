@@ -14,7 +14,7 @@ from .order import RunOrder, partitions_of
 from .shard_check import COORDINATES
 from .windows import Dataset, as_seen, scales
 
-# What data sets of one run must have in common.
+# Fields of the manifest that data sets of one run must have in common.
 _COMMON = (
     "vocab_size",
     "pad_token_id",
@@ -47,7 +47,7 @@ class RunData:
         return self.train[0].manifest
 
     def fingerprints(self) -> dict[str, list[str]]:
-        """By key of the run file, a hash of what each data set holds: the same whenever and wherever it lies."""
+        """Hashes of each data set's contents by key of the run file: the same whenever and wherever it lies."""
         named = {"data.train": self.train, "data.eval": [self.evaluation], "data.test": [self.test]}
         return {
             key: [fingerprint(dataset.stored) for dataset in datasets if dataset is not None]
@@ -58,6 +58,9 @@ class RunData:
     def tokens_per_sample(self) -> float:
         tokens = sum(data.manifest.tokens or 0 for data in self.train)
         return tokens / sum(len(data) for data in self.train)
+
+
+# Opening: every data set of a run is opened, and every mistake noted, before the first is told.
 
 
 def open_data(configuration: RunConfiguration) -> RunData:
@@ -91,8 +94,12 @@ def open_data(configuration: RunConfiguration) -> RunData:
     return RunData(train, order, opened.get(section.eval), opened.get(section.test))
 
 
+# Checks of the data sets against each other: a model reads them all with one vocabulary, one width and one meaning, and
+# figures are reported on samples that have chosen nothing.
+
+
 def _refuse_selection_on_test(configuration: RunConfiguration, opened: dict[str, Dataset]) -> None:
-    """What chooses a checkpoint, or trains it, must not be what its figures are reported on."""
+    """Raise UserError if the test set, which figures are reported on, also chooses a checkpoint or trains it."""
     section = configuration.data
     chooses = opened.get(section.eval) if configuration.checkpoint.best is not None else None
     if chooses is not None and chooses.manifest.split == TEST:

@@ -2,7 +2,7 @@
 
 A copy has its SHA-256 as its name, so that no data set is mistaken for another, and appears under it only when it is
 whole. Who copies holds a lock on the unfinished file: others wait for it, and take over what a killed process has left.
-What was used longest ago makes room. Nothing else in the folder is touched.
+The copy used longest ago makes room. Nothing else in the folder is touched.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _COPY = re.compile(r"[0-9a-f]{64}")
 _UNFINISHED = re.compile(r"\.[0-9a-f]{64}\.part")
 _TOKENIZERS = "tokenizers"
 _FILE_NAME = re.compile(r"\w[\w.+=-]*")
-# Without data.cache.max_bytes, what stays free of the disk.
+# The share of the disk that stays free without data.cache.max_bytes, as 1 / this.
 _SPARE_SHARE = 10
 _POLL_SECONDS = 0.2
 
@@ -159,8 +159,8 @@ class ShardCache:
         return False
 
     def _make_room(self, size: int, part: Path, url: str) -> bool:
-        """Remove copies, that used longest ago first, and unfinished ones of the dead, until `size` bytes fit; False if
-        what others are copying now leaves too little room.
+        """Remove copies, the one used longest ago first, and unfinished ones of ended processes, until `size` bytes fit;
+        False if copies that others are making leave too little room.
 
         Raises:
             UserError: they would never fit.
@@ -195,6 +195,9 @@ class ShardCache:
         with _open(self.folder / _LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+# Files and their locks, by which processes that share the folder see each other.
 
 
 def _open(path: Path) -> BinaryIO:

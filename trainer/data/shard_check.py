@@ -1,4 +1,4 @@
-"""Whether a shard holds what its manifest says: a file may be whole and still be another one."""
+"""The check of a shard against its manifest: a file may be whole and still be another one."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ class NotAsDescribed(ValueError):
 
 
 def check_columns(folder: str, manifest: Manifest) -> None:
-    """Raise UserError if the columns of a data set are none that samples can be read from."""
+    """Raise UserError unless samples can be read from the columns of a data set."""
     if manifest.series is not None:
         return  # the manifest itself says of which columns
     columns = manifest.columns

@@ -1,4 +1,4 @@
-"""The windows of a series: what a run's objective cuts from the time steps of a data set, in place of stored samples.
+"""The windows of a series: samples that a run's objective cuts from the time steps of a data set.
 
 A window is `input_length` consecutive steps and the `horizon` steps after them. The shards hold each step once; sample
 number i of a data set is the window that begins i steps after the first one. So the order of a run, its seeking and
@@ -81,7 +81,7 @@ def as_seen(dataset: ShardedDataset, objective: ObjectiveSection) -> Dataset:
 
 
 def manifest_seen(folder: str, manifest: Manifest, objective: ObjectiveSection) -> Manifest:
-    """The manifest of what `as_seen` gives."""
+    """The manifest of the data set that `as_seen` gives."""
     kind = unfitting_kind(manifest, objective)
     if kind is not None:
         advice = "forecasting" if manifest.series is not None else "longmix prepare forecasting makes them"
@@ -90,7 +90,7 @@ def manifest_seen(folder: str, manifest: Manifest, objective: ObjectiveSection) 
 
 
 def unfitting_kind(manifest: Manifest, objective: ObjectiveSection) -> str | None:
-    """Which kind of data the data set holds, in words, if the objective is for the other one; None if it fits."""
+    """The kind of data that the data set holds, in words, if the objective is for the other one; None if it fits."""
     is_series = manifest.series is not None
     if is_series == (objective.name == FORECASTING):
         return None
@@ -98,7 +98,7 @@ def unfitting_kind(manifest: Manifest, objective: ObjectiveSection) -> str | Non
 
 
 def scales(manifest: Manifest) -> list[Any] | None:
-    """What the numbers of a series mean; None of other data sets."""
+    """The names, means and scales of a series' variables; None for other data sets."""
     return None if manifest.series is None else [manifest.series[key] for key in ("names", "mean", "scale")]
 
 
@@ -112,7 +112,7 @@ def first_window(manifest: Manifest, input_length: int) -> int:
 
 
 def windows_manifest(folder: str, manifest: Manifest, objective: ObjectiveSection) -> Manifest:
-    """What a manifest would say if the windows of a series were stored.
+    """The manifest of a series as it would be if its windows were stored.
 
     Raises:
         UserError: the series is too short for one window.

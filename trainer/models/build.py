@@ -37,6 +37,9 @@ POSITIONS_AFTER_PADDING = (
 )
 
 
+# The configuration: fields of the run file, completed from the data, and refused where they contradict them.
+
+
 def model_configuration(
     configuration: RunConfiguration, manifest: Manifest, auto_class: type
 ) -> transformers.PreTrainedConfig:
@@ -129,6 +132,9 @@ def build_on_meta(config: transformers.PreTrainedConfig, auto_class: type) -> tr
         raise UserError(f"model: no {config.model_type} can be built from these fields: {reason(error)}") from None
 
 
+# The model itself, built or loaded, and what is counted of it.
+
+
 def build_model(
     configuration: RunConfiguration, config: transformers.PreTrainedConfig, auto_class: type
 ) -> transformers.PreTrainedModel:
@@ -182,8 +188,11 @@ def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
     return sum(counted.values()), sum(size for key, size in counted.items() if key not in embeddings)
 
 
+# Others' constructors fail in their own ways: here their exceptions become mistakes of the run file.
+
+
 def _checkpoint(load: Callable, source: str, *arguments: Any) -> Any:
-    """What `load` makes of the checkpoint to start from; its mistakes name the key of the run file."""
+    """The result of `load` on the checkpoint to start from; mistakes name the key of the run file."""
     try:
         return load(source, *arguments)
     except UserError as error:
@@ -201,6 +210,9 @@ def _refuse_unknown(fields: Iterable[str], cls: type) -> None:
     unknown = unknown_fields(fields, cls.__name__, field_names(cls))
     if unknown:
         raise UserError("; ".join(f"{key} {text}" for key, text in unknown))
+
+
+# Fields that come from the objective and from the data, where the run file does not say them.
 
 
 def _has(cls: type, name: str) -> bool:
@@ -223,7 +235,7 @@ def _width(manifest: Manifest, column: str) -> int | None:
 
 
 def _causal_fields(cls: type, auto_class: type, fields: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-    """What makes a model of this type causal, where the objective needs that. `kept` are a checkpoint's fields.
+    """The fields that make a model of this type causal, where the objective needs that. `kept` are a checkpoint's.
 
     Raises:
         UserError: it cannot be, or `fields` say that it is not to be.

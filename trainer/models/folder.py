@@ -1,4 +1,4 @@
-"""Whether a model folder is whole, as far as that shows without building the model."""
+"""The files of a model folder: whether they are whole, as far as that shows without building the model."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def is_damaged(path: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Where a model folder's weights are, whether or not they are there.
+    """The paths of a model folder's weights, whether or not they are there.
 
     Raises:
         UserError: there are none, only pickled ones, or an index that names files elsewhere.

@@ -27,6 +27,10 @@ _FAILURES = (
 )
 
 
+# Configuration and weights. Whatever stands in the folder comes from outside: nothing in it is unpickled or run, and
+# each of the many ways in which it can be wrong ends in one line.
+
+
 def load_config(source: str) -> transformers.PreTrainedConfig:
     """The configuration of `source`, a model folder or a hub name.
 
@@ -119,6 +123,9 @@ def not_finite(model: torch.nn.Module) -> str | None:
     return next(itertools.chain(parameters, buffers), None)
 
 
+# Tokenizers: a checkpoint and a data set fit only if an id means the same to both.
+
+
 def load_checkpoint_tokenizer(source: str) -> transformers.PreTrainedTokenizerBase:
     """The tokenizer of `source`, a model folder or a hub name. Raises UserError if it has none that can be read."""
     if Path(source).is_dir():
@@ -144,14 +151,14 @@ def has_other_vocabulary(source: str, tokenizer: Path | None) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says, in one line."""
+    """The text of an exception, in one line."""
     return f"KeyError {reason_of(error)}" if isinstance(error, KeyError) else reason_of(error)
 
 
 @contextlib.contextmanager
 def _silence(*libraries: ModuleType) -> Iterator[None]:
-    """What libraries tell at length, given their `logging`, is left out here: transformers' missing and other weights,
-    which are judged instead, and every attempt of the hub's client, whose outcome is told."""
+    """A context in which libraries, given by their `logging`, are quiet: transformers about missing and other weights,
+    which are judged instead, and the hub's client about every attempt, whose outcome is told."""
     verbosities = [library.get_verbosity() for library in libraries]
     for library in libraries:
         library.set_verbosity_error()

@@ -16,7 +16,7 @@ from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.tasks.task_folder import LABEL_PLACES
 
 from ..data import counter_random
-from ..data.collate import IGNORED, SECOND, Batch, Sample, collate
+from ..data.collate import SECOND, Batch, Sample, collate
 from ..data.order import Draw
 from ..settings.sections import ObjectiveSection
 from .masking import TokenMasker, word_starts

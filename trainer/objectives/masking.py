@@ -5,7 +5,7 @@ import numpy as np
 from longmix.data_prep.manifest_fields import IGNORED
 
 from ..data import counter_random
-from ..data.collate import IGNORED, Sample
+from ..data.collate import Sample
 
 # Distinguishes the uses of one seed, and training from evaluation.
 _TRAIN, _EVALUATION = 11, 12

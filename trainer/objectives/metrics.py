@@ -31,6 +31,9 @@ class Scores:
     notes: tuple[str, ...] = ()
 
 
+# Point values of one set of predictions, by scikit-learn and SciPy.
+
+
 def evaluate(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> Scores:
     """Metrics `names` of `predictions` (n,) against `labels` (n,); both are class indices, or values for correlations.
 
@@ -87,7 +90,7 @@ def _constant(values: np.ndarray) -> bool:
 
 
 def baseline(names: Sequence[str], labels: np.ndarray) -> Scores:
-    """What one constant answer reaches on `labels` (n,): their most frequent class (the smallest of equals), or 0 for
+    """Scores of one constant answer on `labels` (n,): their most frequent class (the smallest of equals), or 0 for
     correlations.
     """
     labels = np.asarray(labels)
@@ -95,6 +98,10 @@ def baseline(names: Sequence[str], labels: np.ndarray) -> Scores:
         return Scores(dict.fromkeys(names, 0.0), 0.0)
     scores = evaluate(names, labels, np.full_like(labels, np.bincount(labels).argmax()))
     return Scores(scores.values, scores.score)
+
+
+# Intervals by bootstrap. Thousands of draws through scikit-learn would take minutes: here all draws are counted into
+# confusion matrices, or correlated as rows of an array, at once.
 
 
 def intervals(

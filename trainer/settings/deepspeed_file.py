@@ -52,6 +52,9 @@ _MAPS = {
 _PERSISTENCE = "zero_optimization.stage3_param_persistence_threshold"
 
 
+# Reading the file, and the few questions that others ask of it.
+
+
 def read(name: str) -> dict[str, Any]:
     """A shipped file by its name, or the user's own by its path."""
     if name in SHIPPED_DEEPSPEED:
@@ -82,6 +85,9 @@ def offloads(values: dict[str, Any]) -> bool:
 
 def _optimizer_parameters(values: dict[str, Any]) -> dict[str, Any]:
     return values.get("optimizer", {}).get("params", {})
+
+
+# Checks: DeepSpeed would follow its own file without a word where it contradicts the run file.
 
 
 def check(configuration: RunConfiguration, precision: str, world_size: int) -> None:
@@ -144,6 +150,9 @@ def _drop_no_maps(nested: dict[str, Any], name: str) -> list[str]:
             if must or value is not None:
                 found.append(f"{key} is {json.dumps(value)} in {name}, but takes a map in braces")
     return found
+
+
+# Filling: every "auto" of the file gets its value, and what DeepSpeed must be told in any case is added.
 
 
 def fill(configuration: RunConfiguration, precision: str, world_size: int, parameters: int) -> dict[str, Any]:

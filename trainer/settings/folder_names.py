@@ -1,4 +1,4 @@
-"""What can be the name of a run folder."""
+"""The names that a run folder can have."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ LONGEST_NAME = 3500
 
 
 def folder_mistakes(name: str) -> Iterator[str]:
-    """What is wrong with a folder's name, to follow the name of its key; the first of it."""
+    """The first mistake in a folder's name, as a text that follows the name of its key."""
     if name == "":
         yield "is empty; name a folder"
     elif any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):

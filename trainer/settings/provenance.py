@@ -1,4 +1,4 @@
-"""What a run was made with: versions, commit and local changes."""
+"""The provenance of a run: versions, commit and local changes."""
 
 import importlib.metadata
 import os

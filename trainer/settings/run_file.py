@@ -13,6 +13,9 @@ from longmix.data_prep.errors import UserError, reason_of
 MOST_VALUES = 100_000
 
 
+# YAML, but only the part that means settings: run files come from anybody.
+
+
 class _Loader(yaml.SafeLoader):
     """Safe YAML that reads 1e-3 as a number and a date as text (YAML 1.2), and refuses tags, a key that stands twice in
     one map, a key that is no single word, a map that holds itself, and aliases that multiply without end."""
@@ -69,6 +72,9 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
+# Merging: each key remembers the file that set it, so that a mistake can name it.
+
+
 @dataclass
 class Settings:
     """Merged keys of several run files, and where each key was set (for error messages).
@@ -111,6 +117,9 @@ def parse_yaml(text: str, origin: str) -> Any:
         raise UserError(f"{origin}: a value cannot be read: {error}") from None
     except RecursionError:
         raise UserError(f"{origin}: lists or maps are nested too deeply") from None
+
+
+# Reading: files in their order with what they extend, then the changes of the command line.
 
 
 def read_settings(paths: list[str], overrides: list[str]) -> Settings:
