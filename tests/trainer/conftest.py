@@ -6,6 +6,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -213,6 +214,52 @@ def start(tmp_path):
 def start_for_module(tmp_path_factory):
     """`start` for what the tests of a module share."""
     yield from starter(tmp_path_factory.mktemp("started"))
+
+
+class ForkedRanks:
+    """The process of forked_ranks.py, which takes as long to start as a run to make, and then forks ranks at once."""
+
+    LONGEST_SECONDS = 400
+
+    def __init__(self, folder):
+        self.process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("forked_ranks.py")],
+            cwd=folder,
+            env=clean_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, ranks, jobs):
+        """The report of each job of many_runs.py, made one after the other by the same ranks."""
+        self.process.stdin.write(json.dumps({"ranks": ranks, "jobs": jobs}) + "\n")
+        self.process.stdin.flush()
+        timer = threading.Timer(self.LONGEST_SECONDS, self.kill)
+        timer.start()
+        output = []
+        for line in self.process.stdout:
+            output.append(line)
+            if line in ("DONE\n", "FAILED\n"):
+                break
+        timer.cancel()
+        assert output[-1:] == ["DONE\n"], "".join(output)
+        return [json.loads(line.removeprefix("REPORT ")) for line in output if line.startswith("REPORT ")]
+
+    def kill(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def forked_ranks(tmp_path_factory):
+    """forked_ranks.run(ranks, jobs) -> their reports."""
+    server = ForkedRanks(tmp_path_factory.mktemp("forked"))
+    yield server
+    if server.process.poll() is None:
+        server.kill()
 
 
 @pytest.fixture

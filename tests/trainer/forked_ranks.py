@@ -1,6 +1,10 @@
-"""Groups of ranks one after the other, forked from one process that has imported everything: `python forked_ranks.py
-PLAN.json`. PLAN.json is a list of {"ranks": 2, "jobs": as many_runs.py takes them}; its reports follow each other."""
+"""Groups of ranks, forked from one process that has imported everything.
 
+`python forked_ranks.py` reads a group from each line of its input, {"ranks": 2, "jobs": as many_runs.py takes them},
+and writes the reports of its jobs and then DONE or FAILED.
+"""
+
+import gc
 import json
 import os
 import socket
@@ -10,8 +14,12 @@ from pathlib import Path
 os.environ["DS_ACCELERATOR"] = "cpu"
 sys.path.insert(0, str(Path(__file__).parent))
 
-import deepspeed.checkpoint.ds_to_universal  # noqa: F401
+import deepspeed.checkpoint.ds_to_universal
+import deepspeed.module_inject.auto_ep_layer
+import deepspeed.ops.op_builder.all_ops
+import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 - every engine imports it, and it torch's compiler
 import many_runs
+import pandas  # noqa: F401 - the first shard that is read imports it
 import transformers
 
 import longmix.modeling  # noqa: F401
@@ -45,5 +53,7 @@ def run_group(ranks, jobs):
 
 
 if __name__ == "__main__":
-    plan = json.loads(Path(sys.argv[1]).read_text())
-    sys.exit(0 if all(run_group(group["ranks"], group["jobs"]) for group in plan) else 1)
+    # A collection in a child would write to, and so copy, every page of what has been imported.
+    gc.freeze()
+    for line in sys.stdin:
+        print("DONE" if run_group(**json.loads(line)) else "FAILED", flush=True)

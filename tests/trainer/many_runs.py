@@ -1,7 +1,6 @@
-"""Runs several tiny trainings one after the other in the same ranks: `python many_runs.py JOBS.json` under RANK and
-WORLD_SIZE.
+"""Runs several tiny trainings one after the other in the same ranks, which forked_ranks.py forks.
 
-JOBS.json is a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike | weight |
+The jobs are a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike | weight |
 memory}, "digest": true, "draws": true, "fewest": steps before one can be a spike}, all but the first at will; rank 0
 prints one JSON line for each: how it ended, with "digest" a hash of the parameters after every step, and with "draws"
 the samples of every step, sorted.
@@ -119,8 +118,3 @@ def run_all(jobs):
     distributed.leave(world)
     sys.stdout.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    with open(sys.argv[1]) as file:
-        run_all(json.load(file))

@@ -13,7 +13,8 @@ import socket
 import sys
 from pathlib import Path
 
-import deepspeed  # noqa: F401 - before the fork
+import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 - before the fork, with torch's compiler
+import pandas  # noqa: F401
 import torch  # noqa: F401
 import transformers  # noqa: F401
 

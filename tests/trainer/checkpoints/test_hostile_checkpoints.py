@@ -1,9 +1,7 @@
 """Checkpoints that are whole by their manifest and were made to run something, or spoilt: refused, nothing executed."""
 
-import json
 import pickle
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -75,16 +73,12 @@ def test_a_pickle_bomb_in_any_engine_file_is_refused_and_not_executed(resume, in
 @pytest.mark.faults
 @pytest.mark.slow
 def test_a_bomb_in_any_file_of_two_ranks_is_refused_by_both_and_by_a_rank_alone(
-    start_for_module, run_values, rewrite_manifest, train, tmp_path, monkeypatch
+    forked_ranks, run_values, rewrite_manifest, train, tmp_path, monkeypatch
 ):
     changes = {"deepspeed": "zero2", "data.eval": None}
 
     def run_two_ranks(*jobs):
-        (tmp_path / "plan.json").write_text(json.dumps([{"ranks": 2, "jobs": [{"values": values} for values in jobs]}]))
-        code, output = start_for_module(Path(__file__).parents[1] / "forked_ranks.py", tmp_path / "plan.json").wait(200)
-        assert code == 0, output
-        lines = [line.removeprefix("REPORT ") for line in output.splitlines() if line.startswith("REPORT ")]
-        return [json.loads(line) for line in lines]
+        return forked_ranks.run(2, [{"values": values} for values in jobs])
 
     (report,) = run_two_ranks(run_values(tmp_path / "run", **changes, **{"run.stop_at_step": 4}))
     assert report["code"] == 75

@@ -30,79 +30,70 @@ OTHER_RUNS = [run for precision in TOLERANCE for engine in ENGINES if (run := (p
 
 
 @pytest.fixture(scope="module")
-def go_on(start_for_module, run_values, tmp_path_factory):
-    """go_on(runs) -> {run: (run folder, reports of its phases)}; by a precision, the same run by one rank and without
-    a break."""
+def run_phase(forked_ranks, run_values):
+    """run_phase(ranks, micro-batch, last step, folder, precision, engine) -> its report."""
 
-    def start(runs):
-        root = tmp_path_factory.mktemp("elastic")
-        references = {run[0]: (run[0], "zero0") for run in runs}
-        # Brackets: DeepSpeed takes paths for patterns.
-        folders = {key: root / f"run [{index}]" for index, key in enumerate([*runs, *references])}
-        for folder in folders.values():
+    def run(ranks, micro_batch, last, folder, precision, engine):
+        if not folder.exists():
             # A kill in an earlier conversion.
             (folder / "checkpoints" / ".universal-killed" / "engine").mkdir(parents=True)
         rare = {"eval.every_steps": 1000, "checkpoint.every_steps": 1000}
-        shared = {"optim.max_steps": STEPS, "optim.warmup_steps": 5, "optim.weight_decay": 0.3, **rare}
+        changes = {"optim.max_steps": STEPS, "optim.warmup_steps": 5, "optim.weight_decay": 0.3, **rare}
+        changes |= {"batch.micro_batch": micro_batch, "run.stop_at_step": last}
+        changes |= {"precision": precision, "deepspeed": engine}
+        (report,) = forked_ranks.run(ranks, [{"values": run_values(folder, "s3attention", **changes), "draws": True}])
+        return report
 
-        def job(key, precision, engine, **changes):
-            changes |= {**shared, "precision": precision, "deepspeed": engine}
-            return {"values": run_values(folders[key], "s3attention", **changes), "draws": True}
-
-        plan, keys = [], []
-        for phase, (ranks, micro_batch, last) in enumerate(PHASES):
-            changes = {"batch.micro_batch": micro_batch, "run.stop_at_step": last}
-            jobs = {run: job(run, run[0], run[1 + phase], **changes) for run in runs}
-            if ranks == 1:
-                jobs |= {key: job(key, *reference) for key, reference in references.items()}
-            plan.append({"ranks": ranks, "jobs": list(jobs.values())})
-            keys += jobs
-        (root / "plan.json").write_text(json.dumps(plan))
-        script = Path(__file__).parents[1] / "forked_ranks.py"
-        code, output = start_for_module(script, root / "plan.json").wait(600)
-        assert code == 0, output
-        lines = [line.removeprefix("REPORT ") for line in output.splitlines() if line.startswith("REPORT ")]
-        reports = {key: [] for key in folders}
-        for key, line in zip(keys, lines, strict=True):
-            reports[key].append(json.loads(line))
-        return {key: (folder, reports[key]) for key, folder in folders.items()}
-
-    return start
+    return run
 
 
 @pytest.fixture(scope="module")
-def runs(go_on):
-    return go_on(RUNS)
+def whole_run(run_phase, tmp_path_factory):
+    """whole_run(precision) -> (run folder, report) of the run by one rank and without a break, made once."""
+    made = {}
+
+    def make(precision):
+        if precision not in made:
+            folder = tmp_path_factory.mktemp("whole") / "run"
+            made[precision] = folder, run_phase(1, 8, None, folder, precision, "zero0")
+        return made[precision]
+
+    return make
 
 
-@pytest.fixture(scope="module")
-def other_runs(go_on):
-    return go_on(OTHER_RUNS)
+@pytest.fixture
+def expect_the_same_run(run_phase, whole_run, read_metrics, tmp_path):
+    """expect_the_same_run(precision, *engine of each phase): make it in its phases, and compare it with the whole."""
 
+    def expect(precision, *engines):
+        folder = tmp_path / "run [0]"  # brackets: DeepSpeed takes paths for patterns
+        reports = [run_phase(*phase, folder, precision, engine) for phase, engine in zip(PHASES, engines, strict=True)]
+        alone, whole = whole_run(precision)
+        assert [report.get("code") for report in reports] == [75, 75, 75, 0], reports
+        expected = [record["loss"] for record in read_metrics(alone, "train")]
+        assert len(expected) == STEPS and expected[-1] < expected[0] - 0.2
+        losses = [record["loss"] for record in read_metrics(folder, "train")]
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=TOLERANCE[precision])
+        assert len(whole["draws"]) == STEPS and all(len(step) == 16 for step in whole["draws"])
+        assert list(itertools.chain.from_iterable(report["draws"] for report in reports)) == whole["draws"]
+        # Nothing of a conversion stays.
+        assert {path.name[:5] for path in (folder / "checkpoints").iterdir()} == {"step-", "lates"}
 
-def expect_the_same_run(runs, run, read_metrics):
-    (folder, reports), (alone, (whole,)) = runs[run], runs[run[0]]
-    assert [report.get("code") for report in reports] == [75, 75, 75, 0], reports
-    expected = [record["loss"] for record in read_metrics(alone, "train")]
-    assert len(expected) == STEPS and expected[-1] < expected[0] - 0.2
-    losses = [record["loss"] for record in read_metrics(folder, "train")]
-    np.testing.assert_allclose(losses, expected, rtol=0, atol=TOLERANCE[run[0]])
-    assert len(whole["draws"]) == STEPS and all(len(step) == 16 for step in whole["draws"])
-    assert list(itertools.chain.from_iterable(report["draws"] for report in reports)) == whole["draws"]
-    # Nothing of a conversion stays.
-    assert {path.name[:5] for path in (folder / "checkpoints").iterdir()} == {"step-", "lates"}
+    return expect
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", RUNS, ids=str)
-def test_losses_and_samples_are_those_of_the_whole_run(runs, run, read_metrics):
-    expect_the_same_run(runs, run, read_metrics)
+@pytest.mark.parametrize(
+    "run", [pytest.param(run, id=str(run), marks=[] if run is RUNS[0] else [pytest.mark.full]) for run in RUNS]
+)
+def test_losses_and_samples_are_those_of_the_whole_run(expect_the_same_run, run):
+    expect_the_same_run(*run)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("run", OTHER_RUNS, ids=str)
-def test_so_they_are_in_every_other_combination(other_runs, run, read_metrics):
-    expect_the_same_run(other_runs, run, read_metrics)
+def test_so_they_are_in_every_other_combination(expect_the_same_run, run):
+    expect_the_same_run(*run)
 
 
 def test_what_cannot_be_converted_is_refused_with_the_way_round(train, read_metrics, tmp_path):
