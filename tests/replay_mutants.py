@@ -1,23 +1,43 @@
 """Replay tests/mutants.md: break each promise in a copy of the repository, and see its test fail.
 
 `python tests/replay_mutants.py [WORD ...]` replays the mutants whose headings hold one of the words (default: all), and
-prints a table. Exit code 1 if a mutant survives, 2 if an entry no longer fits the code.
+prints a table, which says for each whether ./test catches it or ./test --full alone. Exit code 1 if a mutant survives,
+2 if an entry no longer fits the code. Each is replayed in a process forked from one that has imported what is not ours.
 """
 
 import argparse
+import contextlib
+import gc
+import importlib
+import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("configs", "data_prep", "kernels", "modeling", "trainer")
+# What takes seconds to import and is not ours; also what DeepSpeed, pyarrow and transformers import when they are used.
+IMPORTED_ONCE = (
+    "accelerate",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "hypothesis",
+    "pandas",
+    "pyarrow.parquet",
+    "transformers.conversion_mapping",
+    "transformers.loss.loss_utils",
+    "transformers.models.auto.modeling_auto",
+)
 # pytest's exit codes.
 PASSED, FAILED = 0, 1
 # A mutant may run in circles.
@@ -62,46 +82,135 @@ def copy_repository(folder: Path) -> None:
         (packages / name).symlink_to(folder / name, target_is_directory=True)
 
 
-def run_tests(folder: Path, tests: list[str]) -> tuple[int, str]:
-    """pytest's exit code and output, with the copy in `folder` imported in place of what is installed."""
-    environment = {**os.environ, "PYTHONPATH": str(folder / ".replay"), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    try:
-        result = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        return FAILED, "FAILED tests/: ran too long"
-    return result.returncode, result.stdout + result.stderr
+class Watcher:
+    """A plugin of pytest that runs what ./test runs before what is marked full, and notes in which of the two parts a
+    test has failed: "default" or "full"."""
+
+    def __init__(self):
+        self.part: str | None = None
+        self._full: set[str] = set()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        self._full = {item.nodeid for item in items if item.get_closest_marker("full")}
+        items.sort(key=lambda item: item.nodeid in self._full)
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed and self.part is None:
+            self.part = "full" if report.nodeid in self._full else "default"
 
 
-def imported_from(folder: Path) -> bool:
-    """Whether the copy is what Python imports there."""
-    code = "import longmix.trainer.run.loop as a, longmix.modeling as b; print(a.__file__, b.__file__)"
-    environment = {**os.environ, "PYTHONPATH": str(folder / ".replay")}
-    result = subprocess.run([sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True)
-    return result.returncode == 0 and result.stdout.count(str(folder)) == 2
+def import_once() -> None:
+    """Import what is not ours, for the processes that are forked from this one."""
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.dont_write_bytecode = True
+    # It settles the environment in which torch and Triton are imported.
+    specification = importlib.util.spec_from_file_location("settings_of_tests", ROOT / "tests" / "conftest.py")
+    specification.loader.exec_module(importlib.util.module_from_spec(specification))
+    for name in IMPORTED_ONCE:
+        importlib.import_module(name)
+    assert not any(name.partition(".")[0] == "longmix" for name in sys.modules)
+    gc.freeze()
 
 
-def replay(mutant: Mutant) -> tuple[str, float]:
-    """(verdict, seconds): killed, SURVIVED, or why the entry does not fit."""
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mutant-") as temporary:
-        folder = Path(temporary).resolve()
-        copy_repository(folder)
+def use_copy(folder: Path) -> None:
+    """Let this process, and those that it starts, import the copy in `folder` in place of what is installed."""
+    outside = {str(ROOT / "tests"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    sys.path[:] = [str(folder), str(folder / ".replay"), *(path for path in sys.path if path not in outside)]
+    os.environ["PYTHONPATH"] = str(folder / ".replay")
+    os.chdir(folder)
+    importlib.invalidate_caches()
+    for name in PACKAGES[1:]:
+        specification = importlib.util.find_spec(f"longmix.{name}")
+        places = specification.submodule_search_locations if specification else []
+        assert places and Path(places[0]).resolve() == folder / name, f"longmix.{name} is not the copy's"
+
+
+def judge(folder: Path, mutant: Mutant | None, tests: list[str]) -> str:
+    """What becomes of tests in a copy with the mutant: killed default, killed full, SURVIVED, or why the entry does not
+    fit. For a process of its own."""
+    copy_repository(folder)
+    if mutant is not None:
         path = folder / mutant.file
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         if text.count(mutant.old) != 1:
-            return f"STALE: the text stands {text.count(mutant.old)} times in {mutant.file}", 0.0
+            return f"STALE: the text stands {text.count(mutant.old)} times in {mutant.file}"
         path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
         if path.suffix == ".py":
             compile(path.read_text(encoding="utf-8"), mutant.file, "exec")
-        code, output = run_tests(folder, [mutant.test])
-    verdict = {PASSED: "SURVIVED", FAILED: "killed"}.get(code, f"STALE: pytest ended with {code}")
-    # An error while the tests are collected, or in a fixture of another kind, proves nothing.
-    if code == FAILED and not re.search(r"^(FAILED|ERROR) tests/", output, re.MULTILINE):
-        verdict = "STALE: no test failed"
-    return verdict, time.monotonic() - started
+    use_copy(folder)
+    watcher = Watcher()
+    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[watcher])
+    if code == FAILED:
+        # An error while the tests are collected proves nothing.
+        return f"killed {watcher.part}" if watcher.part else "STALE: no test failed"
+    return "SURVIVED" if code == PASSED else f"STALE: pytest ended with {int(code)}"
+
+
+class Attempt:
+    """`judge` in a forked process."""
+
+    def __init__(self, mutant: Mutant | None, tests: list[str]):
+        self.began = time.monotonic()
+        self._temporary = tempfile.TemporaryDirectory(prefix="mutant-")
+        folder = Path(self._temporary.name).resolve()
+        self._verdict, self._output = folder / "verdict", folder / "output"
+        self._process = os.fork()
+        if self._process == 0:
+            self._judge(folder / "copy", mutant, tests)
+
+    def _judge(self, folder: Path, mutant: Mutant | None, tests: list[str]) -> None:
+        """In the child: it never returns."""
+        try:
+            os.setsid()
+            with open(self._output, "wb") as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+            folder.mkdir()
+            self._verdict.write_text(judge(folder, mutant, tests), encoding="utf-8")
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+
+    def result(self) -> tuple[str, float, str] | None:
+        """(verdict, seconds, output) once it has ended, else None."""
+        seconds = time.monotonic() - self.began
+        is_too_long = seconds > LONGEST_SECONDS
+        if os.waitid(os.P_PID, self._process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None and not is_too_long:
+            return None
+        # With whatever the tests have left running.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process, signal.SIGKILL)
+        _, status = os.waitpid(self._process, 0)
+        output = self._output.read_text(encoding="utf-8", errors="replace") if self._output.exists() else ""
+        if self._verdict.exists():
+            verdict = self._verdict.read_text(encoding="utf-8")
+        elif is_too_long:
+            verdict = "killed default (ran too long)"
+        else:
+            verdict = f"STALE: pytest ended with {os.waitstatus_to_exitcode(status)}"
+        self._temporary.cleanup()
+        return verdict, seconds, output
+
+
+def side_by_side(works: list[tuple[Mutant | None, list[str]]], jobs: int) -> Iterator[tuple[str, float, str]]:
+    """(verdict, seconds, output) of each work in turn, `jobs` of them at a time."""
+    waiting, running, done = list(enumerate(works)), {}, {}
+    for number in range(len(works)):
+        while number not in done:
+            while waiting and len(running) < jobs:
+                next_number, work = waiting.pop(0)
+                running[next_number] = Attempt(*work)
+            for other, attempt in list(running.items()):
+                result = attempt.result()
+                if result is not None:
+                    done[other] = result
+                    del running[other]
+            time.sleep(0.02)
+        yield done.pop(number)
 
 
 def main() -> int:
@@ -109,26 +218,27 @@ def main() -> int:
     parser.add_argument("words", nargs="*", metavar="WORD", help="replay the mutants whose headings hold one of these")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants at a time (default: 1)")
     arguments = parser.parse_args()
+    jobs = max(1, arguments.jobs)
     mutants = parse((ROOT / "tests" / "mutants.md").read_text(encoding="utf-8"))
     words = [word.lower() for word in arguments.words]
     chosen = [mutant for mutant in mutants if not words or any(word in mutant.promise.lower() for word in words)]
-    with tempfile.TemporaryDirectory(prefix="mutant-") as temporary:
-        folder = Path(temporary).resolve()
-        copy_repository(folder)
-        if not imported_from(folder):
-            print("the copy is not what Python imports there: nothing can be replayed", file=sys.stderr)
-            return 2
-        code, output = run_tests(folder, sorted({mutant.test for mutant in chosen}))
-        if code != PASSED:
-            print(f"the tests do not pass on the code as it is:\n{output}", file=sys.stderr)
+    import_once()
+    # Without a mutant first, the tests of a file together.
+    tests: dict[str, set[str]] = {}
+    for mutant in chosen:
+        tests.setdefault(mutant.test.partition("::")[0], set()).add(mutant.test)
+    for verdict, _, output in side_by_side([(None, sorted(of_file)) for of_file in tests.values()], jobs):
+        if verdict != "SURVIVED":
+            print(f"the tests do not pass on the code as it is:\n{output}\n{verdict}", file=sys.stderr)
             return 2
     verdicts = []
-    with ThreadPoolExecutor(max(1, arguments.jobs)) as executor:
-        for mutant, (verdict, seconds) in zip(chosen, executor.map(replay, chosen), strict=True):
-            verdicts.append(verdict)
-            print(f"{verdict:<9} {seconds:5.0f} s  {mutant.promise}  ({mutant.test.rpartition('::')[2]})", flush=True)
-    killed = verdicts.count("killed")
-    print(f"{killed} of {len(verdicts)} mutants killed")
+    results = side_by_side([(mutant, [mutant.test]) for mutant in chosen], jobs)
+    for mutant, (verdict, seconds, _) in zip(chosen, results, strict=True):
+        verdicts.append(verdict)
+        print(f"{verdict:<14} {seconds:5.0f} s  {mutant.promise}  ({mutant.test.rpartition('::')[2]})", flush=True)
+    killed = sum(verdict.startswith("killed") for verdict in verdicts)
+    alone = verdicts.count("killed full")
+    print(f"{killed} of {len(verdicts)} mutants killed, {killed - alone} by ./test and {alone} by ./test --full alone")
     if any(verdict.startswith("STALE") for verdict in verdicts):
         return 2
     return 0 if killed == len(verdicts) else 1
