@@ -137,11 +137,11 @@ def test_bf16_curves_agree_to_five_in_a_thousand(curve):
     np.testing.assert_allclose(one, reference, rtol=2e-2)
 
 
-EXPORTED = [("transformer", "zero2"), *(("s3attention", engine) for engine in ENGINES)]
+EXPORTED = [("transformer", "zero2"), ("transformer", None), *(("s3attention", engine) for engine in ENGINES)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "engine"), in_part(EXPORTED, EXPORTED[:1]))
+@pytest.mark.parametrize(("kind", "engine"), in_part(EXPORTED, EXPORTED[:2]))
 def test_exported_models_are_equal_in_fp32_with_tied_weights_once(trained, kind, engine):
     import safetensors.torch
     from transformers import AutoModelForMaskedLM
