@@ -37,9 +37,10 @@ def pytest_collection_modifyitems(config, items):
     is_asked_for = config.getoption("full") or "full" in config.getoption("markexpr")
     # Whoever names a test gets it.
     if not is_asked_for and not any("::" in argument for argument in config.args):
-        left_out = [item for item in items if item.get_closest_marker("full")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        # What is marked faults has a part of its own, in which it is wanted.
+        left_out = {item for item in items if item.get_closest_marker("full") and not item.get_closest_marker("faults")}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     # One that began last would keep a worker busy after all others are done.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
