@@ -126,6 +126,7 @@ def kernels_package(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_our_kernels_folder_does_not_hide_the_package_of_that_name(kernels_package):
     """From the repository root, where our folder stands first on the path."""
     path = str(kernels_package.parent)

@@ -164,6 +164,7 @@ def test_a_checkpoint_without_the_weights_is_refused(glue, bert_folder, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_side_by_side_equals_one_after_another(glue, bert_folder, tmp_path):
     more = ("--task", "rte", "--seeds", 2, "--epochs", 1, "--jobs")
     assert finetune(bert_folder, glue, tmp_path / "one", *more, 1) == 0

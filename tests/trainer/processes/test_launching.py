@@ -178,6 +178,7 @@ if os.environ.get("RANK") == "1":
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_mistakes_found_in_the_workers_are_told_once_and_together(longmix, run_values, write_run_file, tmp_path):
     file = tmp_path / "ds.json"
     file.write_text('{"train_batch_size": 99, "gradient_clipping": 5.0, "zero_optimization": {"stage": 1}}')
