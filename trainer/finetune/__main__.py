@@ -1,18 +1,19 @@
 """`python -m longmix.trainer.finetune`: one of the runs side by side, with the trainer's exit codes.
 
-Its job comes through stdin, pickled by the command that has started this process.
+Its job comes through stdin, as JSON, from the command that has started this process.
 """
 
-import pickle
 import signal
 import sys
+
+from pydantic import TypeAdapter
 
 from longmix.data_prep.errors import UserError
 
 from ..processes.launch import leave_with_launcher
 from ..processes.signals import StopRequests
 from ..settings.exit_codes import USER_MISTAKE
-from .jobs import quiet, run_job
+from .jobs import Job, quiet, run_job
 
 
 def main() -> int:
@@ -21,7 +22,7 @@ def main() -> int:
         leave_with_launcher(signal.SIGTERM)
         quiet()
         try:
-            return run_job(pickle.load(sys.stdin.buffer), requests)
+            return run_job(TypeAdapter(Job).validate_json(sys.stdin.buffer.read()), requests)
         except UserError as error:
             print(f"longmix: error: {error}", file=sys.stderr)
             return USER_MISTAKE

@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import pickle
 import signal
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
@@ -140,7 +141,7 @@ def _run_side_by_side(jobs: list[Job], workers: int, gpus: list[str], finished: 
 
     def start(job: Job, worker: int) -> subprocess.Popen:
         environment = pool.environment(gpus, worker, workers)
-        return pool.start(["longmix.trainer.finetune"], job.folder, environment, pickle.dumps(job))
+        return pool.start(["longmix.trainer.finetune"], job.folder, environment, TypeAdapter(Job).dump_json(job))
 
     def ended(job: Job, code: int, stopping: bool) -> bool:
         if code == 0:
