@@ -10,7 +10,7 @@ from longmix.data_prep.files import write_json, write_text
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.modeling import MODEL_TYPES
-from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings.run_file import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]

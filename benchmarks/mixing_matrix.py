@@ -16,8 +16,8 @@ import transformers
 from PIL import Image  # tensorboard needs it, too
 
 from longmix.modeling import load_pretrained
-from longmix.trainer.data.collate import collate
-from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.samples.collate import collate
+from longmix.trainer.samples.dataset import ShardedDataset
 
 GAP = 2  # pixels between heads
 WIDTH = 256  # of a head, at least

@@ -16,8 +16,8 @@ import numpy as np
 from scipy import sparse
 
 from longmix.data_prep.manifest_fields import IGNORED
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.objectives.masking import TokenMasker
+from longmix.trainer.samples.dataset import ShardedDataset
 
 HELD_OUT = 10  # one training sample of so many fits the weights
 ROUNDS = 30

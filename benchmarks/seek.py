@@ -21,10 +21,10 @@ import pyarrow as pa
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shard_writer import SAMPLES_PER_SHARD, ShardFile, shard_name
 from longmix.data_prep.shards import LIST_INT32
-from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.data.order import RunOrder
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.stream import BatchStream
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.order import RunOrder
 from longmix.trainer.settings.configuration import ObjectiveSection
 
 VOCABULARY, LENGTH, ROW_GROUP = 32000, 512, 256

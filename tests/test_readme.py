@@ -18,7 +18,7 @@ import pytest
 
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer import cli
-from longmix.trainer.settings import configuration
+from longmix.trainer.settings import configuration, reading
 from longmix.trainer.settings.run_file import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -155,7 +155,7 @@ def test_the_table_names_every_key_of_the_run_file_with_its_default():
     for name in ("extends", "model.model_type", "model.from", "model.*"):
         assert shown.pop(name)
     small = {"run": {"dir": "DIR"}, "model": {"model_type": "bert"}, "data": {"train": "DIR"}}
-    values = configuration.flatten(configuration.from_dict(small, "test").to_dict())
+    values = configuration.flatten(reading.from_dict(small, "test").to_dict())
     assert set(shown) == set(values) - {"model.model_type"}
     wrong = {name: text for name, text in shown.items() if text != "needed" and read_value(text) != values[name]}
     assert not wrong

@@ -7,8 +7,8 @@ from transformers import AutoConfig, AutoModelForTokenClassification
 
 from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.modeling import MODEL_TYPES
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.run import setup
+from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings import reading
 
 

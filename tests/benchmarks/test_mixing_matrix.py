@@ -9,8 +9,8 @@ from transformers import AutoModel, AutoModelForTokenClassification
 
 from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.modeling import model_class
-from longmix.trainer.data.collate import collate
-from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.samples.collate import collate
+from longmix.trainer.samples.dataset import ShardedDataset
 
 LINEAR = {"converter": {}, "converter-paper": {"block_style": "paper"}, "flt": {}, "paramixer": {}, "transformer": {}}
 

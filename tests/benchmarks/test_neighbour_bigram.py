@@ -8,8 +8,8 @@ import torch
 
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.shards import LIST_INT32, write_dataset
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.objectives.masking import TokenMasker
+from longmix.trainer.samples.dataset import ShardedDataset
 
 VOCABULARY, MASK, SPECIAL = 12, 2, [0, 1, 2]
 

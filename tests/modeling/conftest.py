@@ -27,16 +27,8 @@ VARIANTS = {
     for model_type, mixer in MIXERS.items()
     for name, fields in {"": {}, **mixer["VARIANTS"]}.items()
 }
-
-
-# By default each space with one attention, and each attention with one space or two: what a space does to the tokens
-# and what an attention does to the coefficients are separate modules.
-LEFT_OUT = {
-    f"wavspa-{space}-{attention}"
-    for number, space in enumerate(WAVSPA_SPACES)
-    for attention in ATTENTIONS
-    if attention != list(ATTENTIONS)[number % len(ATTENTIONS)]
-}
+# A grid of variants names those that prove no more than the others do.
+LEFT_OUT = {f"{model_type}-{name}" for model_type, mixer in MIXERS.items() for name in mixer.get("LEFT_TO_FULL", ())}
 
 
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.full] * (name in LEFT_OUT)) for name in VARIANTS])

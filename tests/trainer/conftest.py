@@ -234,7 +234,7 @@ class ForkedRanks:
         )
 
     def run(self, ranks, jobs):
-        """The report of each job of many_runs.py, made one after the other by the same ranks."""
+        """The report of each job of run_jobs.py, made one after the other by the same ranks."""
         self.process.stdin.write(json.dumps({"ranks": ranks, "jobs": jobs}) + "\n")
         self.process.stdin.flush()
         timer = threading.Timer(self.LONGEST_SECONDS, self.kill)

@@ -1,6 +1,6 @@
 """Groups of ranks, forked from one process that has imported everything.
 
-`python forked_ranks.py` reads a group from each line of its input, {"ranks": 2, "jobs": as many_runs.py takes them},
+`python forked_ranks.py` reads a group from each line of its input, {"ranks": 2, "jobs": as run_jobs.py takes them},
 and writes the reports of its jobs and then DONE or FAILED.
 """
 
@@ -18,8 +18,8 @@ import deepspeed.checkpoint.ds_to_universal
 import deepspeed.module_inject.auto_ep_layer
 import deepspeed.ops.op_builder.all_ops
 import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 - every engine imports it, and it torch's compiler
-import many_runs
 import pandas  # noqa: F401 - the first shard that is read imports it
+import run_jobs
 import transformers
 
 import longmix.modeling  # noqa: F401
@@ -42,7 +42,7 @@ def run_group(ranks, jobs):
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_PORT": port}
             os.environ.update({name: str(value) for name, value in place.items()}, MASTER_ADDR="127.0.0.1")
             try:
-                many_runs.run_all(jobs)
+                run_jobs.run_all(jobs)
             finally:
                 sys.excepthook(*sys.exc_info())
                 sys.stderr.flush()

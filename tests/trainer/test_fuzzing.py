@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, write_dataset
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.finetune.readers import read_label_column, read_tsv
 from longmix.trainer.finetune.tasks import TASKS
 from longmix.trainer.models.field_check import field_mistakes, quick_field_mistakes
+from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings import reading
 
 EXAMPLES = int(os.environ.get("LONGMIX_FUZZ", "0"))

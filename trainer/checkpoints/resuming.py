@@ -5,10 +5,10 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError
 
-from ..data.run_data import RunData
 from ..engines.base import Engine
 from ..engines.load_checks import refuse_foreign_names
 from ..processes.world import World, agree
+from ..samples.run_data import RunData
 from ..settings.changes import is_free
 from ..settings.configuration import RunConfiguration, RunSection
 from . import folders

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from ..data.collate import TOKEN_IDS
 from ..models.build import build_on_meta, count_parameters
 from ..run.folder import refuse_changes, refuse_unusable
 from ..run.setup import prepare
+from ..samples.collate import TOKEN_IDS
 from ..settings.configuration import RunConfiguration
 from ..settings.deepspeed_file import read, stage_of
 from ..settings.optimizers import OPTIMIZERS

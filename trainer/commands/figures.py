@@ -7,9 +7,6 @@ import transformers
 
 from longmix.data_prep.errors import UserError
 
-from ..data.dataset import ShardedDataset
-from ..data.tokenizer import tokenizer_folder
-from ..data.windows import Dataset, as_seen, unfitting_kind
 from ..models.build import refuse_other_inputs
 from ..models.folder import read_objective
 from ..models.loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
@@ -17,6 +14,9 @@ from ..objectives.objective import make_objective
 from ..processes import world as distributed
 from ..run.evaluation import evaluate
 from ..run.setup import tokenizer_loader
+from ..samples.dataset import ShardedDataset
+from ..samples.tokenizer import tokenizer_folder
+from ..samples.windows import Dataset, as_seen, unfitting_kind
 from ..settings.objectives import FORECASTING, OBJECTIVES
 from ..settings.sections import ObjectiveSection
 

@@ -41,7 +41,7 @@ def samples_of_step(configuration: RunConfiguration, step: int, processes: int) 
     Raises:
         UserError: a step that the run does not have, or whatever training would refuse of its data.
     """
-    from ..data.run_data import check_processes, open_data
+    from ..samples.run_data import check_processes, open_data
 
     last = configuration.optim.max_steps
     if not 1 <= step <= last:

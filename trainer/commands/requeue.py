@@ -27,10 +27,10 @@ def add_parser(verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..runs.requeue import reason_against
+    from ..many_runs.requeue import reason_against
 
     if arguments.sweep:
-        from ..runs.sweep import jobs_of
+        from ..many_runs.sweep import jobs_of
 
         runs = [job.folder for job in jobs_of(arguments)]
     else:

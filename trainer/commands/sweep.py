@@ -23,6 +23,6 @@ def add_parser(verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from ..runs.sweep import run_command
+    from ..many_runs.sweep import run_command
 
     return run_command(arguments)

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         processes = 1 if launch.is_worker() else arguments.processes or _devices()
         if processes == 1:
             return _train_as_rank(reading.load(paths, overrides, field_mistakes), requests)
-        from ..data.run_data import check_processes, open_data
+        from ..samples.run_data import check_processes, open_data
 
         check_processes(configuration, processes)
         open_data(configuration)

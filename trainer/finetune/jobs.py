@@ -24,7 +24,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest import Manifest
 
-from ..data.dataset import ShardedDataset
+from ..many_runs.pool import LAUNCH_VARIABLES
 from ..models.field_check import field_mistakes
 from ..models.loading import load_model
 from ..objectives import metrics
@@ -32,7 +32,7 @@ from ..objectives.labelled_samples import LabelledSamples
 from ..processes import world as distributed
 from ..processes.signals import StopRequests
 from ..run import evaluation, loop
-from ..runs.pool import LAUNCH_VARIABLES
+from ..samples.dataset import ShardedDataset
 from ..settings import reading
 from ..settings.exit_codes import INTERRUPTED
 from .encode import EncodedTask

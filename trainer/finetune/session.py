@@ -16,8 +16,8 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.tokenizer import save_tokenizer
 
+from ..many_runs import pool
 from ..processes.signals import StopRequests
-from ..runs import pool
 from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder

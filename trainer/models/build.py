@@ -11,8 +11,8 @@ import longmix.modeling
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
-from ..data.collate import TOKEN_IDS, VALUES
-from ..data.shard_check import COORDINATES
+from ..samples.collate import TOKEN_IDS, VALUES
+from ..samples.shard_check import COORDINATES
 from ..settings.configuration import RunConfiguration
 from ..settings.objectives import FORECASTING, OBJECTIVES
 from ..settings.sections import ObjectiveSection

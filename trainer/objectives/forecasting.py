@@ -8,8 +8,8 @@ import torch
 
 from longmix.data_prep.manifest import Manifest
 
-from ..data.collate import Batch, Sample
-from ..data.order import Draw
+from ..samples.collate import Batch, Sample
+from ..samples.order import Draw
 from ..settings.sections import ObjectiveSection
 from .model_inputs import accepted, with_auxiliary_loss
 

@@ -15,9 +15,9 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.tasks.task_folder import LABEL_PLACES
 
-from ..data import counter_random
-from ..data.collate import SECOND, Batch, Sample, collate
-from ..data.order import Draw
+from ..samples import counter_random
+from ..samples.collate import SECOND, Batch, Sample, collate
+from ..samples.order import Draw
 from ..settings.sections import ObjectiveSection
 from .masking import TokenMasker, word_starts
 from .model_inputs import accepted, takes

@@ -6,8 +6,8 @@ from torch.nn import functional
 
 from longmix.data_prep.manifest import Manifest
 
-from ..data.collate import Batch, Sample, collate
-from ..data.order import Draw
+from ..samples.collate import Batch, Sample, collate
+from ..samples.order import Draw
 from ..settings.sections import ObjectiveSection
 from .model_inputs import accepted, with_auxiliary_loss
 

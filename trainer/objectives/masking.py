@@ -4,8 +4,8 @@ import numpy as np
 
 from longmix.data_prep.manifest_fields import IGNORED
 
-from ..data import counter_random
-from ..data.collate import Sample
+from ..samples import counter_random
+from ..samples.collate import Sample
 
 # Distinguishes the uses of one seed, and training from evaluation.
 _TRAIN, _EVALUATION = 11, 12

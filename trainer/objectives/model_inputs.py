@@ -7,7 +7,7 @@ import torch
 
 from longmix.modeling.losses import mix_auxiliary_loss
 
-from ..data.collate import Batch
+from ..samples.collate import Batch
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:

@@ -12,8 +12,8 @@ import torch
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
-from ..data.collate import VALUES, Batch, Sample, is_pair
-from ..data.order import Draw
+from ..samples.collate import VALUES, Batch, Sample, is_pair
+from ..samples.order import Draw
 from ..settings.objectives import OBJECTIVES
 from ..settings.sections import ObjectiveSection
 

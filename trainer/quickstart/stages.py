@@ -16,10 +16,10 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tasks.embedded import TASK_NAME, write_embedded
 from longmix.data_prep.tokenizer import load_tokenizer
 
-from ..data.dataset import ShardedDataset
 from ..finetune.sources import MissingTask, load_task
 from ..finetune.tasks import TASKS
-from ..runs.read import is_finished, read_run
+from ..many_runs.read import is_finished, read_run
+from ..samples.dataset import ShardedDataset
 from .commands import longmix, longmix_quietly
 from .plan import Plan
 from .text import MEGABYTE, take_text, vocabulary

@@ -5,7 +5,7 @@ from typing import Any
 from longmix.data_prep.manifest import Manifest
 
 from ..finetune.results import Results, SplitResult, TaskResult
-from ..runs.read import Run, read_run
+from ..many_runs.read import Run, read_run
 from ..tables.figures import Figure, interval, percent
 from .plan import Plan
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..runs.read import Run
+from ..many_runs.read import Run
 from ..settings.run_file import parse_yaml
 
 FILE = Path(__file__).with_name("cited.yaml")

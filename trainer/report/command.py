@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """The command. Returns 0; raises UserError for the user's mistakes."""
     from longmix.data_prep.files import write_text
 
-    from ..runs.read import find_runs
+    from ..many_runs.read import find_runs
     from . import plots, tables
     from .page import page
     from .summary import summarize

@@ -11,7 +11,7 @@ import statistics
 from collections import Counter, defaultdict
 from typing import Any
 
-from ..runs.read import Run
+from ..many_runs.read import Run
 from .settings import Setting, slug
 from .summary import Report, Row, error_of, is_percent, place_of, shown
 from .tables import heading, parameters

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..runs.read import Run, without_split
+from ..many_runs.read import Run, without_split
 
 _NOT_NOTED = json.dumps(None)
 

@@ -18,7 +18,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest, fingerprint
 from longmix.data_prep.manifest_fields import IGNORED
 
-from ..runs.read import METRICS, Run, missing_seeds
+from ..many_runs.read import METRICS, Run, missing_seeds
 from ..settings.configuration import flatten
 from ..tables.figures import Figure
 from .cited import Cited, citations

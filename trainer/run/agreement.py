@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from ..checkpoints.state import RunState
-from ..data import counter_random
-from ..data.order import Draw, RunOrder
 from ..engines.base import Engine
 from ..processes.world import World
+from ..samples import counter_random
+from ..samples.order import Draw, RunOrder
 from ..settings.configuration import RunConfiguration
 
 # Integers of an element's size, and elements that are summed at a time.

@@ -15,14 +15,14 @@ import torch
 
 from longmix.data_prep.errors import UserError, reason_of
 
-from ..data.collate import SECOND, TOKEN_IDS, is_pair, length_of
-from ..data.dataset import ShardedDataset
-from ..data.order import Draw
-from ..data.run_data import RunData
-from ..data.shard_check import DOCUMENT_STARTS
 from ..engines.base import Engine, to_device
 from ..objectives.objective import Objective
 from ..processes.world import SharedMistake, World, agree, is_lost_rank
+from ..samples.collate import SECOND, TOKEN_IDS, is_pair, length_of
+from ..samples.dataset import ShardedDataset
+from ..samples.order import Draw
+from ..samples.run_data import RunData
+from ..samples.shard_check import DOCUMENT_STARTS
 from ..settings import deepspeed_file
 from .setup import Prepared
 

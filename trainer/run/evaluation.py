@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ..data.windows import Dataset
 from ..engines.base import to_device
 from ..objectives.labelled_positions import with_word_perplexity
 from ..objectives.objective import Objective
 from ..processes.world import World
+from ..samples.windows import Dataset
 
 
 def chosen_samples(available: int, wanted: int | None) -> np.ndarray:

@@ -7,9 +7,9 @@ import torch
 
 from ..checkpoints.run_log import RunLog
 from ..checkpoints.state import RunState
-from ..data.windows import Dataset
 from ..engines.base import Engine
 from ..processes.world import SharedMistake, World
+from ..samples.windows import Dataset
 from .evaluation import evaluate
 from .setup import Prepared
 from .stop_conditions import Consensus, Decision

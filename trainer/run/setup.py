@@ -11,15 +11,15 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tokenizer import load_tokenizer
 
-from ..data.run_data import RunData, check_processes, open_data
-from ..data.shard_check import COORDINATES
-from ..data.tokenizer import tokenizer_folder
-from ..data.windows import manifest_seen
 from ..models.build import build_model, model_configuration
 from ..models.field_check import FROM
 from ..models.loading import has_other_vocabulary
 from ..objectives.objective import Objective, auto_class, check_data, make_objective
 from ..processes.world import resolve_precision
+from ..samples.run_data import RunData, check_processes, open_data
+from ..samples.shard_check import COORDINATES
+from ..samples.tokenizer import tokenizer_folder
+from ..samples.windows import manifest_seen
 from ..settings import deepspeed_file
 from ..settings.configuration import RunConfiguration
 from ..settings.mistakes import Mistakes

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ..data.collate import count_positions
-from ..data.order import Draw, RunOrder
-from ..data.windows import Dataset
 from ..objectives.objective import Objective
+from ..samples.collate import count_positions
+from ..samples.order import Draw, RunOrder
+from ..samples.windows import Dataset
 
 PREFETCHED_STEPS = 4
 LONGEST_CLOSING_SECONDS = 10.0

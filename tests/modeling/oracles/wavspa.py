@@ -35,6 +35,15 @@ VARIANTS = {
     "shared-windowed": {"share_bands": True, "attention": "windowed", "levels": 2},
 }
 
+# By default each space with one attention, and each attention with one space or two: what a space does to the tokens
+# and what an attention does to the coefficients are separate modules.
+LEFT_TO_FULL = {
+    f"{space}-{attention}"
+    for number, space in enumerate(SPACES)
+    for attention in ATTENTIONS
+    if attention != list(ATTENTIONS)[number % len(ATTENTIONS)]
+}
+
 
 def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
     """One sample x (N, D), all valid -> (N, D)."""

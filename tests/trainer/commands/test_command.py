@@ -93,9 +93,9 @@ def test_check_under_torchrun_describes_all_its_workers_once(run_file, capsys, m
 
 
 def test_check_counts_parameters_exactly(run_file, run_values, capsys, tmp_path):
-    from longmix.trainer.data.dataset import ShardedDataset
     from longmix.trainer.models.build import build_model, model_configuration
     from longmix.trainer.objectives.objective import make_objective
+    from longmix.trainer.samples.dataset import ShardedDataset
     from longmix.trainer.settings import reading
 
     checked = reading.from_dict(run_values(tmp_path / "run"), "test")

@@ -170,12 +170,12 @@ def test_exported_models_are_equal_in_fp32_with_tied_weights_once(trained, kind,
 @pytest.mark.slow
 def test_losses_are_means_over_the_global_batch(trained, curve, data):
     """Against plain PyTorch with each batch of 16 ragged samples in one piece."""
-    from longmix.trainer.data.collate import collate
-    from longmix.trainer.data.dataset import ShardedDataset
-    from longmix.trainer.data.order import RunOrder
     from longmix.trainer.models.build import build_model, model_configuration
     from longmix.trainer.objectives.masking import TokenMasker
     from longmix.trainer.objectives.objective import make_objective
+    from longmix.trainer.samples.collate import collate
+    from longmix.trainer.samples.dataset import ShardedDataset
+    from longmix.trainer.samples.order import RunOrder
     from longmix.trainer.settings import reading
 
     configuration = reading.load([str(trained(2, "transformer", "zero1")[0])], [])

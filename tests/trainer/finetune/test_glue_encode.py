@@ -8,11 +8,11 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tokenizer import encode, load_tokenizer
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.finetune.encode import Encoder, encode_task, load_encoder, longest_first, selection_split
 from longmix.trainer.finetune.readers import Examples
 from longmix.trainer.finetune.sources import TaskData
 from longmix.trainer.finetune.tasks import TASKS, custom_task
+from longmix.trainer.samples.dataset import ShardedDataset
 
 
 def examples(count, pairs=False, labels=True, classes=2):

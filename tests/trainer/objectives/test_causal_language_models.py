@@ -18,10 +18,10 @@ from longmix.data_prep.text.prepare import prepare_text
 from longmix.data_prep.text.state import TextSettings
 from longmix.modeling import model_class
 from longmix.trainer.cli import main
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.models.build import _refuse_looking_ahead
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.setup import prepare
+from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings import reading
 from longmix.trainer.settings.sections import ObjectiveSection
 

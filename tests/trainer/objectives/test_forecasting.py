@@ -13,9 +13,9 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
 from longmix.trainer.cli import main
-from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.data.windows import WindowedDataset, as_seen
 from longmix.trainer.objectives import forecasting
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.windows import WindowedDataset, as_seen
 from longmix.trainer.settings import reading
 from longmix.trainer.settings.sections import ObjectiveSection
 

@@ -7,7 +7,7 @@ from transformers import AutoModelForTokenClassification
 
 from longmix.data_prep.tasks.lego import LegoSettings, prepare_lego
 from longmix.trainer.cli import main
-from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.samples.dataset import ShardedDataset
 
 TEXT = "abcdefghijklmnopqrstuvwxyz1=;-+"
 SIZES = {"variables": 5, "trained_variables": 3, "train_samples": 64, "validation_samples": 30, "test_samples": 40}

@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 from longmix.trainer.cli import main
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.models.folder import read_objective
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run import loop
 from longmix.trainer.run.setup import prepare
+from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings import reading
 from longmix.trainer.settings.sections import ObjectiveSection
 

@@ -9,8 +9,8 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.trainer.cli import main
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.objectives.objective import make_objective
+from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings.configuration import ObjectiveSection
 
 ENGINES = ["zero0", "zero1", "zero2", "zero3", None]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from longmix.data_prep.manifest_fields import IGNORED
-from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.data.order import RunOrder
 from longmix.trainer.objectives.masking import TokenMasker, word_starts
 from longmix.trainer.objectives.objective import make_objective
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.order import RunOrder
 from longmix.trainer.settings.configuration import ObjectiveSection
 
 SPECIAL = [0, 1, 2, 3, 4]

@@ -12,11 +12,11 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tasks.long_range import LongRangeSettings, prepare_adding
 from longmix.trainer.cli import main
-from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.data.run_data import open_data
+from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.setup import prepare
-from longmix.trainer.runs.read import read_run
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.run_data import open_data
 from longmix.trainer.settings.reading import from_dict
 from longmix.trainer.settings.sections import ObjectiveSection
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
+from longmix.trainer.many_runs.read import find_runs
 from longmix.trainer.report.summary import summarize
-from longmix.trainer.runs.read import find_runs
 
 FIELDS = {"model_type": "wavspa", "space": "adaptive", "attention": "softmax"}
 STEPS = 40

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.report import cited
-from longmix.trainer.runs.read import read_run
 
 
 def test_the_papers_figures_stand_beside_those_of_their_model_and_task(tmp_path, write_run):

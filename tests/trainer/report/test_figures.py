@@ -8,10 +8,10 @@ from scipy import stats
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import fingerprint
 from longmix.trainer import cli
+from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.report import tables
 from longmix.trainer.report.page import page
 from longmix.trainer.report.summary import error_of, over_seeds
-from longmix.trainer.runs.read import read_run
 
 STEPS = 40
 

@@ -3,8 +3,8 @@
 import re
 
 from longmix.trainer import cli
+from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.report import cited, plots
-from longmix.trainer.runs.read import read_run
 
 
 def test_another_objective_on_the_tasks_data_is_another_setting(tmp_path, write_run, write_classes, report_of):

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from longmix.trainer.checkpoints.state import RunState
-from longmix.trainer.data.order import RunOrder
 from longmix.trainer.run import agreement
 from longmix.trainer.run.agreement import Agreement, DisagreementError, first_difference, seed_generators
 from longmix.trainer.run.stream import BatchStream
+from longmix.trainer.samples.order import RunOrder
 
 STEP, SAMPLES, RANKS = 6, 8, 4
 

@@ -8,12 +8,12 @@ import torch
 
 from longmix.data_prep.errors import UserError
 from longmix.modeling.s3attention import batch_norm
-from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.data.run_data import RunData
 from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.processes import world
 from longmix.trainer.run import dry_run, loop
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.run_data import RunData
 from longmix.trainer.settings.sections import ObjectiveSection
 
 ENGINES = [

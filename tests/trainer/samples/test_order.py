@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from longmix.data_prep.errors import UserError
+from longmix.trainer.samples.order import EpochOrder, RunOrder, default_partitions, partitions_of
 from longmix.trainer.settings.sections import DataSection
-from longmix.trainer.data.order import EpochOrder, RunOrder, default_partitions, partitions_of
 
 SIZES = [
     (1, 1),

@@ -6,10 +6,10 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest, fingerprint
 from longmix.data_prep.split_names import TEST
 
-from .collate import SECOND, TOKEN_IDS, VALUES
 from ..settings.configuration import RunConfiguration
-from .dataset import ShardedDataset
 from ..settings.mistakes import Mistakes
+from .collate import SECOND, TOKEN_IDS, VALUES
+from .dataset import ShardedDataset
 from .order import RunOrder, partitions_of
 from .shard_check import COORDINATES
 from .windows import Dataset, as_seen, scales

@@ -13,7 +13,7 @@ from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 from longmix.trainer.cli import main
-from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.samples.dataset import ShardedDataset
 
 GOOD = {"input_ids": [0, 7, 8, 1], "document_starts": [0, 2], "labels": [-100, 3, 1, -100]}
 COLUMNS = {"input_ids": LIST_INT32, "document_starts": LIST_INT32, "labels": LIST_INT32}

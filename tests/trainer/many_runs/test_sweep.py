@@ -15,8 +15,8 @@ import yaml
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer import cli
+from longmix.trainer.many_runs import pool, read, sweep
 from longmix.trainer.run.folder import RunLock
-from longmix.trainer.runs import pool, read, sweep
 
 # Stands for `longmix train`: behaves as the file `act` beside the run folder's parent says, by its seed.
 STUB = """

@@ -8,13 +8,13 @@ import torch
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
-from longmix.trainer.settings import reading
 from longmix.trainer.cli import main
-from longmix.trainer.data.collate import collate, count_positions
-from longmix.trainer.settings.sections import ObjectiveSection
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.objectives.objective import make_objective
-from longmix.trainer.data.run_data import RunData
+from longmix.trainer.samples.collate import collate, count_positions
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.run_data import RunData
+from longmix.trainer.settings import reading
+from longmix.trainer.settings.sections import ObjectiveSection
 
 LONGEST = 12
 

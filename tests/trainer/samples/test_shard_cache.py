@@ -21,10 +21,10 @@ from longmix.data_prep.remote import RemoteFolder
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.trainer.cli import main
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.shard_cache import ShardCache
+from longmix.trainer.samples.tokenizer import tokenizer_folder
 from longmix.trainer.settings.sections import CacheSection
-from longmix.trainer.data.tokenizer import tokenizer_folder
-from longmix.trainer.data.dataset import ShardedDataset
-from longmix.trainer.data.shard_cache import ShardCache
 
 SHARDS, SHARD_SAMPLES = 6, 50
 SAMPLES = SHARDS * SHARD_SAMPLES
@@ -171,7 +171,7 @@ READS_ALL = """
 import sys
 import numpy as np
 from longmix.trainer.settings.sections import CacheSection
-from longmix.trainer.data.dataset import ShardedDataset
+from longmix.trainer.samples.dataset import ShardedDataset
 
 dataset = ShardedDataset("file://" + sys.argv[1], CacheSection(sys.argv[2], int(sys.argv[3])))
 indices = np.arange(len(dataset))

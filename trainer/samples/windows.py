@@ -14,9 +14,9 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.manifest_fields import SERIES
 
-from .collate import VALUES
 from ..settings.objectives import FORECASTING
 from ..settings.sections import ObjectiveSection
+from .collate import VALUES
 from .dataset import ShardedDataset
 
 

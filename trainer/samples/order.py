@@ -13,8 +13,8 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 
-from . import counter_random
 from ..settings.sections import DataSection
+from . import counter_random
 
 LARGEST_DEFAULT_PARTITIONS = 64
 # Samples that are shuffled among each other at a time, over all partitions; bounds what a reader holds in memory.
@@ -119,7 +119,7 @@ class EpochOrder:
         return result
 
     def _ranks(self, window_order: counter_random.Permutation, size: int):
-        """Functions for the start of each window in the permuted order, whose last one (of `size` samples) may be shorter."""
+        """Functions for the start of each window in the permuted order; the last one of `size` samples may be shorter."""
         short = size - (window_order.size - 1) * self.window
         short_rank = int(window_order.inverse(np.asarray([window_order.size - 1]))[0])
         short_end = short_rank * self.window + short

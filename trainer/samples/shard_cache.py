@@ -159,7 +159,8 @@ class ShardCache:
         return False
 
     def _make_room(self, size: int, part: Path, url: str) -> bool:
-        """Remove copies, the one used longest ago first, and unfinished ones of ended processes, until `size` bytes fit;
+        """Remove copies, the one used longest ago first, and unfinished ones of ended processes, until `size` bytes fit.
+
         False if copies that others are making leave too little room.
 
         Raises:

@@ -11,15 +11,13 @@ import pytest
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shard_writer import ShardFile
 from longmix.data_prep.shards import LIST_INT32
-from longmix.trainer.data import counter_random
-from longmix.data_prep.shard_writer import ShardFile
-from longmix.data_prep.shards import LIST_INT32
 from longmix.trainer.cli import main
-from longmix.trainer.settings.sections import ObjectiveSection
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.objectives.objective import make_objective
-from longmix.trainer.data.order import RunOrder
 from longmix.trainer.run.stream import BatchStream
+from longmix.trainer.samples import counter_random
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.order import RunOrder
+from longmix.trainer.settings.sections import ObjectiveSection
 
 SHARDS, SHARD_SAMPLES = 1526, 65536
 SAMPLES = SHARDS * SHARD_SAMPLES

@@ -22,13 +22,8 @@ from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import write_json
 
 from ..models.field_check import field_mistakes
-from ..settings import reading
-from . import pool
-from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
-from ..processes.launch import PARENT
-from .read import FAILURE, PLAN, read_run
 from ..run.folder import is_in_work, refuse_changes, refuse_unusable
-from ..settings import configuration as configurations
+from ..settings import reading
 from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
 from . import pool
 from .read import FAILURE, PLAN, is_finished

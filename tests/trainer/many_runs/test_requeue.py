@@ -7,8 +7,8 @@ import pytest
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints.folders import path_of
 from longmix.trainer.cli import main
-from longmix.trainer.runs import requeue
-from longmix.trainer.runs.requeue import RECORD, reason_against
+from longmix.trainer.many_runs import requeue
+from longmix.trainer.many_runs.requeue import RECORD, reason_against
 
 FAILED, INTERRUPTED = 1, 75
 

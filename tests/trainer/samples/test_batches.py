@@ -12,16 +12,14 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
-from longmix.trainer.data import dataset as datasets
-from longmix.trainer.run import stream as streams
-from longmix.trainer.data.collate import collate
-from longmix.trainer.settings.sections import ObjectiveSection
-from longmix.trainer.data.dataset import ShardedDataset
 from longmix.trainer.objectives.objective import make_objective
-from longmix.trainer.data.order import RunOrder
-from longmix.trainer.run.stream import BatchStream, PREFETCHED_STEPS
-from longmix.data_prep.shard_writer import ShardWriter
-from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
+from longmix.trainer.run import stream as streams
+from longmix.trainer.run.stream import PREFETCHED_STEPS, BatchStream
+from longmix.trainer.samples import dataset as datasets
+from longmix.trainer.samples.collate import collate
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.order import RunOrder
+from longmix.trainer.settings.sections import ObjectiveSection
 
 
 @pytest.fixture
