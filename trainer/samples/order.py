@@ -119,7 +119,7 @@ class EpochOrder:
         return result
 
     def _ranks(self, window_order: counter_random.Permutation, size: int):
-        """Functions for the start of each window in the permuted order; the last one of `size` samples may be shorter."""
+        """The starts of the windows in the permuted order, as functions; the last window of `size` may be short."""
         short = size - (window_order.size - 1) * self.window
         short_rank = int(window_order.inverse(np.asarray([window_order.size - 1]))[0])
         short_end = short_rank * self.window + short

@@ -159,7 +159,7 @@ class ShardCache:
         return False
 
     def _make_room(self, size: int, part: Path, url: str) -> bool:
-        """Remove copies, the one used longest ago first, and unfinished ones of ended processes, until `size` bytes fit.
+        """Remove unfinished copies of ended processes, then the copies used longest ago, until `size` bytes fit.
 
         False if copies that others are making leave too little room.
 
