@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import torch
-from kernel_cases import LAYERS, OPERATIONS
-from kernel_kinds import using
+from kernel.cases import LAYERS, OPERATIONS
+from kernel.kinds import using
 from measuring import Competitor, limit_memory, peak_memory, return_memory
 
 # Calls that need more are left out.

@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass
 
-import kernel_plots
 import record
 import tables
 import torch
-from kernel_cases import LAYERS, OPERATIONS, YARDSTICKS
-from kernel_figures import BOTH, FORWARD, LAYER, LENGTHS, Figures
+from kernel import plots
+from kernel.cases import LAYERS, OPERATIONS, YARDSTICKS
+from kernel.figures import BOTH, FORWARD, LAYER, LENGTHS, Figures
 
 from longmix.data_prep.files import write_text
 
@@ -57,7 +57,7 @@ def redraw() -> None:
         text = tables.replace(text, "operations", f"{operations_table(figures, LENGTH)}\n\n{PICTURES['operations']}")
         layers = [layers_table(figures, each) for each in DIRECTIONS]
         text = tables.replace(text, "layers", "\n\n".join([*layers, PICTURES["layers"]]))
-        kernel_plots.draw_all(figures, DOCUMENT.parent / DOCUMENT.stem)
+        plots.draw_all(figures, DOCUMENT.parent / DOCUMENT.stem)
     gpu = gpu_tables()
     if gpu:
         text = tables.replace(text, "gpu", gpu)

@@ -2,9 +2,9 @@
 
     python benchmarks/kernel_speed.py [--operations NAME ...] [--lengths N ...] [--device cuda] [--dtype float16]
 
-Every operation by the papers' own algorithm (baselines.py), by plain PyTorch (LONGMIX_KERNELS=portable), and by our
-kernels; every mixer so too, beside softmax attention and FNet's transform. What computes something wrong is not timed.
-Appends the figures to benchmarks/results.csv and redraws docs/kernels.md. On two cores it takes about 12 minutes.
+Every operation by the papers' own algorithm (kernel/baselines.py), by plain PyTorch (LONGMIX_KERNELS=portable), and by
+our kernels; every mixer so too, beside softmax attention and FNet's transform. What computes something wrong is not
+timed. Appends the figures to benchmarks/results.csv and redraws docs/kernels.md. On two cores it takes about 12 minutes.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import kernel_report
 import record
 import torch
-from kernel_cases import LAYERS, OPERATIONS
-from kernel_figures import BOTH, FORWARD, LAYER, LENGTHS
-from kernel_gate import SMALL, WrongResultError, check
-from kernel_kinds import Layer, Operation, Prepared, shape_of, using
+from kernel.cases import LAYERS, OPERATIONS
+from kernel.figures import BOTH, FORWARD, LAYER, LENGTHS
+from kernel.gate import SMALL, WrongResultError, check
+from kernel.kinds import Layer, Operation, Prepared, shape_of, using
 from kernel_memory import MemoryMeter
 from measuring import Competitor, copy_bandwidth, interleaved, peak_memory
 

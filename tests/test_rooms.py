@@ -21,7 +21,7 @@ def test_imports_run_one_way_and_in_no_circle():
     assert result.returncode == 0
 
 
-@pytest.mark.parametrize("top", ["configs", "data_prep", "kernels", "modeling", "trainer"])
+@pytest.mark.parametrize("top", ["benchmarks", "configs", "data_prep", "kernels", "modeling", "trainer"])
 def test_no_folder_holds_too_many_files(top):
     folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in (ROOT / top).rglob("*.py"))
     assert folders and not {folder: count for folder, count in folders.items() if count > MOST_FILES}

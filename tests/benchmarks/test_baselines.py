@@ -62,7 +62,7 @@ def result_and_gradients(function, arguments, keywords):
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_reference_with_its_gradients(script, case, monkeypatch):
     operation, arguments, keywords = CASES[case]
-    baselines = script("baselines")
+    baselines = script("kernel.baselines")
     # Small ones, so that there are several.
     monkeypatch.setattr(baselines, "ROWS", 5)
     monkeypatch.setattr(baselines, "BLOCK", 100)

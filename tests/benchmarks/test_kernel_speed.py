@@ -32,20 +32,20 @@ def document(script, tmp_path, monkeypatch):
 
 
 def all_cases(script):
-    cases = script("kernel_cases")
+    cases = script("kernel.cases")
     return [*cases.OPERATIONS.values(), *cases.LAYERS.values()]
 
 
 @pytest.mark.full
 def test_every_competitor_of_every_case_passes_the_gate(script):
-    gate = script("kernel_gate")
+    gate = script("kernel.gate")
     for case in all_cases(script):
         gate.check(case, case.implementations(CPU), gate.SMALL, CPU, torch.float32)
 
 
 @pytest.mark.parametrize("at_fault", ["result", "gradient"])
 def test_a_wrong_competitor_is_refused(script, monkeypatch, at_fault):
-    gate, cases, baselines = script("kernel_gate"), script("kernel_cases"), script("baselines")
+    gate, cases, baselines = script("kernel.gate"), script("kernel.cases"), script("kernel.baselines")
     right = baselines.givens_mix
 
     def wrong(value, upper, lower, phase):
@@ -61,7 +61,7 @@ def test_a_wrong_competitor_is_refused(script, monkeypatch, at_fault):
 
 
 def test_the_implementation_that_is_named_is_what_runs(script, monkeypatch):
-    kinds, baselines = script("kernel_kinds"), script("baselines")
+    kinds, baselines = script("kernel.kinds"), script("kernel.baselines")
     monkeypatch.setenv("LONGMIX_KERNELS", "reference")
     called = set()
 
@@ -91,7 +91,7 @@ def test_the_implementation_that_is_named_is_what_runs(script, monkeypatch):
 
 def test_a_baseline_refuses_what_it_does_not_know(script):
     with (
-        script("kernel_kinds").using("baseline"),
+        script("kernel.kinds").using("baseline"),
         pytest.raises(ValueError, match="wrap is False; allowed: what the baseline of link_mix assumes"),
     ):
         ops.link_mix(torch.ones(1, 3, 2), torch.ones(1, 3, 1, 1), torch.ones(1, 1, dtype=torch.int64), wrap=False)
@@ -154,7 +154,7 @@ def test_memory_is_measured_in_another_process(script):
 
 
 def test_the_least_moved_is_what_must_be_read_and_written(script):
-    operations = script("kernel_cases").OPERATIONS
+    operations = script("kernel.cases").OPERATIONS
     value, angles = 2 * 64 * 128 * 2 * 4, 2 * (6 * 63 + 64) * 4
     forward, both = operations["givens_mix"].least_moved(64, torch.float32)
     assert (forward, both) == (2 * value + angles, 5 * value + 3 * angles)
@@ -219,9 +219,9 @@ def test_a_quick_run_records_nothing(script, monkeypatch, results, document, cap
 
 
 def test_nothing_is_measured_where_something_is_wrong(script, monkeypatch, results, document, capsys):
-    right = script("baselines").linear_attention
+    right = script("kernel.baselines").linear_attention
     wrong = functools.wraps(right)(lambda **keywords: 1.01 * right(**keywords))
-    monkeypatch.setattr(script("baselines"), "linear_attention", wrong)
+    monkeypatch.setattr(script("kernel.baselines"), "linear_attention", wrong)
     assert command(script, monkeypatch, "--operations", "linear_attention", "--threads", "1") == 1
     captured = capsys.readouterr()
     assert "linear_attention, baseline, N=67: the result is off by" in captured.err and captured.out == ""
@@ -229,10 +229,10 @@ def test_nothing_is_measured_where_something_is_wrong(script, monkeypatch, resul
 
 
 def test_goals_are_met_or_marked(script, results):
-    report, figures, record = script("kernel_report"), script("kernel_figures"), script("record")
+    report, figures, record = script("kernel_report"), script("kernel.figures"), script("record")
 
     def note(case, figure, milliseconds, memory=None, dtype="float32", threads=2):
-        shape = script("kernel_kinds").shape_of(figures.CASES[case], 4096)
+        shape = script("kernel.kinds").shape_of(figures.CASES[case], 4096)
         about = {"device": "cpu", "threads": threads, "dtype": dtype, "shape": shape, "memory": memory}
         record.append("kernels", case, figure, [milliseconds], "ms", **about)
 
@@ -255,7 +255,7 @@ def test_goals_are_met_or_marked(script, results):
 
 
 def test_the_crossover_lies_between_the_lengths_around_it(script):
-    crossover = script("kernel_figures").crossover
+    crossover = script("kernel.figures").crossover
     linear, square = ({n: n**power / 1e3 for n in (128, 512, 2048, 8192)} for power in (1, 2))
     assert crossover({n: 1000 * value for n, value in linear.items()}, square) == pytest.approx(1000)
     assert crossover({n: 1e5 * value for n, value in linear.items()}, square) is None

@@ -140,7 +140,7 @@ def shape_of(case: Operation | Layer, length: int) -> str:
 
 def _competing(operations: tuple[str, ...], device: torch.device) -> list[str]:
     """The implementations that all operations have: hand-written kernels by the choice of LONGMIX_KERNELS."""
-    baselines = importlib.import_module("baselines")
+    baselines = importlib.import_module("kernel.baselines")
     found = ["baseline"] if all(hasattr(baselines, operation) for operation in operations) else []
     choice, name = ("triton", "triton") if device.type == "cuda" else ("auto", "cpu")
     runs = all(obstacle(operation, name, device.type) is None for operation in operations)
@@ -151,7 +151,7 @@ def _competing(operations: tuple[str, ...], device: torch.device) -> list[str]:
 def using(implementation: str) -> Iterator[None]:
     """Let `longmix.kernels.ops` compute by a choice of LONGMIX_KERNELS, or by the baselines."""
     if implementation == "baseline":
-        baselines = importlib.import_module("baselines")
+        baselines = importlib.import_module("kernel.baselines")
         them = {name: _fitted(name, getattr(baselines, name)) for name in ops.OPERATIONS if hasattr(baselines, name)}
         with mock.patch.multiple(ops, **them):
             yield

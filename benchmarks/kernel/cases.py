@@ -1,7 +1,7 @@
 """What benchmarks/kernel_speed.py measures: the operations and whole mixers."""
 
 import torch
-from kernel_kinds import BATCH, Layer, Operation
+from kernel.kinds import BATCH, Layer, Operation
 from torch.nn import functional
 
 from longmix.kernels import ops

@@ -4,8 +4,8 @@ import io
 from pathlib import Path
 
 import matplotlib
-from kernel_cases import LAYERS, OPERATIONS, YARDSTICKS
-from kernel_figures import BOTH, FORWARD, LAYER, LENGTHS, Figures, crossover
+from kernel.cases import LAYERS, OPERATIONS, YARDSTICKS
+from kernel.figures import BOTH, FORWARD, LAYER, LENGTHS, Figures, crossover
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 

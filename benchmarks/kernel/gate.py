@@ -1,7 +1,7 @@
 """Right before fast: a result that is wrong is not timed."""
 
 import torch
-from kernel_kinds import Layer, Operation, using
+from kernel.kinds import Layer, Operation, using
 
 # Here everything is compared with the equations themselves, which are slow.
 SMALL = 67

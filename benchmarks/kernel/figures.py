@@ -4,8 +4,8 @@ import math
 
 import record
 import torch
-from kernel_cases import LAYERS, OPERATIONS
-from kernel_kinds import shape_of
+from kernel.cases import LAYERS, OPERATIONS
+from kernel.kinds import shape_of
 
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 FORWARD, BOTH = "forward", "forward+backward"

@@ -21,7 +21,7 @@ CPU thread unless stated):
 """
 
 import torch
-from baseline_scan import givens_mix
+from kernel.baseline_scan import givens_mix
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
