@@ -170,7 +170,8 @@ if os.environ.get("RANK") == "1":
 """
     )
     path = write_run_file(tmp_path / "run.yaml", run_values(tmp_path / "run"))
-    code, output = longmix("train", path, "--processes", 2, PYTHONPATH=str(hook)).wait(90)
+    search = os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])])
+    code, output = longmix("train", path, "--processes", 2, PYTHONPATH=search).wait(90)
     assert code == 1, output
     told = [line for line in output.splitlines() if line.startswith(("longmix:", "Traceback"))]
     assert told[:2] == ["longmix: rank 1 failed: ZeroDivisionError: planted", "Traceback (most recent call last):"]
