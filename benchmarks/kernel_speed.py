@@ -4,7 +4,7 @@
 
 Every operation by the papers' own algorithm (kernel/baselines.py), by plain PyTorch (LONGMIX_KERNELS=portable), and by
 our kernels; every mixer so too, beside softmax attention and FNet's transform. What computes something wrong is not
-timed. Appends the figures to benchmarks/results.csv and redraws docs/kernels.md. On two cores it takes about 12 minutes.
+timed. Appends the figures to benchmarks/results.csv and redraws docs/kernels.md. On two cores: about 12 minutes.
 """
 
 import argparse
