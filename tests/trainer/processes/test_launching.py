@@ -173,7 +173,8 @@ if os.environ.get("RANK") == "1":
     search = os.pathsep.join([str(hook), *filter(None, [os.environ.get("PYTHONPATH")])])
     code, output = longmix("train", path, "--processes", 2, PYTHONPATH=search).wait(90)
     assert code == 1, output
-    told = [line for line in output.splitlines() if line.startswith(("longmix:", "Traceback"))]
+    begun, *told = [line for line in output.splitlines() if line.startswith(("longmix:", "Traceback"))]
+    assert begun.endswith("loading torch and Accelerate")
     assert told[:2] == ["longmix: rank 1 failed: ZeroDivisionError: planted", "Traceback (most recent call last):"]
     assert told[2:] in ([], ["longmix: rank 0 ends, because another rank has gone"])
 
