@@ -1,1 +1,1 @@
-"""The run: configuration, data order, engines, one loop, checkpoints, fine-tuning, evaluation, command line."""
+"""Everything that runs: training, fine-tuning, evaluation, export and reports, behind one command line."""

@@ -1,1 +1,1 @@
-"""Checkpoints of a run: written, found, resumed; the record of its metrics."""
+"""The checkpoints of a run: saved, checked, found and resumed from; and the log of its metrics."""

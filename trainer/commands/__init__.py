@@ -1,1 +1,1 @@
-"""The verbs of the command line."""
+"""The command line's verbs: train, sweep, evaluate, export, inspect-order, requeue and doctor."""

@@ -1,1 +1,1 @@
-"""DeepSpeed and Accelerate behind one protocol: steps, and the files of their state."""
+"""DeepSpeed and Accelerate behind one protocol: optimizer steps, and the files of their state."""

@@ -1,1 +1,1 @@
-"""Hugging Face folders from a run's checkpoints."""
+"""Hugging Face model folders made from a run's checkpoints."""

@@ -1,0 +1,1 @@
+"""Fine-tuning on GLUE and custom tasks: readers, encoding, many small runs, results and submission files."""

@@ -1,1 +1,1 @@
-"""Many runs: started side by side, put into the queue again, and read."""
+"""Many runs: started side by side, requeued, and read from their folders."""

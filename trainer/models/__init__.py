@@ -1,1 +1,1 @@
-"""The model of a run: built from its fields or loaded from a folder."""
+"""The model of a run: its fields checked, and built from them or loaded from a folder."""

@@ -1,1 +1,1 @@
-"""The losses and figures of a run, and the masks and labels of its batches."""
+"""The objectives: the loss and figures of each, and the labels and token masks of its batches."""

@@ -1,1 +1,1 @@
-"""Learning rate, parameter groups and optimizers."""
+"""Learning rate, parameter groups, and optimizers that can drop a step."""

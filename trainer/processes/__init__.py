@@ -1,1 +1,1 @@
-"""This process among the others of a run: ranks, launching, signals, and the watchdog."""
+"""This process among the ranks of a run: launching, exchanges, signals and the watchdog."""

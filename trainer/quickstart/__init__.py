@@ -1,1 +1,1 @@
-"""`./quickstart`: text, pre-training, checkpoint and fine-tuning once, through the commands that a user would give."""
+"""The stages of `./quickstart`, run through the same `longmix` commands that a user would give."""

@@ -1,1 +1,1 @@
-"""From run folders to tables, plots and a page: means and intervals over seeds, beside the figures of the papers."""
+"""Tables, plots and a page made from run folders: means and intervals over seeds, beside the papers' figures."""

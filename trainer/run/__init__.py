@@ -1,1 +1,1 @@
-"""One run: set up, trained, evaluated and recorded."""
+"""One run: its folder, checks, training loop, evaluations, stop conditions and final model."""

@@ -1,1 +1,1 @@
-"""The samples of a run: their order, their shards, windows and batches."""
+"""The samples of a run: their order, shards, windows and padded batches."""

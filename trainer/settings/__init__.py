@@ -1,1 +1,1 @@
-"""The settings of a run file, read and checked: names and values alone, no data, device or model."""
+"""The settings of a run file, read and checked: names and values only; no data, device or model."""

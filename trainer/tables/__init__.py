@@ -1,1 +1,1 @@
-"""Figures and tables as people and programs read them; nothing else writes one."""
+"""Figures and tables in the formats that people and programs read; no other room writes one."""
