@@ -1,4 +1,4 @@
-"""What a checkpoint costs the step loop, written before the next step and behind it.
+"""The cost of a checkpoint to the step loop, written before the next step and behind it.
 
     python benchmarks/checkpoint_cost.py [--steps 12] [--hidden-size 512] [--threads 2]
 

@@ -30,6 +30,6 @@ def longmix(words: list[str], log: Path, check: bool = True, threads: int = 1, *
 
 
 def records(run: Path, kind: str) -> list[dict]:
-    """What a run noted, of one kind: train or eval."""
+    """The records of a run, of one kind: train or eval."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [record for record in map(json.loads, lines) if record["kind"] == kind]

@@ -1,4 +1,4 @@
-"""How strongly a token influences the answer of another, against the distance between them.
+"""The influence of a token on the answer of another, against the distance between them.
 
 The influence of token j on position i is the norm of the gradient, with respect to the embedding of j, of the logits of
 i in a random direction. It asks nothing of a mixer but that it can be differentiated, so it compares all of them.

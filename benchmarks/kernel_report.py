@@ -27,7 +27,7 @@ PICTURES = {
 
 @dataclass(frozen=True)
 class Goal:
-    """How many times faster than something else a case is to be; `memory`: sizes of its values at most, beside
+    """The factor by which a case is to be faster than something else; `memory`: sizes of its values at most, beside
     arguments, result and gradients."""
 
     case: str
@@ -65,7 +65,7 @@ def redraw() -> None:
 
 
 def goals_table(figures: Figures) -> str:
-    """What was asked and what was measured; what misses it in italics."""
+    """The goals and the measured figures; those that miss a goal in italics."""
     header = ["", "times faster than", "forward: asked", "measured", "forward + backward: asked", "measured"]
     rows = []
     for goal in GOALS:
@@ -83,7 +83,7 @@ def goals_table(figures: Figures) -> str:
 
 
 def faster(figures: Figures, goal: Goal, direction: str) -> float | None:
-    """How many times as long what a goal names takes."""
+    """The factor by which the case that a goal names takes longer."""
     mine = figures.milliseconds(goal.case, direction, figures.ours(goal.case, LENGTH), LENGTH)
     if goal.against == SOFTMAX:
         other = figures.milliseconds(SOFTMAX, direction, "auto", LENGTH)

@@ -42,7 +42,7 @@ class Contestant:
         return f"{self.case.name}, {self.implementation}"
 
     def competitor(self, method: str) -> Competitor:
-        """What is measured."""
+        """The competitor that is measured."""
         setting = functools.partial(using, self.implementation)
         return Competitor(self.name, getattr(self.prepared, method), setting)
 

@@ -1,4 +1,4 @@
-"""What every mixer learns: probes of copying and look-up at a distance, and masked language modelling on a small text.
+"""The tasks that each mixer learns: probes of copying and look-up at a distance, and masked language modelling of text.
 
     python benchmarks/learning.py --work FOLDER --corpus FILE [--part probes] [--part text] [--jobs 2]
 
@@ -182,7 +182,7 @@ def count_baselines(work: Path, corpus: Path) -> None:
 
 
 def made() -> dict[str, str]:
-    """What a figure was measured with."""
+    """The command, commit and machine of a figure."""
     return {"date": datetime.date.today().isoformat(), "commit": record.commit(), "machine": record.machine()}
 
 

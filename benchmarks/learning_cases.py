@@ -1,4 +1,4 @@
-"""What benchmarks/learning.py trains: one case for each cell of its tables, each a command of longmix."""
+"""The runs of benchmarks/learning.py: one case for each cell of its tables, each a command of longmix."""
 
 import json
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class Case:
         return f"{self.table} {self.distance}, {self.row}" if self.distance else f"{self.table}, {self.row}"
 
     def record(self) -> dict | None:
-        """What is known of the run if it has finished with these arguments."""
+        """The record of the run if it has finished with these arguments."""
         path = self.folder / RECORD
         if not path.is_file():
             return None

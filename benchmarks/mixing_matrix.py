@@ -1,4 +1,4 @@
-"""What each token of a sample gets of each other one: the mixing matrices of a trained model, drawn.
+"""The mixing matrices of a trained model, drawn: the share of each token in each other one of a sample.
 
     python benchmarks/mixing_matrix.py MODEL --data DATASET [--sample 0] --output FOLDER
 

@@ -1,4 +1,4 @@
-"""What counting gives in masked language modelling: the baselines that a model must beat to have learnt to mix.
+"""Counting in masked language modelling: the baselines that a model must beat to have learnt to mix.
 
 The interpolated bigram predicts a hidden token w from what the model sees at the same masked positions:
 
@@ -129,7 +129,7 @@ class NeighbourBigram:
         return {"masked_accuracy": hits / len(where), "loss": loss / len(where)}
 
     def _weights_of(self, case: tuple[bool, ...]) -> np.ndarray:
-        """Those fitted, or equal ones for a combination that the held-out samples do not have."""
+        """The fitted weights, or equal ones for a combination that the held-out samples do not have."""
         return self.weights.get(case, np.asarray(case) / sum(case))
 
 

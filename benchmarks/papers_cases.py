@@ -102,7 +102,7 @@ def _synthetic(work: Path) -> list[Case]:
 
 
 def _with_usual_deviation(case: Case) -> Case:
-    """Of a row that SMALL's deviation holds back. docs/results/README.md says what follows from both."""
+    """The usual deviation, for a row that SMALL's holds back. docs/results/README.md says what follows from both."""
     return replace(case.changed(model={"initializer_range": 0.02}), name=f"{case.name}-usual-deviation")
 
 

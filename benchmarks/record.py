@@ -116,6 +116,6 @@ def append(
 
 
 def rows(benchmark: str) -> list[dict[str, str]]:
-    """What was recorded of a benchmark, the oldest first."""
+    """The records of a benchmark, the oldest first."""
     with open(RESULTS, newline="", encoding="utf-8") as file:
         return [row for row in csv.DictReader(file) if row["benchmark"] == benchmark]

@@ -1,4 +1,4 @@
-"""What the kernels are worth to training: the same small run with plain PyTorch and with the kernels.
+"""The worth of the kernels to training: the same small run with plain PyTorch and with the kernels.
 
     python benchmarks/training_speed.py [--models NAME ...] [--steps 10] [--rounds 1] [--threads 2]
 

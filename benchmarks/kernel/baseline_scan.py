@@ -90,7 +90,7 @@ def _dot(left: torch.Tensor, right: torch.Tensor, products: torch.Tensor) -> tor
 def _sweep(
     x: torch.Tensor, diagonal: torch.Tensor, other: torch.Tensor, upwards: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is carried from rotation to rotation, and the result; both (B, N, H, d)."""
+    """The values carried from rotation to rotation, and the result; both (B, N, H, d)."""
     carries, result = torch.empty_like(x), torch.empty_like(x)
     conjugate, opposite = _inverse(diagonal, other)
     opposite = torch.conj_physical(opposite)

@@ -168,7 +168,7 @@ def _response(taps: torch.Tensor, period: int) -> torch.Tensor:
 
 
 def _spectra(approximation: torch.Tensor, detail: torch.Tensor) -> torch.Tensor:
-    """Of both bands with zeros between their rows, (B, 2, D, n / 2 + 1)."""
+    """The spectra of both bands with zeros between their rows, (B, 2, D, n / 2 + 1)."""
     batch, features, rows = detail.shape
     bands = detail.new_zeros(batch, 2, features, 2 * rows)
     bands[:, 0, :, ::2], bands[:, 1, :, ::2] = approximation, detail

@@ -1,4 +1,4 @@
-"""What benchmarks/kernel_speed.py measures: the operations and whole mixers."""
+"""The cases of benchmarks/kernel_speed.py: the operations and whole mixers."""
 
 import torch
 from kernel.kinds import BATCH, Layer, Operation

@@ -1,4 +1,4 @@
-"""What benchmarks/results.csv holds of benchmarks/kernel_speed.py, looked up."""
+"""The figures of benchmarks/kernel_speed.py, looked up in benchmarks/results.csv."""
 
 import math
 

@@ -88,7 +88,7 @@ class Operation:
         return len(self.operations) * forward, len(self.operations) * (forward + backward)
 
     def implementations(self, device: torch.device) -> list[str]:
-        """What there is to compare."""
+        """The implementations to compare."""
         return _competing(self.operations, device)
 
 
@@ -127,7 +127,7 @@ class Layer:
         return Prepared(lambda: mixer(x, BatchContext(embeddings=x)), [x, *parameters], weights)
 
     def implementations(self, device: torch.device) -> list[str]:
-        """What there is to compare."""
+        """The implementations to compare."""
         if not self.operations:
             return ["auto"]
         return _competing(self.operations, device)

@@ -46,7 +46,7 @@ _FUNCTION_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class Embedded:
-    """Where the files are and how large: `text` for `longmix prepare text`, `glue` (with the folder CoLA) to fine-tune.
+    """The places and sizes of the files: `text` for `longmix prepare text`, `glue` (with the folder CoLA) to fine-tune.
 
     `sentences` counts the task's examples by split.
     """

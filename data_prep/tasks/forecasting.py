@@ -65,7 +65,7 @@ examples:
 
 @dataclass(frozen=True)
 class ForecastingSettings:
-    """Where a series is, and what is made of it.
+    """The place of a series, and the data set that is made of it.
 
     Args:
         source: a CSV file, UTF-8.
@@ -279,7 +279,7 @@ def _shown(text: str) -> str:
 
 
 def split_borders(rows: int, split: str, interval: timedelta, source: str) -> tuple[int, int, int]:
-    """Where training, validation and test rows end.
+    """The ends of training, validation and test rows.
 
     Raises:
         UserError: the ETT split of rows that are too few for it, or that no day is a whole number of.
@@ -307,7 +307,7 @@ def season(interval: timedelta) -> int | None:
 
 
 def _whole(span: timedelta, interval: timedelta) -> int | None:
-    """How many intervals a span is, if a whole number."""
+    """The number of intervals in a span, if a whole one."""
     return span // interval if interval > timedelta(0) and span % interval == timedelta(0) else None
 
 

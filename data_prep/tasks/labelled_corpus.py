@@ -29,7 +29,7 @@ _RANGE = 1 << 64
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSettings:
-    """Which files, and how they are divided.
+    """The files of a corpus, and how they are divided.
 
     Args:
         source: files or folders; one folder may hold the splits under their usual names.
@@ -194,7 +194,7 @@ class LabelledCorpus:
         return {name: share for name, share in shares.items() if name not in self._parts}
 
     def _split_at(self, place: float) -> str:
-        """Which split a training example with this place in [0, 1) belongs to."""
+        """The split that a training example with this place in [0, 1) belongs to."""
         for name, share in self._missing().items():
             if place < share:
                 return name

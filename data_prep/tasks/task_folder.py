@@ -169,7 +169,7 @@ def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
 
 
 def _class_sizes(manifest: Manifest) -> str:
-    """How many samples each class has, for the console; empty where the report does not tell."""
+    """The number of samples of each class, for the console; empty where the report does not tell."""
     counts = manifest.report.get("class_counts", [])
     if not counts:
         return ""

@@ -1,4 +1,4 @@
-"""Where a run stands, beside what its engine holds: written with each checkpoint, and checked when it is read."""
+"""The state of a run beside that of its engine: written with each checkpoint, and checked when it is read."""
 
 import json
 import math
@@ -21,7 +21,7 @@ LARGEST_COUNT = 2**63 - 1
 
 @dataclass
 class RunState:
-    """Where a run stands: everything that is not inside the engine.
+    """The state of a run: everything that is not inside the engine.
 
     The step loop counts. Of the other fields each has one owner: `recent` and `row_of_spikes` the SpikeGuard, what is
     the best and its figures the Evaluator, though a Saver whose disk refuses takes that back (`forget_best_beyond`).

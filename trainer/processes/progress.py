@@ -1,4 +1,4 @@
-"""How far a rank has come: counted by its main thread, read by its watchdog."""
+"""The progress of a rank: counted by its main thread, read by its watchdog."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ START_MINUTES = 30.0
 
 @dataclass
 class Progress:
-    """How far this rank's main thread is. Only it writes here; the watchdog's thread reads.
+    """The progress of this rank's main thread. Only it writes here; the watchdog's thread reads.
 
     Attributes:
         exchanges: with other ranks that it has come to, the same ones on every rank.

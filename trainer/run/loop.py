@@ -43,7 +43,7 @@ class NotFiniteError(RuntimeError):
 
 @dataclass
 class Outcome:
-    """How a run ended: exit code, and its state with the figures of its evaluation (and test)."""
+    """The end of a run: exit code, and its state with the figures of its evaluation (and test)."""
 
     code: int
     state: RunState

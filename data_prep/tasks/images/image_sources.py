@@ -66,7 +66,7 @@ class Images:
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Where images are: the folder of CIFAR-10's binary version, or .npy files of images and labels.
+    """The place of images: the folder of CIFAR-10's binary version, or .npy files of images and labels.
 
     The images of .npy files are uint8 of shape (M, H, W) or (M, H, W, C), with C 1 or 3; labels are whole numbers (M,).
 

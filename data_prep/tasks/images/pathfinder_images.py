@@ -230,7 +230,7 @@ def _place(
 
 
 def _step(row: int, column: int, direction: int, pixels: float) -> tuple[int, int]:
-    """Where one comes to from (row, column) in a direction."""
+    """The place beside (row, column) in a direction."""
     angle = 2 * math.pi * direction / _DIRECTIONS
     return row + round(pixels * _UNITS * math.sin(angle)), column + round(pixels * _UNITS * math.cos(angle))
 
