@@ -71,8 +71,10 @@ def test_full_rank_at_random_weights(fields, make_mixer):
     assert (spectrum[:, -1] > 1e-6 * spectrum[:, 0]).all()
 
 
+@pytest.mark.parametrize("kernels", ["auto", "portable"])
 @pytest.mark.parametrize("fields", FORMS, ids=str)
-def test_the_mixing_matrix_is_the_product_of_the_factors(fields, make_mixer, oracles):
+def test_the_mixing_matrix_is_the_product_of_the_factors(fields, kernels, make_mixer, oracles, monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", kernels)
     mixer = make_mixer("paramixer", **fields).double()
     x, embeddings = samples(2, 13)
     mask = torch.arange(13) < torch.tensor([13, 9])[:, None]
