@@ -41,6 +41,7 @@ def used(request, tmp_path_factory):
     """A copy of the folders of one commit after today's commands have gone on with them, and what these have said."""
     folder = tmp_path_factory.mktemp("stored") / request.param.name
     shutil.copytree(request.param, folder, symlinks=True)
+    shutil.unpack_archive(folder / "self-contained.zip", folder)
     model = "runs/deepspeed/checkpoints/step-00000002/model"
     task = ("--task", "custom", "--data", "task", "--text-columns", "text", "--label-column", "label", "--epochs", "1")
     commands = [

@@ -48,6 +48,7 @@ longmix finetune --model runs/deepspeed/checkpoints/step-00000002/model --task c
     --label-column label --seeds 1 --epochs 1 --output finetuned
 rm -rf finetuned/custom/*/checkpoints
 longmix export runs/deepspeed --self-contained --output self-contained
+python -m zipfile -c self-contained.zip self-contained/ && rm -r self-contained # no code beside the code
 
 # How each run ends if nothing changes: the records of its last steps.
 mkdir ended && cp -r data runs ended && cd ended
