@@ -174,7 +174,8 @@ class Copy:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess:
         """Python over the copy."""
-        environment = {**os.environ, "PYTHONPATH": str(self.folder / "path"), "HF_HUB_OFFLINE": "1"}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment = {**kept, "PYTHONPATH": str(self.folder / "path"), "HF_HUB_OFFLINE": "1"}
         return subprocess.run(
             [sys.executable, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300
         )

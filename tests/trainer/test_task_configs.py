@@ -247,7 +247,7 @@ def test_the_documentation_has_what_is_refused_and_every_file():
     assert shown == REFUSED
     assert {task for task, _ in REFUSED} <= set(TASKS) and {row for _, row in REFUSED} <= set(ROWS)
     assert first_cells(sections["# The papers' experiments as run files"]) == set(TASKS)
-    assert first_cells(sections["Rows"]) == set(ROWS) >= set(MODEL_TYPES)
+    assert first_cells(sections["Mixers"]) == set(ROWS) >= set(MODEL_TYPES)
     papers = set()
     for line in re.findall(r"^\| [A-Z].*$", sections["The papers' own hyper-parameters"], re.MULTILINE):
         names = re.findall(r"`(\w+)`", cells_of(line)[2])
