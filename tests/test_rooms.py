@@ -1,8 +1,11 @@
 """The rooms of the code: imports run one way, in no circle, and no folder holds more files than a reader looks over."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -26,6 +29,22 @@ def test_imports_run_one_way_and_in_no_circle(tmp_path):
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert "Contracts: 5 kept, 0 broken" in result.stdout, result.stdout + result.stderr
     assert result.returncode == 0
+
+
+def test_names_of_modules_in_texts_follow_the_arrows_too():
+    """Imports by name, which the contracts do not see; the rows of settings alone name what stands above them."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(one["layers"] for one in contracts if one.get("containers") == ["longmix.trainer"])
+    height = {room: number for number, layer in enumerate(layers) for room in layer.split(" | ")}
+    rows = [ROOT / "trainer" / "settings" / f"{name}.py" for name in ("objectives", "optimizers")]
+    found = set()
+    for path in (ROOT / "trainer").rglob("*.py"):
+        room = path.relative_to(ROOT / "trainer").with_suffix("").parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = isinstance(node, ast.Constant) and re.match(r"longmix\.trainer\.(\w+)[\w.:]*$", str(node.value))
+            if named and height[named[1]] < height.get(room, -1) and path not in rows:
+                found.add(f"{path.relative_to(ROOT)} names {node.value}")
+    assert not found and rows[0].is_file() and rows[1].is_file()
 
 
 @pytest.mark.parametrize("top", [*TOPS, "benchmarks"])

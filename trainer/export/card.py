@@ -10,6 +10,7 @@ from longmix.data_prep.manifest import Manifest
 from ..checkpoints.state import RunState
 from ..models.folder import OBJECTIVE
 from ..settings.configuration import RunConfiguration
+from ..settings.optimizers import OPTIMIZERS
 
 CARD = "README.md"
 # Stands in the card of a model that has no code beside it.
@@ -34,7 +35,7 @@ Trained with longmix, objective `{configuration.objective.name}`;
 {notes}## Recipe
 
 {state.step:,} steps of {batch.samples} samples ({state.samples:,} samples in all; {state.skipped} steps dropped as
-not finite). AdamW, lr {optim.lr:g} ({optim.schedule}, {optim.warmup_steps} warm-up steps), betas {optim.betas}, weight
+not finite). {optimizer}, lr {optim.lr:g} ({optim.schedule}, {optim.warmup_steps} warm-up steps){betas}, weight
 decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
 configuration is the run's `config.yaml`.
 
@@ -73,12 +74,15 @@ class ModelCard:
             for name, value in figures.items()
         )
         model_type = configuration.model.get("model_type", "")
+        row = OPTIMIZERS[configuration.optim.name]
         card = _CARD.format(
             tags=f"longmix, {model_type}" if model_type else "longmix",
             card=self,
             configuration=configuration,
             batch=configuration.batch,
             optim=configuration.optim,
+            optimizer=row.deepspeed[0],
+            betas=f", betas {configuration.optim.betas}" if "betas" in row.arguments else "",
             name=Path(configuration.run.dir).name,
             load=LOAD_WITH_LONGMIX,
             data=data,

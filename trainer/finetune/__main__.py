@@ -6,20 +6,22 @@ Its job comes through stdin, as JSON, from the command that has started this pro
 import signal
 import sys
 
-from pydantic import TypeAdapter
-
 from longmix.data_prep.errors import UserError
 
 from ..processes.launch import leave_with_launcher
 from ..processes.signals import StopRequests
 from ..settings.exit_codes import USER_MISTAKE
-from .jobs import Job, quiet, run_job
 
 
 def main() -> int:
     with StopRequests() as requests:
         # On SIGTERM a run saves itself.
         leave_with_launcher(signal.SIGTERM)
+        # What takes long to import is imported once signals are noted.
+        from pydantic import TypeAdapter
+
+        from .jobs import Job, quiet, run_job
+
         quiet()
         try:
             return run_job(TypeAdapter(Job).validate_json(sys.stdin.buffer.read()), requests)

@@ -80,8 +80,8 @@ def check_data(name: str, manifest: Manifest) -> None:
             f"objective {name} predicts tokens, but the data set holds real values (column {VALUES}), which are no "
             "classes: choose another objective, or prepare the task as tokens"
         )
-    if name == "mlm" and manifest.mask_token_id is None:
-        raise UserError("objective mlm needs a data set with a mask token: prepare it with longmix prepare text")
+    if row.hides_tokens and manifest.mask_token_id is None:
+        raise UserError(f"objective {name} needs a data set with a mask token: prepare it with longmix prepare text")
     if row.labelled is None:
         return
     if "labels" not in columns:
@@ -91,5 +91,5 @@ def check_data(name: str, manifest: Manifest) -> None:
     if row.labelled != labelled:
         fitting = " or ".join(other for other in OBJECTIVES if OBJECTIVES[other].labelled == labelled)
         raise UserError(f"objective.name is {name}, but the data set has a label for each {labelled}: {fitting}")
-    if name != "regression" and columns["labels"]["dtype"].startswith("float"):
+    if not row.takes_real_labels and columns["labels"]["dtype"].startswith("float"):
         raise UserError(f"objective {name} needs classes, but the labels of the data set are real values: regression")

@@ -70,17 +70,18 @@ def section_mistakes(section: Any, prefix: str = "", noted: frozenset[str] | set
 
     Keys that are `noted` as mistaken hold a stand-in: nothing is said about them.
     """
-    found = [
-        (f"{prefix}{key}", text)
-        for key, text, *others in (section.mistakes() if hasattr(section, "mistakes") else ())
-        if noted.isdisjoint((f"{prefix}{key}", *others))
-    ]
+    found: list[Mistake] = []
     for entry in fields(section):
         value = getattr(section, entry.name)
         parts = {f"[{index}]": one for index, one in enumerate(value)} if isinstance(value, list) else {"": value}
         for place, part in parts.items():
             if is_dataclass(part):
                 found += section_mistakes(part, f"{prefix}{entry.name}{place}.", noted)
+    found += [
+        (f"{prefix}{key}", text)
+        for key, text, *others in (section.mistakes() if hasattr(section, "mistakes") else ())
+        if noted.isdisjoint((f"{prefix}{key}", *others))
+    ]
     return found
 
 

@@ -19,6 +19,8 @@ class ObjectiveRow:
         heads: endings of the model classes that are trained with it; of two rows with one ending the first is meant.
         labelled: what has one label in the data set; None where labels are made from the inputs.
         is_language_model: its labels are the tokens themselves, and columns of labels are left alone.
+        hides_tokens: it needs a mask token.
+        takes_real_labels: labels may be real values, not classes alone.
         time_steps: keys of the section that this objective alone takes, numbers of time steps, with their least values.
     """
 
@@ -28,6 +30,8 @@ class ObjectiveRow:
     heads: tuple[str, ...] = ()
     labelled: str | None = None
     is_language_model: bool = False
+    hides_tokens: bool = False
+    takes_real_labels: bool = False
     time_steps: dict[str, int] = field(default_factory=dict)
 
 
@@ -39,6 +43,7 @@ OBJECTIVES = {
         auto_class="transformers:AutoModelForMaskedLM",
         figures=("loss", "perplexity", "masked_accuracy"),
         is_language_model=True,
+        hides_tokens=True,
     ),
     "clm": ObjectiveRow(
         maker="longmix.trainer.objectives.labelled_positions:causal_language_modelling",
@@ -59,6 +64,7 @@ OBJECTIVES = {
         auto_class="transformers:AutoModelForSequenceClassification",
         figures=("loss", "pearson", "spearman", "accuracy"),
         labelled="sample",
+        takes_real_labels=True,
     ),
     "pair_classification": ObjectiveRow(
         maker="longmix.trainer.objectives.labelled_samples:labelled_samples",

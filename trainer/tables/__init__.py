@@ -1,1 +1,1 @@
-"""Figures and tables in the formats that people and programs read; no other room writes one."""
+"""Figures over seeds, and tables of them for people and programs: no other room writes one."""
