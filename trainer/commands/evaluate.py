@@ -34,11 +34,13 @@ def run(arguments: argparse.Namespace) -> int:
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
     from transformers.utils import logging as transformers_logging
 
-    from . import figures
+    from . import checkpoint_figures
 
     transformers_logging.disable_progress_bar()
     if arguments.fill is not None:
-        print(figures.fill(arguments.checkpoint, arguments.fill, arguments.top))
+        print(checkpoint_figures.fill(arguments.checkpoint, arguments.fill, arguments.top))
     else:
-        print(figures.figures(arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch))
+        print(
+            checkpoint_figures.figures(arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch)
+        )
     return 0

@@ -11,7 +11,7 @@ from ..checkpoints.state import RunState, read_state
 from ..export import publish
 from ..export.card import ModelCard
 from ..processes.world import World, agree
-from .evaluator import Evaluator
+from .best_checkpoint import Evaluator
 from .setup import Prepared
 from .stop_conditions import Decision
 

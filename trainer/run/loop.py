@@ -24,8 +24,8 @@ from ..processes.world import SharedMistake, World, agree, begin_together
 from ..settings.configuration import RunConfiguration
 from ..settings.exit_codes import FINISHED, INTERRUPTED
 from .agreement import Agreement, seed_generators
+from .best_checkpoint import Evaluator
 from .dry_run import dry_run
-from .evaluator import Evaluator
 from .final_model import FinalModel
 from .folder import RunLock, refuse_changes, refuse_unusable, write_configuration
 from .setup import Prepared, prepare

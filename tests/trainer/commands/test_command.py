@@ -13,7 +13,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder
 from longmix.kernels import selection
 from longmix.trainer.cli import main
-from longmix.trainer.commands import diagnosis, figures
+from longmix.trainer.commands import checkpoint_figures, diagnosis
 
 
 @pytest.fixture
@@ -217,9 +217,9 @@ def test_completions_of_a_text(word_model, capsys):
     # The other mask stays where it is.
     assert lines[0].endswith("house cat [MASK] dog") and lines[2].endswith("[MASK] cat house dog")
     with pytest.raises(UserError, match=r"has no \[MASK\]"):
-        figures.fill(str(word_model), "nothing hidden", 1)
+        checkpoint_figures.fill(str(word_model), "nothing hidden", 1)
     with pytest.raises(UserError, match="the model takes 16"):
-        figures.fill(str(word_model), "[MASK] " * 40, 1)
+        checkpoint_figures.fill(str(word_model), "[MASK] " * 40, 1)
     error_of(capsys, "evaluate", word_model, "--fill", "[MASK] " * 40)  # one line, none of transformers
 
 

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders
 from longmix.trainer.cli import main
-from longmix.trainer.commands import figures as checkpoint_figures
+from longmix.trainer.commands import checkpoint_figures
 from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.processes.signals import STOP_SIGNALS, StopRequests
 

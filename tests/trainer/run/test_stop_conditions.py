@@ -10,7 +10,7 @@ from longmix.trainer.checkpoints import folders
 from longmix.trainer.checkpoints.state import read_state
 from longmix.trainer.processes import launch, world
 from longmix.trainer.processes.signals import StopRequests
-from longmix.trainer.run import evaluator, stop_conditions
+from longmix.trainer.run import best_checkpoint, stop_conditions
 from longmix.trainer.run.final_model import FinalModel
 from longmix.trainer.run.stop_conditions import Decision, StopConditions
 from longmix.trainer.settings.exit_codes import INTERRUPTED
@@ -130,7 +130,7 @@ def test_a_stop_in_an_evaluation_is_obeyed_there_and_made_good(train, read_metri
     changes = {"optim.max_steps": 6, "eval.every_steps": 2, "checkpoint.every_steps": 4}
     changes["checkpoint.best"] = {"metric": "loss", "mode": "min"}
     whole = train(tmp_path / "whole", **changes)
-    evaluate = evaluator.evaluate
+    evaluate = best_checkpoint.evaluate
     calls = []
 
     def stopped(*arguments):
@@ -140,7 +140,7 @@ def test_a_stop_in_an_evaluation_is_obeyed_there_and_made_good(train, read_metri
         return evaluate(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(evaluator, "evaluate", stopped)
+        patched.setattr(best_checkpoint, "evaluate", stopped)
         outcome = train(tmp_path / "parts", **changes)
     assert (outcome.code, outcome.state.step, outcome.state.evaluation_due) == (75, at, True)
     assert at not in [record["step"] for record in read_metrics(tmp_path / "parts", "eval")]
