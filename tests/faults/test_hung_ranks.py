@@ -28,7 +28,9 @@ def test_a_stopped_rank_is_named_first_and_ended_with_the_others(start, run_valu
     os.kill(processes[stopped], signal.SIGSTOP)
     code, output = command.wait()
     assert code == 1, output
-    told = [line for line in output.splitlines() if line.startswith("longmix: ") and "stacks of" not in line]
+    lines = (line for line in output.splitlines() if line.startswith("longmix: ") and "stacks of" not in line)
+    begun, *told = lines
+    assert begun.endswith("loading torch and DeepSpeed")
     assert re.match(rf"longmix: rank {stopped} on \S+ is missing: stopped, gone, or cut off", told[0]), output
     assert f"rank {stopped} on" in told[1] and told[1].endswith("does not answer")
     assert output.count("(run.hang_minutes)") == 1 and "Traceback" not in output
