@@ -116,6 +116,7 @@ def grouped(run):
     return [group for group in groups if group]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_commands_run_in_the_order_in_which_they_stand(folder):
     run = []

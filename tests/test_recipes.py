@@ -231,6 +231,7 @@ def test_a_mixer_and_an_objective_that_the_recipes_added_train(copy):
     assert config["model_type"] == "toy" and config["architectures"] == ["ToyForSequenceClassification"]
 
 
+@pytest.mark.full
 def test_the_acceptance_tests_walk_the_added_mixer(copy):
     result = copy.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/modeling/test_acceptance.py", "-k", "toy")
     assert result.returncode == 0, result.stdout

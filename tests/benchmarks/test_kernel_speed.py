@@ -141,6 +141,7 @@ except RuntimeError as error:
     assert refused == "True"
 
 
+@pytest.mark.full
 def test_memory_is_measured_in_another_process(script):
     with script("kernel_memory").MemoryMeter(1, torch.float32) as meter:
         small, large = (meter.measure("lifting", "auto", 4096, method) for method in ("forward", "gradients"))
@@ -211,6 +212,7 @@ def test_the_command_records_everything_and_draws_it(script, monkeypatch, result
         assert picture.read_text(encoding="utf-8") == drawn and document.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.full
 def test_a_quick_run_records_nothing(script, monkeypatch, results, document, capsys):
     before = document.read_text(encoding="utf-8")
     assert command(script, monkeypatch, "--quick", "--operations", "lifting", "--threads", "1") == 0

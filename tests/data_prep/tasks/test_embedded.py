@@ -60,6 +60,7 @@ def test_exchanged_sentences_hold_the_same_words_in_another_order(embedded):
     assert len(whole & written) < 0.01 * len(whole), "no sentence appears in both forms"
 
 
+@pytest.mark.full
 def test_a_second_call_uses_the_first_and_a_fresh_one_repeats_it(embedded, tmp_path):
     stamp = embedded.text.stat().st_mtime_ns
     assert write_embedded(embedded.text.parent.parent) == embedded

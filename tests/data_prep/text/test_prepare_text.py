@@ -190,6 +190,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_killed_half_way_and_started_again_gives_the_same(tmp_path):
     source, script = tmp_path / "corpus.txt", tmp_path / "prepare.py"

@@ -83,8 +83,9 @@ def curve(trained, read_metrics):
     return read
 
 
+@pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", in_part(STEPS, ["transformer"]))
+@pytest.mark.parametrize("kind", STEPS)
 def test_the_loss_curve_is_the_same_for_every_engine_and_rank_count(curve, kind):
     reference = curve(1, kind, "zero1")
     norms = curve(1, kind, "zero1", name="grad_norm")
