@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,16 +32,51 @@ def sha256_of_folder(folder: str | Path) -> str:
 
 @contextlib.contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """A temporary name beside `path` to write to; on success it is flushed to the disk and renamed to `path`."""
+    """A temporary name beside `path` to write to; on success it is flushed to the disk and renamed to `path`.
+
+    What killed processes have left under such a name is removed.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        flush_to_disk(temporary)
-        os.replace(temporary, path)
+        with _held(temporary):
+            yield temporary
+            flush_to_disk(temporary)
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     flush_to_disk(path.parent)
+    _remove_left_behind(path)
+
+
+@contextlib.contextmanager
+def _held(temporary: Path) -> Iterator[None]:
+    """Make a file, and lock it: so others see that it is being written, for the lock goes with the process."""
+    while True:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        with contextlib.suppress(OSError):  # a file system without locks: nobody can lock it to remove it, either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(temporary), os.fstat(descriptor)):
+                break
+        os.close(descriptor)  # it was taken for a killed process's before it was locked
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove temporary files of `path` that no process holds."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.\d+(-\d+)?\.tmp")
+    for left in filter(name.fullmatch, os.listdir(path.parent)):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path.with_name(left), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path.with_name(left))
+            finally:
+                os.close(descriptor)
 
 
 def write_text(path: str | Path, text: str) -> None:

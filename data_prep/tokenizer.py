@@ -71,7 +71,10 @@ def train_tokenizer(
         raise _explain(str(error), vocab_size) from None
     from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
-    with tempfile.TemporaryDirectory() as temporary:
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Below `folder`: what a killed process has left there goes with it.
+    with tempfile.TemporaryDirectory(prefix=".training-", dir=folder) as temporary:
         path = Path(temporary) / MODEL
         path.write_bytes(model.getvalue())
         tokenizer = SentencePieceBackend(
