@@ -1,4 +1,4 @@
-"""Commands of longmix, forked from one process that has imported everything: a command that is killed soon costs little.
+"""Commands of longmix, forked from one process that has imported everything: one that is killed soon costs little.
 
 `python forked_commands.py` reads a command from each line of its input, {"arguments", "cwd", "environment", "console",
 "root", "kill_at"}, and writes {"process"} when it has begun and {"code", "operations"} when it has ended.
