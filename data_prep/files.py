@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
+from longmix.kernels.common.safe_files import new_beside, open_lock
 
 LOCK = ".lock"
 
@@ -37,7 +38,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     What killed processes have left under such a name is removed.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = new_beside(path)
     try:
         with _held(temporary):
             yield temporary
@@ -108,9 +109,12 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        stream = open(path, "w")  # noqa: SIM115 - closed below
     except OSError as error:
         raise UserError(f"--output {folder} cannot be used: {error.strerror}") from None
+    try:
+        stream = open_lock(path)
+    except OSError as error:
+        raise UserError(f"--output {folder} cannot be used: {path}: {error.strerror}") from None
     with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longmix.data_prep.files import flush_to_disk, sha256_of_file
+from longmix.kernels.common.safe_files import new_beside
 
 MAXIMUM_ROW_GROUP = 1024  # readers fetch whole row groups: larger ones make a shuffled read expensive
 ROW_GROUP_SAMPLES = 256
@@ -70,7 +71,7 @@ class ShardFile:
         self.path = Path(path)
         self.samples = 0
         self.schema = arrow_schema(columns)
-        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        self._temporary = new_beside(self.path)
         # No dictionary: token ids gain nothing from it.
         self._writer = pq.ParquetWriter(
             self._temporary,

@@ -85,7 +85,7 @@ def _locked(folder: Path, kind: int) -> Iterator[bool]:
     with contextlib.ExitStack() as stack:
         given = False
         with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # a named pipe would be waited for
             stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, kind)
             given = True

@@ -19,6 +19,7 @@ from longmix.data_prep.shard_writer import ShardFile
 from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.text.packing import Packer
 from longmix.data_prep.tokenizer import MODEL, encode, load_tokenizer
+from longmix.kernels.common.safe_files import open_emptied
 
 BLOCK_DOCUMENTS = 2048
 COLUMNS = {"input_ids": LIST_INT32, "document_starts": LIST_INT32}
@@ -50,7 +51,7 @@ class BlockSpool:
         self.documents = 0
         self.bytes = 0
         self._digest = hashlib.blake2b(digest_size=16)
-        self._stream = open(path.with_suffix(".documents"), "wb")  # noqa: SIM115 - closed by close()
+        self._stream = open_emptied(path.with_suffix(".documents"))
 
     def add(self, text: str) -> None:
         encoded = text.encode()

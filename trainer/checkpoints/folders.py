@@ -6,6 +6,7 @@
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -91,12 +92,18 @@ def _put_back(run: Path) -> None:
 
 
 def point_to(run: Path, step: int) -> None:
-    """Let `checkpoints/latest` name this step's checkpoint, for people."""
+    """Let `checkpoints/latest` name this step's checkpoint, for people.
+
+    Raises:
+        OSError: it cannot be made, or there is something else of that name.
+    """
     final = path_of(run, step)
-    temporary = final.with_name(f".{LATEST}.tmp")
+    temporary, latest = final.with_name(f".{LATEST}.tmp"), final.with_name(LATEST)
+    if os.path.lexists(latest) and not latest.is_symlink():
+        raise FileExistsError(errno.EEXIST, "it is no link of longmix's: move it away", str(latest))
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(final.name, target_is_directory=True)
-    os.replace(temporary, final.with_name(LATEST))
+    os.replace(temporary, latest)
 
 
 # Finding: a checkpoint is believed only when every byte of it is what was written.

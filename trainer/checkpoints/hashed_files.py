@@ -50,7 +50,7 @@ class HashedFile:
     def __init__(self, path: Path):
         self.bytes, self.refusal = 0, None
         self._digest = hashlib.sha256()
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed by close()
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by close()
 
     @property
     def sha256(self) -> str:

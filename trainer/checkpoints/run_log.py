@@ -12,6 +12,7 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_text
+from longmix.kernels.common.safe_files import open_to_append, open_to_change, open_to_read
 
 
 class RunLog:
@@ -117,7 +118,7 @@ class _Lines:
 
     def __init__(self, path: Path):
         self._path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - closed by close()
+        self._file = open_to_append(path)
         self._flushed = self._file.tell()
         self._held: list[bytes] = []
         self._written = 0  # of those held
@@ -153,7 +154,7 @@ class _Lines:
     def _write(self) -> None:
         try:
             if self._file is None:
-                self._file = open(self._path, "r+b", buffering=0)  # noqa: SIM115 - closed by close()
+                self._file = open_to_change(self._path)
                 size = self._file.seek(0, os.SEEK_END)
                 self._flushed = min(size, self._flushed)
                 self._file.truncate(self._flushed)
@@ -181,11 +182,13 @@ def _is_bad(value: Any) -> bool:
 
 def _drop_from(path: Path, first_step: int, evaluation_due: bool) -> None:
     """Drop the records that a run resumed from `first_step` makes: of later steps, of the end, at 0 all of them."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return
     made_again = ("eval", "test") if evaluation_due else ("test",)
     kept = []
-    for line in path.read_bytes().split(b"\n"):
+    with open_to_read(path) as file:
+        lines = file.read().split(b"\n")
+    for line in lines:
         try:
             record = json.loads(line)
             is_before = record["step"] < first_step

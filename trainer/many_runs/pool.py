@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from longmix.data_prep.errors import UserError
+from longmix.kernels.common.safe_files import open_to_append
+
 from ..processes.launch import PARENT
 from ..processes.signals import STOP_SIGNALS
 
@@ -90,10 +93,17 @@ def start(arguments: Sequence[str], folder: Path, environment: dict[str, str], s
     """Start `python -m ARGUMENTS` for the run in `folder`, with its console output in the run's log.
 
     Such a process calls `leave_with_launcher`: it does not outlive this one.
+
+    Raises:
+        UserError: the log cannot be written.
     """
     log = log_path(folder)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as output, tempfile.TemporaryFile() as given:
+    try:
+        appended = open_to_append(log)
+    except OSError as error:
+        raise UserError(f"{log} cannot be written: {error.strerror}") from None
+    with appended as output, tempfile.TemporaryFile() as given:
         given.write(stdin)
         given.seek(0)
         return subprocess.Popen(

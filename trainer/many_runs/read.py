@@ -337,6 +337,8 @@ def _failure(path: Path) -> str | None:
 
 
 def _read_records(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []  # never begun; or a named pipe, which would be waited for
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError:

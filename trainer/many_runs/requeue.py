@@ -65,6 +65,8 @@ def _endings_since(saved: int, record: Path, job: str) -> list[list[int]]:
 
 
 def _last_recorded_step(metrics: Path) -> int:
+    if not metrics.is_file():
+        return 0  # never begun; or a named pipe, which would be waited for
     try:
         with open(metrics, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))

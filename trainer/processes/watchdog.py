@@ -22,6 +22,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from longmix.kernels.common.safe_files import open_to_read, write_over
+
 from ..settings.exit_codes import OURS
 from .progress import START_MINUTES
 
@@ -132,7 +134,7 @@ class Watchdog:
         """The text of the alarm's file; network file systems show a new text of a file sooner than a new file."""
         with contextlib.suppress(OSError, ValueError):
             if self._is_shared:
-                return (self._folder / "alarm").read_text().strip()
+                return _text(self._folder / "alarm").strip()
         return CALM
 
     def _beat(self) -> None:
@@ -148,7 +150,7 @@ class Watchdog:
             if rank != self._mine.rank:
                 # Not there, or just being written.
                 with contextlib.suppress(OSError, ValueError, TypeError):
-                    found[rank] = Heartbeat(**json.loads(self._path(rank).read_text()))
+                    found[rank] = Heartbeat(**json.loads(_text(self._path(rank))))
         return found
 
     # The end. Every rank that still runs writes its stacks; the lowest of them speaks for all, so that people read one
@@ -164,7 +166,7 @@ class Watchdog:
         if self._is_shared:
             with contextlib.suppress(OSError):
                 self._stacks.mkdir(exist_ok=True)
-                (self._stacks / f"rank-{mine.rank:05d}.txt").write_text(dump)
+                write_over(self._stacks / f"rank-{mine.rank:05d}.txt", dump.encode(errors="replace"), cut=True)
         mine.has_dumped = True
         known, answering = {}, {}
         deadline = time.monotonic() + max(3.0, 4 * self._interval)
@@ -268,11 +270,13 @@ def _stacks() -> str:
 def _overwrite(path: Path, text: str) -> None:
     """Write a file over, opened anew so that network file systems pass it on; a refusal is met, and told, elsewhere."""
     with contextlib.suppress(OSError):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        try:
-            os.write(file, text.encode().ljust(FILE_BYTES))
-        finally:
-            os.close(file)
+        write_over(path, text.encode().ljust(FILE_BYTES))
+
+
+def _text(path: Path) -> str:
+    """Raises OSError, ValueError."""
+    with open_to_read(path) as file:
+        return file.read().decode()
 
 
 def _print(text: str) -> None:

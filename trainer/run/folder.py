@@ -8,6 +8,7 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_text
+from longmix.kernels.common.safe_files import open_lock, open_to_read
 
 from ..checkpoints import folders
 from ..models.field_check import field_mistakes
@@ -66,9 +67,12 @@ class RunLock:
     def __enter__(self) -> None:
         try:
             self._run.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._run / LOCK, "w")
         except OSError as error:
             raise UserError(f"run.dir {self._run} cannot be used: {error.strerror}") from None
+        try:
+            self._file = open_lock(self._run / LOCK)
+        except OSError as error:
+            raise UserError(f"run.dir {self._run} cannot be used: {self._run / LOCK}: {error.strerror}") from None
         deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
         while not self._takes_lock():
             if time.monotonic() > deadline:
@@ -93,12 +97,12 @@ class RunLock:
 def is_in_work(run: Path) -> bool:
     """Whether another process trains in the run folder now (see RunLock). Changes nothing."""
     try:
-        with open(run / LOCK, "rb") as file:
+        with open_to_read(run / LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        # Never begun, or a file system without locks.
+        # Never begun, a file system without locks, or something else of that name, which RunLock refuses.
         return False
     return False
 

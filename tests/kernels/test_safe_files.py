@@ -1,0 +1,119 @@
+"""Files of longmix's own are opened without being led to another one, waiting for one, or emptying one."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from longmix.kernels.common import safe_files
+
+PRECIOUS = b"precious"
+OPENERS = {
+    "lock": safe_files.open_lock,
+    "append": safe_files.open_to_append,
+    "change": safe_files.open_to_change,
+    "empty": safe_files.open_emptied,
+    "read": safe_files.open_to_read,
+    "over": lambda path: safe_files.write_over(path, b"x"),
+}
+
+
+def plant(path, kind):
+    """Put something at `path` that is no file of longmix's; a link, or other name, is of `path.parent / "canary"`."""
+    canary = path.parent / "canary"
+    canary.write_bytes(PRECIOUS)
+    if kind == "symbolic link":
+        path.symlink_to(canary)
+    elif kind == "dangling symbolic link":
+        path.symlink_to(path.parent / "nowhere")
+    elif kind == "hard link":
+        os.link(canary, path)
+    elif kind == "named pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            here = os.getcwd()
+            os.chdir(path.parent)  # the path of a socket is short
+            try:
+                listener.bind(path.name)
+            finally:
+                os.chdir(here)
+    else:
+        path.mkdir()
+
+
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("kind", ["symbolic link", "dangling symbolic link", "named pipe", "socket", "folder"])
+def test_what_is_no_file_is_refused_with_what_it_is(tmp_path, opener, kind):
+    plant(tmp_path / "name", kind)
+    with pytest.raises(
+        OSError, match=rf"it is a {kind.removeprefix('dangling ')}, not a file of longmix's: move it aw"
+    ):
+        OPENERS[opener](tmp_path / "name")
+    assert (tmp_path / "canary").read_bytes() == PRECIOUS
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("opener", ["append", "change", "empty", "over"])
+def test_a_file_with_another_name_is_not_changed(tmp_path, opener):
+    plant(tmp_path / "name", "hard link")
+    with pytest.raises(OSError, match=r"it has another name elsewhere \(a hard link\): move it away"):
+        OPENERS[opener](tmp_path / "name")
+    assert (tmp_path / "canary").read_bytes() == PRECIOUS
+
+
+def test_a_link_that_appears_between_look_and_opening_is_not_followed(tmp_path, monkeypatch):
+    plant(tmp_path / "name", "symbolic link")
+    monkeypatch.setattr(safe_files, "_refuse_irregular", lambda path, found: None)
+    for opener in ("lock", "append", "change", "empty", "read"):
+        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+            OPENERS[opener](tmp_path / "name")
+
+
+def test_a_file_that_holds_something_is_no_lock(tmp_path):
+    (tmp_path / ".lock").write_bytes(PRECIOUS)
+    with pytest.raises(OSError, match=r"it holds 8 bytes, so it is no lock of longmix's: move it away"):
+        safe_files.open_lock(tmp_path / ".lock")
+    assert (tmp_path / ".lock").read_bytes() == PRECIOUS
+
+
+def test_files_of_our_own_are_opened(tmp_path):
+    path = tmp_path / "name"
+    with safe_files.open_to_append(path) as file:
+        file.write(b"one")
+    with safe_files.open_to_change(path) as file:
+        assert file.read() == b"one"
+    safe_files.write_over(path, b"tw")
+    assert path.read_bytes() == b"twe"
+    safe_files.write_over(path, b"t", cut=True)
+    with safe_files.open_to_read(path) as file:
+        assert file.read() == b"t"
+    with safe_files.open_emptied(path) as file:
+        file.write(b"four")
+    assert path.read_bytes() == b"four"
+
+
+def test_nothing_is_written_below_a_folder_that_is_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "folder").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotADirectoryError):
+        safe_files.write_over(tmp_path / "folder" / "name", b"x")
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["symbolic link", "dangling symbolic link", "hard link", "named pipe", "folder"])
+def test_a_temporary_name_that_is_taken_is_left_alone(tmp_path, kind):
+    taken = tmp_path / f".name.{os.getpid()}.tmp"
+    plant(taken, kind)
+    temporary = safe_files.new_beside(tmp_path / "name")
+    assert temporary.name == f".name.{os.getpid()}-1.tmp" and temporary.read_bytes() == b""
+    assert os.path.lexists(taken) and (tmp_path / "canary").read_bytes() == PRECIOUS
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_helper_needs_no_library():
+    code = "import sys, longmix.kernels.common.safe_files; print(sorted({'torch', 'numpy', 'yaml'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
