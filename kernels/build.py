@@ -4,6 +4,8 @@ A library holds one function for one floating type, so that nobody waits for wha
 everything that it depends on: its sources, the compiler, the flags and the features of the CPU, so that different
 machines can share a home. It is compiled to a temporary name under a lock and renamed: a build that is interrupted
 leaves nothing that a later one would take for a library, or wait for.
+
+What is loaded runs: a folder that others can write in is not used, nor a library that others can have changed.
 """
 
 import atexit
@@ -16,11 +18,14 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from .common.safe_files import NotPrivate, open_lock, private_folder, read_private
 
 FOLDER = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
@@ -31,6 +36,8 @@ CPP_TYPES = {torch.float32: "float", torch.float64: "double"}
 REALS = "reals"
 DOUBLES, INTEGERS, SIZE = ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_int64), ctypes.c_int64
 POINTERS = {torch.float32: ctypes.POINTER(ctypes.c_float), torch.float64: DOUBLES, torch.int64: INTEGERS}
+# A variable of the environment, by which the processes that this one starts know that its user has been told.
+TOLD = "LONGMIX_KERNEL_CACHE_TOLD"
 FLAGS = ("-O3", "-std=gnu++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
 
 
@@ -127,7 +134,7 @@ def library(source: str, part: str, dtype: torch.dtype, *macros: str) -> ctypes.
         name = "-".join((path.parent.name, *macros, part, CPP_TYPES[dtype], _key(path, compiler)))
         target = folder / f"{name}.so"
         if not _is_whole(target):
-            with open(folder / f"{target.stem}.lock", "w") as lock:
+            with open_lock(folder / f"{target.stem}.lock") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # released with the process, however it ends
                 if not _is_whole(target):
                     _compile((*compiler, *_flags(), *defined), path, target)
@@ -161,11 +168,16 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def _is_whole(library: Path) -> bool:
-    """True if a library is there as it was compiled: the system would end a process that runs into a missing part."""
+    """True if a library is there as it was compiled: the system would end a process that runs into a missing part, and
+    run what somebody else has put there."""
     try:
-        return _digest_file(library).read_text() == hashlib.sha256(library.read_bytes()).hexdigest()
-    except (OSError, UnicodeDecodeError):
+        return read_private(_digest_file(library)) == _digest(read_private(library))
+    except OSError:
         return False
+
+
+def _digest(library: bytes) -> bytes:
+    return hashlib.sha256(library).hexdigest().encode()
 
 
 def _digest_file(library: Path) -> Path:
@@ -181,8 +193,12 @@ def _compile(command: tuple[str, ...], source: Path, target: Path) -> None:
     if process.returncode:
         lines = [line for line in process.stderr.splitlines() if "error:" in line] or process.stderr.splitlines()
         raise BuildError(f"{command[0]} cannot compile {source.name}: {lines[0] if lines else process.returncode}")
+    temporary.chmod(0o700)  # whatever the umask lets others do
+    digest = temporary.with_name(f"{temporary.name}.sha256")
+    with open(os.open(digest, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(_digest(temporary.read_bytes()))
     # Before the library, which counts only with it.
-    _digest_file(target).write_text(hashlib.sha256(temporary.read_bytes()).hexdigest())
+    os.replace(digest, _digest_file(target))
     os.replace(temporary, target)
 
 
@@ -223,19 +239,46 @@ def _cpu_features() -> str:
 
 
 def _cache_folder() -> Path:
-    """The folder for libraries: the user's cache, or a private folder of this process where that cannot be written."""
+    """The folder for libraries: the user's cache, or one of this process alone where that is not the user's alone, or
+    cannot be written."""
     try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "longmix" / "kernels"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = cache_folder()
         if os.access(folder, os.W_OK):
             return folder
+    except NotPrivate as error:
+        _tell(error.strerror)
     except (OSError, RuntimeError):  # the latter for a user without a home
         pass
-    return _private_folder()
+    return _temporary_folder()
+
+
+def cache_folder() -> Path:
+    """The folder of what this user's processes keep for later ones, and believe: libraries, and what they are found by.
+
+    Raises:
+        NotPrivate: others can change what lies there.
+        OSError: it cannot be made.
+        RuntimeError: the user has no home.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return private_folder(home / "longmix" / "kernels")
 
 
 @functools.cache
-def _private_folder() -> Path:
+def _tell(reason: str) -> None:
+    """Say why the cache is not used: once for a process and those that it starts, and for the ranks of a run."""
+    if TOLD not in os.environ and os.environ.get("RANK", "0") == "0":
+        print(
+            f"longmix: every process compiles its C++ kernels anew, for {reason}, or let XDG_CACHE_HOME name a folder "
+            "that is yours alone",
+            file=sys.stderr,
+            flush=True,
+        )
+    os.environ[TOLD] = "1"
+
+
+@functools.cache
+def _temporary_folder() -> Path:
     folder, owner = tempfile.mkdtemp(prefix="longmix-kernels-"), os.getpid()
 
     @atexit.register

@@ -207,7 +207,8 @@ def read_private(path: Path) -> bytes:
 
 def _refuse_foreign(path: Path, found: os.stat_result, may_be_roots: bool = True) -> None:
     if found.st_uid != os.geteuid() and not (may_be_roots and found.st_uid == 0):
-        raise NotPrivate(errno.EPERM, f"{path} belongs to {_user(found.st_uid)}, not to {_user(os.geteuid())}")
+        owner, user = _user(found.st_uid), _user(os.geteuid())
+        raise NotPrivate(errno.EPERM, f"{path} belongs to {owner}, not to {user}: chown {user} {path}")
 
 
 def _refuse_shared(path: Path, found: os.stat_result, is_folder: bool = False) -> None:
@@ -234,4 +235,4 @@ def _user(number: int) -> str:
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
-        return f"user {number}"
+        return str(number)

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import stat
 import time
 
 import pytest
@@ -27,7 +28,8 @@ def nothing_is_built(monkeypatch):
 
     def forget():
         build.library.cache_clear()
-        build._private_folder.cache_clear()
+        build._temporary_folder.cache_clear()
+        build._tell.cache_clear()
         selection._obstacle.cache_clear()
         selection._warned.clear()
 
@@ -246,6 +248,94 @@ def test_a_derivative_that_cannot_be_built_is_told_with_the_remedy(sources):
     (sources / SOURCE).write_text("nonsense\n")
     with pytest.raises(RuntimeError, match=r"cannot compile cpu.cpp: .*; LONGMIX_KERNELS=portable runs plain PyTorch"):
         build.Function(SOURCE, "backward", (build.REALS,))(torch.zeros(1))
+
+
+@pytest.fixture
+def planted(sources, tmp_path):
+    """The cache, with a library in it that answers 43, where one was compiled that answers 42."""
+
+    def built():
+        process = start_build()
+        process.join()
+        folder = tmp_path / "cache" / "longmix" / "kernels"
+        return process.exitcode, {path.suffix: path for path in sorted(folder.iterdir(), key=os.path.getmtime)}
+
+    answer, mine = built()
+    (sources / "number.h").write_text("#define NUMBER 43\n")
+    other, theirs = built()
+    assert (answer, other) == (42, 43) and mine[".so"] != theirs[".so"]
+    for suffix in (".so", ".sha256"):
+        os.replace(theirs[suffix], mine[suffix])
+    (sources / "number.h").write_text("#define NUMBER 42\n")
+    assert built()[0] == 43
+    return mine[".so"]
+
+
+@pytest.mark.parametrize(
+    "which", ["kernels", *(pytest.param(name, marks=pytest.mark.full) for name in ("longmix", "cache"))]
+)
+def test_libraries_in_a_folder_of_others_are_not_run(planted, tmp_path, monkeypatch, capfd, which):
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / "cache" / {"cache": "", "longmix": "longmix", "kernels": "longmix/kernels"}[which]
+    folder.chmod(0o777)
+    monkeypatch.delenv(build.TOLD, raising=False)
+    monkeypatch.setenv("RANK", "1")  # a run tells it once
+    assert library().answer() == 42 and capfd.readouterr().err == ""
+    build._tell.cache_clear()
+    build.library.cache_clear()
+    monkeypatch.delenv(build.TOLD)
+    monkeypatch.setenv("RANK", "0")
+    assert library().answer() == 42 and library(dtype=torch.float64).answer() == 42
+    build._tell.cache_clear()  # as in a process that this one starts
+    build.library.cache_clear()
+    assert library().answer() == 42
+    assert capfd.readouterr().err == (
+        f"longmix: every process compiles its C++ kernels anew, for others can write to {folder} (mode 0777): "
+        f"chmod go-w {folder}, or let XDG_CACHE_HOME name a folder that is yours alone\n"
+    )
+    assert planted.exists() and stat.S_IMODE(folder.stat().st_mode) == 0o777
+
+
+@pytest.mark.full
+def test_libraries_that_others_can_change_or_link_to_are_built_anew(planted, tmp_path):
+    for path in (planted, planted.with_suffix(".sha256")):
+        before = path.read_bytes()
+        path.chmod(0o706)
+        process = start_build()
+        process.join()
+        assert process.exitcode == 42 and stat.S_IMODE(path.stat().st_mode) & 0o022 == 0
+        (tmp_path / "elsewhere").write_bytes(before)
+        path.unlink()
+        path.symlink_to(tmp_path / "elsewhere")
+        process = start_build()
+        process.join()
+        assert process.exitcode == 42 and not path.is_symlink()
+        assert (tmp_path / "elsewhere").read_bytes() == before
+
+
+def test_a_lock_that_is_a_link_is_not_followed(sources, tmp_path):
+    assert library().answer() == 42
+    build.library.cache_clear()
+    folder = tmp_path / "cache" / "longmix" / "kernels"
+    [lock] = folder.glob("*.lock")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "nowhere")
+    next(folder.glob("*.sha256")).unlink()
+    with pytest.raises(build.BuildError, match=r"it is a symbolic link, not a file of longmix's: move it away"):
+        library()
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_what_is_kept_is_the_users_alone_whatever_the_umask(sources, tmp_path):
+    before = os.umask(0)
+    try:
+        assert library().answer() == 42
+    finally:
+        os.umask(before)
+    modes = {
+        path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "cache").rglob("*") if path.suffix != ".lock"
+    }
+    assert len(modes) == 4 and not any(mode & 0o022 for mode in modes.values()), modes
 
 
 def test_a_user_without_a_home_has_a_private_folder(sources, monkeypatch, tmp_path):

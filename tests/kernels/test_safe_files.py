@@ -3,8 +3,10 @@
 import errno
 import os
 import socket
+import stat
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -112,6 +114,88 @@ def test_a_temporary_name_that_is_taken_is_left_alone(tmp_path, kind):
     assert temporary.name == f".name.{os.getpid()}-1.tmp" and temporary.read_bytes() == b""
     assert os.path.lexists(taken) and (tmp_path / "canary").read_bytes() == PRECIOUS
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.fixture(autouse=True)
+def no_group_is_known():
+    safe_files._is_users_own.cache_clear()
+    yield
+    safe_files._is_users_own.cache_clear()
+
+
+def test_a_private_folder_is_made_for_the_user_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        folder = safe_files.private_folder(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    assert folder == tmp_path / "a" / "b"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (folder, folder.parent)} == {0o700}
+    assert safe_files.private_folder(folder / ".." / "b") == folder / ".." / "b"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o707, 0o1777])
+def test_a_folder_that_others_can_write_in_is_not_private(tmp_path, mode):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b").chmod(mode)
+    with pytest.raises(
+        safe_files.NotPrivate, match=rf"others can write to .*a/b \(mode {mode:04o}\): chmod go-w /.*b$"
+    ):
+        safe_files.private_folder(tmp_path / "a" / "b")
+    if not mode & stat.S_ISVTX:
+        with pytest.raises(safe_files.NotPrivate, match="a/b "):
+            safe_files.private_folder(tmp_path / "a" / "b" / "c")
+    else:  # as /tmp
+        safe_files.private_folder(tmp_path / "a" / "b" / "c")
+
+
+def test_a_folder_behind_a_link_is_as_private_as_the_way_there(tmp_path):
+    (tmp_path / "shared" / "mine").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("shared/mine")
+    safe_files.private_folder(tmp_path / "link" / "folder")
+    assert (tmp_path / "shared" / "mine" / "folder").is_dir()
+    (tmp_path / "shared").chmod(0o777)
+    with pytest.raises(safe_files.NotPrivate, match=r"others can write to .*shared "):
+        safe_files.private_folder(tmp_path / "link" / "folder")
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        safe_files.private_folder(tmp_path / "round")
+
+
+def test_a_folder_of_another_user_is_not_private(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    with pytest.raises(safe_files.NotPrivate, match=r"belongs to \S+, not to 54321: chown 54321 /"):
+        safe_files.private_folder(tmp_path)
+    if os.getuid() != 0:
+        with pytest.raises(safe_files.NotPrivate, match="not to 54321"):
+            safe_files.read_private(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "is_private"),
+    [("me", [], True), ("me", ["me"], True), ("me", ["you"], False), ("us", [], False)],
+)
+def test_a_group_of_the_users_own_is_the_user(tmp_path, monkeypatch, name, members, is_private):
+    group = tmp_path.stat().st_gid
+    monkeypatch.setattr(safe_files.pwd, "getpwuid", lambda user: types.SimpleNamespace(pw_name="me", pw_gid=group))
+    monkeypatch.setattr(safe_files.grp, "getgrgid", lambda _: types.SimpleNamespace(gr_name=name, gr_mem=members))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder").chmod(0o775)
+    if is_private:
+        assert safe_files.private_folder(tmp_path / "folder")
+        return
+    with pytest.raises(safe_files.NotPrivate, match=r"\(mode 0775\)"):
+        safe_files.private_folder(tmp_path / "folder")
+
+
+def test_a_file_that_others_can_write_is_not_believed(tmp_path):
+    (tmp_path / "file").write_bytes(PRECIOUS)
+    (tmp_path / "file").chmod(0o600)
+    assert safe_files.read_private(tmp_path / "file") == PRECIOUS
+    (tmp_path / "file").chmod(0o602)
+    with pytest.raises(safe_files.NotPrivate, match=r"others can write to .*file \(mode 0602\)"):
+        safe_files.read_private(tmp_path / "file")
 
 
 def test_the_helper_needs_no_library():
