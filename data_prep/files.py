@@ -14,6 +14,8 @@ from longmix.data_prep.errors import UserError
 from longmix.kernels.common.safe_files import new_beside, open_lock
 
 LOCK = ".lock"
+# In folders that longmix made as a whole: which files it wrote (made_folders.py).
+MARKER = ".longmix.json"
 
 
 def sha256_of_file(path: str | Path) -> str:
@@ -23,10 +25,10 @@ def sha256_of_file(path: str | Path) -> str:
 
 
 def sha256_of_folder(folder: str | Path) -> str:
-    """Hexadecimal SHA-256 over the names and contents of all files below `folder`, in sorted order."""
+    """Hexadecimal SHA-256 over the names and contents of all files below `folder`, in sorted order, but for MARKER."""
     folder = Path(folder)
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MARKER):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_of_file(path)}\n".encode())
     return digest.hexdigest()
 

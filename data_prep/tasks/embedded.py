@@ -13,15 +13,15 @@ import json
 import platform
 import random
 import re
-import shutil
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json, write_text
-from longmix.data_prep.shards import replace_folder
+from longmix.data_prep.made_folders import TEXT, new_folder, put_in_place, refuse_foreign
 
 TASK_NAME = "exchanged words in Python's documentation (in CoLA's format)"
 _ABOUT = "about.json"
@@ -69,18 +69,36 @@ def write_embedded(folder: str | Path) -> Embedded:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         if about["format"] == _FORMAT:
             return _embedded(folder, about)
-    elif folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} already holds other files: choose another folder, or empty it")
+    refuse_foreign(folder, TEXT, _earlier)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder) as temporary:
+        about = _write(temporary)
+        put_in_place(temporary, folder, TEXT, _earlier)
+    return _embedded(folder, about)
+
+
+def _earlier(folder: Path, names: list[str]) -> str | None:
+    """The first file that is not of an embedded text of an earlier version (`made_folders.Earlier`)."""
+    wanted = {_ABOUT, "text/python_documentation.txt", "glue/CoLA/note.txt"}
+    wanted |= {f"glue/CoLA/{split}.tsv" for split in _SENTENCES}
+    try:
+        size = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))["bytes"]
+        is_ours = (folder / "text" / "python_documentation.txt").stat().st_size == size
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        is_ours = False
+    return next((name for name in names if name not in wanted or not is_ours), None)
+
+
+def _write(folder: Path) -> dict[str, Any]:
+    """Write all files to a new folder; what about.json says of them."""
     documents = dict(sorted(_documents()))
     held_out = _hold_out(documents)
     kept = [name for name in documents if not any(name in names for names in held_out.values())]
     seen = {sentence for name in kept for sentence in _sentences(documents[name])}
-    temporary = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(temporary, ignore_errors=True)
     text = "".join(f"\n = {name} = \n\n{documents[name]}\n" for name in kept)
-    (temporary / "text").mkdir(parents=True)
-    (temporary / "glue" / "CoLA").mkdir(parents=True)
-    write_text(temporary / "text" / "python_documentation.txt", text)
+    (folder / "text").mkdir(parents=True)
+    (folder / "glue" / "CoLA").mkdir(parents=True)
+    write_text(folder / "text" / "python_documentation.txt", text)
     counts = {}
     for split, names in held_out.items():
         examples = []
@@ -90,13 +108,13 @@ def write_embedded(folder: str | Path) -> Embedded:
                     seen.add(sentence)
                     examples.append((name, *_example(sentence)))
         counts[split] = len(examples)
-        write_text(temporary / "glue" / "CoLA" / f"{split}.tsv", _cola_file(split, examples))
+        write_text(folder / "glue" / "CoLA" / f"{split}.tsv", _cola_file(split, examples))
     task = (
         f"{TASK_NAME}: sentences of documents that are not in the text, as written (1) or with words "
         "exchanged (0). Not CoLA: only its file format"
     )
     # longmix finetune tells it below its results.
-    write_text(temporary / "glue" / "CoLA" / "note.txt", f"{task}\n")
+    write_text(folder / "glue" / "CoLA" / "note.txt", f"{task}\n")
     about = {
         "format": _FORMAT,
         "python": platform.python_version(),
@@ -107,9 +125,8 @@ def write_embedded(folder: str | Path) -> Embedded:
         "sentences": counts,
         "held_out": held_out,
     }
-    write_json(temporary / _ABOUT, about)
-    replace_folder(temporary, folder)
-    return _embedded(folder, about)
+    write_json(folder / _ABOUT, about)
+    return about
 
 
 def _embedded(folder: Path, about: dict) -> Embedded:

@@ -137,7 +137,7 @@ def test_leftovers_of_killed_processes_are_removed_and_those_who_still_write_are
 
 def test_foreign_folder_is_not_replaced(tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="no data set"):
+    with pytest.raises(UserError, match=r"holds thesis\.tex, which longmix did not write there"):
         write_dataset(tmp_path, make_samples(1), COLUMNS, split="train", split_rule="all")
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 

@@ -11,12 +11,22 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import flush_to_disk, write_json
-from longmix.data_prep.shards import replace_folder
+from longmix.data_prep.files import MARKER, flush_to_disk, write_json
+from longmix.data_prep.made_folders import (
+    MODEL,
+    files_below,
+    new_folder,
+    put_in_place,
+    refuse_foreign,
+    refuse_unreplaceable,
+    swap,
+)
 from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
 
 from ..checkpoints import folders
+from ..checkpoints.state import STATE
 from ..models.folder import check_model_folder
+from .earlier import earlier_model
 from .flat_code import is_flat_file
 
 ATTEMPTS = 5
@@ -42,21 +52,53 @@ def save_model(
 
 
 def publish(source: Path, target: Path, complete: Callable[[Path], None] | None = None) -> None:
-    """Copy a finished model folder to `target`, which appears whole or not at all, replacing an older one.
+    """Copy a finished model folder to `target`, which appears whole or not at all, replacing one that longmix made.
 
-    `complete` may change the copy before it appears.
+    `complete` may change the copy before it appears. A target that is the source itself keeps all of its files.
+
+    Raises:
+        UserError: `target` holds what longmix did not write, or what has changed since.
     """
-    temporary = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        shutil.copytree(source, temporary)
+    in_place = target.is_dir() and target.samefile(source)
+    kept = files_below(source) if in_place else []
+
+    def others(place: str, names: list[str]) -> list[str]:
+        """The source's own marker, which the copy's takes the place of."""
+        return [MARKER] if Path(place) == source and MARKER in names else []
+
+    with new_folder(target) as temporary:
+        shutil.copytree(source, temporary, ignore=others, dirs_exist_ok=True)
         if complete is not None:
             complete(temporary)
         for path in temporary.rglob("*"):
             flush_to_disk(path)
-        replace_folder(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if in_place and not _is_made_by_longmix(target):
+            # The user's own files would pass for longmix's in a later export.
+            (temporary / MARKER).unlink()
+            swap(temporary, target, kept)
+        else:
+            put_in_place(temporary, target, MODEL, earlier_model)
+
+
+def _is_made_by_longmix(folder: Path) -> bool:
+    try:
+        refuse_foreign(folder, MODEL, earlier_model)
+    except UserError:
+        return False
+    return True
+
+
+def _refuse_target(target: Path, source: Path, name: str) -> None:
+    """Raise UserError if the model folder `source` cannot be copied to `target`. Changes nothing."""
+    for parent in target.absolute().parents:
+        if (parent / STATE).is_file() and (parent / folders.MANIFEST).is_file():
+            raise UserError(f"{name} lies within the checkpoint {parent}: name a folder elsewhere")
+    if target.is_dir() and target.samefile(source):
+        files_below(target, name)  # raises for links, which a copy would not keep
+    elif target.resolve().is_relative_to(source.resolve()):
+        raise UserError(f"{name} lies within {source}, which is to be copied: name a folder elsewhere")
+    else:
+        refuse_foreign(target, MODEL, earlier_model, name)
 
 
 def export_model(source: str, step: int | None, output: str, self_contained: bool = False) -> Path:
@@ -68,14 +110,15 @@ def export_model(source: str, step: int | None, output: str, self_contained: boo
         UserError: no such checkpoint, a damaged one, a damaged model folder, an output folder that already holds
             something else or cannot be written, or code wanted of a model type that is not ours.
     """
-    target = Path(output)
+    # Only a folder that has a name can give way to another: `.` and `a/..` have none.
+    target = Path(output) if Path(output).name not in ("", "..") else Path(output).resolve()
     if target.is_file():
         raise UserError(f"--output is {output}, which is a file: name a folder")
-    if target.exists() and not (target / "config.json").is_file() and any(target.iterdir()):
-        raise UserError(f"{output} already holds something that is no model: choose another folder")
+    refuse_unreplaceable(target, f"--output {output}")
     for _ in range(ATTEMPTS):
         folder = _model_folder(source, step)
         try:
+            _refuse_target(target, folder, f"--output {output}")
             _copy(folder, target, self_contained)
             return target
         except OSError as error:

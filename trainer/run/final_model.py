@@ -1,6 +1,5 @@
 """RUN/model: made of the best checkpoint, or of the last, when all steps are done; the test set is read with it."""
 
-import shutil
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError
@@ -60,15 +59,14 @@ class FinalModel:
         return Decision()
 
     def _publish(self, source: Path) -> None:
-        target, staged = self._folder / "model", self._folder / ".model"
-        shutil.rmtree(staged, ignore_errors=True)
+        target = self._folder / "model"
+
+        def complete(folder: Path) -> None:
+            self._card.write(folder, read_state(source), self._state.figures)
+
         try:
-            shutil.copytree(source / "model", staged)
-            self._card.write(staged, read_state(source), self._state.figures)
-            publish.publish(staged, target)
-        except (OSError, shutil.Error) as error:
+            publish.publish(source / "model", target, complete)
+        except (OSError, UserError) as error:
             raise UserError(
                 f"{target} could not be written: {error}; {source} is whole: the same command writes the model from it"
             ) from error
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)

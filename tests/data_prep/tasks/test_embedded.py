@@ -74,7 +74,7 @@ def test_a_second_call_uses_the_first_and_a_fresh_one_repeats_it(embedded, tmp_p
 
 def test_foreign_folder_and_python_without_documentation(tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("precious")
-    with pytest.raises(UserError, match="other files"):
+    with pytest.raises(UserError, match=r"holds notes\.txt, which longmix did not write there"):
         write_embedded(tmp_path)
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="full standard library"):

@@ -218,6 +218,6 @@ def test_export_takes_the_newest_whole_checkpoint_or_the_step_asked_for(tmp_path
         export_model(str(tmp_path / "nowhere"), None, str(tmp_path / "other"))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.txt").write_text("do not lose me")
-    with pytest.raises(UserError, match="already holds something that is no model"):
+    with pytest.raises(UserError, match=r"holds thesis\.txt, which longmix did not write there"):
         export_model(str(run), 2, str(tmp_path / "taken"))
     assert (tmp_path / "taken" / "thesis.txt").exists() and not (tmp_path / "other").exists()
