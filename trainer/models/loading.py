@@ -17,6 +17,7 @@ from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.tokenizer import load_tokenizer
 
 from .folder import is_damaged, weight_files
+from .hub import why_unreachable
 
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
 # What transformers lets through when a configuration or weights are not what they should be.
@@ -45,10 +46,9 @@ def load_config(source: str) -> transformers.PreTrainedConfig:
     try:
         with _silence(huggingface_hub.logging):
             # False: left open, transformers would ask on the terminal whether to run the checkpoint's code.
-            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+            config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False, **_place(source))
     except (*_FAILURES, RecursionError) as error:
-        missing = "" if folder.is_dir() else "no such folder, and as a name on the hub: "
-        raise UserError(f"{source} is no loadable checkpoint: {missing}{reason(error)}") from None
+        raise UserError(f"{source} is no loadable checkpoint: {_where_sought(source, error)}") from None
     if getattr(config, "transformers_weights", None) is not None:
         raise UserError(f"{source}: its config.json has transformers_weights, which is not followed: leave it out")
     return config
@@ -78,6 +78,7 @@ def load_model(
                 dtype=torch.float32,
                 use_safetensors=True,
                 trust_remote_code=False,
+                **_place(source),
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
@@ -131,9 +132,9 @@ def load_checkpoint_tokenizer(source: str) -> transformers.PreTrainedTokenizerBa
     if Path(source).is_dir():
         return load_tokenizer(source)
     try:
-        return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=False, **_place(source))
     except _FAILURES as error:
-        raise UserError(f"{source}: its tokenizer cannot be loaded: {reason(error)}") from None
+        raise UserError(f"{source}: its tokenizer cannot be loaded: {_where_sought(source, error)}") from None
 
 
 def has_tokenizer(source: str) -> bool:
@@ -148,6 +149,24 @@ def has_other_vocabulary(source: str, tokenizer: Path | None) -> bool:
     if tokenizer is None or not has_tokenizer(source):
         return False
     return load_checkpoint_tokenizer(source).get_vocab() != load_tokenizer(tokenizer).get_vocab()
+
+
+# A name that is no folder is one on the hub, which may be out of reach: what was fetched from it before is still here.
+
+
+def _place(source: str) -> dict[str, bool]:
+    """Options of `from_pretrained`: whether it may ask the hub."""
+    return {"local_files_only": Path(source).is_dir() or why_unreachable() is not None}
+
+
+def _where_sought(source: str, error: BaseException) -> str:
+    """Why `source` could not be loaded, with the places where it was looked for if it is no folder."""
+    if Path(source).is_dir():
+        return reason(error)
+    unreachable = why_unreachable()
+    if unreachable is None:
+        return f"no such folder, and as a name on the hub: {reason(error)}"
+    return f"no such folder, and as a name on the hub: not fetched before, and {unreachable}"
 
 
 def reason(error: BaseException) -> str:

@@ -4,8 +4,10 @@ import json
 import logging
 import re
 import shutil
+import socketserver
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -14,6 +16,7 @@ from longmix.data_prep.files import sha256_of_folder
 from longmix.kernels import selection
 from longmix.trainer.cli import main
 from longmix.trainer.commands import checkpoint_figures, diagnosis
+from longmix.trainer.models import hub
 
 
 @pytest.fixture
@@ -158,7 +161,8 @@ def test_evaluate_takes_one_of_data_and_fill(capsys, tmp_path):
     assert "--top is 0" in error_of(capsys, "evaluate", tmp_path, "--fill", "x", "--top", 0)
     assert "no such folder" in error_of(capsys, "evaluate", tmp_path / "none", "--fill", "a [MASK]")
     assert "no such folder" in error_of(capsys, "evaluate", "./none", "--fill", "a [MASK]")
-    assert "none is no loadable checkpoint: no such folder" in error_of(capsys, "evaluate", "none", "--fill", "[MASK]")
+    error = error_of(capsys, "evaluate", "none", "--fill", "[MASK]")
+    assert "none is no loadable checkpoint: no such folder" in error and "HF_HUB_OFFLINE is set" in error
 
 
 def test_what_the_hub_cannot_give_is_told_once(capsys, monkeypatch):
@@ -173,6 +177,7 @@ def test_what_the_hub_cannot_give_is_told_once(capsys, monkeypatch):
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())
     monkeypatch.setattr("transformers.AutoConfig.from_pretrained", attempt)
+    monkeypatch.setattr("longmix.trainer.models.loading.why_unreachable", lambda: None)
     client.addHandler(handler)
     try:
         assert "name on the hub: no connection" in error_of(capsys, "evaluate", "none", "--fill", "[MASK]")
@@ -180,6 +185,31 @@ def test_what_the_hub_cannot_give_is_told_once(capsys, monkeypatch):
     finally:
         client.removeHandler(handler)
     assert told == ["for the user", "from others"]
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(capsys, monkeypatch):
+    asked = []
+
+    class Silent(socketserver.BaseRequestHandler):
+        def handle(self):
+            asked.append(self.request.recv(4096).split(b"\r\n")[0])
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        place = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", place)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        hub.why_unreachable.cache_clear()
+        try:
+            for name in ("nobody/nothing", "nothing"):
+                error = error_of(capsys, "evaluate", name, "--fill", "[MASK]")
+                assert f"not fetched before, and {endpoint} cannot be reached" in error
+        finally:
+            hub.why_unreachable.cache_clear()
+            server.shutdown()
+    assert asked == [b"HEAD / HTTP/1.1"]
 
 
 @pytest.fixture(scope="module")
