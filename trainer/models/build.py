@@ -136,12 +136,18 @@ def build_on_meta(config: transformers.PreTrainedConfig, auto_class: type) -> tr
 
 
 def build_model(
-    configuration: RunConfiguration, config: transformers.PreTrainedConfig, auto_class: type
+    configuration: RunConfiguration,
+    config: transformers.PreTrainedConfig,
+    auto_class: type,
+    notes: list[str] | None = None,
 ) -> transformers.PreTrainedModel:
-    """Build with the run's seed, or load `model.from`; equal on every rank. fp32 parameters."""
+    """Build with the run's seed, or load `model.from`; equal on every rank. fp32 parameters.
+
+    A line about what of `model.from` is not taken over is added to `notes`.
+    """
     torch.manual_seed(configuration.run.seed)
     if FROM in configuration.model:
-        model = _checkpoint(load_model, configuration.model[FROM], auto_class, config)
+        model = _checkpoint(load_model, configuration.model[FROM], auto_class, config, notes)
     else:
         model = auto_class.from_config(config, dtype=torch.float32)
     if auto_class is transformers.AutoModelForCausalLM and config.model_type not in longmix.modeling.MODEL_TYPES:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,13 @@ from longmix.data_prep.tokenizer import load_tokenizer
 from .folder import is_damaged, weight_files
 from .hub import why_unreachable
 
+# What a run sets by itself in a configuration that it starts from, and what says how that was saved.
+_SET_BY_THE_RUN = {
+    *("architectures", "auto_map", "dtype", "transformers_version", "_name_or_path", "return_dict"),
+    *("id2label", "label2id", "num_labels", "problem_type", "input_length", "horizon", "is_causal", "is_decoder"),
+}
+# Names in one line.
+_LONGEST_LIST = 8
 _TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json")
 # What transformers lets through when a configuration or weights are not what they should be.
 _FAILURES = (
@@ -55,12 +63,15 @@ def load_config(source: str) -> transformers.PreTrainedConfig:
 
 
 def load_model(
-    source: str, auto_class: type, config: transformers.PreTrainedConfig | None = None
+    source: str,
+    auto_class: type,
+    config: transformers.PreTrainedConfig | None = None,
+    notes: list[str] | None = None,
 ) -> transformers.PreTrainedModel:
     """The model of `source` with fp32 parameters, complete as it was saved.
 
-    With `config`, which says what is wanted of it, the head may be another: parts that `source` lacks or has in
-    another shape, and a head for another number of labels, start anew.
+    With `config`, which says what is wanted of it, the head may be another: parts that `source` lacks, and a head for
+    another number of labels, start anew. A line that names them, and what of `source` is not used, is added to `notes`.
 
     Raises:
         UserError: weights that are damaged, pickled, or not finite, that do not fit the configuration, or parts of the
@@ -100,8 +111,8 @@ def load_model(
         and (config is None or (found[0], expected[0]) != (saved.num_labels, wanted.num_labels))
     ]
     if differing:
-        more = f" and {len(differing) - 1} more" if len(differing) > 1 else ""
-        raise UserError(f"{source}: the weights have other shapes than its configuration says: {differing[0]}{more}")
+        says = "its configuration says" if config is None else "the fields of model say"
+        raise UserError(f"{source}: the weights have other shapes than {says}: {_listed(differing)}")
     missing = sorted(report["missing_keys"])
     if config is None and missing:
         heads = " or ".join(saved.architectures or ["a model without a head"])
@@ -114,7 +125,44 @@ def load_model(
     spoilt = not_finite(model)
     if spoilt is not None:
         raise UserError(f"{source}: the weights hold NaN or infinity, first in {spoilt}: take another checkpoint")
+    if notes is not None:
+        anew = [*missing, *(name for name, *_ in report["mismatched_keys"])]
+        notes += _start_notes(source, saved, wanted, anew, sorted(report["unexpected_keys"]))
     return model
+
+
+def _start_notes(
+    source: str,
+    saved: transformers.PreTrainedConfig,
+    wanted: transformers.PreTrainedConfig,
+    anew: list[str],
+    unused: list[str],
+) -> list[str]:
+    """One line about what a run does not take over from the checkpoint that it starts from; none if it takes all."""
+    before, now = saved.to_dict(), wanted.to_dict()
+    changed = [
+        f"{name} {now[name]!r} (there {before[name]!r})"
+        for name in sorted(before.keys() & now.keys() - _SET_BY_THE_RUN)
+        if before[name] != now[name]
+    ]
+    parts = {"these start anew": _of_modules(anew), "these of it are not used": _of_modules(unused)}
+    parts["other fields of model"] = changed
+    told = [f"{text}: {_listed(names)}" for text, names in parts.items() if names]
+    return [f"note: model.from {source}: {'; '.join(told)}"] if told else []
+
+
+def _of_modules(names: list[str]) -> list[str]:
+    """Names of weights, with one entry in place of all those of a layer, `layers.3.*`, and layers in their order."""
+    layers = (re.sub(r"(\.\d+)\..*", r"\1.*", name) for name in names)
+    return sorted(
+        set(layers),
+        key=lambda name: [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in name.split(".")],
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _LONGEST_LIST} more" if len(names) > _LONGEST_LIST else ""
+    return f"{', '.join(names[:_LONGEST_LIST])}{more}"
 
 
 def not_finite(model: torch.nn.Module) -> str | None:

@@ -134,7 +134,7 @@ class _Run:
     def train(self) -> Outcome:
         """Make the steps that are left, then the model; or stop in between."""
         with contextlib.closing(self.log), contextlib.closing(self.saver):
-            for note in self.notes:
+            for note in [*self.prepared.start_notes, *self.notes]:
                 self.log.say(note)
             decision = self._train()
             if not decision.stops:

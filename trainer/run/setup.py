@@ -1,7 +1,7 @@
 """Everything a run needs before its first step, checked: the part that `--check` shares with training."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -35,9 +35,12 @@ class Prepared:
     objective: Objective
     tokenizer: Path | None
     model_configuration: transformers.PreTrainedConfig
+    # What is not taken over from the checkpoint that the run starts from; known once the model is built.
+    start_notes: list[str] = field(default_factory=list)
 
     def build(self) -> transformers.PreTrainedModel:
-        return build_model(self.configuration, self.model_configuration, self.objective.auto_class)
+        self.start_notes.clear()
+        return build_model(self.configuration, self.model_configuration, self.objective.auto_class, self.start_notes)
 
     def notes(self, model: torch.nn.Module, world_size: int) -> list[str]:
         """Lines that say what a reader of the results, or somebody who waits for them, should know."""
