@@ -218,7 +218,7 @@ class _Progress:
             f"{_SHOWN[name][0]} {'not finite' if _is_bad(value) else _SHOWN[name][1](value)}"
             for name, value in shown.items()
         ]
-        line = f"{kind} {step}/{self._last}  " + "  ".join(words)
+        line = f"{kind} {step}/{self._last}  " + "  ".join(words or ["nothing to predict: no figures"])
         if kind != "train":
             self.say(line)
             return

@@ -15,6 +15,8 @@ from ..settings.typed_maps import Mistake, build
 STATE = "state.json"
 # The keys of a run file that name data sets (see RunData.fingerprints).
 DATA_KEYS = ("data.train", "data.eval", "data.test")
+# Keys that checkpoints of earlier versions lack: what their defaults say was so then.
+ADDED_KEYS = ("empty",)
 # No run counts further; integers of JSON have no end.
 LARGEST_COUNT = 2**63 - 1
 
@@ -30,6 +32,7 @@ class RunState:
         step: optimizer steps done, dropped ones included.
         samples: samples consumed by them.
         skipped: steps dropped because loss or gradients were not finite, or stood out (`optim.skip_spikes`).
+        empty: steps passed over because no rank had anything to predict in its share of the batch.
         row_of_skips: steps in a row up to now that were not finite.
         recent: with `optim.skip_spikes`, (loss, gradient norm) of the last steps that were taken (see run.spikes).
         row_of_spikes: steps dropped as spikes since the last one that was taken.
@@ -58,6 +61,7 @@ class RunState:
     stopped_by: str | None = None
     data: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
+    empty: int = 0
 
     def forget_best_beyond(self, newest: "RunState") -> None:
         """Take back a best whose checkpoint was not written; `newest`: the state of the newest whole one."""
@@ -92,7 +96,7 @@ def _odd_keys(values: Any) -> Iterator[Mistake]:
         yield "the whole", "is no map"
         return
     names = [entry.name for entry in fields(RunState)]
-    yield from ((name, "is missing") for name in names if name not in values)
+    yield from ((name, "is missing") for name in names if name not in values and name not in ADDED_KEYS)
     yield from ((key, "is not a key of a checkpoint's state") for key in values if key not in names)
 
 
@@ -105,6 +109,8 @@ def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
     for name, most in (("skipped", "step"), ("row_of_skips", "skipped"), ("row_of_spikes", "skipped")):
         if not 0 <= getattr(state, name) <= getattr(state, most):
             yield name, f"is {getattr(state, name)}, but must be 0 to {getattr(state, most)} ({most})"
+    if not 0 <= state.empty <= state.step - state.skipped:
+        yield "empty", f"is {state.empty}, but must be 0 to {state.step - state.skipped} (step - skipped)"
     if len(state.interval) != 3 or any(len(pair) != 2 for pair in state.recent):
         yield "interval", "and recent are lists of 3 numbers and of pairs"
     if not all(math.isfinite(value) for pair in state.recent for value in pair):

@@ -53,6 +53,11 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     world = distributed.join()
     model = load_model(checkpoint, objective.auto_class).to(world.device)
     values = evaluate(model, dataset, objective, world, samples, micro_batch)
+    if values["items"] == 0:
+        raise UserError(
+            f"the evaluated samples of {data} hold nothing to predict, so there are no figures: raise --samples, or "
+            "name another data set"
+        )
     return "\n".join(
         f"{name:<18}{value:.4f}" if isinstance(value, float) else f"{name:<18}{value:,}"
         for name, value in values.items()

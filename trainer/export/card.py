@@ -35,7 +35,7 @@ Trained with longmix, objective `{configuration.objective.name}`;
 {notes}## Recipe
 
 {state.step:,} steps of {batch.samples} samples ({state.samples:,} samples in all; {state.skipped} steps dropped as
-not finite). {optimizer}, lr {optim.lr:g} ({optim.schedule}, {optim.warmup_steps} warm-up steps){betas}, weight
+not finite{empty}). {optimizer}, lr {optim.lr:g} ({optim.schedule}, {optim.warmup_steps} warm-up steps){betas}, weight
 decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
 configuration is the run's `config.yaml`.
 
@@ -88,6 +88,7 @@ class ModelCard:
             data=data,
             notes="".join(f"{note}\n\n" for note in self.notes),
             state=state,
+            empty=f", {state.empty} passed over with nothing to predict" if state.empty else "",
             scores=f"| figure | value |\n|---|---|\n{scores}" if figures else "Not evaluated at this step.",
         )
         write_text(folder / CARD, card)

@@ -37,6 +37,9 @@ class Forecasting:
     def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         return _stacked(samples)
 
+    def rehearsal_batch(self, samples: list[Sample]) -> Batch:
+        return _stacked(samples)
+
     def items(self, batch: Batch) -> int:
         return len(batch["labels"])
 

@@ -84,6 +84,11 @@ class LabelledPositions:
             samples = self._masked(samples, map(self.masker.evaluation_key, indices.tolist()))
         return collate(samples, self.pad_token_id)
 
+    def rehearsal_batch(self, samples: list[Sample]) -> Batch:
+        if self.masker is not None:
+            samples = [self.masker.mask_without_draw(one) for sample in samples for one in _sequences(sample)]
+        return collate(samples, self.pad_token_id)
+
     def _masked(self, samples: list[Sample], keys: Iterator[int]) -> list[Sample]:
         masked = []
         for sample, key in zip(samples, keys, strict=True):
@@ -163,6 +168,9 @@ class CausalPositions(LabelledPositions):
         return self._batch(samples)
 
     def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
+        return self._batch(samples)
+
+    def rehearsal_batch(self, samples: list[Sample]) -> Batch:
         return self._batch(samples)
 
     def _batch(self, samples: list[Sample]) -> Batch:

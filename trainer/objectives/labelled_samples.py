@@ -36,6 +36,9 @@ class LabelledSamples:
     def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         return collate(samples, self.pad_token_id)
 
+    def rehearsal_batch(self, samples: list[Sample]) -> Batch:
+        return collate(samples, self.pad_token_id)
+
     def items(self, batch: Batch) -> int:
         return len(batch["labels"])
 

@@ -35,8 +35,11 @@ class Objective(Protocol):
     def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         """The same in every evaluation of every run; `indices` (B,) are the samples' places in the data set."""
 
+    def rehearsal_batch(self, samples: list[Sample]) -> Batch:
+        """A micro-batch as in training, but without any draw: it has items wherever training could find one."""
+
     def items(self, batch: Batch) -> int:
-        """The number of items over which the loss is a mean."""
+        """The number of items over which the loss is a mean; 0: the micro-batch adds nothing to a step."""
 
     def forward(
         self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int

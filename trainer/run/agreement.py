@@ -119,6 +119,7 @@ class Agreement:
             "the number of samples": state.samples,
             "the number of tokens": state.tokens,
             "the number of dropped steps": state.skipped,
+            "the number of empty steps": state.empty,
             "the order of the samples": _digest(*(part.tobytes() for part in _of(everyone))),
             "NumPy's random generator": _digest(numpy_state[1].tobytes(), repr(numpy_state[2:]).encode()),
             "Python's random generator": _digest(repr(random.getstate()).encode()),

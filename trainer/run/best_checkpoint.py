@@ -50,6 +50,11 @@ class Evaluator:
         best = self._configuration.checkpoint.best
         if best is None:
             state.figures = figures
+        elif figures["items"] == 0:
+            raise SharedMistake(
+                "checkpoint.best needs figures, but the evaluated samples of data.eval hold nothing to predict: raise "
+                "eval.samples, name another data.eval, or leave checkpoint.best out"
+            )
         elif best.metric not in figures:
             raise SharedMistake(
                 f"checkpoint.best.metric is {best.metric}, which the evaluation does not give; "

@@ -20,7 +20,6 @@ from ..objectives.objective import Objective
 from ..processes.world import SharedMistake, World, agree, is_lost_rank
 from ..samples.collate import SECOND, TOKEN_IDS, is_pair, length_of
 from ..samples.dataset import ShardedDataset
-from ..samples.order import Draw
 from ..samples.run_data import RunData
 from ..samples.shard_check import DOCUMENT_STARTS
 from ..settings import deepspeed_file
@@ -52,11 +51,19 @@ class _Rehearsal:
         self.data, self.objective = prepared.data, prepared.objective
         self.batch = prepared.configuration.batch
         self.share = self.batch.samples // world.size
+        self.objective_name = prepared.configuration.objective.name
         self.rate = prepared.configuration.optim.lr
         self.longest = agree(world, lambda: _longest(self.data))
 
     def run(self) -> None:
         wanted = self.batch.micro_batch
+        if self.objective.items(self._micro_batch(wanted)) == 0:
+            # The same on every rank. The loss would be 0, and no gradient could be spoilt.
+            raise SharedMistake(
+                f"objective {self.objective_name} finds nothing to predict in the training data, whose longest samples "
+                f"have {self.longest} {'token' if self.longest == 1 else 'tokens'}: prepare longer ones, or choose "
+                "another objective"
+            )
         if self.engine.stage < 3:
             fits = self.world.gather(agree(self.world, lambda: self._fits(wanted)))
             if not all(fits):
@@ -75,7 +82,7 @@ class _Rehearsal:
         return largest_micro_batch(self.data, self.objective, self.longest, size)
 
     def _forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.objective.forward(model, batch, max(1, self.objective.items(batch) * self.world.size))
+        return self.objective.forward(model, batch, self.objective.items(batch) * self.world.size)
 
     def _fits(self, size: int) -> bool:
         """Whether this rank alone can make forward and backward passes of so many samples.
@@ -135,14 +142,16 @@ class _Rehearsal:
 
 
 def largest_micro_batch(data: RunData, objective: Objective, longest: int, size: int) -> dict[str, torch.Tensor]:
-    """`size` samples of `longest` ordinary tokens or vectors, made a batch by the objective; no shard is read."""
+    """`size` samples of `longest` ordinary tokens or vectors, made a batch by the objective; no shard is read.
+
+    Nothing of it is drawn: another seed would try the same batch.
+    """
     manifest = data.manifest
     ordinary = sorted(set(range(manifest.vocab_size or 1)) - {*manifest.special_token_ids, manifest.pad_token_id})
     samples = [_sample(manifest.columns, ordinary or [0], longest) for _ in range(size)]
     if size > 1 and longest > 1 and any(_is_ragged(dataset, longest) for dataset in data.train):
         samples[-1] = _sample(manifest.columns, ordinary or [0], longest - 1)
-    numbers = np.arange(size, dtype=np.int64)
-    return objective.training_batch(samples, Draw(0 * numbers, 0 * numbers, numbers))
+    return objective.rehearsal_batch(samples)
 
 
 def _sample(columns: dict[str, dict[str, Any]], ordinary: list[int], length: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from ..engines.base import to_device
 from ..objectives.labelled_positions import with_word_perplexity
 from ..objectives.objective import Objective
+from ..objectives.sums import Sums
 from ..processes.world import World
 from ..samples.windows import Dataset
 
@@ -31,12 +32,19 @@ def evaluate(
 ) -> dict[str, float] | None:
     """The objective's figures (see `Objective.figures`) over `samples` samples, on every rank; masks are fixed.
 
+    Where those samples hold nothing to predict, {"items": 0} alone: a mean over nothing has no value.
+
     Every rank makes the same number of forward passes, as ZeRO-3 needs; spare ones repeat a sample and do not count.
     `interrupted` is asked before each of them and gives every rank the same answer; None once it says yes.
     """
     chosen = chosen_samples(len(dataset), samples)
     found = run(model, dataset, objective, world, chosen, micro_batch, interrupted)
-    return None if found is None else with_word_perplexity(objective.figures(*found), dataset.manifest)
+    if found is None:
+        return None
+    sums, outputs = found
+    if Sums(*sums.tolist()).items == 0:
+        return {"items": 0}
+    return with_word_perplexity(objective.figures(sums, outputs), dataset.manifest)
 
 
 def run(

@@ -114,7 +114,7 @@ class _Run:
         self.consensus = Consensus(self.conditions, self.saver, world)
         self.evaluator = Evaluator(self.engine, prepared, world, state, self.log, self.consensus)
         self.final_model = FinalModel(prepared, self.card, self.evaluator, world, state, self.log)
-        self.gradient_norm = math.nan  # of the last step
+        self.gradient_norm: float | None = None  # of the last step; None: there is none
 
     def _write_configuration(self, parameters: int) -> None:
         """Write config.yaml, with the facts that a report tells of a run beside its configuration."""
@@ -187,8 +187,10 @@ class _Run:
         """Make one optimizer step; what all ranks want after it."""
         state = self.state
         self.world.progress.begin_step(state.step + 1)
-        counts = self.world.sum(torch.tensor([batch.items, batch.tokens], dtype=torch.float64)).tolist()
-        items = max(1.0, counts[0])
+        counts = torch.tensor([batch.items, batch.tokens], dtype=torch.float64)
+        items, tokens = self.world.sum(counts).tolist()
+        if items == 0:
+            return self._pass_over(int(tokens))
         self.model.train()
         sums = self.engine.forward_backward(
             batch.micro_batches, lambda model, micro_batch: self.objective.forward(model, micro_batch, items)
@@ -199,9 +201,7 @@ class _Run:
         self.spikes.expect(sums.mean_loss)
         result = self.engine.step(learning_rate(self.configuration.optim, state.step + 1))
         self.gradient_norm = result.gradient_norm
-        state.step += 1
-        state.samples += self.configuration.batch.samples
-        state.tokens += int(counts[1])
+        self._count_batch(int(tokens))
         if result.applied:
             state.row_of_skips = 0
             state.interval = [before + now for before, now in zip(state.interval, sums, strict=True)]
@@ -209,6 +209,28 @@ class _Run:
         else:
             self._count_skip(result, sums.loss)
         return self.consensus.decide(asked)
+
+    def _pass_over(self, tokens: int) -> Decision:
+        """Consume a batch in which no rank has anything to predict; what all ranks want after it.
+
+        No engine is asked for a step: with gradients of 0 the optimizer would still decay weights and age its moments.
+        Every rank knows the sum of the items, so none waits for another here.
+        """
+        asked = self.world.sum(self.consensus.asked(self.state.step + 1)).tolist()
+        self._count_batch(tokens)
+        self.gradient_norm = None
+        self.state.empty += 1
+        if self.state.empty == 1:
+            self.log.say(
+                f"step {self.state.step}: nothing to predict in its batch, which is passed over (metrics.jsonl counts "
+                "such steps as empty_steps)"
+            )
+        return self.consensus.decide(asked)
+
+    def _count_batch(self, tokens: int) -> None:
+        self.state.step += 1
+        self.state.samples += self.configuration.batch.samples
+        self.state.tokens += tokens
 
     def _count_skip(self, result: StepResult, loss_sum: float) -> None:
         state = self.state
@@ -233,15 +255,16 @@ class _Run:
     def _record(self, interval: Interval, stream: BatchStream) -> None:
         """Record the steps since the last record."""
         state, sums = self.state, Sums(*self.state.interval)
-        figures = {"loss": sums.mean_loss}
+        figures = {"loss": sums.mean_loss if sums.items else None}
         if self.objective.accuracy_name is not None:
-            figures[self.objective.accuracy_name] = sums.hit_rate
+            figures[self.objective.accuracy_name] = sums.hit_rate if sums.items else None
         figures |= {
             "lr": learning_rate(self.configuration.optim, state.step),
             "grad_norm": self.gradient_norm,
             "samples_seen": state.samples,
             "tokens_seen": state.tokens,
             "skipped_steps": state.skipped,
+            "empty_steps": state.empty,
         }
         speed = interval.figures(stream, state.tokens, self.world, self.matrix_parameters, self.prepared.precision)
         self.log.record("train", state.step, {**figures, **speed})
@@ -291,4 +314,6 @@ class _Run:
                 f"the last step is done, but its checkpoint could not be written to {self.folder / 'checkpoints'}: "
                 f"make room, then the same command goes on from step {self.saver.newest.step}"
             )
+        if self.state.empty > 0:
+            self.log.say(f"note: {self.state.empty} of {self.state.step} steps had a batch with nothing to predict")
         return self.final_model.make()

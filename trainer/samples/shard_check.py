@@ -89,7 +89,9 @@ def check_group(columns: Mapping[str, Column], manifest: Manifest) -> None:
             raise NotAsDescribed(f"{name} holds values that are not finite")
     if LABELS in columns and manifest.num_labels is not None and columns[LABELS][0].dtype.kind in "iu":
         labels = columns[LABELS][0]
-        _check_range(LABELS, labels[labels != IGNORED], manifest.num_labels, "num_labels")
+        if manifest.columns[LABELS]["shape"]:  # only among positions may there be some without a label
+            labels = labels[labels != IGNORED]
+        _check_range(LABELS, labels, manifest.num_labels, "num_labels")
 
 
 def _check_range(name: str, values: np.ndarray, size: int, bound: str) -> None:

@@ -78,6 +78,13 @@ def test_samples_that_contradict_the_manifest_or_each_other(tmp_path, change, me
     assert f"shard-00000.parquet cannot be read as a shard ({message}" in mistake_of(folder)
 
 
+def test_only_among_positions_may_there_be_some_without_a_label(tmp_path):
+    columns = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
+    rows = [{"input_ids": [0, 7, 1], "labels": label} for label in [3] * 29 + [-100]]
+    message = "labels holds -100, the manifest's num_labels allows 0 .. 3"
+    assert message in mistake_of(write(tmp_path / "set", rows, columns))
+
+
 def test_a_shard_from_another_tokenizer_is_refused_even_with_its_own_size_and_hash(tmp_path):
     ours, theirs = (
         write(tmp_path / "ours"),
