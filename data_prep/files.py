@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.kernels.common.safe_files import new_beside, open_lock
 
 LOCK = ".lock"
@@ -112,11 +112,11 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--output {folder} cannot be used: {error.strerror}") from None
+        raise refused(f"--output {folder} cannot be used", error) from None
     try:
         stream = open_lock(path)
     except OSError as error:
-        raise UserError(f"--output {folder} cannot be used: {path}: {error.strerror}") from None
+        raise refused(f"--output {folder} cannot be used: {path}", error) from None
     with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

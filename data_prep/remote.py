@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
-from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.errors import UserError, reason_of, refused
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -141,7 +141,7 @@ class RemoteFolder:
             except Exception as error:  # every storage library has exceptions of its own
                 reason = reason_of(error)
                 if isinstance(error, OSError) and error.errno in _DISK_FULL:
-                    raise UserError(f"no room for a copy of {self.url}/{name} ({reason})") from None
+                    raise refused(f"no room for a copy of {self.url}/{name}", error) from None
                 if delay is None or isinstance(error, _FINAL):
                     attempts = f" after {len(delays) + 1} attempts" if delay is None else ""
                     raise UserError(f"{self.url}/{name} cannot be read{attempts}: {reason}") from None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.errors import UserError, reason_of, refused
 from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
 
 PAD, UNKNOWN, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
@@ -174,7 +174,7 @@ def load_tokenizer(folder: str | Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"{folder} holds no tokenizer: {CONFIGURATION} is missing") from None
     except OSError as error:
-        raise UserError(f"{folder / CONFIGURATION} cannot be read: {error.strerror}") from None
+        raise refused(f"{folder / CONFIGURATION} cannot be read", error) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{folder / CONFIGURATION} is not valid JSON: {error}") from None
     if not isinstance(values, dict):

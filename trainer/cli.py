@@ -1,20 +1,20 @@
 """The command `longmix`: its verbs, and how every command ends.
 
-0: finished. 2: the user's mistake, one line. 75: interrupted, the same command goes on. 1: ours.
+0: finished. 2: the user's mistake, one line. 75: interrupted, the same command goes on. 1: the machine's fault, one
+line; or a bug.
 """
 
 import argparse
-import os
 import sys
 
 from longmix.data_prep.command import add_prepare_parser
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import printable
 
 from .commands import doctor, evaluate, export, inspect_order, requeue, sweep, train
 from .finetune.command import add_finetune_parser
+from .processes.ending import exit_code
 from .report.command import add_report_parser
-from .settings.exit_codes import EXPLANATION, INTERRUPTED, OURS, USER_MISTAKE
-from .settings.mistakes import tell
+from .settings.exit_codes import EXPLANATION, USER_MISTAKE
 
 # Each adds its verb to the command, in the order of the help, with `arguments.run` as what does the work. Their modules
 # import nothing heavy at the top: --help and mistakes in a run file are told without torch.
@@ -35,20 +35,7 @@ VERBS = (
 def main(argv: list[str] | None = None) -> int:
     """Run one command; `argv` without the program's name. Returns the exit code."""
     arguments = _parse(argv)
-    try:
-        return arguments.run(arguments)
-    except UserError as error:
-        # Every worker of a run finds the same mistake; one tells it.
-        if os.environ.get("RANK", "0") == "0":
-            tell(error)
-        return USER_MISTAKE
-    except KeyboardInterrupt:
-        print("longmix: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing left to say, and nowhere to say it.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        return OURS
+    return exit_code(lambda: arguments.run(arguments), is_shared=getattr(arguments, "is_shared", False))
 
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
@@ -66,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
     """argparse's own errors in the same one line."""
 
     def error(self, message: str):
-        print(f"longmix: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(f"longmix: error: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(USER_MISTAKE)
 
 

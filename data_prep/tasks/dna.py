@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32
@@ -159,7 +159,7 @@ def read_fasta(path: Path, length: int) -> Iterator[Example]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is damaged, or not compressed with gzip: {error}") from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise refused(f"{path} cannot be read", error) from None
     if record is None:
         raise UserError(f"{path} holds no sequence: FASTA has a line that starts with '>' before each")
     yield record.example()

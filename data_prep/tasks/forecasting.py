@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import locked, sha256_of_file
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.manifest_fields import SERIES
@@ -119,7 +119,7 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
     try:
         digest = sha256_of_file(source)
     except OSError as error:
-        raise UserError(f"--source {source} cannot be read: {error.strerror}") from None
+        raise refused(f"--source {source} cannot be read", error) from None
     task = {
         "name": "forecasting",
         "format": _FORMAT,
@@ -184,7 +184,7 @@ def read_series(source: Path, drop_columns: tuple[str, ...] = (), missing_allowe
     except csv.Error as error:
         raise UserError(f"{source} is no CSV file: {error}") from None
     except OSError as error:
-        raise UserError(f"--source {source} cannot be read: {error.strerror}") from None
+        raise refused(f"--source {source} cannot be read", error) from None
 
 
 def _parse(rows: Iterator[list[str]], source: str, drop_columns: tuple[str, ...], missing_allowed: bool) -> Series:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_INT64
@@ -225,7 +225,7 @@ class LabelledCorpus:
                 for part, paths in self._parts.items()
             }
         except OSError as error:
-            raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
+            raise refused(f"{error.filename} cannot be read", error) from None
 
 
 # -----------------------------------------------------------------------------

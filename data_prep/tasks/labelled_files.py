@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.errors import UserError, reason_of, refused
 
 LARGEST_TEXT = 1 << 26  # bytes of a line of TSV, or of a text file
 DIGEST_BYTES = 16
@@ -139,7 +139,7 @@ def visible(folder: Path, pattern: str = "*") -> list[Path]:
     try:
         found = list(folder.glob(pattern))
     except OSError as error:
-        raise UserError(f"{folder} cannot be read: {error.strerror}") from None
+        raise refused(f"{folder} cannot be read", error) from None
     relative = [(item.relative_to(folder), item) for item in found]
     return [item for name, item in sorted(relative) if not any(part.startswith(".") for part in name.parts)]
 
@@ -150,7 +150,7 @@ def read_text(path: Path) -> Iterator[Example]:
         with open(path, "rb") as stream:
             content = stream.read(LARGEST_TEXT + 1)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise refused(f"{path} cannot be read", error) from None
     if len(content) > LARGEST_TEXT:
         raise UserError(f"{path} is larger than {LARGEST_TEXT:,} bytes: leave it out, or cut it")
     text = _decoded(content, str(path)).removeprefix("\ufeff")
@@ -208,7 +208,7 @@ def _lines(path: Path) -> Iterator[str]:
                     raise UserError(f"{path}, line {number} is longer than {LARGEST_TEXT:,} bytes: leave it out")
                 yield _decoded(raw, f"{path}, line {number}").removesuffix("\n")
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise refused(f"{path} cannot be read", error) from None
 
 
 def _parquet_rows(path: Path, layout: Layout) -> Iterator[tuple[str, tuple[str, ...], str]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
 
 DIGITS = 10
@@ -127,4 +127,4 @@ def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
                         f"{path}, line {number}: byte {raw[error.start]:#04x} is not ASCII, as ListOps files are"
                     ) from None
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise refused(f"{path} cannot be read", error) from None

@@ -18,7 +18,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import MachineFault, UserError
 from longmix.data_prep.files import locked, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shard_writer import SAMPLES_PER_SHARD, shard_name
@@ -253,7 +253,7 @@ class _Job:
         try:
             yield pool
         except BrokenProcessPool:
-            raise UserError(
+            raise MachineFault(
                 "a worker process was killed, perhaps for want of memory: the same command goes on from here; "
                 "give fewer --workers"
             ) from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.errors import UserError, reason_of, refused
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.split_names import TRAIN, find_splits
 
@@ -33,7 +33,7 @@ class _File:
         try:
             return [self.path.name, sha256_of_file(self.path)]
         except OSError as error:
-            raise UserError(f"{self.path} cannot be read: {error.strerror}") from None
+            raise refused(f"{self.path} cannot be read", error) from None
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
                 offset += len(raw)
                 yield number, line.rstrip("\r\n")
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise refused(f"{path} cannot be read", error) from None
 
 
 def _text_of(record: dict[str, Any], column: str, place: str) -> str:

@@ -68,7 +68,7 @@ def open_lock(path: str | Path) -> BinaryIO:
     size = os.fstat(descriptor).st_size
     if size:
         os.close(descriptor)
-        raise OSError(errno.EINVAL, f"it holds {size} bytes, so it is no lock of longmix's: move it away", str(path))
+        raise OSError(errno.EEXIST, f"it holds {size} bytes, so it is no lock of longmix's: move it away", str(path))
     return open(descriptor, "r+b", buffering=0)
 
 
@@ -134,14 +134,14 @@ def _open_to_change(path: str | Path, flags: int, folder: int | None = None) -> 
     descriptor = open_regular(path, flags, folder=folder)
     if os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it has another name elsewhere (a hard link): move it away", str(path))
+        raise OSError(errno.EEXIST, "it has another name elsewhere (a hard link): move it away", str(path))
     return descriptor
 
 
 def _refuse_irregular(path: str | Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
-        raise OSError(errno.EINVAL, f"it is {kind}, not a file of longmix's: move it away", str(path))
+        raise OSError(errno.EEXIST, f"it is {kind}, not a file of longmix's: move it away", str(path))
 
 
 # Private folders: what lies in them is run, or believed. As strict as sshd is about a user's keys.

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import refused
 from longmix.data_prep.files import write_text
 from longmix.kernels.common.safe_files import open_to_append, open_to_change, open_to_read
+
+from ..settings import mistakes
 
 
 class RunLog:
@@ -46,7 +48,7 @@ class RunLog:
             _drop_from(path, first_step, evaluation_due)
             self._lines = _Lines(path)
         except OSError as error:
-            raise UserError(f"{path} cannot be written: {error.strerror}") from None
+            raise refused(f"{path} cannot be written", error) from None
         self._refused = False
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -227,19 +229,19 @@ class _Progress:
             seconds = (time.monotonic() - self._started) / done * (self._last - step)
             line += f"  left {int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
         if not self._live:
-            print(line, file=sys.stderr, flush=True)
+            mistakes.say(line)
             return
-        print("\r" + line.ljust(self._width), end="", file=sys.stderr, flush=True)
+        mistakes.say("\r" + line.ljust(self._width), end="")
         self._width = len(line)
 
     def say(self, text: str) -> None:
         start = "\r" if self._live and self._width else ""
-        print(start + text.ljust(self._width), file=sys.stderr, flush=True)
+        mistakes.say(start + text.ljust(self._width))
         self._width = 0
 
     def finish(self) -> None:
         if self._live and self._width:
-            print(file=sys.stderr, flush=True)
+            mistakes.say("")
             self._width = 0
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ..engines.base import Engine
-from ..processes.world import SharedMistake, World
+from ..processes.world import SharedFault, World
 from ..settings.sections import CheckpointSection
 from . import folders, hashed_files
 from .run_log import RunLog
@@ -78,7 +78,7 @@ class Saver:
         is waited for and tried again a few times. Rank 0 calls `write_model`.
 
         Raises:
-            SharedMistake: the disk refuses too often; earlier checkpoints are whole.
+            SharedFault: the disk refuses too often; earlier checkpoints are whole.
         """
         began = time.perf_counter()
         self._world.progress.phase = "checkpoint"
@@ -100,7 +100,7 @@ class Saver:
             self._waited_before = 0.0
 
     def wait(self) -> None:
-        """Wait for the checkpoint in progress. Raises SharedMistake as `save` does."""
+        """Wait for the checkpoint in progress. Raises SharedFault as `save` does."""
         began = time.perf_counter()
         try:
             self._count(self._wait())
@@ -203,7 +203,7 @@ class Saver:
         self._state.forget_best_beyond(self.newest)
         allowed = self._section.max_failures
         if self._failures > allowed:
-            raise SharedMistake(
+            raise SharedFault(
                 f"{reason}; that was failure {self._failures} in a row, and checkpoint.max_failures is "
                 f"{allowed}; that of step {self.newest.step} is whole: make room, then the same command goes on from it"
             )

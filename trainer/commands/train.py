@@ -9,15 +9,17 @@ import sys
 import time
 import traceback
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, in_one_line
 
 from ..models.field_check import field_mistakes, quick_field_mistakes
 from ..processes import launch
+from ..processes.ending import code_of
+from ..processes.launch_environment import LaunchEnvironment
 from ..processes.signals import StopRequests
 from ..settings import reading
 from ..settings.configuration import RunConfiguration
-from ..settings.exit_codes import EXPLANATION, OURS, USER_MISTAKE
-from ..settings.mistakes import tell
+from ..settings.exit_codes import EXPLANATION, OURS
+from ..settings.mistakes import say, tell
 from .arguments import add_settings, split
 
 
@@ -42,23 +44,24 @@ def add_parser(verbs) -> None:
         action="store_true",
         help="validate, count parameters, estimate memory and steps, and leave without training",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, is_shared=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
     paths, overrides = split(arguments.settings)
     if arguments.processes is not None and arguments.processes < 1:
         raise UserError(f"--processes is {arguments.processes}, but must be at least 1")
+    place = LaunchEnvironment.read()
     if arguments.check:
-        _announce("checking", reading.load(paths, overrides, quick_field_mistakes), "torch")
-        return _check(reading.load(paths, overrides, field_mistakes), arguments.processes)
+        _announce("checking", reading.load(paths, overrides, quick_field_mistakes), place, "torch")
+        return _check(reading.load(paths, overrides, field_mistakes), place, arguments.processes)
     launch.leave_with_launcher()
     # Noted from here on: what is imported and built next takes long, and the signal must not end it half-way.
     with StopRequests() as requests:
         configuration = reading.load(paths, overrides, quick_field_mistakes)
         engine = "Accelerate" if configuration.deepspeed is None else "DeepSpeed"
-        _announce("training", configuration, f"torch and {engine}")
-        processes = 1 if launch.is_worker() else arguments.processes or _devices()
+        _announce("training", configuration, place, f"torch and {engine}")
+        processes = 1 if place.is_worker else arguments.processes or _devices()
         if processes == 1:
             return _train_as_rank(reading.load(paths, overrides, field_mistakes), requests)
         from ..samples.run_data import check_processes, open_data
@@ -70,11 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
         return launch.launch(["train", *arguments.settings], processes, requests)
 
 
-def _announce(doing: str, configuration: RunConfiguration, libraries: str) -> None:
+def _announce(doing: str, configuration: RunConfiguration, place: LaunchEnvironment, libraries: str) -> None:
     """Say in one line what is being done, once for all processes, if loading what it needs is still to come."""
-    is_told = launch.PARENT in os.environ or os.environ.get("RANK", "0") != "0"
+    is_told = place.launcher is not None or place.rank != 0
     if not is_told and "torch" not in sys.modules:
-        print(f"longmix: {doing} {configuration.run.dir}: loading {libraries}", file=sys.stderr, flush=True)
+        say(f"longmix: {doing} {configuration.run.dir}: loading {libraries}")
 
 
 def _devices() -> int:
@@ -83,14 +86,14 @@ def _devices() -> int:
     return max(1, torch.cuda.device_count())
 
 
-def _check(configuration: RunConfiguration, processes: int | None) -> int:
+def _check(configuration: RunConfiguration, place: LaunchEnvironment, processes: int | None) -> int:
     """Describe the run for `processes`; of several workers (torchrun, srun) the first does it for all."""
     from .check import report
 
-    if launch.is_worker():
-        if os.environ["RANK"] != "0":
+    if place.is_worker:
+        if place.rank != 0:
             return 0
-        processes = int(os.environ["WORLD_SIZE"])
+        processes = place.size
     print(report(configuration, processes or _devices()))
     return 0
 
@@ -101,36 +104,19 @@ def _train_as_rank(configuration: RunConfiguration, requests: StopRequests) -> i
 
     from ..processes import world as distributed
     from ..run import loop
-    from ..run.agreement import DisagreementError
 
     # A bar for each checkpoint that is written would cut through the progress line.
     transformers_logging.disable_progress_bar()
     world = distributed.join(configuration.run.hang_minutes)
     try:
         code = loop.train(configuration, world, requests).code
-    except loop.SharedMistake as mistake:
+    except (distributed.SharedMistake, distributed.SharedFault) as end:
         # Told before any rank leaves: what watches over them may end the others when the first has left.
         if world.is_first:
-            tell(mistake)
-        code = USER_MISTAKE
-    except (loop.NotFiniteError, DisagreementError) as error:
-        if world.is_first:
-            tell(error)
-        code = OURS
+            tell(end)
+        code = code_of(end)
     except Exception as error:
-        if isinstance(error, UserError):
-            tell(error)
-            code = USER_MISTAKE
-        elif distributed.is_lost_rank(error):
-            # The lost rank, or whoever started it, tells the reason first.
-            time.sleep(1.0)
-            print(f"longmix: rank {world.rank} ends, because another rank has gone", file=sys.stderr)
-            code = OURS
-        else:
-            print(f"longmix: rank {world.rank} failed: {type(error).__name__}: {error}", file=sys.stderr)
-            traceback.print_exc()
-            code = OURS
-        sys.stderr.flush()
+        code = _tell_alone(error, world)
         if world.size > 1:
             # The other ranks wait in an exchange: no orderly way out.
             os._exit(code)
@@ -142,3 +128,24 @@ def _train_as_rank(configuration: RunConfiguration, requests: StopRequests) -> i
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _tell_alone(error: Exception, world) -> int:
+    """Tell why this rank alone ends; the exit code."""
+    from ..processes import world as distributed
+
+    told = in_one_line(error)
+    if told is not None:
+        # Others may find the same at the same moment.
+        if distributed.speaks_first(world):
+            tell(told)
+        return code_of(told)
+    if distributed.is_lost_rank(error):
+        # The lost rank, or whoever started it, tells the reason first.
+        time.sleep(1.0)
+        say(f"longmix: rank {world.rank} ends, because another rank has gone")
+        return OURS
+    say(f"longmix: rank {world.rank} failed: {type(error).__name__}: {error}")
+    traceback.print_exc()
+    sys.stderr.flush()
+    return OURS

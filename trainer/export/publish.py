@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import transformers
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import MARKER, flush_to_disk, write_json
 from longmix.data_prep.made_folders import (
     MODEL,
@@ -123,7 +123,7 @@ def export_model(source: str, step: int | None, output: str, self_contained: boo
             return target
         except OSError as error:
             if folder.is_dir():
-                raise UserError(f"--output {output} cannot be written: {error.strerror or error}") from None
+                raise refused(f"--output {output} cannot be written", error) from None
         # A run that trains has deleted that checkpoint meanwhile.
     raise UserError(f"{source}: its checkpoints are deleted faster than they are copied: raise its checkpoint.keep")
 

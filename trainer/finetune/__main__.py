@@ -5,16 +5,24 @@ Its job comes through stdin, as JSON, from the command that has started this pro
 
 import signal
 import sys
+from typing import NoReturn
 
-from longmix.data_prep.errors import UserError
-
-from ..processes.launch import leave_with_launcher
-from ..processes.signals import StopRequests
-from ..settings.exit_codes import USER_MISTAKE
+from ..processes import signals
 
 
-def main() -> int:
-    with StopRequests() as requests:
+def main() -> NoReturn:
+    """Run the job, and end the process with its exit code."""
+    # Before all that takes long to import.
+    signals.listen()
+    from ..processes.ending import exit_code, leave
+
+    leave(lambda: exit_code(_run))
+
+
+def _run() -> int:
+    from ..processes.launch import leave_with_launcher
+
+    with signals.StopRequests() as requests:
         # On SIGTERM a run saves itself.
         leave_with_launcher(signal.SIGTERM)
         # What takes long to import is imported once signals are noted.
@@ -23,12 +31,8 @@ def main() -> int:
         from .jobs import Job, quiet, run_job
 
         quiet()
-        try:
-            return run_job(TypeAdapter(Job).validate_json(sys.stdin.buffer.read()), requests)
-        except UserError as error:
-            print(f"longmix: error: {error}", file=sys.stderr)
-            return USER_MISTAKE
+        return run_job(TypeAdapter(Job).validate_json(sys.stdin.buffer.read()), requests)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

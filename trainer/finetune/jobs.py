@@ -24,12 +24,12 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest import Manifest
 
-from ..many_runs.pool import LAUNCH_VARIABLES
 from ..models.field_check import field_mistakes
 from ..models.loading import load_model
 from ..objectives import metrics
 from ..objectives.labelled_samples import LabelledSamples
 from ..processes import world as distributed
+from ..processes.launch_environment import LAUNCH_VARIABLES
 from ..processes.signals import StopRequests
 from ..run import evaluation, loop
 from ..samples.dataset import ShardedDataset
@@ -165,7 +165,7 @@ def run_job(job: Job, requests: StopRequests) -> int:
 
     Where there is nothing to save, before and after training, a signal ends the process at once, with 75.
 
-    Raises UserError, e.g. when training diverges.
+    Raises UserError, and MachineFault, e.g. when training diverges.
     """
     folder, task, data = job.folder, job.task, job.encoded.folder
     if is_finished(job):
@@ -191,13 +191,13 @@ def run_job(job: Job, requests: StopRequests) -> int:
 
 
 def train(values: dict[str, Any], requests: StopRequests) -> int:
-    """Train one run in this process, alone; 0, or 75 when it was asked to stop. Raises UserError when it diverges."""
+    """Train one run in this process, alone; 0, or 75 when asked to stop. Raises NotFiniteError if it diverges."""
     checked = reading.from_dict(values, "longmix finetune", field_mistakes)
     with _alone(checked.run.hang_minutes) as world:
         try:
             return loop.train(checked, world, requests).code
         except loop.NotFiniteError as error:
-            raise UserError(f"{checked.run.dir}: training diverged, lower --lr ({error})") from error
+            raise loop.NotFiniteError(f"{checked.run.dir}: training diverged, lower --lr ({error})") from error
 
 
 @contextlib.contextmanager

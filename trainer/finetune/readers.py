@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 
 from .tasks import Task
 
@@ -60,7 +60,7 @@ def read_lines(path: Path) -> list[str]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        raise refused(f"{path}: cannot be read", error) from error
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

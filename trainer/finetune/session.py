@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,13 +11,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import MachineFault, UserError, refused
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.tokenizer import save_tokenizer
 
 from ..many_runs import pool
 from ..processes.signals import StopRequests
-from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
+from ..settings.exit_codes import INTERRUPTED, USER_MISTAKE
+from ..settings.mistakes import say
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder
 from .jobs import Job, is_finished, quiet, run_job
@@ -38,9 +38,9 @@ class Start:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The command. Returns 0, 75 when a signal asked to stop, or 1 when a run was killed.
+    """The command. Returns 0, or 75 when a signal asked to stop.
 
-    Raises UserError for the user's mistakes.
+    Raises UserError for the user's mistakes, MachineFault when a run was killed, or has failed.
     """
     with StopRequests() as requests:
         return _run(arguments, requests)
@@ -133,9 +133,9 @@ def _run_all(
 def _run_side_by_side(jobs: list[Job], workers: int, gpus: list[str], finished: Callable[[Job], None]) -> int:
     """Run `jobs` in `workers` processes; when a run fails, the others are stopped as by a signal.
 
-    Returns 0, 75 after a signal, or 1, and a line that says so, when a run was killed.
+    Returns 0, or 75 after a signal.
 
-    Raises UserError (the run failed by a mistake of the user) or RuntimeError, with the last line of the run's log.
+    Raises UserError (the run failed by a mistake of the user) or MachineFault, with the last line of the run's log.
     """
     failures: list[tuple[Job, int]] = []
 
@@ -156,16 +156,15 @@ def _run_side_by_side(jobs: list[Job], workers: int, gpus: list[str], finished: 
     job, code = failures[0]
     log = pool.log_path(job.folder)
     if code < 0:
-        # The log knows nothing of it, and nothing of ours has failed.
-        text = f"{job.name} was killed by {signal.Signals(-code).name}; the same command goes on (log: {log})"
-        print(f"longmix: {text}", file=sys.stderr, flush=True)
-        return OURS
+        # The log knows nothing of it.
+        name = signal.Signals(-code).name
+        raise MachineFault(f"{job.name} was killed by {name}; the same command goes on (log: {log})")
     last = pool.last_line(log) or f"exit code {code}"
-    raise (UserError if code == USER_MISTAKE else RuntimeError)(f"{job.name}: {last} (log: {log})")
+    raise (UserError if code == USER_MISTAKE else MachineFault)(f"{job.name}: {last} (log: {log})")
 
 
 def _say(text: str) -> None:
-    print(f"longmix finetune: {text}", file=sys.stderr, flush=True)
+    say(f"longmix finetune: {text}")
 
 
 # -----------------------------------------------------------------------------
@@ -236,7 +235,7 @@ def _start(checkpoint: str, max_length: int | None, output: Path) -> Start:
         with tempfile.TemporaryFile(dir=output):
             pass
     except OSError as error:
-        raise UserError(f"--output {output} cannot be used ({error.strerror}): choose a folder to write to") from None
+        raise refused(f"--output {output} cannot be used", error, "choose a folder to write to") from None
     save_tokenizer(encoder.tokenizer, folder)
     return Start(checkpoint, encoder, folder, identity)
 

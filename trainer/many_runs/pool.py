@@ -14,12 +14,10 @@ from typing import TypeVar
 from longmix.data_prep.errors import UserError
 from longmix.kernels.common.safe_files import open_to_append
 
-from ..processes.launch import PARENT
+from ..processes.launch_environment import LAUNCH_VARIABLES, LAUNCHER, THREADS
 from ..processes.signals import STOP_SIGNALS
 
 POLL_SECONDS = 0.2
-# Variables that place a process in a run of several: a run of a pool is alone, whatever launched the command.
-LAUNCH_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 Job = TypeVar("Job")
 
@@ -82,10 +80,13 @@ def run_side_by_side(
 
 
 def environment(gpus: Sequence[str], worker: int, workers: int) -> dict[str, str]:
-    """The environment of worker number `worker`: it sees one GPU, if there are any, and has its share of the CPUs."""
+    """The environment of worker number `worker`: it sees one GPU, if there are any, and has its share of the CPUs.
+
+    Its run is alone, whatever has launched the command.
+    """
     values = {name: value for name, value in os.environ.items() if name not in LAUNCH_VARIABLES}
     values["CUDA_VISIBLE_DEVICES"] = gpus[worker % len(gpus)] if gpus else ""
-    values.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+    values.setdefault(THREADS, str(max(1, (os.cpu_count() or 1) // workers)))
     return values
 
 
@@ -111,7 +112,7 @@ def start(arguments: Sequence[str], folder: Path, environment: dict[str, str], s
             stdin=given,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**environment, PARENT: str(os.getpid())},
+            env={**environment, LAUNCHER: str(os.getpid())},
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
         )
 

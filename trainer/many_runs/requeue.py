@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import refused
 from longmix.data_prep.files import write_json
 
 from ..checkpoints.folders import steps
@@ -30,7 +30,7 @@ def reason_against(runs: Sequence[str | Path], job: str, code: int) -> str | Non
         runs: the folders of the job's runs, at least one; it has come as far as the sum of their steps.
 
     Raises:
-        UserError: the first run's folder cannot be written to.
+        UserError, MachineFault: the first run's folder cannot be written to.
     """
     saved, step = (sum(values) for values in zip(*(_progress(Path(run)) for run in runs), strict=True))
     record = Path(runs[0]) / RECORD
@@ -39,7 +39,7 @@ def reason_against(runs: Sequence[str | Path], job: str, code: int) -> str | Non
         record.parent.mkdir(parents=True, exist_ok=True)
         write_json(record, {"job": job, "checkpoint": saved, "endings": endings})
     except OSError as error:
-        raise UserError(f"{record} cannot be written: {error.strerror}") from None
+        raise refused(f"{record} cannot be written", error) from None
     of_all = f" of its {len(runs)} runs together" if len(runs) > 1 else ""
     if endings.count([OURS, step]) >= MOST_FAILURES_AT_A_STEP:
         return f"it failed {MOST_FAILURES_AT_A_STEP} times at step {step}{of_all}"

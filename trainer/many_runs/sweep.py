@@ -13,18 +13,18 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from longmix.data_prep.errors import UserError, printable
+from longmix.data_prep.errors import UserError, printable, refused
 from longmix.data_prep.files import write_json
 
 from ..models.field_check import field_mistakes
 from ..run.folder import is_in_work, refuse_changes, refuse_unusable
 from ..settings import reading
 from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
+from ..settings.mistakes import say
 from . import pool
 from .read import FAILURE, PLAN, is_finished
 
@@ -188,11 +188,11 @@ def _write(path: Path, value: dict) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, value)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+        raise refused(f"{path} cannot be written", error) from None
 
 
 def _say(text: str) -> None:
-    print(f"longmix sweep: {text}", file=sys.stderr, flush=True)
+    say(f"longmix sweep: {text}")
 
 
 # -----------------------------------------------------------------------------

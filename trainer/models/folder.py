@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 
 from ..settings.configuration import section_mistakes
 from ..settings.sections import ObjectiveSection
@@ -95,7 +95,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise refused(f"{path} cannot be read", error) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged, no JSON: {error}") from None
     if not isinstance(values, dict):

@@ -11,16 +11,11 @@ import sys
 import time
 
 from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
+from .launch_environment import ADDRESS, LAUNCHER, LOCAL_RANK, PORT, RANK, SIZE, THREADS, launcher
 from .signals import STOP_SIGNALS, StopRequests
 
 # The time in which the other workers may end by themselves once one has failed: an exchange that they wait in fails.
 GRACE_SECONDS = 3.0
-PARENT = "LONGMIX_LAUNCHER"
-
-
-def is_worker() -> bool:
-    """Whether a launcher (ours, torchrun, or our Slurm scripts) has started this process as one of several."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def free_port() -> int:
@@ -41,14 +36,14 @@ def launch(arguments: list[str], processes: int, requests: StopRequests) -> int:
     """
     environment = {
         **os.environ,
-        "WORLD_SIZE": str(processes),
+        SIZE: str(processes),
         "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        PARENT: str(os.getpid()),
+        ADDRESS: "127.0.0.1",
+        PORT: str(free_port()),
+        LAUNCHER: str(os.getpid()),
     }
     # Workers that each take every core slow one another down.
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    environment.setdefault(THREADS, str(max(1, (os.cpu_count() or 1) // processes)))
     workers: list[subprocess.Popen] = []
     forwarded: set[int] = set()
 
@@ -67,7 +62,7 @@ def launch(arguments: list[str], processes: int, requests: StopRequests) -> int:
             workers.append(
                 subprocess.Popen(
                     [sys.executable, "-m", "longmix.trainer", *arguments],
-                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    env={**environment, RANK: str(rank), LOCAL_RANK: str(rank)},
                     # A terminal's Ctrl-C reaches this process alone, which passes it on once.
                     start_new_session=True,
                 )
@@ -131,9 +126,10 @@ def _failure(workers: list[subprocess.Popen]) -> tuple[int, int] | None:
 
 def leave_with_launcher(number: int = signal.SIGKILL) -> None:
     """In a worker of `launch`: get the signal `number` when the launcher dies, however it does (Linux)."""
-    if PARENT not in os.environ or not sys.platform.startswith("linux"):
+    parent = launcher()
+    if parent is None or not sys.platform.startswith("linux"):
         return
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, number)
-    if os.getppid() != int(os.environ[PARENT]):
+    if os.getppid() != parent:
         os._exit(OURS)

@@ -1,8 +1,11 @@
-"""Requests to stop: signals are noted, and acted on by all ranks together at the end of a step."""
+"""Requests to stop: signals are noted, and acted on by all ranks together at the end of a step.
 
+Before a command can do that, and in one that has nothing to save, a signal ends the process: always with code 75.
+"""
+
+import contextlib
 import os
 import signal
-import sys
 import threading
 from types import FrameType
 from typing import NoReturn
@@ -10,6 +13,31 @@ from typing import NoReturn
 from ..settings.exit_codes import INTERRUPTED
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+# A process from its first moment on.
+
+
+def listen() -> None:
+    """The first act of a process, before it imports anything that takes long: a signal ends it with code 75."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, _leave)
+
+
+def interrupt() -> None:
+    """From here on a signal raises KeyboardInterrupt: the command tidies up. Those that save their work use more."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.default_int_handler)
+
+
+def _leave(number: int, frame: FrameType | None = None) -> NoReturn:
+    """End this process as one that has nothing to save."""
+    if os.environ.get("RANK", "0") == "0":
+        text = f"longmix: stopped by {signal.Signals(number).name}; there was nothing to save"
+        # To the descriptor: what the signal has interrupted may be printing.
+        with contextlib.suppress(OSError):
+            os.write(2, f"{text}\n".encode())
+    os._exit(INTERRUPTED)
 
 
 class StopRequests:
@@ -44,15 +72,12 @@ class StopRequests:
     def _watch(self) -> None:
         while received := os.read(self._reader, 1):
             if received[0] in STOP_SIGNALS and not self.has_begun:
-                self.leave(signal.Signals(received[0]).name)
+                _leave(received[0])
         os.close(self._reader)
 
-    def leave(self, name: str | None = None) -> NoReturn:
-        """End this process as one that has nothing to save; `name`: of the signal, by default the one noted."""
-        if os.environ.get("RANK", "0") == "0":
-            text = f"longmix: stopped by {name or self.requested}; there was nothing to save"
-            print(text, file=sys.stderr, flush=True)
-        os._exit(INTERRUPTED)
+    def leave(self) -> NoReturn:
+        """End this process, which was asked to stop, as one that has nothing to save."""
+        _leave(signal.Signals[self.requested])
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:

@@ -10,15 +10,21 @@ from typing import Any
 import torch
 import torch.distributed
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import MachineFault, UserError
 
 from .launch import free_port
+from .launch_environment import ADDRESS, LOCAL_RANK, PORT, RANK, SIZE, LaunchEnvironment
+from .meeting import meet
 from .progress import START_MINUTES, Progress
 from .signals import StopRequests
 
 
 class SharedMistake(UserError):
     """A user's mistake that every rank knows of, so that all leave together; any other is met by one rank alone."""
+
+
+class SharedFault(MachineFault):
+    """A fault of the machine that every rank knows of, so that all leave together."""
 
 
 class LoneMistake(UserError):
@@ -33,7 +39,7 @@ class LoneMistake(UserError):
 class World:
     """Rank and size of the run, this process's device, and a group for CPU tensors (gloo on every machine).
 
-    `progress` counts the exchanges, for the watchdog.
+    `progress` counts the exchanges, for the watchdog; `store` is where the ranks have met.
     """
 
     rank: int
@@ -41,6 +47,7 @@ class World:
     device: torch.device
     control: torch.distributed.ProcessGroup
     progress: Progress = field(default_factory=Progress)
+    store: torch.distributed.Store | None = None
 
     @property
     def is_first(self) -> bool:
@@ -78,17 +85,18 @@ class World:
 
 
 def agree(world: World, work: Callable[[], Any]) -> Any:
-    """The result of `work` on this rank; if it is a user's mistake on any rank, SharedMistake on all of them."""
-    result, mistake = None, None
+    """The result of `work` on this rank; what ends it on any rank ends all: SharedMistake, or SharedFault."""
+    result, end = None, None
     try:
         result = work()
     except LoneMistake:
         raise
-    except UserError as error:
-        mistake = str(error)
-    mistakes = [text for text in world.gather(mistake) if text is not None]
-    if mistakes:
-        raise SharedMistake(mistakes[0])
+    except (UserError, MachineFault) as error:
+        end = isinstance(error, UserError), str(error)
+    ends = [found for found in world.gather(end) if found is not None]
+    if ends:
+        is_mistake, text = ends[0]
+        raise (SharedMistake if is_mistake else SharedFault)(text)
     return result
 
 
@@ -114,53 +122,58 @@ def begin_together(world: World, requests: StopRequests) -> None:
 # Joining and leaving. A launcher (ours, torchrun, Slurm's scripts) says where this process belongs.
 
 
-def _numbers(*names: str) -> list[int]:
-    values = []
-    for name in names:
-        text = os.environ[name]
-        if not text.isdigit():
-            raise UserError(f"the environment variable {name} is {text!r}, but a launcher sets it to a whole number")
-        values.append(int(text))
-    return values
-
-
 def join(hang_minutes: float = 0.0) -> World:
-    """Join the run described by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT; alone without them.
+    """Join the run that the environment describes (see launch_environment.py); alone without a launcher.
 
     An exchange fails soon after a watchdog with `hang_minutes` has had the time to tell why.
 
     Raises:
-        UserError: these variables do not describe a run.
+        UserError: it does not describe a run.
+        MachineFault: the other ranks do not come.
     """
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    for name, value in alone.items():
-        os.environ.setdefault(name, value)
-    os.environ.setdefault("MASTER_PORT", str(free_port()))
-    rank, size, local_rank = _numbers("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    if rank >= size:
-        raise UserError(f"the environment says RANK={rank} of WORLD_SIZE={size}: a rank lies in 0 .. WORLD_SIZE - 1")
+    place = LaunchEnvironment.read()
+    # Libraries read them behind our back.
+    for name, value in ((RANK, place.rank), (SIZE, place.size), (LOCAL_RANK, place.local_rank)):
+        os.environ[name] = str(value)
+    os.environ.setdefault(ADDRESS, "127.0.0.1")
+    os.environ.setdefault(PORT, str(free_port()))
+    timeout = datetime.timedelta(minutes=max(hang_minutes, START_MINUTES) + 2)
+    store = None
+    if not torch.distributed.is_initialized():
+        # A lone rank meets nobody: no port.
+        store = torch.distributed.HashStore() if place.size == 1 else meet(place, timeout)
     if torch.cuda.is_available():
         # Slurm may show each task one device only: its local rank then exceeds what it sees.
-        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
     # Else DeepSpeed, which Accelerate and transformers import behind our back, guesses it and warns about its guess.
     os.environ.setdefault("DS_ACCELERATOR", device.type)
-    timeout = datetime.timedelta(minutes=max(hang_minutes, START_MINUTES) + 2)
-    if not torch.distributed.is_initialized():
+    if store is not None:
         backend = "nccl" if device.type == "cuda" else "gloo"
-        # A lone rank meets nobody: no port.
-        store = torch.distributed.HashStore() if size == 1 else None
-        torch.distributed.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, store=store)
+        torch.distributed.init_process_group(
+            backend, rank=place.rank, world_size=place.size, timeout=timeout, store=store
+        )
     control = torch.distributed.new_group(backend="gloo", timeout=timeout)
-    return World(rank, size, device, control)
+    return World(place.rank, place.size, device, control, store=store)
 
 
 def is_lost_rank(error: Exception) -> bool:
     """Whether an exchange failed because another rank has gone: the reason of that rank matters, not this error."""
     signs = ("Connection reset by peer", "Connection closed by peer", "Broken pipe", "remote process exited")
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+
+
+def speaks_first(world: World) -> bool:
+    """Whether no other rank has asked this before: ranks that meet one fault each by itself tell it once."""
+    if world.store is None:
+        return True
+    try:
+        return world.store.add("told", 1) == 1
+    except RuntimeError:
+        # The first rank has gone, and its store with it: nobody knows what it has told.
+        return True
 
 
 def leave(world: World) -> None:

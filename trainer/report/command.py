@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import refused
 
 DESCRIPTION = """Tabulate finished runs: mean and 95 % interval over seeds, beside the figures of the papers.
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         for name, content in files.items():
             write_text(output / name, content)
     except OSError as error:
-        raise UserError(f"--output {output} cannot be written: {error.strerror}") from None
+        raise refused(f"--output {output} cannot be written", error) from None
     print(text)
     for folder, reason in report.left_out:
         print(f"longmix report: left out: {folder}: {reason}", file=sys.stderr)

@@ -14,7 +14,7 @@ import torch
 
 from ..checkpoints.state import RunState
 from ..engines.base import Engine
-from ..processes.world import World
+from ..processes.world import SharedFault, World
 from ..samples import counter_random
 from ..samples.order import Draw, RunOrder
 from ..settings.configuration import RunConfiguration
@@ -25,7 +25,7 @@ _PIECE = 2**16
 _SPREAD = 0x1E3779B97F4A7C15
 
 
-class DisagreementError(RuntimeError):
+class DisagreementError(SharedFault):
     """The ranks have come apart: a fault of the hardware, or of the program."""
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 
 from ..checkpoints import folders
 from ..checkpoints.run_log import RunLog
@@ -29,7 +29,8 @@ class FinalModel:
         """Read the test set once, and write RUN/model; stopped within the former, leave both to the next start.
 
         Raises:
-            SharedMistake: the checkpoint is damaged, or the disk refuses the model.
+            SharedMistake: the checkpoint is damaged.
+            SharedFault: the disk refuses the model.
         """
         wants_best = self._prepared.configuration.checkpoint.best is not None and self._state.best_step is not None
         step = self._state.best_step if wants_best else self._state.step
@@ -67,6 +68,7 @@ class FinalModel:
         try:
             publish.publish(source / "model", target, complete)
         except (OSError, UserError) as error:
-            raise UserError(
-                f"{target} could not be written: {error}; {source} is whole: the same command writes the model from it"
-            ) from error
+            text, advice = f"{target} could not be written", f"{source} is whole: the same command writes the model from it"
+            if isinstance(error, OSError):
+                raise refused(text, error, advice) from error
+            raise UserError(f"{text}: {error}; {advice}") from error

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import write_text
 from longmix.kernels.common.safe_files import open_lock, open_to_read
 
@@ -68,11 +68,11 @@ class RunLock:
         try:
             self._run.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"run.dir {self._run} cannot be used: {error.strerror}") from None
+            raise refused(f"run.dir {self._run} cannot be used", error) from None
         try:
             self._file = open_lock(self._run / LOCK)
         except OSError as error:
-            raise UserError(f"run.dir {self._run} cannot be used: {self._run / LOCK}: {error.strerror}") from None
+            raise refused(f"run.dir {self._run} cannot be used: {self._run / LOCK}", error) from None
         deadline = time.monotonic() + LOCK_PATIENCE_SECONDS
         while not self._takes_lock():
             if time.monotonic() > deadline:
@@ -112,4 +112,4 @@ def write_configuration(run: Path, now: RunConfiguration, facts: dict[str, Any] 
     try:
         write_text(run / CONFIG, reading.dump(now, {**provenance(), **(facts or {})}))
     except OSError as error:
-        raise UserError(f"run.dir {run} cannot be written: {error.strerror}") from None
+        raise refused(f"run.dir {run} cannot be written", error) from None

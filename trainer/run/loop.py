@@ -20,7 +20,7 @@ from ..objectives.sums import Sums
 from ..optimization.schedule import learning_rate
 from ..processes.signals import StopRequests
 from ..processes.watchdog import Watchdog
-from ..processes.world import SharedMistake, World, agree, begin_together
+from ..processes.world import SharedFault, World, agree, begin_together
 from ..settings.configuration import RunConfiguration
 from ..settings.exit_codes import FINISHED, INTERRUPTED
 from .agreement import Agreement, seed_generators
@@ -37,7 +37,7 @@ from .stream import BatchStream, StepBatch
 LONGEST_ROW_OF_SKIPS = 10
 
 
-class NotFiniteError(RuntimeError):
+class NotFiniteError(SharedFault):
     """Ten steps in a row had a loss or gradients that are not finite."""
 
 
@@ -56,6 +56,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
 
     Raises:
         SharedMistake: before any step, on every rank alike.
+        SharedFault: the disk refuses what must be kept, on every rank alike.
         UserError: on one rank alone, e.g. a shard that cannot be read.
         NotFiniteError: ten dropped steps in a row.
         DisagreementError: the ranks have come apart.
@@ -310,7 +311,7 @@ class _Run:
 
     def _finish(self) -> Decision:
         if self.saver.newest.step != self.state.step:
-            raise SharedMistake(
+            raise SharedFault(
                 f"the last step is done, but its checkpoint could not be written to {self.folder / 'checkpoints'}: "
                 f"make room, then the same command goes on from step {self.saver.newest.step}"
             )

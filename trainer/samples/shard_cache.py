@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import flush_to_disk, sha256_of_folder
 from longmix.data_prep.remote import RemoteFolder
 
@@ -51,7 +51,7 @@ class ShardCache:
             with self._locked():
                 pass
         except OSError as error:
-            raise UserError(f"data.cache.dir {self.folder} cannot be used: {error.strerror}") from None
+            raise refused(f"data.cache.dir {self.folder} cannot be used", error) from None
 
     def fetch(self, remote: RemoteFolder, shard: dict[str, Any]) -> Path:
         """The copy of a shard (an entry of the manifest), made now if there is none.
@@ -68,7 +68,7 @@ class ShardCache:
             while not self._is_there(path, shard["bytes"]):
                 self._copy_or_wait(remote, shard, part, path)
         except OSError as error:
-            raise UserError(f"data.cache.dir {self.folder} cannot be used: {error}") from None
+            raise refused(f"data.cache.dir {self.folder} cannot be used", error) from None
         return path
 
     def drop(self, shard: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class ShardCache:
         try:
             return self._tokenizer(remote, path, sha256)
         except OSError as error:
-            raise UserError(f"data.cache.dir {self.folder} cannot be used: {error}") from None
+            raise refused(f"data.cache.dir {self.folder} cannot be used", error) from None
 
     def _tokenizer(self, remote: RemoteFolder, path: str, sha256: str) -> Path:
         folder = self.folder / _TOKENIZERS / sha256

@@ -1,5 +1,6 @@
-"""Mistakes of a user: several of them told at once, and each in one line."""
+"""Mistakes of a user, several of them told at once; and lines on the console, which may refuse them."""
 
+import contextlib
 import sys
 
 from longmix.data_prep.errors import UserError
@@ -24,6 +25,12 @@ class Mistakes:
             raise UserError("; ".join(self.texts))
 
 
-def tell(mistake: Exception) -> None:
+def say(text: str, end: str = "\n") -> None:
+    """Print to standard error, which may be a file on a full disk: that ends no work."""
+    with contextlib.suppress(OSError):
+        print(text, end=end, file=sys.stderr, flush=True)
+
+
+def tell(error: Exception, command: str = "longmix") -> None:
     """Print what ends a command, as its last line of standard error."""
-    print(f"longmix: error: {mistake}", file=sys.stderr, flush=True)
+    say(f"{command}: error: {error}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
 from longmix.data_prep.tasks.arrays import read_npy
@@ -206,7 +206,7 @@ def _read_cifar(files: list[Path]) -> Images:
                 raise UserError(f"{file} has {size} bytes, which is no number of whole records of {CIFAR_RECORD}")
             records = np.memmap(file, dtype=np.uint8, mode="r").reshape(-1, CIFAR_RECORD)
         except OSError as error:
-            raise UserError(f"{file} cannot be read: {error.strerror}") from None
+            raise refused(f"{file} cannot be read", error) from None
         wrong = np.flatnonzero(records[:, 0] >= CIFAR_CLASSES)
         if len(wrong):
             raise UserError(

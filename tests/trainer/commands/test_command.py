@@ -344,7 +344,7 @@ def test_help_needs_no_torch():
 def test_a_process_ends_before_the_interpreter_does(ending, code):
     text = f"""
 import atexit, sys
-from longmix.trainer import __main__ as entry
+from longmix.trainer import __main__ as entry, cli
 
 class Kept:
     def __del__(self):
@@ -356,7 +356,7 @@ def main():
 
 kept = Kept()
 atexit.register(print, "and tidied up")
-entry.main = main
+cli.main = main
 entry.run()
 """
     process = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
