@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 
 from longmix.trainer.settings.provenance import provenance
+from longmix.trainer.tables.text import csv_cell
+from longmix.trainer.tables.writing import from_csv
 
 RESULTS = Path(__file__).with_name("results.csv")
 COLUMNS = (
@@ -110,7 +112,7 @@ def append(
         writer = csv.DictWriter(file, COLUMNS)
         if is_new:
             writer.writeheader()
-        writer.writerow(row)
+        writer.writerow({name: csv_cell(value) if isinstance(value, str) else value for name, value in row.items()})
     print(f"{benchmark}, {case}: {figure} {row['value']} {unit} ({row['spread']})")
     return median
 
@@ -118,4 +120,4 @@ def append(
 def rows(benchmark: str) -> list[dict[str, str]]:
     """The records of a benchmark, the oldest first."""
     with open(RESULTS, newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["benchmark"] == benchmark]
+        return [row for row in from_csv(file.read()) if row["benchmark"] == benchmark]

@@ -4,6 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable
 
+from longmix.trainer.tables.text import Markdown
 from longmix.trainer.tables.writing import markdown
 
 WIDTH = 120
@@ -22,8 +23,9 @@ def replace(text: str, name: str, table: str) -> str:
 
 
 def draw(header: list[str], rows: list[list[str]]) -> str:
-    """A table in Markdown: the first column to the left, the others to the right."""
-    return markdown(header, rows, right=range(1, len(header)))
+    """A table of cells that are Markdown: the first column to the left, the others to the right."""
+    cells = [[Markdown(cell) for cell in row] for row in (header, *rows)]
+    return markdown(cells[0], cells[1:], right=range(1, len(header)))
 
 
 def measured(figures: Iterable[dict[str, str]], before: str = "") -> str:

@@ -4,6 +4,8 @@ import argparse
 import pkgutil
 from typing import Any
 
+from longmix.data_prep.errors import printable
+
 # Each kind of data: the function that gives its parser a description and options, and its line of the list of kinds.
 # The function is imported when its kind is asked for: `longmix train --help` needs none of their libraries.
 KINDS = {
@@ -82,5 +84,5 @@ class _KindsOfData(argparse._SubParsersAction):
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    print("\n".join(arguments.make(arguments)))
+    print("\n".join(map(printable, arguments.make(arguments))))
     return 0

@@ -4,7 +4,9 @@ Which of the two an error of the system is, is decided here alone. What is neith
 """
 
 import errno
+import logging
 import os
+import warnings
 from collections.abc import Iterator
 
 # The system refuses a name: another one would do.
@@ -17,10 +19,32 @@ _OF_BUGS = (errno.EBADF, errno.EFAULT, errno.EINVAL, errno.ENOSYS)
 # torch's allocators, and what it says when a file that it writes takes no more.
 _NO_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc")
 
+_standard_warning = warnings.formatwarning
+
 
 def printable(text: str) -> str:
     """`text` in one line, and with nothing that a terminal would obey: what files from outside hold may be in it."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """`printable`, line by line."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+class _PrintableRecord(logging.LogRecord):
+    def getMessage(self) -> str:
+        return printable_lines(super().getMessage())
+
+
+def _printable_warning(message: object, category: type, filename: str, number: int, line: str | None = None) -> str:
+    return printable_lines(_standard_warning(message, category, filename, number, line))
+
+
+def show_printable_logs() -> None:
+    """Let what libraries log and warn of in this process hold nothing that a terminal would obey: they quote files."""
+    logging.setLogRecordFactory(_PrintableRecord)
+    warnings.formatwarning = _printable_warning
 
 
 def reason_of(error: object) -> str:

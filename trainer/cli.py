@@ -8,7 +8,7 @@ import argparse
 import sys
 
 from longmix.data_prep.command import add_prepare_parser
-from longmix.data_prep.errors import printable
+from longmix.data_prep.errors import printable, show_printable_logs
 
 from .commands import doctor, evaluate, export, inspect_order, requeue, sweep, train
 from .finetune.command import add_finetune_parser
@@ -34,6 +34,7 @@ VERBS = (
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; `argv` without the program's name. Returns the exit code."""
+    show_printable_logs()
     arguments = _parse(argv)
     return exit_code(lambda: arguments.run(arguments), is_shared=getattr(arguments, "is_shared", False))
 

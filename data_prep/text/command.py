@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from longmix.data_prep.errors import printable
 from longmix.data_prep.manifest_fields import DOCUMENTS, ONE_PER_ROW
 from longmix.data_prep.options import given_options
 from longmix.data_prep.text.documents import FORMS
@@ -78,7 +79,7 @@ def _make(arguments: argparse.Namespace) -> Iterator[str]:
         arguments.output,
         workers=arguments.workers,
         show_progress=sys.stderr.isatty(),
-        notify=lambda line: print(line, file=sys.stderr, flush=True),
+        notify=lambda line: print(printable(line), file=sys.stderr, flush=True),
     )
     return _report(prepared, arguments.output)
 

@@ -231,12 +231,12 @@ class _Progress:
         if not self._live:
             mistakes.say(line)
             return
-        mistakes.say("\r" + line.ljust(self._width), end="")
+        mistakes.say(line.ljust(self._width), start="\r", end="")
         self._width = len(line)
 
     def say(self, text: str) -> None:
         start = "\r" if self._live and self._width else ""
-        mistakes.say(start + text.ljust(self._width))
+        mistakes.say(text.ljust(self._width), start=start)
         self._width = 0
 
     def finish(self) -> None:

@@ -2,6 +2,8 @@
 
 import argparse
 
+from longmix.data_prep.errors import printable_lines
+
 from ..settings.exit_codes import OURS
 
 
@@ -20,5 +22,5 @@ def run(arguments: argparse.Namespace) -> int:
     from .diagnosis import report
 
     text, is_sound = report()
-    print(text)
+    print(printable_lines(text))
     return 0 if is_sound else OURS

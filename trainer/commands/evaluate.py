@@ -2,7 +2,7 @@
 
 import argparse
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, printable_lines
 
 
 def add_parser(verbs) -> None:
@@ -38,9 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     transformers_logging.disable_progress_bar()
     if arguments.fill is not None:
-        print(checkpoint_figures.fill(arguments.checkpoint, arguments.fill, arguments.top))
+        text = checkpoint_figures.fill(arguments.checkpoint, arguments.fill, arguments.top)
     else:
-        print(
-            checkpoint_figures.figures(arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch)
+        text = checkpoint_figures.figures(
+            arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch
         )
+    print(printable_lines(text))
     return 0

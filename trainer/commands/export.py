@@ -2,6 +2,8 @@
 
 import argparse
 
+from longmix.data_prep.errors import printable
+
 
 def add_parser(verbs) -> None:
     """Add `export` to the command line."""
@@ -25,5 +27,6 @@ def add_parser(verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ..export.publish import export_model
 
-    print(f"wrote {export_model(arguments.source, arguments.step, arguments.output, arguments.self_contained)}")
+    written = export_model(arguments.source, arguments.step, arguments.output, arguments.self_contained)
+    print(printable(f"wrote {written}"))
     return 0

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, printable
 
 from ..models.field_check import quick_field_mistakes
 from ..settings import reading
@@ -29,7 +29,7 @@ def add_parser(verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     checked = reading.load(*split(arguments.settings), quick_field_mistakes)
     for line in samples_of_step(checked, arguments.step, arguments.processes):
-        print(line)
+        print(printable(line))
     return 0
 
 

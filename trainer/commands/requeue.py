@@ -2,6 +2,8 @@
 
 import argparse
 
+from longmix.data_prep.errors import printable
+
 from ..settings.exit_codes import INTERRUPTED, OURS
 from .arguments import add_settings, add_sweep_options, split
 
@@ -42,5 +44,5 @@ def run(arguments: argparse.Namespace) -> int:
     reason = reason_against(runs, arguments.job, arguments.code) if runs else None
     if reason is None:
         return 0
-    print(f"longmix: not started again: {reason}", flush=True)
+    print(printable(f"longmix: not started again: {reason}"), flush=True)
     return OURS

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 
-from longmix.data_prep.errors import UserError, in_one_line
+from longmix.data_prep.errors import UserError, in_one_line, printable_lines
 
 from ..models.field_check import field_mistakes, quick_field_mistakes
 from ..processes import launch
@@ -94,7 +94,7 @@ def _check(configuration: RunConfiguration, place: LaunchEnvironment, processes:
         if place.rank != 0:
             return 0
         processes = place.size
-    print(report(configuration, processes or _devices()))
+    print(printable_lines(report(configuration, processes or _devices())))
     return 0
 
 

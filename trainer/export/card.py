@@ -11,11 +11,14 @@ from ..checkpoints.state import RunState
 from ..models.folder import OBJECTIVE
 from ..settings.configuration import RunConfiguration
 from ..settings.optimizers import OPTIMIZERS
+from ..tables.text import escaped, yaml_word
+from ..tables.writing import markdown
 
 CARD = "README.md"
 # Stands in the card of a model that has no code beside it.
 LOAD_WITH_LONGMIX = "Load it after `import longmix.modeling`."
 
+_DATA_COLUMNS = ("data set", "weight", "samples", "tokens", "sequence length", "packing")
 _CARD = """---
 library_name: transformers
 tags: [{tags}]
@@ -28,8 +31,6 @@ Trained with longmix, objective `{configuration.objective.name}`;
 
 ## Data
 
-| data set | weight | samples | tokens | sequence length | packing |
-|---|---|---|---|---|---|
 {data}
 
 {notes}## Recipe
@@ -64,31 +65,30 @@ class ModelCard:
         """Write objective.json, and README.md: data, packing, steps and recipe of `state`, and scores."""
         write_json(folder / OBJECTIVE, dataclasses.asdict(self.configuration.objective))
         configuration = self.configuration
-        data = "\n".join(
-            f"| {Path(source.path).name} | {source.weight:g} | {manifest.samples:,} | "
-            f"{manifest.tokens or 0:,} | {manifest.sequence_length or '-'} | {manifest.packing or '-'} |"
+        data = [
+            (
+                *(Path(source.path).name, f"{source.weight:g}", f"{manifest.samples:,}", f"{manifest.tokens or 0:,}"),
+                *(str(manifest.sequence_length or "-"), manifest.packing or "-"),
+            )
             for source, manifest in zip(configuration.data.sources(), self.manifests, strict=True)
-        )
-        scores = "\n".join(
-            f"| {name} | {value:.4f} |" if isinstance(value, float) else f"| {name} | {value} |"
-            for name, value in figures.items()
-        )
+        ]
+        scores = [(name, f"{value:.4f}" if isinstance(value, float) else str(value)) for name, value in figures.items()]
         model_type = configuration.model.get("model_type", "")
         row = OPTIMIZERS[configuration.optim.name]
         card = _CARD.format(
-            tags=f"longmix, {model_type}" if model_type else "longmix",
+            tags=f"longmix, {yaml_word(model_type)}" if model_type else "longmix",
             card=self,
             configuration=configuration,
             batch=configuration.batch,
             optim=configuration.optim,
             optimizer=row.deepspeed[0],
             betas=f", betas {configuration.optim.betas}" if "betas" in row.arguments else "",
-            name=Path(configuration.run.dir).name,
+            name=escaped(Path(configuration.run.dir).name),
             load=LOAD_WITH_LONGMIX,
-            data=data,
-            notes="".join(f"{note}\n\n" for note in self.notes),
+            data=markdown(_DATA_COLUMNS, data),
+            notes="".join(f"{escaped(note)}\n\n" for note in self.notes),
             state=state,
             empty=f", {state.empty} passed over with nothing to predict" if state.empty else "",
-            scores=f"| figure | value |\n|---|---|\n{scores}" if figures else "Not evaluated at this step.",
+            scores=markdown(("figure", "value"), scores) if figures else "Not evaluated at this step.",
         )
         write_text(folder / CARD, card)

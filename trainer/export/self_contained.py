@@ -18,6 +18,7 @@ from longmix.data_prep.files import write_json, write_text
 
 from ..models.folder import CONFIGURATION
 from ..models.loading import has_tokenizer, load_config
+from ..tables.text import escaped, quoted, yaml_word
 from .card import CARD, LOAD_WITH_LONGMIX
 from .flat_code import LICENCE, PACKAGE, FlatCode, flat_name, is_flat_file
 
@@ -108,7 +109,8 @@ def _card(
     if path.is_file():
         card = _without_section(path.read_text(encoding="utf-8").replace(LOAD_WITH_LONGMIX, CODE_IS_HERE))
     else:
-        card = f"---\nlibrary_name: transformers\ntags: [longmix, {config.model_type}]\n---\n\n# {name}"
+        tags = f"[longmix, {yaml_word(config.model_type)}]"
+        card = f"---\nlibrary_name: transformers\ntags: {tags}\n---\n\n# {escaped(name)}"
     distributions = importlib.metadata.packages_distributions()
     needed = sorted(distributions.get(module, [module])[0] for module in requirements)
     versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in needed)
@@ -130,21 +132,21 @@ def _example(folder: Path, name: str, config: transformers.PreTrainedConfig, cla
     """Python that loads the model with the head it was saved with, and its tokenizer."""
     head = (config.architectures or [classes["AutoModel"].__name__])[0]
     auto_class = next((auto_class for auto_class, cls in classes.items() if cls.__name__ == head), None)
-    names, imports = [], []
+    names, imports, place = [], [], quoted(name)
     if auto_class is not None:
         names.append(auto_class)
-        lines = [f'model = {auto_class}.from_pretrained("{name}", trust_remote_code=True)']
+        lines = [f"model = {auto_class}.from_pretrained({place}, trust_remote_code=True)"]
     else:
         # A head that transformers has no Auto class for.
         reference = f"{flat_name(classes['AutoModel'].__module__)}.{head}"
         imports.append("from transformers.dynamic_module_utils import get_class_from_dynamic_module")
         lines = [
-            f'model_class = get_class_from_dynamic_module("{reference}", "{name}")',
-            f'model = model_class.from_pretrained("{name}")',
+            f"model_class = get_class_from_dynamic_module({quoted(reference)}, {place})",
+            f"model = model_class.from_pretrained({place})",
         ]
     if has_tokenizer(str(folder)):
         names.append("AutoTokenizer")
-        lines.append(f'tokenizer = AutoTokenizer.from_pretrained("{name}", trust_remote_code=True)')
+        lines.append(f"tokenizer = AutoTokenizer.from_pretrained({place}, trust_remote_code=True)")
     if names:
         imports.insert(0, f"from transformers import {', '.join(names)}")
     return "\n".join([*imports, "", *lines])

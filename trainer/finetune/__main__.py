@@ -14,7 +14,11 @@ def main() -> NoReturn:
     """Run the job, and end the process with its exit code."""
     # Before all that takes long to import.
     signals.listen()
+    from longmix.data_prep.errors import show_printable_logs
+
     from ..processes.ending import exit_code, leave
+
+    show_printable_logs()
 
     leave(lambda: exit_code(_run))
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import write_text
 
 from ..objectives import metrics
 from ..tables import writing
 from ..tables.figures import Figure, interval, percent
+from ..tables.text import escaped
 from .tasks import TASKS, Task
 
 FILE_NAME = "results.json"
@@ -209,11 +210,12 @@ def _settings(settings: dict[str, Any]) -> str:
 def console(results: Results) -> str:
     """The table for a terminal."""
     lines = writing.aligned(COLUMNS, rows(results), NUMERIC_COLUMNS)
-    return "\n".join([f"Model: {results.model}", *lines, "", *footer(results), EXPLANATION])
+    below = map(printable, [*footer(results), EXPLANATION])
+    return "\n".join([printable(f"Model: {results.model}"), *lines, "", *below])
 
 
 def markdown(results: Results) -> str:
     """The table as Markdown."""
-    lines = [f"# Fine-tuning results of {results.model}", "", writing.markdown(COLUMNS, rows(results))]
-    lines += ["", *(f"- {line}" for line in footer(results)), "", EXPLANATION, ""]
+    lines = [f"# Fine-tuning results of {escaped(results.model)}", "", writing.markdown(COLUMNS, rows(results))]
+    lines += ["", *(f"- {escaped(line)}" for line in footer(results)), "", EXPLANATION, ""]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from longmix.data_prep.errors import MachineFault, UserError, refused
+from longmix.data_prep.errors import MachineFault, UserError, printable, refused
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.tokenizer import save_tokenizer
 
@@ -88,9 +88,8 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     if code != 0:
         return code
     print(console(results))
-    print(
-        f"Written to {output}: results.json, results.md" + (", submission/" if (output / "submission").is_dir() else "")
-    )
+    with_submission = ", submission/" if (output / "submission").is_dir() else ""
+    print(printable(f"Written to {output}: results.json, results.md{with_submission}"))
     return 0
 
 

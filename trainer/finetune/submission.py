@@ -7,6 +7,7 @@ import numpy as np
 
 from longmix.data_prep.files import write_text
 
+from ..tables.text import csv_cell
 from .tasks import Task
 
 
@@ -22,9 +23,15 @@ def format_prediction(task: Task, value: float | int) -> str:
 
 
 def write_submission(task: Task, indices: Sequence[str], predictions: np.ndarray, path: Path) -> None:
-    """Write predictions (n,), class indices or values, under the test file's own indices."""
+    """Write predictions (n,), class indices or values, under the test file's own indices.
+
+    GLUE's own are numbers and its words. What a user's files hold is written as a cell that no spreadsheet runs.
+    """
     if len(indices) != len(predictions):
         raise ValueError(f"{len(indices)} indices and {len(predictions)} predictions")
-    lines = [f"{index}\t{format_prediction(task, value)}" for index, value in zip(indices, predictions, strict=True)]
+    lines = [
+        f"{csv_cell(index)}\t{csv_cell(format_prediction(task, value))}"
+        for index, value in zip(indices, predictions, strict=True)
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "\n".join(["index\tprediction", *lines]) + "\n")

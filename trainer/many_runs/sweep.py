@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from longmix.data_prep.errors import UserError, printable, refused
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import write_json
 
 from ..models.field_check import field_mistakes
@@ -139,7 +139,7 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
             leave(job)
             return True
         codes.append(code)
-        last = printable(pool.last_line(pool.log_path(job.folder), starts[job]) or "")
+        last = pool.last_line(pool.log_path(job.folder), starts[job]) or ""
         if code == FINISHED:
             _say(f"{job.folder} is finished")
         elif code == INTERRUPTED:

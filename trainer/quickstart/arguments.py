@@ -5,6 +5,8 @@ import os
 import re
 import sys
 
+from longmix.data_prep.errors import printable
+
 HUB_PREFIX = "hub:"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?(:[^/]+)*")
 
@@ -28,7 +30,7 @@ class Parser(argparse.ArgumentParser):
     """Mistakes in one line, exit code 2."""
 
     def error(self, message: str):
-        print(f"quickstart: error: {message} (see ./quickstart --help)", file=sys.stderr)
+        print(printable(f"quickstart: error: {message} (see ./quickstart --help)"), file=sys.stderr)
         sys.exit(2)
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from longmix.data_prep.errors import printable
+
 # How long torch's threads spin for one another before they sleep. With the default, a machine that has other work
 # trains many times slower: a thread that waits for its turn keeps the others spinning.
 _SPINS = "1000"
@@ -23,7 +25,7 @@ class CommandFailed(Exception):
 def longmix(*arguments: str | Path) -> None:
     """Run `longmix ARGUMENTS` with its output on this console. Raises CommandFailed unless it returns 0."""
     words = [str(argument) for argument in arguments]
-    print(f"$ {shlex.join(['longmix', *words])}", flush=True)
+    print(printable(f"$ {shlex.join(['longmix', *words])}"), flush=True)
     code = _run(words, output=None)[0]
     if code != 0:
         raise CommandFailed(code)

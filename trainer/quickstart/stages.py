@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 from transformers import PreTrainedTokenizerBase
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import write_text
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tasks.embedded import TASK_NAME, write_embedded
@@ -44,7 +44,7 @@ def prepare_text(plan: Plan) -> str:
         text = take_text(plan.settings["text"], int(plan.settings["megabytes"] * MEGABYTE), plan.output / "text")
         sources, size, name = text.sources, text.bytes, plan.settings["text"]
         if text.note:
-            print(f"taking {text.note}")
+            print(printable(f"taking {text.note}"))
             name = f"{name}, {text.note}"
     longmix(
         *("prepare", "text"),
@@ -136,7 +136,7 @@ def _measure(plan: Plan) -> float:
 def fill_in(plan: Plan) -> None:
     """Load the checkpoint back and have it complete a sentence of a document that it has never seen."""
     written, masked = masked_sentence(plan.output / "data" / "validation")
-    print(f"as written: {written}")
+    print(printable(f"as written: {written}"))
     longmix("evaluate", plan.output / "pretrain" / "model", "--fill", masked)
 
 

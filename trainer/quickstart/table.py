@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from longmix.data_prep.errors import printable
 from longmix.data_prep.manifest import Manifest
 
 from ..finetune.results import Results, SplitResult, TaskResult
@@ -49,7 +50,7 @@ def closing_table(plan: Plan, corpus: str, task: str) -> str:
 
 
 def _lines(rows: list[tuple[str, Any]]) -> str:
-    return "\n".join(f"  {name:<17}{value}" for name, value in rows)
+    return "\n".join(printable(f"  {name:<17}{value}") for name, value in rows)
 
 
 def _model(run: Run) -> str:

@@ -34,6 +34,7 @@ def add_report_parser(verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """The command. Returns 0; raises UserError for the user's mistakes."""
+    from longmix.data_prep.errors import printable
     from longmix.data_prep.files import write_text
 
     from ..many_runs.read import find_runs
@@ -62,6 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise refused(f"--output {output} cannot be written", error) from None
     print(text)
     for folder, reason in report.left_out:
-        print(f"longmix report: left out: {folder}: {reason}", file=sys.stderr)
-    print(f"longmix report: wrote {', '.join(files)} to {output}", file=sys.stderr)
+        print(printable(f"longmix report: left out: {folder}: {reason}"), file=sys.stderr)
+    print(printable(f"longmix report: wrote {', '.join(files)} to {output}"), file=sys.stderr)
     return 0

@@ -1,9 +1,10 @@
 """The report as one HTML file: plots inside, a table that sorts by a click, and nothing fetched from anywhere."""
 
 import base64
-from html import escape
+import re
 
 from ..tables.figures import ABSENT
+from ..tables.text import html_text
 from .settings import Setting
 from .summary import Report, Row, place_of, shown
 from .tables import EXPLANATION, heading, hours, interval, number, of_metric, parameters, seeds, speed
@@ -101,24 +102,22 @@ _COLUMNS = (
 def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]], note: str | None) -> str:
     """The whole file; `plots` as `plots.draw` gives them, `note`: why there are none."""
     head = "".join(
-        f'<th scope="col"{_class(is_number)}><button type="button">{escape(name)}</button></th>'
+        f'<th scope="col"{_class(is_number)}><button type="button">{html_text(name)}</button></th>'
         for name, is_number in _COLUMNS
     )
     rows = "\n".join(_row(row, metric) for row in report.rows for metric in row.figures if place_of(metric) is None)
     pictures = [part for key, drawn in plots.items() for part in _pictures(key, drawn)]
     if note is not None:
-        pictures.append(f'<p class="note">{escape(note)}</p>')
-    text = _PAGE
-    for mark, part in (
-        ("@HEAD@", head),
-        ("@LEFT_OUT@", _left_out(report)),
-        ("@EXPLANATION@", escape(EXPLANATION)),
-        ("@PLOTS@", "\n".join(pictures)),
-        # Last: what it holds is of the runs, and might hold a mark.
-        ("@ROWS@", rows),
-    ):
-        text = text.replace(mark, part, 1)
-    return text
+        pictures.append(f'<p class="note">{html_text(note)}</p>')
+    parts = {
+        "HEAD": head,
+        "ROWS": rows,
+        "LEFT_OUT": _left_out(report),
+        "EXPLANATION": html_text(EXPLANATION),
+        "PLOTS": "\n".join(pictures),
+    }
+    # In one pass: what is put in is of the runs, and might hold a mark.
+    return re.sub(f"@({'|'.join(parts)})@", lambda mark: parts[mark[1]], _PAGE)
 
 
 # -----------------------------------------------------------------------------
@@ -130,7 +129,7 @@ def _row(row: Row, metric: str) -> str:
     low = None if figure.interval is None else shown(metric, figure.interval[0])
     chance = None if figure.baseline is None else shown(metric, figure.baseline)
     no_chance = row.no_chance_because or "" if metric == "accuracy" else ""
-    sources = "\n".join(f"{entry.source}. {entry.note}" for entry in cited)
+    sources = "; ".join(f"{entry.source}. {entry.note}" for entry in cited)
     partial = "partial" if row.left_out else ""
     counts = {name: row.mean_of(name) for name in ("parameters", "tokens_per_second", "hours")}
     cells = (
@@ -157,7 +156,7 @@ _NO_NUMBER = object()
 
 def _cell(text: str, key: object = _NO_NUMBER, title: str = "", kind: str = "") -> str:
     """A cell; with a `key`, a number, it sorts by that, and below all others if it is None or not finite."""
-    attributes = f' title="{escape(title)}"' if title else ""
+    attributes = f' title="{html_text(title)}"' if title else ""
     classes = kind
     if key is not _NO_NUMBER:
         classes = f"number {kind}".strip()
@@ -165,7 +164,7 @@ def _cell(text: str, key: object = _NO_NUMBER, title: str = "", kind: str = "") 
         attributes += f' data-key="{key if is_known else ""}"'
     if classes:
         attributes += f' class="{classes}"'
-    return f"<td{attributes}>{escape(text) or ABSENT}</td>"
+    return f"<td{attributes}>{html_text(text) or ABSENT}</td>"
 
 
 def _class(is_number: bool) -> str:
@@ -176,16 +175,16 @@ def _left_out(report: Report) -> str:
     if not report.left_out:
         return ""
     entries = "".join(
-        f"<li><code>{escape(str(folder))}</code>: {escape(reason)}</li>" for folder, reason in report.left_out
+        f"<li><code>{html_text(str(folder))}</code>: {html_text(reason)}</li>" for folder, reason in report.left_out
     )
     return f"<h2>Left out</h2><p>No figure holds anything of these runs.</p><ul>{entries}</ul>"
 
 
 def _pictures(key: Setting | str, drawn: list[tuple[str, str, str]]) -> list[str]:
     title = f"{key}: all lengths" if isinstance(key, str) else key.title
-    parts = [f"<h2>{escape(title)}</h2>"]
+    parts = [f"<h2>{html_text(title)}</h2>"]
     for what, _, svg in drawn:
         source = base64.b64encode(svg.encode()).decode()
-        image = f'<img alt="{escape(what)}" src="data:image/svg+xml;base64,{source}">'
-        parts.append(f"<figure>{image}<figcaption>{escape(what)}</figcaption></figure>")
+        image = f'<img alt="{html_text(what)}" src="data:image/svg+xml;base64,{source}">'
+        parts.append(f"<figure>{image}<figcaption>{html_text(what)}</figcaption></figure>")
     return parts

@@ -11,6 +11,8 @@ import statistics
 from collections import Counter, defaultdict
 from typing import Any
 
+from longmix.data_prep.errors import printable
+
 from ..many_runs.read import Run
 from .settings import Setting, slug
 from .summary import Report, Row, error_of, is_percent, place_of, shown
@@ -119,12 +121,12 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
         is_drawn = True
         values = [[shown(metric, curve[step]) for curve in curves] for step in steps]
         style = _style(styles[row.label])
-        axes.plot(steps, [statistics.fmean(each) for each in values], label=row.label, **style, markevery=[-1])
+        axes.plot(steps, [statistics.fmean(each) for each in values], label=_plain(row.label), **style, markevery=[-1])
         lows, highs = [min(each) for each in values], [max(each) for each in values]
         axes.fill_between(steps, lows, highs, color=style["color"], alpha=0.18, linewidth=0)
     if not is_drawn:
         return None
-    axes.set(xlabel="step", ylabel=f"validation {heading(metric)}")
+    axes.set(xlabel="step", ylabel=_plain(f"validation {heading(metric)}"))
     chance = next((row.chance for row in rows if row.chance is not None), None)
     if metric == "accuracy" and chance is not None:
         axes.axhline(100 * chance, color="#888888", linewidth=0.8, linestyle=(0, (1, 3)), label="most frequent class")
@@ -154,11 +156,11 @@ def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:
         if y.interval is not None:
             low, high = (shown(metric, bound) for bound in y.interval)
             axes.plot([x, x], [low, high], color=colour, linewidth=1)
-        label = row.label if count is None else f"{row.label}: {parameters(count)}"
+        label = _plain(row.label if count is None else f"{row.label}: {parameters(count)}")
         axes.scatter(
             [x], [shown(metric, y.mean)], s=30 + 170 * (count or 0) / largest, color=colour, alpha=0.75, label=label
         )
-    axes.set(xlabel="training, tokens/s", ylabel=f"{rows[0].setting.split} {heading(metric)}")
+    axes.set(xlabel="training, tokens/s", ylabel=_plain(f"{rows[0].setting.split} {heading(metric)}"))
     if max(x for _, x, _ in points) > 3 * min(x for _, x, _ in points):
         axes.set_xscale("log")
     # 20 k, not 2 x 10^4.
@@ -179,7 +181,7 @@ def _lengths(rows: list[Row], styles: dict[str, int]) -> str:
         lengths = [row.setting.length for row in line]
         means = [error_of(metric, row.figures[metric].mean) for row in line]
         style = _style(styles[label])
-        axes.plot(lengths, means, label=label, **style)
+        axes.plot(lengths, means, label=_plain(label), **style)
         for row in line:
             errors = [error_of(metric, value) for value in row.figures[metric].values]
             axes.plot([row.setting.length] * 2, [min(errors), max(errors)], color=style["color"], linewidth=1)
@@ -189,9 +191,8 @@ def _lengths(rows: list[Row], styles: dict[str, int]) -> str:
     axes.minorticks_off()
     is_error = error_of(metric, 1.0) != 1.0
     unit = " (%)" if is_percent(metric) else ""
-    axes.set(
-        xlabel="sequence length N", ylabel=f"{rows[0].setting.split} {f'error{unit}' if is_error else heading(metric)}"
-    )
+    what = f"error{unit}" if is_error else heading(metric)
+    axes.set(xlabel="sequence length N", ylabel=_plain(f"{rows[0].setting.split} {what}"))
     return _svg(figure, "bars: lowest to highest seed")
 
 
@@ -205,7 +206,7 @@ def _places(rows: list[Row], styles: dict[str, int]) -> str | None:
             continue
         is_drawn = True
         style = _style(styles[row.label])
-        axes.plot(list(line), [100 * (1 - found.mean) for found in line.values()], label=row.label, **style)
+        axes.plot(list(line), [100 * (1 - found.mean) for found in line.values()], label=_plain(row.label), **style)
         for place, found in line.items():
             errors = [100 * (1 - value) for value in found.values]
             axes.plot([place] * 2, [min(errors), max(errors)], color=style["color"], linewidth=1)
@@ -236,6 +237,12 @@ def _style(index: int) -> dict[str, Any]:
         "markersize": 4,
         "linewidth": 1.4,
     }
+
+
+def _plain(text: str) -> str:
+    """A text from outside that matplotlib draws as it is: no formula, and not left out of the legend."""
+    text = printable(text).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _svg(figure: Any, note: str) -> str:

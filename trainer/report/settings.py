@@ -1,5 +1,6 @@
 """Settings: runs of one setting are compared, in a table with a name of its own."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 from ..many_runs.read import Run, without_split
 
 _NOT_NOTED = json.dumps(None)
+_LONGEST_SLUG = 100
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,11 @@ class Setting:
 
 
 def slug(title: str) -> str:
-    """A title for the name of a file."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    """A title for the name of a file, one that a file system takes."""
+    name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    if len(name) > _LONGEST_SLUG:
+        name = f"{name[:_LONGEST_SLUG]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return name
 
 
 def settings_of(runs: list[Run]) -> list[Setting]:

@@ -6,7 +6,7 @@ from typing import Any
 from ..tables import writing
 from ..tables.figures import ABSENT, Figure, percent
 from ..tables.figures import interval as write_interval
-from ..tables.writing import escaped
+from ..tables.text import Markdown, code, escaped
 from .cited import Cited
 from .settings import Setting
 from .summary import CONFIDENCE, Report, Row, is_percent, place_of
@@ -90,7 +90,7 @@ def markdown(report: Report, pictures: dict[Setting | str, list[tuple[str, str]]
         lines += [line for what, file in drawn for line in (f"![{escaped(what)}]({file})", "")]
     if report.left_out:
         lines += ["## Left out", "", "No figure above holds anything of these runs.", ""]
-        lines += [f"- `{folder}`: {escaped(reason)}" for folder, reason in report.left_out]
+        lines += [f"- {code(str(folder))}: {escaped(reason)}" for folder, reason in report.left_out]
         lines.append("")
     if sources.lines:
         lines += ["## Figures of papers", "", *sources.lines, ""]
@@ -112,6 +112,7 @@ class _Sources:
         return [f"{number}. {escaped(text)}" for text, number in self._numbers.items()]
 
     def mark(self, cited: Cited) -> str:
+        """The figure, and the number of its source, as Markdown."""
         text = f"{cited.source}. {cited.note}".strip()
         place = self._numbers.setdefault(text, len(self._numbers) + 1)
         return f"{cited.value:g} [{place}]"
@@ -139,19 +140,20 @@ def _table(rows: list[Row], sources: _Sources) -> str:
     header += ["papers", "seeds", "parameters", "tokens/s", "hours", "device", "commit"]
     body = []
     for row in rows:
-        cells = [f"`{row.label}`"]
+        cells: list[str] = [code(row.label)]
         for metric in metrics:
             figure = row.figures.get(metric)
             text = ABSENT if figure is None else number(metric, figure.mean)
             # Seeds that agree, as of a forecast that nothing is learned for, leave no interval to show.
-            cells.append(f"{text} [{interval(metric, figure)}]" if figure is not None and figure.spread else text)
+            is_range = figure is not None and figure.spread
+            cells.append(Markdown(f"{text} [{interval(metric, figure)}]") if is_range else text)
         cells += [row.against_chance or ABSENT] if has_chance else []
         marks = [
-            f"{'' if metric == row.metric else heading(metric) + ' '}{sources.mark(cited)}"
+            f"{'' if metric == row.metric else escaped(heading(metric)) + ' '}{sources.mark(cited)}"
             for metric in metrics
             for cited in of_metric(row, metric)
         ]
-        cells += [", ".join(marks) or ABSENT, *_made_with(row)]
+        cells += [Markdown(", ".join(marks) or ABSENT), *_made_with(row)]
         body.append(cells)
     return writing.markdown(header, body, right=range(1, 1 + len(metrics)))
 

@@ -68,7 +68,8 @@ class FinalModel:
         try:
             publish.publish(source / "model", target, complete)
         except (OSError, UserError) as error:
-            text, advice = f"{target} could not be written", f"{source} is whole: the same command writes the model from it"
+            text = f"{target} could not be written"
+            advice = f"{source} is whole: the same command writes the model from it"
             if isinstance(error, OSError):
                 raise refused(text, error, advice) from error
             raise UserError(f"{text}: {error}; {advice}") from error

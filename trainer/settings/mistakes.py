@@ -3,7 +3,7 @@
 import contextlib
 import sys
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, printable
 
 
 class Mistakes:
@@ -25,10 +25,10 @@ class Mistakes:
             raise UserError("; ".join(self.texts))
 
 
-def say(text: str, end: str = "\n") -> None:
-    """Print to standard error, which may be a file on a full disk: that ends no work."""
+def say(text: str, start: str = "", end: str = "\n") -> None:
+    """Print one line to standard error, which may be a file on a full disk: that ends no work."""
     with contextlib.suppress(OSError):
-        print(text, end=end, file=sys.stderr, flush=True)
+        print(start + printable(text), end=end, file=sys.stderr, flush=True)
 
 
 def tell(error: Exception, command: str = "longmix") -> None:

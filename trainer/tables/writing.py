@@ -4,27 +4,34 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
+from longmix.data_prep.errors import printable
+
+from .text import Markdown, csv_cell, csv_text, escaped
+
+_BARE_PIPE = re.compile(r"(?<!\\)\|")
+
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> str:
-    """A table in Markdown without the last line end; the columns `right` (numbers from 0) are aligned to the right."""
-    rule = ["---:" if column in right else "---" for column in range(len(header))]
-    lines = ((cell.replace("|", "\\|") for cell in line) for line in (header, rule, *rows))
+    """A table in Markdown without the last line end; the columns `right` (numbers from 0) are aligned to the right.
+
+    A cell means its characters and nothing else, unless it is `Markdown`.
+    """
+    rule = [Markdown("---:" if column in right else "---") for column in range(len(header))]
+    lines = ((_cell(cell) for cell in line) for line in (header, rule, *rows))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def escaped(text: str) -> str:
-    """A text for Markdown that means its characters and nothing else."""
-    for character in "\\`*_[]<>|":
-        text = text.replace(character, f"\\{character}")
-    return text
+def _cell(text: str) -> str:
+    return _BARE_PIPE.sub(r"\\|", text) if isinstance(text, Markdown) else escaped(text)
 
 
 def aligned(header: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> list[str]:
     """The lines of a table for a terminal, in columns as wide as their longest cell."""
-    table = [header, *rows]
+    table = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     lines = []
     for row in table:
@@ -36,13 +43,22 @@ def aligned(header: Sequence[str], rows: Iterable[Sequence[str]], right: Contain
 
 
 def as_csv(columns: Sequence[str], records: Iterable[dict[str, Any]]) -> str:
-    """Maps with the names of `columns` as CSV, a line each; lists have spaces between their entries."""
+    """Maps with the names of `columns` as CSV, a line each; lists have spaces between their entries.
+
+    `from_csv` reads it back: numbers as they are written, texts as they were.
+    """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
     for record in records:
-        writer.writerow({key: " ".join(map(str, v)) if isinstance(v, list) else v for key, v in record.items()})
+        texts = {key: " ".join(map(str, v)) if isinstance(v, list) else v for key, v in record.items()}
+        writer.writerow({key: csv_cell(v) if isinstance(v, str) else v for key, v in texts.items()})
     return buffer.getvalue()
+
+
+def from_csv(text: str) -> list[dict[str, str]]:
+    """The records of a CSV file of ours, all values as text."""
+    return [{key: csv_text(cell) for key, cell in row.items()} for row in csv.DictReader(io.StringIO(text))]
 
 
 def as_json(value: Any) -> str:

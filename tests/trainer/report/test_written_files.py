@@ -153,3 +153,31 @@ def test_an_output_that_cannot_be_written(tmp_path, capsys, write_run):
     (tmp_path / "report").write_text("")
     assert cli.main(["report", str(tmp_path / "run"), "--output", str(tmp_path / "report")]) == 2
     assert "--output" in capsys.readouterr().err
+
+
+def test_every_file_of_a_report_shows_hostile_names_and_obeys_none(tmp_path, capsys, write_run):
+    name = "=1+1|`<script>alert(1)</script>`$\\frac{\x1b[31m\u202e"
+    for seed in (0, 1):
+        write_run(
+            tmp_path / "runs" / "@<b>\x1b" / f"seed-{seed}",
+            seed,
+            0.5,
+            model__model_type=name,
+            provenance__device="=cmd|' /C calc'!A0",
+            provenance__data__task={"name": f"{name}@ROWS@" * 40},
+        )
+    left = write_run(tmp_path / "runs" / "left\n<i>`|", 0, is_whole=False)
+    (left / "failure.json").write_text(json.dumps({"reason": "\x1b]0;title\x07 @PLOTS@ <img src=x>"}))
+    output = tmp_path / "report"
+    assert cli.main(["report", str(tmp_path / "runs"), "--output", str(output)]) == 0
+    for part in capsys.readouterr():
+        assert all(line.isprintable() for line in part.split("\n"))
+    for path in output.iterdir():
+        if path.suffix in (".md", ".html", ".csv"):
+            written = path.read_text()
+            assert all(line.isprintable() for line in written.split("\n")), path
+            assert "<script>alert" not in written.replace('"', "") or path.suffix == ".csv"
+            assert not any(tag in written for tag in ("<img src=x", "<i>")) or path.suffix == ".csv"
+    (row,) = [row for row in csv.DictReader((output / "report.csv").open()) if row["metric"] == "accuracy"]
+    assert row["model"].startswith("'=") and row["device"].startswith("'=") and row["folders"].startswith("'") is False
+    assert (output / "report.html").read_text().count("<tr>") == 2
