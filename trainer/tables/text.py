@@ -10,7 +10,8 @@ import re
 
 from longmix.data_prep.errors import printable
 
-_MARKDOWN = re.compile(r"[\\`*_\[\]|~$@#]|:(?=//)|(?<=\bwww)\.")
+# An underscore within a word means nothing else.
+_MARKDOWN = re.compile(r"[\\`*\[\]|~$@#]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=\bwww)\.")
 # Text that a code span, too, would not show as it is, or that a browser would obey before it is one.
 _NO_CODE = re.compile(r"[\\`|<>&]")
 # What begins a formula in one spreadsheet or another, in full width too; the prefix itself, so that it can be told.

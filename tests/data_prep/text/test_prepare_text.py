@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import MachineFault, UserError
 from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.text import blocks
@@ -420,7 +420,7 @@ def test_a_worker_that_is_killed_is_reported(tmp_path, corpus, monkeypatch):
         return executor
 
     monkeypatch.setattr(text, "ProcessPoolExecutor", with_a_death)
-    with pytest.raises(UserError, match="worker process was killed"):
+    with pytest.raises(MachineFault, match="worker process was killed"):
         prepare_text(settings(corpus), tmp_path / "out", workers=2)
 
 

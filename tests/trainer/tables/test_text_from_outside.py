@@ -37,11 +37,11 @@ def test_a_terminal_and_a_browser_obey_nothing(given):
 
 
 def test_markdown_shows_what_it_is_given():
-    shown = text.escaped("[a](http://b) ![c](d) `e` *f* g_h i|j www.k.l <m> n~~o~~ $p$")
+    shown = text.escaped("[a](http://b) ![c](d) `e` *f* _g_ i|j www.k.l <m> n~~o~~ $p$")
     bare = re.sub(r"\\.|&\w+;", "", shown)
     assert not set("[]`*_|<>~$") & set(bare) and "://" not in bare and "www." not in bare
     back = re.sub(r"\\(.)", r"\1", shown).replace("&lt;", "<").replace("&gt;", ">")
-    assert back == "[a](http://b) ![c](d) `e` *f* g_h i|j www.k.l <m> n~~o~~ $p$"
+    assert back == "[a](http://b) ![c](d) `e` *f* _g_ i|j www.k.l <m> n~~o~~ $p$"
     assert text.code("runs/a b") == "`runs/a b`" and "`" not in text.code("a` b").replace("\\`", "")
 
 
