@@ -72,7 +72,7 @@ class ForkedCommands:
         )
 
     def run(self, arguments, cwd, kill_at=None, kill_after=None):
-        """(exit code, changes to files below cwd, seconds); killed before change `kill_at`, or after some seconds."""
+        """(exit code, changes to files below cwd, seconds), killed before change `kill_at` or after `kill_after` s."""
         temporary = cwd.with_name(f"{cwd.name}.tmp")
         temporary.mkdir(exist_ok=True)
         job = {
@@ -349,7 +349,7 @@ def test_killed_again_and_again_it_comes_to_the_same_end(killed_commands, fault_
     _, _, operations, seconds = killed_commands.undisturbed(name)
     record_property(
         "summary",
-        f"fault seed {fault_seed}, {name}: {len(lives)} outputs from {len(moments)} kills, {between} of them before "
-        f"one of {operations} changes to a file, the others at any time of {seconds:.2f} s; orphans lived "
+        f"fault seed {fault_seed}, {name}: {len(lives)} outputs, {len(moments)} kills, {between} of them before one "
+        f"of {operations} changes to a file, the others at any time of {seconds:.2f} s; orphans lived "
         f"{max(life.orphan_seconds for life in lives):.2f} s at most",
     )

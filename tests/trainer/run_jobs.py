@@ -1,9 +1,9 @@
 """Runs several tiny trainings one after the other in the same ranks, which forked_ranks.py forks.
 
 The jobs are a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike | weight |
-memory}, "digest": true, "draws": true, "fewest": steps before one can be a spike}, all but the first at will; rank 0
-prints one JSON line for each: how it ended, with "digest" a hash of the parameters after every step, and with "draws"
-the samples of every step, sorted.
+memory}, "digest": true, "draws": true, "fewest": steps before one can be a spike, "slow": {"notes", "lag"} of a
+SlowFileSystem}, all but the first at will; rank 0 prints one JSON line for each: how it ended, with "digest" a hash of
+the parameters after every step, and with "draws" the samples of every step, sorted.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ import sys
 
 import torch
 from accelerate.state import AcceleratorState
+from slow_file_system import SlowFileSystem
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.objectives.labelled_positions import LabelledPositions
@@ -103,7 +104,11 @@ def run_all(jobs):
         digests, draws = [] if job.get("digest") else None, []
         report = {}
         AcceleratorState._reset_state(reset_partial_state=True)  # it refuses another precision
-        with poisoned(job.get("poison"), world.rank, digests), noting_draws(draws):
+        slow = contextlib.nullcontext()
+        if "slow" in job:
+            # Rank 0's host sees all at once.
+            slow = SlowFileSystem(job["slow"]["notes"], job["slow"]["lag"] if world.rank else 0.0)
+        with poisoned(job.get("poison"), world.rank, digests), noting_draws(draws), slow:
             try:
                 outcome = loop.train(reading.from_dict(job["values"], "job"), world)
                 report = {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}

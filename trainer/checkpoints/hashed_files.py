@@ -17,6 +17,7 @@ import torch
 from longmix.data_prep.files import flush_to_disk, sha256_of_file
 
 from ..engines import state_files
+from ..processes.shared_files import require_seen
 
 
 def copy_to_host(value: Any, copies: dict[tuple, torch.Tensor] | None = None) -> Any:
@@ -94,7 +95,9 @@ def write(folder: Path, name: str, value: Any) -> dict[str, Any]:
     """
     path = folder / name
     if path.parent != folder:
-        path.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # another rank was faster
+            path.parent.mkdir()
+    require_seen(path.parent)
     with contextlib.closing(HashedFile(path)) as file:
         try:
             if name.endswith(".json"):

@@ -7,6 +7,7 @@ from longmix.data_prep.errors import UserError
 
 from ..engines.base import Engine
 from ..engines.load_checks import refuse_foreign_names
+from ..processes.shared_files import see_together
 from ..processes.world import World, agree
 from ..samples.run_data import RunData
 from ..settings.changes import is_free
@@ -28,10 +29,11 @@ def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world
         agree(world, lambda: _refuse_damaged(run) if world.is_first else None)
         return RunState(best_by=best_by, data=now)
     agree(world, lambda: refuse_foreign_names(folder) if world.is_first else None)
-    state = agree(world, lambda: read_state(folder))
+    state = world.from_first(agree(world, lambda: read_state(folder) if world.is_first else None))
     agree(world, lambda: _refuse_fewer_steps(configuration.run, configuration.optim.max_steps, state.step))
     agree(world, lambda: _refuse_other_data(configuration.run, state.data, now))
     state.data = now
+    see_together(world, folder)
     agree(world, lambda: engine.load(folder))
     if state.best_by != best_by:
         # Values of another metric, or over other samples, cannot be compared: the best is sought anew.

@@ -20,6 +20,7 @@ import torch
 
 from longmix.data_prep.errors import UserError, reason_of
 
+from ..processes.shared_files import see_together
 from ..processes.world import World, agree
 
 LAYOUT = "layout.json"
@@ -139,6 +140,7 @@ def loadable(folder: Path, now: Layout, world: World, names: set[str], allowed: 
         if is_converted:
             made = agree(world, lambda: _convert(folder, saved, now, names) if world.is_first else None)
             source = world.from_first(made)
+            see_together(world, source)
         with _plainly_named(source) as plain:
             yield Source(plain, is_converted, saved)
     finally:

@@ -185,9 +185,14 @@ def run_job(job: Job, requests: StopRequests) -> int:
         write_json(folder / "predictions" / f"{name}.json", values.tolist())
     scores = metrics.evaluate(task.metrics, read_labels(data / "selection"), predictions["selection"])
     write_json(folder / RESULT, {"selection": {**scores.values, "score": scores.score}, "notes": list(scores.notes)})
-    # model/ holds the best checkpoint; the optimizer's state has served.
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    drop_checkpoints(job)
     return 0
+
+
+def drop_checkpoints(job: Job) -> None:
+    """Remove the checkpoints of a finished run, or those that a kill has left of them: model/ holds the best one, and
+    the optimizer's state has served."""
+    shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)
 
 
 def train(values: dict[str, Any], requests: StopRequests) -> int:

@@ -21,7 +21,7 @@ from ..settings.exit_codes import INTERRUPTED, USER_MISTAKE
 from ..settings.mistakes import say
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder
-from .jobs import Job, is_finished, quiet, run_job
+from .jobs import Job, drop_checkpoints, is_finished, quiet, run_job
 from .results import Results, TaskResult, console
 from .sources import MissingTask, load_custom, load_task
 from .tasks import FROM_MNLI_TASKS, TASKS
@@ -57,7 +57,12 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     if not jobs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise UserError(f"none of the tasks can run: {reasons}")
-    waiting = [job for group in jobs.values() for job in group if not is_finished(job)]
+    waiting = []
+    for job in [job for group in jobs.values() for job in group]:
+        if is_finished(job):
+            drop_checkpoints(job)
+        else:
+            waiting.append(job)
     for name, reason in skipped.items():
         _say(f"skipping {name}: {reason}")
     reused = sum(map(len, jobs.values())) - len(waiting)

@@ -9,6 +9,7 @@ from ..checkpoints.run_log import RunLog
 from ..checkpoints.state import RunState, read_state
 from ..export import publish
 from ..export.card import ModelCard
+from ..processes.shared_files import see_together
 from ..processes.world import World, agree
 from .best_checkpoint import Evaluator
 from .setup import Prepared
@@ -51,6 +52,7 @@ class FinalModel:
 
     def _test(self, checkpoint_model: Path) -> Decision:
         prepared, state = self._prepared, self._state
+        see_together(self._world, checkpoint_model)
         model = prepared.objective.auto_class.from_pretrained(checkpoint_model).to(self._world.device)
         figures, decision = self._evaluator.figures(model, prepared.data.test, None)
         if figures is None:

@@ -73,7 +73,8 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
 
 
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
-    refuse_changes(Path(configuration.run.dir), configuration)
+    if world.is_first:  # on other hosts config.yaml may still be the one before
+        refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
     return prepare(configuration, world.size, world.device)
 

@@ -82,8 +82,10 @@ def test_finished_runs_are_used_again(glue, bert_folder, trained, tmp_path, caps
     output = tmp_path / "out"
     arguments = (bert_folder, glue, output, "--task", "cola", "--seeds")
     assert finetune(*arguments, 1) == 0
+    left = output / "cola" / "seed-0" / "checkpoints"
+    (left / "step-00000002").mkdir(parents=True)  # by a kill while they were being removed
     assert finetune(*arguments, 2) == 0
-    assert [values["run"]["seed"] for values in trained] == [0, 1]
+    assert [values["run"]["seed"] for values in trained] == [0, 1] and not left.exists()
     (output / "cola" / "seed-1" / "result.json").unlink()
     assert finetune(*arguments, 2) == 0
     assert [values["run"]["seed"] for values in trained] == [0, 1, 1]
