@@ -215,7 +215,23 @@ def materials(tmp_path_factory, run_values, write_run_file):
     """A folder with a corpus, a task of GLUE's, models, run files and the server of commands that made them."""
     folder = tmp_path_factory.mktemp("materials")
     generator = random.Random(0)
-    words = ["the", "cat", "dog", "bird", "sees", "likes", "red", "small", "old", "house", "tree", "runs", "and", "or"]
+    words = [
+        "a",
+        "the",
+        "cat",
+        "dog",
+        "bird",
+        "sees",
+        "likes",
+        "red",
+        "small",
+        "old",
+        "house",
+        "tree",
+        "runs",
+        "and",
+        "or",
+    ]
     lines = [" ".join(generator.choices(words, k=generator.randint(2, 6))) for _ in range(4300)]
     (folder / "corpus.txt").write_text("\n\n".join(lines))
     (folder / "glue" / "CoLA").mkdir(parents=True)

@@ -66,6 +66,7 @@ class SlowFileSystem:
 
     def _making(self, make):
         def made(path, *arguments, **places):
+            self._seen(os.path.dirname(os.path.abspath(path)))
             if not os.path.exists(path):
                 self._note(os.path.abspath(path))
             return make(path, *arguments, **places)

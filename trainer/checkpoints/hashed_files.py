@@ -94,10 +94,11 @@ def write(folder: Path, name: str, value: Any) -> dict[str, Any]:
         OSError: the disk refuses, or gives back something else.
     """
     path = folder / name
+    require_seen(folder)
     if path.parent != folder:
         with contextlib.suppress(FileExistsError):  # another rank was faster
             path.parent.mkdir()
-    require_seen(path.parent)
+        require_seen(path.parent)
     with contextlib.closing(HashedFile(path)) as file:
         try:
             if name.endswith(".json"):

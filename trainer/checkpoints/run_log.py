@@ -54,6 +54,8 @@ class RunLog:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=first_step + 1)
+            # TensorBoard dates every point: a clock that is set back must not turn its time axis around.
+            self._began = time.time() - time.monotonic()
 
     def record(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl, and the numbers to TensorBoard; not-finite numbers become null."""
@@ -72,7 +74,7 @@ class RunLog:
                 if self._writer is None:
                     break
                 if isinstance(value, int | float) and name != "items":  # the same at every evaluation
-                    self._writer.add_scalar(f"{kind}/{name}", value, step)
+                    self._writer.add_scalar(f"{kind}/{name}", value, step, self._began + time.monotonic())
         self._progress.show(kind, step, figures)
 
     @contextlib.contextmanager

@@ -149,7 +149,7 @@ class ShardCache:
     def _is_there(self, path: Path, size: int) -> bool:
         """Whether a whole copy is there; it counts as used now."""
         try:
-            os.utime(path)
+            self._mark_used(path)
             if path.stat().st_size == size:
                 return True
         except FileNotFoundError:
@@ -157,6 +157,16 @@ class ShardCache:
         with self._locked():
             path.unlink(missing_ok=True)
         return False
+
+    def _mark_used(self, path: Path) -> None:
+        """Date a copy behind all that were used before, which a clock that was set back would not."""
+        last = (self.folder / _LOCK).stat().st_mtime_ns
+        now = max(time.time_ns(), last + 1)
+        try:
+            for one in (path, self.folder / _LOCK):
+                os.utime(one, ns=(now, now))
+        except PermissionError:
+            os.utime(path)  # of another user's copies the system sets no other time than its own
 
     def _make_room(self, size: int, part: Path, url: str) -> bool:
         """Remove unfinished copies of ended processes, then the copies used longest ago, until `size` bytes fit.

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+import time
 
 import fsspec
 import numpy as np
@@ -141,6 +142,28 @@ def test_the_cache_stays_within_its_bound_and_drops_what_was_used_longest_ago(st
     # What was evicted comes again.
     assert dataset.read(np.asarray([SHARD_SAMPLES]))[0]["labels"] == SHARD_SAMPLES
     assert (cache / "thesis.tex").read_text() == "precious"
+
+
+def test_what_was_used_longest_ago_is_dropped_whatever_the_clock_says(storage, bucket, tmp_path, monkeypatch):
+    """The clock is set back by a day again and again, the system's own, too, and once forward by a year."""
+    now, utime = [time.time_ns()], os.utime
+
+    def clock():
+        now[0] -= 86_400 * 10**9
+        return now[0]
+
+    def dated(path, times=None, *, ns=None):
+        utime(path, ns=ns or (clock(), clock()))
+
+    monkeypatch.setattr(time, "time_ns", clock)
+    monkeypatch.setattr(os, "utime", dated)
+    dataset = open_remote(bucket, tmp_path / "cache", 3 * largest(bucket))
+    for shard in (0, 1, 2, 0, 3, 2, 4):
+        dataset.read(np.asarray([shard * SHARD_SAMPLES + 20]))
+        dataset._groups.clear()
+        now[0] += 365 * 86_400 * 10**9 * (shard == 1)
+    kept = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert kept == {".lock", *(dataset.manifest.shards[shard]["sha256"] for shard in (3, 2, 4))}
 
 
 def test_readers_that_share_a_small_cache_all_get_what_they_ask_for(storage, bucket, tmp_path):
