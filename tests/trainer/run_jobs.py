@@ -2,8 +2,9 @@
 
 The jobs are a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike | weight |
 memory}, "digest": true, "draws": true, "fewest": steps before one can be a spike, "slow": {"notes", "lag"} of a
-SlowFileSystem}, all but the first at will; rank 0 prints one JSON line for each: how it ended, with "digest" a hash of
-the parameters after every step, and with "draws" the samples of every step, sorted.
+SlowFileSystem, "kill": {"rank", and "step" or "operation"}: SIGKILL after so many steps of this start, or before so
+many changes to files of the run folder}, all but the first at will; rank 0 prints one JSON line for each: how it ended,
+with "digest" a hash of the parameters after every step, and with "draws" the samples of every step, sorted.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import gc
 import hashlib
 import json
 import os
+import signal
 import sys
 
 import torch
@@ -94,6 +96,36 @@ def noting_draws(draws):
         loop._Run._step = step
 
 
+@contextlib.contextmanager
+def killed(kill, rank, folder):
+    """Kill this process at its moment, if it is the rank that is meant."""
+    if not kill or kill["rank"] != rank:
+        yield
+        return
+    process, step, counts = os.getpid(), loop._Run._step, {"step": 0, "operation": 0}
+
+    def die_at(kind):
+        counts[kind] += 1
+        if counts[kind] == kill.get(kind) and os.getpid() == process:
+            os.kill(process, signal.SIGKILL)
+
+    def stepping(self, batch):
+        decision = step(self, batch)
+        die_at("step")
+        return decision
+
+    def note(event, arguments):
+        is_change = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink")
+        is_change |= event == "open" and bool((arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR))
+        if is_change and str(arguments[0]).startswith(folder):
+            die_at("operation")
+
+    sys.addaudithook(note)
+    loop._Run._step = stepping
+    yield
+    loop._Run._step = step
+
+
 def run_all(jobs):
     """Run the jobs as the rank that the environment names."""
     world = distributed.join()
@@ -108,7 +140,8 @@ def run_all(jobs):
         if "slow" in job:
             # Rank 0's host sees all at once.
             slow = SlowFileSystem(job["slow"]["notes"], job["slow"]["lag"] if world.rank else 0.0)
-        with poisoned(job.get("poison"), world.rank, digests), noting_draws(draws), slow:
+        ending = killed(job.get("kill"), world.rank, job["values"]["run"]["dir"])
+        with poisoned(job.get("poison"), world.rank, digests), noting_draws(draws), slow, ending:
             try:
                 outcome = loop.train(reading.from_dict(job["values"], "job"), world)
                 report = {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}

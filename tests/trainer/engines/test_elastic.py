@@ -96,6 +96,52 @@ def test_so_they_are_in_every_other_combination(expect_the_same_run, run):
     expect_the_same_run(*run)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        pytest.param(stage, number, marks=pytest.mark.full if number == 0 and stage == 2 else pytest.mark.faults)
+        for stage in (1, 2, 3)
+        for number in range(4)
+    ],
+)
+def test_killed_at_any_moment_another_number_of_ranks_goes_on(
+    forked_ranks, run_values, whole_run, read_metrics, tmp_path, pytestconfig, record_property, stage, number
+):
+    """2, 1, 2, 1, 2 ranks: each but the last is killed in a step, a save, a resume or a conversion."""
+    seed = pytestconfig.getoption("fault_seed")
+    generator = random.Random(f"{seed} {stage} {number}")
+    folder, kills = tmp_path / "run", []
+    rare = {"eval.every_steps": 1000, "optim.max_steps": STEPS, "optim.warmup_steps": 5, "optim.weight_decay": 0.3}
+    changes = {**rare, "precision": "fp32", "deepspeed": f"zero{stage}", "checkpoint.every_steps": 4}
+    for start, ranks in enumerate((2, 1, 2, 1, 2)):
+        kill = {"rank": generator.randrange(ranks)}
+        if generator.random() < 0.4:
+            kill["step"] = generator.randint(5, 9)
+        else:
+            # The first rank makes the folders, converts and renames.
+            kill["operation"] = generator.randint(1, 12 if kill["rank"] else 90)
+        own = {"batch.micro_batch": 8 // ranks, "run.stop_at_step": 10 * (start + 1)}  # if no kill comes before
+        job = {"values": run_values(folder, "s3attention", **changes, **own), "kill": kill}
+        if start == 4:
+            job["values"]["run"]["stop_at_step"] = job["kill"] = None
+        reports = forked_ranks.run(ranks, [job], may_fail=start < 4)
+        kills.append(
+            {"ranks": ranks, **kill, "killed": not reports, "newest": max(checkpoint.steps(folder), default=0)}
+        )
+    assert [report.get("code") for report in reports] == [0], (kills, reports)
+    alone, _ = whole_run("fp32")
+    records, expected = read_metrics(folder, "train"), read_metrics(alone, "train")
+    for name in ("step", "samples_seen", "tokens_seen"):
+        assert [record[name] for record in records] == [record[name] for record in expected], kills
+    losses = [[record["loss"] for record in found] for found in (records, expected)]
+    np.testing.assert_allclose(*losses, rtol=0, atol=TOLERANCE["fp32"], err_msg=str(kills))
+    assert {path.name[:5] for path in (folder / "checkpoints").iterdir()} == {"step-", "lates"}, kills
+    assert kills[-2]["newest"] > 0 and sum(kill["killed"] for kill in kills) >= 2
+    told = "; ".join(f"{one['ranks']} to {one['newest']}{' (killed)' * one['killed']}" for one in kills)
+    record_property("summary", f"fault seed {seed}, ZeRO {stage}, ranks to the newest checkpoint: {told}")
+
+
 def test_what_cannot_be_converted_is_refused_with_the_way_round(train, read_metrics, tmp_path):
     run = tmp_path / "run"
     train(reference := tmp_path / "reference", deepspeed=None)
