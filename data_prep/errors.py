@@ -75,7 +75,9 @@ class MachineFault(RuntimeError):
 def refused(text: str, error: OSError, advice: str = "") -> UserError | MachineFault:
     """What to raise where the system refuses what `text` says: a mistake if another name would do, else a fault."""
     kind = UserError if error.errno in _OF_NAMES else MachineFault
-    return kind(f"{text}: {error.strerror or reason_of(error)}{advice and f'; {advice}'}")
+    name = "" if error.filename is None else os.fsdecode(error.filename)
+    which = f"{name}: " if name not in text else ""
+    return kind(f"{text}: {which}{error.strerror or reason_of(error)}{advice and f'; {advice}'}")
 
 
 def in_one_line(error: BaseException) -> UserError | MachineFault | None:

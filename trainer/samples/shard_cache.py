@@ -2,11 +2,15 @@
 
 A copy has its SHA-256 as its name, so that no data set is mistaken for another, and appears under it only when it is
 whole. Who copies holds a lock on the unfinished file: others wait for it, and take over what a killed process has left.
-The copy used longest ago makes room. Nothing else in the folder is touched.
+A copy is hashed once after each start of a machine, and believed as long as it is the same file, unchanged (see
+verified_copies.py). The copy used longest ago makes room. Nothing else in the folder is touched.
 """
 
+import collections
 import contextlib
+import errno
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -19,10 +23,13 @@ from typing import Any, BinaryIO
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import flush_to_disk, sha256_of_folder
 from longmix.data_prep.remote import RemoteFolder
+from longmix.kernels.common.safe_files import open_lock, open_regular, open_to_read
 
 from ..settings.sections import CacheSection
+from . import verified_copies
 
-_LOCK = ".lock"
+logger = logging.getLogger(__name__)
+
 _COPY = re.compile(r"[0-9a-f]{64}")
 _UNFINISHED = re.compile(r"\.[0-9a-f]{64}\.part")
 _TOKENIZERS = "tokenizers"
@@ -74,7 +81,7 @@ class ShardCache:
     def drop(self, shard: dict[str, Any]) -> None:
         """Forget a copy that turned out to be damaged."""
         with self._locked():
-            (self.folder / shard["sha256"]).unlink(missing_ok=True)
+            self._remove(self.folder / shard["sha256"])
 
     def tokenizer(self, remote: RemoteFolder, path: str, sha256: str) -> Path:
         """A copy of the tokenizer folder at `path` of a remote data set, with the hash that the manifest gives.
@@ -103,16 +110,18 @@ class ShardCache:
                 raise UserError(
                     f"{remote.url}/{path} is not the tokenizer that {remote.url} was prepared with: copy it again"
                 )
-            # Another process may have been faster: its copy is as good.
+            # Another process may have been faster: its copy is as good, if it is one.
             with contextlib.suppress(OSError):
                 os.rename(copy, folder)
+        if sha256_of_folder(folder) != sha256:
+            raise OSError(errno.EEXIST, "it cannot be replaced by a copy of the tokenizer: move it away", str(folder))
         return folder
 
     def _copy_or_wait(self, remote: RemoteFolder, shard: dict[str, Any], part: Path, path: Path) -> None:
         with contextlib.ExitStack() as stack:
             with self._locked():
                 # Finishing and giving up happen under this lock, too: nobody is found between two states.
-                if path.exists():
+                if os.path.lexists(path):
                     return
                 target = stack.enter_context(_open(part))
                 is_mine = _try_lock(target)
@@ -137,6 +146,8 @@ class ShardCache:
             os.fsync(target.fileno())
             with self._locked():
                 os.rename(part, path)
+                # After the renaming, which changes its ctime.
+                verified_copies.note(path, os.fstat(target.fileno()))
         except BaseException as error:
             with self._locked():
                 part.unlink(missing_ok=True)
@@ -147,26 +158,41 @@ class ShardCache:
             raise
 
     def _is_there(self, path: Path, size: int) -> bool:
-        """Whether a whole copy is there; it counts as used now."""
+        """Whether the copy is there, hashed by this process or an earlier one since the machine's start, and the same
+        file since; it counts as used now."""
+        if verified_copies.is_known(path, size):
+            return True
         try:
-            self._mark_used(path)
-            if path.stat().st_size == size:
-                return True
+            copy = open_to_read(path)
         except FileNotFoundError:
             return False
+        except PermissionError:
+            raise
+        except OSError as error:
+            wrong = error.strerror
+        else:
+            with copy:
+                # Others wait, and find what this one has noted. Where only files open to write can be locked, as on
+                # network file systems, each hashes for itself.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(copy, fcntl.LOCK_EX)
+                if verified_copies.is_known(path, size):
+                    return True
+                wrong = verified_copies.defect(copy, path.name, size)
+                with self._locked():
+                    if not _is_at(path, copy):
+                        return False  # evicted meanwhile
+                    if wrong is None:
+                        verified_copies.note(path, os.fstat(copy.fileno()))
+                        return True
+        logger.warning("%s is not the copy that was made (%s): it is made anew", path, wrong)
         with self._locked():
-            path.unlink(missing_ok=True)
+            self._remove(path)
         return False
 
-    def _mark_used(self, path: Path) -> None:
-        """Date a copy behind all that were used before, which a clock that was set back would not."""
-        last = (self.folder / _LOCK).stat().st_mtime_ns
-        now = max(time.time_ns(), last + 1)
-        try:
-            for one in (path, self.folder / _LOCK):
-                os.utime(one, ns=(now, now))
-        except PermissionError:
-            os.utime(path)  # of another user's copies the system sets no other time than its own
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        verified_copies.forget(path)
 
     def _make_room(self, size: int, part: Path, url: str) -> bool:
         """Remove unfinished copies of ended processes, then the copies used longest ago, until `size` bytes fit.
@@ -176,12 +202,14 @@ class ShardCache:
         Raises:
             UserError: they would never fit.
         """
-        copies, others, on_disk = [], 0, 0
+        copies, records, others, on_disk = [], collections.defaultdict(list), 0, 0
         for entry in os.scandir(self.folder):
             if _COPY.fullmatch(entry.name):
-                found = entry.stat()
+                found = entry.stat(follow_symlinks=False)
                 copies.append((found.st_mtime_ns, found.st_size, entry.path))
                 on_disk += found.st_size
+            elif record := verified_copies.RECORD.fullmatch(entry.name):
+                records[record[1]].append(entry.stat(follow_symlinks=False).st_mtime_ns)
             elif _UNFINISHED.fullmatch(entry.name) and entry.name != part.name:
                 reserved, written = _bytes_if_alive(entry.path)
                 others += reserved
@@ -194,16 +222,18 @@ class ShardCache:
             part.unlink()
             raise UserError(f"{url} has {size} bytes, more than {self.folder} may hold: {limit} ({bound})")
         used = others + sum(held for _, held, _ in copies)
+        # Since it was made, if nobody has noted a use.
+        copies = [(max(records.get(Path(path).name, [made])), held, path) for made, held, path in copies]
         for _, held, oldest in sorted(copies):
             if used + size <= limit:
                 break
-            os.unlink(oldest)
+            self._remove(Path(oldest))
             used -= held
         return used + size <= limit
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        with _open(self.folder / _LOCK) as lock:
+        with open_lock(self.folder / verified_copies.LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
@@ -213,7 +243,15 @@ class ShardCache:
 
 def _open(path: Path) -> BinaryIO:
     """An existing or new file to read and write; no link is followed."""
-    return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
+    return open(open_regular(path, os.O_RDWR | os.O_CREAT), "r+b")
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Whether an open file is the one at `path` still."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _try_lock(file: BinaryIO) -> bool:
@@ -226,7 +264,7 @@ def _try_lock(file: BinaryIO) -> bool:
 
 def _bytes_if_alive(path: str) -> tuple[int, int]:
     """(reserved, on the disk) bytes of an unfinished copy; one that nobody holds is removed."""
-    with open(path, "r+b") as file:
+    with open(open_regular(path, os.O_RDWR), "r+b") as file:
         if _try_lock(file):
             os.unlink(path)
             return 0, 0

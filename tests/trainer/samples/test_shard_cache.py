@@ -15,16 +15,18 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from longmix.data_prep import remote
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import MachineFault, UserError
 from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.remote import RemoteFolder
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.trainer.cli import main
+from longmix.trainer.samples import verified_copies
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.samples.shard_cache import ShardCache
 from longmix.trainer.samples.tokenizer import tokenizer_folder
+from longmix.trainer.samples.verified_copies import RECORD
 from longmix.trainer.settings.sections import CacheSection
 
 SHARDS, SHARD_SAMPLES = 6, 50
@@ -96,10 +98,15 @@ def opened_shards(storage):
     return [name for name in storage.opened if name.endswith(".parquet")]
 
 
+def shown(folder):
+    """What lies in a cache besides the records of its copies."""
+    return [path for path in folder.iterdir() if not RECORD.fullmatch(path.name)]
+
+
 def held(folder):
     """Bytes of copies, whole or not, in a cache."""
     total = 0
-    for path in folder.iterdir():
+    for path in shown(folder):
         with contextlib.suppress(FileNotFoundError):
             total += path.stat().st_size
     return total
@@ -119,11 +126,13 @@ def test_a_remote_data_set_gives_the_samples_of_a_local_one_and_copies_each_shar
     again = open_remote(bucket, tmp_path / "cache")
     assert [sample["labels"] for sample in again.read(indices[:20])] == indices[:20].tolist()
     assert sorted(opened_shards(storage)) == [f"shard-{number:05d}.parquet" for number in range(SHARDS)]
+    hashes = {shard["sha256"] for shard in here.manifest.shards}
+    assert {path.name for path in shown(tmp_path / "cache")} == {".lock", *hashes}
     names = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert names == {".lock", *(shard["sha256"] for shard in here.manifest.shards)}
+    assert names == {".lock", *hashes, *(f".{name}.{os.geteuid()}.verified" for name in hashes)}
     mask = os.umask(0)
     os.umask(mask)
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "cache").iterdir()} == {0o666 & ~mask}
+    assert {path.stat().st_mode & 0o777 for path in shown(tmp_path / "cache")} == {0o666 & ~mask}
 
 
 def test_the_cache_stays_within_its_bound_and_drops_what_was_used_longest_ago(storage, bucket, tmp_path):
@@ -136,12 +145,15 @@ def test_the_cache_stays_within_its_bound_and_drops_what_was_used_longest_ago(st
         dataset.read(np.asarray([shard * SHARD_SAMPLES + 20]))
         dataset._groups.clear()
         assert held(cache) - foreign <= bound
-    kept = {path.name for path in cache.iterdir()}
+    kept = {path.name for path in shown(cache)}
     hashes = [shard["sha256"] for shard in dataset.manifest.shards]
     assert kept == {".lock", "thesis.tex", hashes[0], hashes[2], hashes[3]}
     # What was evicted comes again.
     assert dataset.read(np.asarray([SHARD_SAMPLES]))[0]["labels"] == SHARD_SAMPLES
     assert (cache / "thesis.tex").read_text() == "precious"
+    # Nothing is left of what is known of those that have gone.
+    records = {RECORD.fullmatch(path.name) for path in cache.iterdir()} - {None}
+    assert {record[1] for record in records} == {path.name for path in shown(cache)} - {".lock", "thesis.tex"}
 
 
 def test_what_was_used_longest_ago_is_dropped_whatever_the_clock_says(storage, bucket, tmp_path, monkeypatch):
@@ -162,7 +174,7 @@ def test_what_was_used_longest_ago_is_dropped_whatever_the_clock_says(storage, b
         dataset.read(np.asarray([shard * SHARD_SAMPLES + 20]))
         dataset._groups.clear()
         now[0] += 365 * 86_400 * 10**9 * (shard == 1)
-    kept = {path.name for path in (tmp_path / "cache").iterdir()}
+    kept = {path.name for path in (tmp_path / "cache").iterdir() if path.suffix != ".verified"}
     assert kept == {".lock", *(dataset.manifest.shards[shard]["sha256"] for shard in (3, 2, 4))}
 
 
@@ -270,7 +282,7 @@ def test_failing_reads_are_tried_again_with_growing_delays(storage, bucket, tmp_
 def test_what_cannot_be_copied_is_told_and_leaves_nothing(storage, bucket, tmp_path, faults, message):
     dataset = open_remote(bucket, tmp_path / "cache")
     storage.faults = list(faults)
-    with pytest.raises(UserError, match=f"shard-00001.parquet.*{message}"):
+    with pytest.raises((UserError, MachineFault), match=f"shard-00001.parquet.*{message}"):
         dataset.read(np.asarray([SHARD_SAMPLES]))
     assert not storage.faults
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [".lock"]
@@ -287,6 +299,162 @@ def test_a_copy_that_was_damaged_here_is_made_anew_once(storage, bucket, tmp_pat
         assert open_remote(bucket, tmp_path / "cache").read(np.asarray([3]))[0]["labels"] == 3
         assert sha256_of_file(copy) == entry["sha256"]
     assert opened_shards(storage) == [entry["file"]] * 3
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """Names of the copies that were hashed here."""
+    names = []
+    defect = verified_copies.defect
+    monkeypatch.setattr(
+        verified_copies, "defect", lambda copy, name, size: names.append(name) or defect(copy, name, size)
+    )
+    return names
+
+
+@pytest.fixture
+def copied(storage, bucket, tmp_path):
+    """(cache, folder at the URL, entry of a shard) after the shard was fetched once."""
+    cache, there = ShardCache(CacheSection(str(tmp_path / "cache"))), RemoteFolder(f"storage://{bucket}")
+    entry = Manifest.load(bucket).shards[0]
+    cache.fetch(there, entry)
+    storage.opened.clear()
+    return cache, there, entry
+
+
+def test_a_copy_is_hashed_once_after_each_start_of_the_machine(copied, storage, hashed, monkeypatch):
+    cache, there, entry = copied
+    path = cache.fetch(there, entry)
+    # What arrived was hashed then.
+    assert hashed == []
+    for start in ("one", "two"):
+        monkeypatch.setattr(verified_copies, "_machine", lambda start=start: start)
+        assert cache.fetch(there, entry) == cache.fetch(there, entry) == path
+        assert hashed == [entry["sha256"]]
+        hashed.clear()
+    # Machines that share a folder do not forget for one another.
+    monkeypatch.setattr(verified_copies, "_machine", lambda: "one")
+    cache.fetch(there, entry)
+    # Of an earlier version, which noted nothing.
+    verified_copies.forget(path)
+    assert hashed == []
+    cache.fetch(there, entry)
+    cache.fetch(there, entry)
+    assert hashed == [entry["sha256"]] and storage.opened == []
+
+
+def swap(path):
+    """Another file with the size and mtime of a copy."""
+    before = path.stat()
+    path.with_name("swapped").write_bytes(bytes(reversed(path.read_bytes())))
+    os.utime(path.with_name("swapped"), ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(path.with_name("swapped"), path)
+
+
+def rewrite(path):
+    """Other bytes in a copy, with its mtime of before."""
+    before, contents = path.stat(), path.read_bytes()
+    path.write_bytes(contents[:40] + b"x" + contents[41:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def link(path):
+    path.rename(path.with_name("moved"))
+    rewrite(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
+def make_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("work", [swap, rewrite, link, make_a_pipe])
+def test_a_copy_that_was_changed_is_made_anew_with_a_line(copied, storage, caplog, work):
+    cache, there, entry = copied
+    path = cache.folder / entry["sha256"]
+    work(path)
+    assert cache.fetch(there, entry) == path and sha256_of_file(path) == entry["sha256"] and not path.is_symlink()
+    assert storage.opened == [entry["file"]] and len(caplog.records) == 1
+    assert f"{path} is not the copy that was made (it" in caplog.text and "it is made anew" in caplog.text
+
+
+def test_a_copy_with_another_date_is_hashed_again(copied, storage, hashed):
+    cache, there, entry = copied
+    os.utime(cache.folder / entry["sha256"])
+    cache.fetch(there, entry)
+    cache.fetch(there, entry)
+    assert hashed == [entry["sha256"]] and storage.opened == []
+
+
+def test_a_record_that_others_can_write_proves_nothing(copied, storage, hashed):
+    cache, there, entry = copied
+    path = cache.folder / entry["sha256"]
+    record = verified_copies._record(path)
+    for spoil in (
+        lambda: record.chmod(0o602),
+        lambda: record.write_text("[" * 100_000),
+        lambda: record.write_text("[]"),
+    ):
+        spoil()
+        cache.fetch(there, entry)
+        assert hashed == [entry["sha256"]] and record.stat().st_mode & 0o777 == 0o600
+        hashed.clear()
+    # With a record that says so, it would be believed.
+    swap(path)
+    record.write_text(json.dumps({verified_copies._machine(): verified_copies._identity(path.stat())}))
+    cache.fetch(there, entry)
+    assert hashed == []
+    record.chmod(0o606)
+    cache.fetch(there, entry)
+    assert hashed == [entry["sha256"]] and sha256_of_file(path) == entry["sha256"]
+
+
+def test_one_hashes_while_others_wait(copied, hashed, monkeypatch):
+    cache, there, entry = copied
+    verified_copies.forget(cache.folder / entry["sha256"])
+    begun, go_on, defect = threading.Event(), threading.Event(), verified_copies.defect
+
+    def slowly(*arguments):
+        begun.set()
+        assert go_on.wait(60)
+        return defect(*arguments)
+
+    monkeypatch.setattr(verified_copies, "defect", slowly)
+    readers = [threading.Thread(target=cache.fetch, args=(there, entry)) for _ in range(3)]
+    readers[0].start()
+    assert begun.wait(60)
+    for reader in readers[1:]:
+        reader.start()
+    readers[1].join(0.05)
+    go_on.set()
+    for reader in readers:
+        reader.join()
+    assert hashed == [entry["sha256"]]
+
+
+def test_a_disk_that_takes_no_record_stops_nothing(copied, hashed, monkeypatch):
+    cache, there, entry = copied
+    verified_copies.forget(cache.folder / entry["sha256"])
+
+    def refuse(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(verified_copies, "new_beside", refuse)
+    cache.fetch(there, entry)
+    assert hashed == [entry["sha256"]]
+
+
+def test_the_cache_writes_through_no_link(storage, bucket, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (tmp_path / "canary").write_bytes(b"precious")
+    for name in (".lock", f".{Manifest.load(bucket).shards[0]['sha256']}.part"):
+        (cache / name).symlink_to(tmp_path / "canary")
+        with pytest.raises(UserError, match=r"data\.cache\.dir .*cache cannot be used: .*it is a symbolic link"):
+            open_remote(bucket, cache).read(np.asarray([0]))
+        (cache / name).unlink()
+    assert (tmp_path / "canary").read_bytes() == b"precious"
 
 
 def test_missing_remote_things_are_told_at_once(storage, bucket, tmp_path):
@@ -319,7 +487,7 @@ def test_without_a_bound_a_tenth_of_the_disk_stays_free(storage, bucket, tmp_pat
     for shard in range(4):
         dataset.read(np.asarray([shard * SHARD_SAMPLES]))
         assert held(cache) <= 2 * size
-    assert len(list(cache.iterdir())) == 3
+    assert len(shown(cache)) == 3
 
 
 def test_the_tokenizer_of_a_remote_data_set_is_copied_and_compared(storage, bucket, tmp_path):
@@ -336,6 +504,14 @@ def test_the_tokenizer_of_a_remote_data_set_is_copied_and_compared(storage, buck
     assert tokenizer_folder(f"storage://{bucket}", manifest, section) == copy
     assert (copy / "tokenizer.model").read_bytes() == b"pieces"
     assert tokenizer_folder(str(bucket), manifest).samefile(folder)
+    elsewhere = copy.rename(tmp_path / "elsewhere")
+    (elsewhere / "tokenizer.model").write_bytes(b"other")
+    copy.symlink_to(elsewhere)
+    with pytest.raises(
+        UserError, match=r"data\.cache\.dir .*cannot be replaced by a copy of the tokenizer: move it away"
+    ):
+        tokenizer_folder(f"storage://{bucket}", manifest, section)
+    assert (elsewhere / "tokenizer.model").read_bytes() == b"other"
     (folder / "tokenizer.model").write_bytes(b"another")
     shutil.rmtree(tmp_path / "cache")
     for place in (f"storage://{bucket}", str(bucket)):
