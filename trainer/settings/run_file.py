@@ -11,6 +11,12 @@ from longmix.data_prep.errors import UserError, reason_of
 
 # Values of a run file, each counted as often as aliases (*name) repeat it.
 MOST_VALUES = 100_000
+# Lists and maps within each other: no setting needs more than three.
+MOST_LEVELS = 50
+# Files of one command, each counted as often as it is extended, and bytes of them all. The config.yaml of a run keeps
+# the changes of a whole checkout.
+MOST_FILES = 100
+MOST_BYTES = 4 * 2**20
 
 
 # YAML, but only the part that means settings: run files come from anybody.
@@ -18,7 +24,9 @@ MOST_VALUES = 100_000
 
 class _Loader(yaml.SafeLoader):
     """Safe YAML that reads 1e-3 as a number and a date as text (YAML 1.2), and refuses tags, a key that stands twice in
-    one map, a key that is no single word, a map that holds itself, and aliases that multiply without end."""
+    one map, a key that is no single word, a map that holds itself, nesting and aliases without end."""
+
+    _levels = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
         event = self.peek_event()
@@ -27,7 +35,13 @@ class _Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(
                 None, None, f"the tag {name} has no place in a run file", event.start_mark
             )
-        return super().compose_node(parent, index)
+        if self._levels > MOST_LEVELS:
+            problem = f"lists or maps are nested too deeply (more than {MOST_LEVELS} levels)"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        self._levels += 1
+        node = super().compose_node(parent, index)
+        self._levels -= 1
+        return node
 
     def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
         # Before merge keys (<<) are resolved: what they bring in may well stand there again.
@@ -115,8 +129,6 @@ def parse_yaml(text: str, origin: str) -> Any:
     except ValueError as error:
         # A tag that does not fit its value, or a number of thousands of digits.
         raise UserError(f"{origin}: a value cannot be read: {error}") from None
-    except RecursionError:
-        raise UserError(f"{origin}: lists or maps are nested too deeply") from None
 
 
 # Reading: files in their order with what they extend, then the changes of the command line.
@@ -126,17 +138,19 @@ def read_settings(paths: list[str], overrides: list[str]) -> Settings:
     """Read run files in order, then `dotted.key=value` changes; a run folder stands for its own config.yaml.
 
     Raises:
-        UserError: a file is missing or not YAML, `extends` runs in a circle, a change has no `=`.
+        UserError: a file is missing or not YAML, `extends` runs in a circle or has no end, a change has no `=`.
     """
-    settings, folders = Settings(), {}
+    settings, files, folders = Settings(), _Files(), {}
     for path in paths:
-        _read_into(settings, path, ())
+        files.read_into(settings, path, ())
         if os.path.isdir(path):
             folders[path] = _run_folder(settings)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key):
             raise UserError(f"{override!r} is neither a file nor a change: write dotted.key=value, e.g. optim.lr=3e-4")
+        if key.count(".") > MOST_LEVELS:
+            raise UserError(f"command line: the key {key[:40]}... has more than {MOST_LEVELS} parts, so it is none")
         value = parse_yaml(text, f"command line, {key}")
         nested: Any = value
         for part in reversed(key.split(".")):
@@ -173,29 +187,61 @@ def _refuse_scalar_parents(settings: Settings, key: str) -> None:
             raise UserError(f"command line: {key} cannot be set, because {parent} is {values!r} and not a map")
 
 
-def _read_into(settings: Settings, path: str, above: tuple[str, ...]) -> None:
-    if os.path.isdir(path):
-        path = os.path.join(path, "config.yaml")
-    if not os.path.isfile(path):
-        note = f" (extended by {above[-1]})" if above else ""
-        raise UserError(f"run file {path} does not exist{note}")
-    real = os.path.realpath(path)
-    if real in above:
-        raise UserError(f"{path}: `extends` runs in a circle: {' -> '.join([*above, real])}")
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = parse_yaml(file.read(), path)
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8 text, so not a run file") from None
-    if values is None:
-        values = {}
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: a run file is a map of sections, but this is a {type(values).__name__}")
-    extended = values.pop("extends", [])
-    extended = [extended] if isinstance(extended, str) else extended
-    if not isinstance(extended, list) or not all(isinstance(entry, str) for entry in extended):
-        raise UserError(f"{path}: extends takes a file name or a list of them, relative to this file")
-    for entry in extended:
-        _read_into(settings, os.path.join(os.path.dirname(path), entry), (*above, real))
-    settings.merge(values, path)
-    settings.last = path
+class _Files:
+    """The run files of one command. Each is read once; what `extends` multiplies is bounded."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, Any]] = {}
+        self._merged = 0
+        self._bytes_left = MOST_BYTES
+
+    def read_into(self, settings: Settings, path: str, above: tuple[str, ...]) -> None:
+        """Merge what a file extends, then the file itself. `above`: the files that extend it, the first one first."""
+        if os.path.isdir(path):
+            path = os.path.join(path, "config.yaml")
+        if not os.path.isfile(path):
+            note = f" (extended by {above[-1]})" if above else ""
+            raise UserError(f"run file {path} does not exist{note}")
+        real = os.path.realpath(path)
+        if real in above:
+            raise UserError(f"{path}: `extends` runs in a circle: {' -> '.join([*above, real])}")
+        self._merged += 1
+        if self._merged > MOST_FILES:
+            first = above[0] if above else path
+            raise UserError(
+                f"{first}: with all that `extends` names, and names again, these are more than {MOST_FILES} files: let "
+                "each be extended once"
+            )
+        if real not in self._values:
+            self._values[real] = self._read(path)
+        values = dict(self._values[real])
+        extended = values.pop("extends", [])
+        extended = [extended] if isinstance(extended, str) else extended
+        if not isinstance(extended, list) or not all(isinstance(entry, str) for entry in extended):
+            raise UserError(f"{path}: extends takes a file name or a list of them, relative to this file")
+        for entry in extended:
+            self.read_into(settings, os.path.join(os.path.dirname(path), entry), (*above, real))
+        settings.merge(values, path)
+        settings.last = path
+
+    def _read(self, path: str) -> dict[str, Any]:
+        try:
+            with open(path, "rb") as file:
+                data = file.read(self._bytes_left + 1)
+        except OSError as error:
+            raise UserError(f"run file {path} cannot be read: {error.strerror}") from None
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            raise UserError(
+                f"{path}: too large: all run files of a command may hold {MOST_BYTES // 2**20} MiB together, and a few "
+                "KiB are enough for any settings"
+            )
+        try:
+            values = parse_yaml(data.decode(), path)
+        except UnicodeDecodeError:
+            raise UserError(f"{path}: not UTF-8 text, so not a run file") from None
+        if values is None:
+            values = {}
+        if not isinstance(values, dict):
+            raise UserError(f"{path}: a run file is a map of sections, but this is a {type(values).__name__}")
+        return values

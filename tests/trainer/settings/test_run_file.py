@@ -11,7 +11,7 @@ from longmix.data_prep.manifest import Manifest
 from longmix.trainer.models.field_check import field_mistakes, quick_field_mistakes
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.folder import refuse_changes, write_configuration
-from longmix.trainer.settings import reading
+from longmix.trainer.settings import reading, run_file
 from longmix.trainer.settings.objectives import OBJECTIVES
 from longmix.trainer.settings.sections import ObjectiveSection
 
@@ -340,6 +340,54 @@ def test_extends_in_a_circle_or_to_nowhere(write):
     missing = write("c.yaml", "extends: nowhere.yaml\n")
     text = mistakes_of(missing)
     assert "nowhere.yaml does not exist" in text and f"extended by {missing}" in text
+
+
+def test_extends_without_end_is_refused_and_each_file_is_read_once(write, small, tmp_path, monkeypatch):
+    """Twelve files that name the next ten times: 10^11 files, if nobody counts."""
+    for number in range(12):
+        write(f"{number}.yaml", f"extends: [{', '.join([f'{number + 1}.yaml'] * 10)}]\noptim: {{lr: 0.{number + 1}}}\n")
+    write("12.yaml", "optim: {lr: 0.5}\n")
+    read, opened = run_file.parse_yaml, []
+    monkeypatch.setattr(run_file, "parse_yaml", lambda text, path: [opened.append(path), read(text, path)][1])
+    first = str(tmp_path / "0.yaml")
+    text = mistakes_of([small, first])
+    assert text.startswith(f"{first}: with all that `extends` names") and "more than 100 files" in text
+    assert len(opened) == 14 == len(set(opened))
+    # A file that is reached by two ways is merged in both places, as before.
+    assert reading.load([small, str(tmp_path / "11.yaml")], [], field_mistakes).optim.lr == 0.12
+    monkeypatch.undo()
+    chain = [write(f"c{number}.yaml", f"extends: c{number + 1}.yaml\n") for number in range(101)]
+    assert "more than 100 files" in mistakes_of([small, chain[0]])
+
+
+def test_files_that_are_too_large_or_too_deep_are_refused(write, small, tmp_path, monkeypatch):
+    large = tmp_path / "large.yaml"
+    with open(large, "wb") as file:
+        file.truncate(2**30)
+    assert "large.yaml: too large: all run files of a command may hold 4 MiB together" in mistakes_of(
+        [small, str(large)]
+    )
+    monkeypatch.setattr(run_file, "MOST_BYTES", 3000)
+    half = [write(f"{name}.yaml", f"optim: {{lr: 0.1}} #{'x' * 2000}\n") for name in "ab"]
+    assert "b.yaml: too large" in mistakes_of([small, *half])
+    monkeypatch.undo()
+    deep = write("deep.yaml", f"model: {'{x: ' * 60}1{'}' * 60}\n")
+    assert "line 1: not valid YAML: lists or maps are nested too deeply (more than 50 levels)" in mistakes_of(deep)
+    assert "has more than 50 parts" in mistakes_of(small, f"{'model.' * 20_000}x=1")
+    assert "nested too deeply" in mistakes_of(small, f"model.x={'[' * 5000}")
+    merged = [f"a0: &a0 {{{', '.join(f'k{n}: 1' for n in range(10))}}}"]
+    merged += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 12)]
+    assert "more than 100000 values" in mistakes_of([small, write("merged.yaml", "\n".join(merged))])
+
+
+def test_a_run_file_that_the_system_refuses(write, small, monkeypatch):
+    path = write("refused.yaml", "")
+
+    def refuse(*arguments):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    assert mistakes_of([path]) == f"run file {path} cannot be read: Permission denied"
 
 
 def test_mistakes_name_the_extended_file_that_holds_them(write, small):
