@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of, refused
-from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
+from longmix.data_prep.files import MARKER, flush_to_disk, sha256_of_file, write_json
 
 PAD, UNKNOWN, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
 SMALLEST_VOCABULARY = 9  # the special tokens, the word mark, the two required characters, and one of text
@@ -203,7 +203,7 @@ def sha256_of_tokenizer(folder: str | Path) -> str:
     """Hexadecimal SHA-256 over the tokenizer's files in `folder`, which may be a model's, whose own are left out."""
     digest = hashlib.sha256()
     for path in sorted(Path(folder).glob("*")):
-        is_model = path.name in ("config.json", "generation_config.json") or path.name.endswith(".index.json")
+        is_model = path.name in ("config.json", "generation_config.json", MARKER) or path.name.endswith(".index.json")
         if path.suffix in (".json", ".txt", ".model") and not is_model:
             digest.update(f"{path.name}\0{sha256_of_file(path)}\n".encode())
     return digest.hexdigest()

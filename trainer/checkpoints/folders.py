@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 LATEST = "latest"
+# A checkpoint that is not finished, is being deleted, or gives way to another of its step.
+_UNFINISHED = re.compile(r"\.step-\d{8,}\.(tmp|old)")
 
 
 # Writing: under a temporary name until all files are flushed, so that a kill at any moment leaves whole checkpoints.
@@ -47,8 +49,9 @@ def begin(run: Path, step: int) -> Path:
     folder = path_of(run, step).with_name(f".step-{step:08d}.tmp")
     folder.parent.mkdir(exist_ok=True)
     _put_back(run)
-    for unfinished in (*folder.parent.glob(".step-*.tmp"), *folder.parent.glob(".step-*.old")):
-        shutil.rmtree(unfinished, ignore_errors=True)
+    for unfinished in folder.parent.iterdir():
+        if _UNFINISHED.fullmatch(unfinished.name):
+            shutil.rmtree(unfinished, ignore_errors=True)
     folder.mkdir()
     return folder
 
@@ -92,15 +95,12 @@ def _put_back(run: Path) -> None:
 
 
 def point_to(run: Path, step: int) -> None:
-    """Let `checkpoints/latest` name this step's checkpoint, for people.
-
-    Raises:
-        OSError: it cannot be made, or there is something else of that name.
-    """
+    """Let `checkpoints/latest` name this step's checkpoint, for people. Raises OSError, also if it is no link."""
     final = path_of(run, step)
-    temporary, latest = final.with_name(f".{LATEST}.tmp"), final.with_name(LATEST)
-    if os.path.lexists(latest) and not latest.is_symlink():
-        raise FileExistsError(errno.EEXIST, "it is no link of longmix's: move it away", str(latest))
+    latest, temporary = final.with_name(LATEST), final.with_name(f".{LATEST}.tmp")
+    for path in (latest, temporary):
+        if os.path.lexists(path) and not path.is_symlink():
+            raise FileExistsError(errno.EEXIST, "it is no link, and stays", str(path))
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(final.name, target_is_directory=True)
     os.replace(temporary, latest)
@@ -166,10 +166,11 @@ def newest(run: Path) -> Path | None:
 # Deleting: at any moment, a checkpoint that is listed is whole.
 
 
-def prune(run: Path, section: CheckpointSection, state: RunState) -> None:
+def prune(run: Path, section: CheckpointSection, state: RunState) -> list[str]:
     """Delete what `keep`, `keep_every` and `best` do not hold; call it when the checkpoint of `state` is whole.
 
-    Checkpoints beyond `state` were damaged when the run resumed from an older one: they are not kept, nor counted.
+    Checkpoints beyond `state` were damaged when the run resumed from an older one: they are not kept, nor counted. One
+    to which somebody has added files stays, and is told in a line of what is returned.
     """
     present = steps(run)
     reached = [step for step in present if step <= state.step]
@@ -178,9 +179,51 @@ def prune(run: Path, section: CheckpointSection, state: RunState) -> None:
         kept |= {step for step in reached if step % section.keep_every == 0}
     if state.best_step is not None:
         kept.add(state.best_step)
-    for step in set(present) - kept:
-        # Renamed first: whoever reads it meanwhile, or after a kill, finds all of it or nothing.
+    notes = []
+    for step in sorted(set(present) - kept):
         folder = path_of(run, step)
-        removed = folder.with_name(f".{folder.name}.tmp")
-        os.replace(folder, removed)
-        shutil.rmtree(removed)
+        foreign = _added(folder)
+        if foreign is not None:
+            notes.append(f"{folder} is not deleted: it holds {foreign}, which is not of the checkpoint")
+            continue
+        _remove(folder)
+    return notes
+
+
+def remove_all(run: Path) -> None:
+    """Delete all checkpoints of a run that needs them no more; what somebody has added to them stays."""
+    folder = run / "checkpoints"
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for step in steps(run):
+        if _added(path_of(run, step)) is None:
+            with contextlib.suppress(OSError):
+                _remove(path_of(run, step))
+    for path in folder.iterdir():
+        if _UNFINISHED.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name in (LATEST, f".{LATEST}.tmp") and path.is_symlink():
+            path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _remove(folder: Path) -> None:
+    # Renamed first: whoever reads it meanwhile, or after a kill, finds all of it or nothing.
+    removed = folder.with_name(f".{folder.name}.tmp")
+    os.replace(folder, removed)
+    shutil.rmtree(removed)
+
+
+def _added(folder: Path) -> str | None:
+    """The first file of a checkpoint that its manifest does not list; None, too, where that cannot be told.
+
+    What is damaged beyond that was passed over when the run resumed, with a warning.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        listed = {entry["file"] for entry in manifest["files"]} | {MANIFEST}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    below = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
+    return min(below - listed, default=None)

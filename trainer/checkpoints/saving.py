@@ -261,7 +261,7 @@ def _complete(run: Path, section: CheckpointSection, pending: _Pending) -> list[
     notes = []
     for work in (lambda: folders.point_to(run, state.step), lambda: folders.prune(run, section, state)):
         try:
-            work()
+            notes += work() or []
         except OSError as error:
             reason = hashed_files.reason_of_refusal(error)
             notes.append(f"the checkpoint of step {state.step} is whole, but {run / 'checkpoints'} refuses: {reason}")

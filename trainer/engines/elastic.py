@@ -167,7 +167,9 @@ def _plainly_named(folder: Path) -> Iterator[Path]:
 def _remove_converted(folder: Path) -> None:
     """Remove the copies made by this start, or by an earlier one that was killed; nothing reads them again."""
     for made in folder.parent.glob(f"{_CONVERTED}*"):
-        shutil.rmtree(made, ignore_errors=True)
+        # It holds an engine, and nothing else.
+        if not made.is_symlink() and made.is_dir() and {path.name for path in made.iterdir()} <= {ENGINE}:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def _convert(folder: Path, saved: Layout, now: Layout, names: set[str]) -> Path:

@@ -9,7 +9,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest import Manifest
 
+from ..checkpoints import folders
 from ..models.field_check import field_mistakes
 from ..models.loading import load_model
 from ..objectives import metrics
@@ -192,7 +192,7 @@ def run_job(job: Job, requests: StopRequests) -> int:
 def drop_checkpoints(job: Job) -> None:
     """Remove the checkpoints of a finished run, or those that a kill has left of them: model/ holds the best one, and
     the optimizer's state has served."""
-    shutil.rmtree(job.folder / "checkpoints", ignore_errors=True)
+    folders.remove_all(job.folder)
 
 
 def train(values: dict[str, Any], requests: StopRequests) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from longmix.data_prep.errors import MachineFault, UserError, printable, refused
-from longmix.data_prep.files import sha256_of_file
+from longmix.data_prep.files import MARKER, sha256_of_file
 from longmix.data_prep.tokenizer import save_tokenizer
 
 from ..many_runs import pool
@@ -251,6 +251,8 @@ def _identity(checkpoint: str) -> str:
         return checkpoint
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        if path.name == MARKER:
+            continue  # it says who made the folder, not what it holds
         digest.update(f"{path.name}\0{sha256_of_file(path)}\n".encode())
     return digest.hexdigest()
 

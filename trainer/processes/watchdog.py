@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
+import re
 import socket
 import sys
 import threading
@@ -38,6 +38,10 @@ CALM, RAISED, TOLD = "calm", "raised", "told"
 # Frames of a thread that waits for other ranks.
 EXCHANGES = ("/torch/distributed/", "/deepspeed/comm/")
 BACKWARD = "_engine_run_backward"
+HEARTBEATS, STACKS, ALARM = "heartbeats", "stacks", "alarm"
+# The files of a run's folders for ranks, and how they begin.
+_HEARTBEAT, _STACK = re.compile(r"rank-\d{5,}\.json"), re.compile(r"rank-\d{5,}\.txt")
+_FIRST_WORDS = {_HEARTBEAT: ('{"rank":',), _STACK: ("longmix: stacks of",), re.compile(ALARM): (CALM, RAISED, TOLD)}
 LONGEST_LIST = 16
 
 
@@ -76,7 +80,7 @@ class Watchdog:
 
     def __init__(self, world: "World", run: Path, hang_minutes: float):
         self._world, self._progress = world, world.progress
-        self._folder, self._stacks = run / "heartbeats", run / "stacks"
+        self._folder, self._stacks = run / HEARTBEATS, run / STACKS
         self._hang_minutes = hang_minutes
         self._interval = min(LONGEST_INTERVAL_SECONDS, 60 * hang_minutes / 20)
         self._mine = Heartbeat(world.rank, socket.gethostname(), os.getpid())
@@ -95,15 +99,15 @@ class Watchdog:
             with contextlib.suppress(OSError):
                 self._path(self._mine.rank).unlink()
             if self._world.is_first:
-                shutil.rmtree(self._folder, ignore_errors=True)
+                _remove_heartbeats(self._folder)
 
     def share(self) -> None:
         """From now on tell the others; on every rank, while this run alone has the run folder."""
         if self._world.is_first:
             # The heartbeats of an earlier start, maybe of more ranks.
-            shutil.rmtree(self._folder, ignore_errors=True)
+            _remove_heartbeats(self._folder)
             with contextlib.suppress(OSError):
-                self._folder.mkdir()
+                self._folder.mkdir(exist_ok=True)
             self._set_alarm(CALM)
         self._world.barrier()
         self._is_shared = True
@@ -128,13 +132,13 @@ class Watchdog:
         return self._folder / f"rank-{rank:05d}.json"
 
     def _set_alarm(self, text: str) -> None:
-        _overwrite(self._folder / "alarm", text)
+        _overwrite(self._folder / ALARM, text)
 
     def _alarm(self) -> str:
         """The text of the alarm's file; network file systems show a new text of a file sooner than a new file."""
         with contextlib.suppress(OSError, ValueError):
             if self._is_shared:
-                return _text(self._folder / "alarm").strip()
+                return _text(self._folder / ALARM).strip()
         return CALM
 
     def _beat(self) -> None:
@@ -262,6 +266,33 @@ def _stacks() -> str:
         calls = [(inner.f_code.co_filename, line, inner.f_code.co_name) for inner, line in traceback.walk_stack(frame)]
         lines += [f"  {file}:{line} {name}\n" for file, line, name in reversed(calls)]
     return "".join(lines)
+
+
+# The folders in the run folder. What else somebody keeps in them stays.
+
+
+def is_written_by_ranks(folder: Path) -> bool:
+    """Whether a run's folder for heartbeats or stacks holds nothing but what ranks have written."""
+    return folder.is_dir() and not folder.is_symlink() and all(map(_is_of_a_rank, folder.iterdir()))
+
+
+def _is_of_a_rank(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    with open(path, encoding="utf-8", errors="replace") as file:
+        text = file.read(100)
+    # An empty one: killed when it was made.
+    is_own = {name for name, words in _FIRST_WORDS.items() if not text or text.startswith(words)}
+    return any(name.fullmatch(path.name) for name in is_own)
+
+
+def _remove_heartbeats(folder: Path) -> None:
+    """Remove the files of ranks, of an earlier start with more of them, too; then the folder, if it is empty."""
+    with contextlib.suppress(OSError):
+        for path in () if folder.is_symlink() else folder.iterdir():
+            if path.name == ALARM or _HEARTBEAT.fullmatch(path.name):
+                path.unlink()
+        folder.rmdir()
 
 
 # Writing. Disks may be full, away, or what hangs: nothing here may fail or wait for a lock.

@@ -1,6 +1,7 @@
 """The run folder: its config.yaml, written at the start and compared at every resume, and its lock."""
 
 import fcntl
+import itertools
 import os
 import time
 from pathlib import Path
@@ -10,14 +11,13 @@ from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import write_text
 from longmix.kernels.common.safe_files import open_lock, open_to_read
 
-from ..checkpoints import folders
 from ..models.field_check import field_mistakes
 from ..settings import reading
 from ..settings.changes import changed_keys
 from ..settings.configuration import RunConfiguration
 from ..settings.provenance import provenance
+from .own_files import CONFIG, has_own_configuration, is_run, refuse_foreign_files
 
-CONFIG = "config.yaml"
 LOCK = ".lock"
 # `is_in_work` takes the lock for a moment, in which a run may want to begin.
 LOCK_PATIENCE_SECONDS = 1.0
@@ -27,13 +27,13 @@ LOCK_POLL_SECONDS = 0.02
 def refuse_changes(run: Path, now: RunConfiguration) -> None:
     """Raise UserError if the run folder was begun with another configuration."""
     path = run / CONFIG
-    if not path.is_file():
-        if folders.steps(run):
-            raise UserError(
-                f"{run} holds checkpoints, but no {CONFIG} that says which run they are of: put it back (a copy of the "
-                "run file that it was begun with will do), or choose another run.dir"
-            )
+    if not is_run(run):
         return
+    if not path.is_file():
+        raise UserError(
+            f"{run} holds checkpoints, but no {CONFIG} that says which run they are of: put it back (a copy of the "
+            "run file that it was begun with will do), or choose another run.dir"
+        )
     changes = changed_keys(reading.load([str(path)], [], field_mistakes), now)
     if changes:
         listed = "; ".join(f"{key} was {before!r} and is now {after!r}" for key, before, after in changes)
@@ -45,7 +45,7 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
 
 
 def refuse_unusable(run: Path) -> None:
-    """Raise UserError if the run folder cannot be made or written, or is a data set. Changes nothing."""
+    """Raise UserError if the run folder cannot be made or written, or holds what is not a run's. Changes nothing."""
     existing = next(path for path in (run, *run.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError(f"run.dir is {run}, but {existing} is a file: name a folder")
@@ -56,6 +56,7 @@ def refuse_unusable(run: Path) -> None:
     checkpoints = run / "checkpoints"
     if os.path.lexists(checkpoints) and not checkpoints.is_dir():
         raise UserError(f"{checkpoints} is no folder, and takes no checkpoints: move it away, or name another run.dir")
+    refuse_foreign_files(run)
 
 
 class RunLock:
@@ -108,8 +109,19 @@ def is_in_work(run: Path) -> bool:
 
 
 def write_configuration(run: Path, now: RunConfiguration, facts: dict[str, Any] | None = None) -> None:
-    """Write config.yaml. `facts`: what else is to be known of the run later: device, parameters, data."""
+    """Write config.yaml. `facts`: what else is to be known of the run later: device, parameters, data.
+
+    A copy of the run file that somebody has put there in its place is kept beside it.
+    """
     try:
+        if (run / CONFIG).exists() and not has_own_configuration(run):
+            os.rename(run / CONFIG, _free_name(run / CONFIG))
         write_text(run / CONFIG, reading.dump(now, {**provenance(), **(facts or {})}))
     except OSError as error:
         raise refused(f"run.dir {run} cannot be written", error) from None
+
+
+def _free_name(path: Path) -> Path:
+    """config.yaml -> config.1.yaml, or the first such name that is not taken."""
+    names = (path.with_stem(f"{path.stem}.{number}") for number in itertools.count(1))
+    return next(name for name in names if not os.path.lexists(name))

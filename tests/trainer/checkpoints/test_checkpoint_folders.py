@@ -221,3 +221,22 @@ def test_export_takes_the_newest_whole_checkpoint_or_the_step_asked_for(tmp_path
     with pytest.raises(UserError, match=r"holds thesis\.txt, which longmix did not write there"):
         export_model(str(run), 2, str(tmp_path / "taken"))
     assert (tmp_path / "taken" / "thesis.txt").exists() and not (tmp_path / "other").exists()
+
+
+def test_what_somebody_has_put_among_the_checkpoints_stays(tmp_path):
+    for step in (2, 4, 6):
+        write(tmp_path, step)
+    place = tmp_path / "checkpoints"
+    (folders.path_of(tmp_path, 2) / "model" / "notes.txt").write_text("mine")
+    for name in (".step-mine.tmp", "best", "latest"):
+        (place / name).mkdir()
+        (place / name / "thesis").write_text("mine")
+    (note,) = folders.prune(tmp_path, CheckpointSection(keep=1), RunState(step=6))
+    assert "step-00000002 is not deleted: it holds model/notes.txt, which is not of the checkpoint" in note
+    with pytest.raises(FileExistsError, match="it is no link, and stays"):
+        folders.point_to(tmp_path, 6)
+    folders.begin(tmp_path, 8)
+    assert folders.steps(tmp_path) == [2, 6]
+    folders.remove_all(tmp_path)
+    assert sorted(path.name for path in place.iterdir()) == [".step-mine.tmp", "best", "latest", "step-00000002"]
+    assert len(list(place.rglob("thesis"))) == 3 and len(list(place.rglob("notes.txt"))) == 1

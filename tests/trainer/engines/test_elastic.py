@@ -34,9 +34,9 @@ def run_phase(forked_ranks, run_values):
     """run_phase(ranks, micro-batch, last step, folder, precision, engine) -> its report."""
 
     def run(ranks, micro_batch, last, folder, precision, engine):
-        if not folder.exists():
+        if folder.exists():
             # A kill in an earlier conversion.
-            (folder / "checkpoints" / ".universal-killed" / "engine").mkdir(parents=True)
+            (folder / "checkpoints" / ".universal-killed" / "engine").mkdir(parents=True, exist_ok=True)
         rare = {"eval.every_steps": 1000, "checkpoint.every_steps": 1000}
         changes = {"optim.max_steps": STEPS, "optim.warmup_steps": 5, "optim.weight_decay": 0.3, **rare}
         changes |= {"batch.micro_batch": micro_batch, "run.stop_at_step": last}

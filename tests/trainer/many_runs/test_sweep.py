@@ -20,7 +20,7 @@ from longmix.trainer.run.folder import RunLock
 
 # Stands for `longmix train`: behaves as the file `act` beside the run folder's parent says, by its seed.
 STUB = """
-import json, os, pathlib, signal, sys, time
+import hashlib, json, os, pathlib, signal, sys, time
 values = dict(text.split("=", 1) for text in sys.argv[1:] if "=" in text)
 folder, seed = pathlib.Path(json.loads(values["run.dir"])), values["run.seed"]
 folder.mkdir(parents=True, exist_ok=True)
@@ -40,10 +40,13 @@ if act != "finish":
     os.kill(os.getpid(), signal.SIGKILL) if act == "die" else sys.exit(act)
 last = int(values.get("optim.max_steps", 6))
 config = {"run": {"dir": str(folder), "seed": int(seed)}, "model": {}, "data": {}, "optim": {"max_steps": last}}
+config["provenance"] = {}
 (folder / "config.yaml").write_text(json.dumps(config))
 (folder / "metrics.jsonl").write_text(json.dumps({"kind": "train", "step": last}))
 (folder / "model").mkdir(exist_ok=True)
 (folder / "model" / "config.json").write_text("{}")
+file = {"file": "config.json", "bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
+(folder / "model" / ".longmix.json").write_text(json.dumps({"kind": "model", "files": [file]}))
 """
 
 

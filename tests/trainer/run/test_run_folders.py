@@ -1,6 +1,8 @@
 """Whose a run folder is, what it may be, and what its models say of themselves."""
 
 import fcntl
+import json
+import re
 import signal
 
 import pytest
@@ -194,3 +196,93 @@ def test_a_rank_that_waits_for_others_can_be_stopped(longmix, run_values, write_
     waiting.process.send_signal(signal.SIGTERM)
     code, output = waiting.wait(20)
     assert code == 75 and "stopped by SIGTERM; there was nothing to save" in output, output
+
+
+# What may stand in a folder that is no run, under the names that runs write to.
+OTHERS_OWN = {
+    "config.yaml": lambda path: path.write_text("name: mine\n"),
+    "metrics.jsonl": lambda path: path.write_text('{"mine": 1}\n'),
+    "model": lambda path: (path.mkdir(), (path / "weights.txt").write_text("mine")),
+    "checkpoints": lambda path: (path.mkdir(), (path / "best.pt").write_text("mine")),
+    "tensorboard": lambda path: (path.mkdir(), (path / "events").write_text("mine")),
+    "heartbeats": lambda path: (path.mkdir(), (path / "notes").write_text("mine")),
+    "stacks": lambda path: (path.mkdir(), (path / "rank-00000.txt").write_text("mine")),
+    "STOP": lambda path: path.touch(),
+    "SAVE": lambda path: path.touch(),
+    ".lock": lambda path: path.write_text("mine"),
+    "requeue.json": lambda path: path.write_text('{"mine": 1}'),
+    "failure.json": lambda path: path.symlink_to("gone"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS_OWN)
+def test_in_a_folder_that_is_no_run_nothing_is_touched(tmp_path, name):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "slurm-1.out").write_text("mine")
+    folder.refuse_unusable(run)
+    OTHERS_OWN[name](run / name)
+    message = rf"run\.dir is .*run, which is no run of longmix but holds {re.escape(name)}, a name that runs write to"
+    with pytest.raises(UserError, match=message):
+        folder.refuse_unusable(run)
+
+
+def test_what_a_start_that_was_killed_early_has_left_is_no_obstacle(tmp_path):
+    (tmp_path / ".lock").touch()
+    for name in ("heartbeats", "stacks", "checkpoints", "model"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "heartbeats" / "alarm").write_text("calm".ljust(1024))
+    (tmp_path / "heartbeats" / "rank-00001.json").write_text(json.dumps({"rank": 1}).ljust(1024))
+    (tmp_path / "stacks" / "rank-00001.txt").write_text("longmix: stacks of rank 1 on host\n")
+    (tmp_path / "requeue.json").write_text('{"job": "7", "checkpoint": 0, "endings": [[75, 0]]}')
+    (tmp_path / "failure.json").write_text('{"exit_code": -9, "reason": "killed by SIGKILL"}')
+    folder.refuse_unusable(tmp_path)
+
+
+@pytest.mark.full
+def test_what_is_added_to_the_model_of_a_run_is_never_lost(train, tmp_path):
+    run = tmp_path / "run"
+    short = {"optim.max_steps": 2, "data.eval": None}
+    assert train(run, **short, **{"run.stop_at_step": 1}).code == 75
+    (run / "model").mkdir()
+    (run / "model" / "notes.txt").write_text("mine")
+    before = sorted(run.rglob("*"))
+    with pytest.raises(UserError, match=r"run/model holds notes\.txt, which longmix did not write there"):
+        train(run, **short)
+    assert sorted(run.rglob("*")) == before
+    # It comes while the run trains: its checkpoint is whole, and the same command goes on once it has been moved away.
+    (run / "model").rename(tmp_path / "kept")
+    made = loop.FinalModel.make
+
+    def late(self):
+        (tmp_path / "kept").rename(run / "model")
+        return made(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.FinalModel, "make", late)
+        with pytest.raises(
+            UserError, match=r"model could not be written: .*notes\.txt.*step-00000002 is whole: the same"
+        ):
+            train(run, **short)
+    (run / "model").rename(tmp_path / "kept")
+    assert train(run, **short).code == 0
+    # Its own model is replaced at every end, until somebody changes it.
+    assert train(run, **short).code == 0
+    (run / "model" / "README.md").write_text("mine")
+    with pytest.raises(UserError, match=r"README\.md, which has changed since longmix wrote it"):
+        train(run, **short)
+    assert (run / "model" / "README.md").read_text() == "mine" and (tmp_path / "kept" / "notes.txt").exists()
+
+
+def test_a_copy_of_the_run_file_in_the_place_of_config_yaml_is_kept(tmp_path, write_run_file, run_values):
+    (tmp_path / "run" / "checkpoints" / "step-00000002").mkdir(parents=True)
+    write_run_file(tmp_path / "given.yaml", run_values(tmp_path / "run"))
+    text = "# by hand\n" + (tmp_path / "given.yaml").read_text()
+    (tmp_path / "run" / "config.yaml").write_text(text)
+    now = reading.load([str(tmp_path / "given.yaml")], [])
+    folder.refuse_unusable(tmp_path / "run")
+    folder.refuse_changes(tmp_path / "run", now)
+    for _ in range(2):
+        folder.write_configuration(tmp_path / "run", now)
+    assert (tmp_path / "run" / "config.1.yaml").read_text() == text
+    assert not (tmp_path / "run" / "config.2.yaml").exists()
