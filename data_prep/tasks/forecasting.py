@@ -254,7 +254,7 @@ def _number(text: str, where: str, column: str, missing_allowed: bool) -> float:
             f"(--drop-columns {column!r})"
         )
     try:
-        value = float(text)
+        value = float(text) if "_" not in text else math.nan  # Python's 1_000 is no number elsewhere
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

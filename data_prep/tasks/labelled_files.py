@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from longmix.data_prep.errors import UserError, reason_of, refused
+from longmix.data_prep.errors import UserError, refused
+from longmix.data_prep.parquet_columns import CLASS, TEXT, read_rows
 
 LARGEST_TEXT = 1 << 26  # bytes of a line of TSV, or of a text file
 DIGEST_BYTES = 16
 PARQUET, TSV = ".parquet", ".tsv"
 _PARQUET_BATCH = 64
+_ADVICE = "name the column with its option, or other files"
 
 
 class Example(NamedTuple):
@@ -213,25 +215,12 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _parquet_rows(path: Path, layout: Layout) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """(label, texts, place) of each row."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    names = list(dict.fromkeys((layout.label, *layout.texts)))
-    number = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            for name in names:
-                _position(path, file.schema_arrow.names, name)
-            for batch in file.iter_batches(batch_size=_PARQUET_BATCH, columns=names):
-                for record in batch.to_pylist():
-                    number += 1
-                    place = f"{path}, row {number}"
-                    texts = tuple(_text(record[name], name, place) for name in layout.texts)
-                    yield _label(record[layout.label], layout.label, place), texts, place
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}, after row {number}: bytes that are not UTF-8: {error}") from None
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read as Parquet: {reason_of(error)}") from None
+    wanted = {layout.label: CLASS} | dict.fromkeys(layout.texts, TEXT)
+    for place, values in read_rows(path, wanted, _ADVICE, _PARQUET_BATCH):
+        record = dict(zip(wanted, values, strict=True))
+        # A missing text is an empty one, which is too short for every task, and counted as such.
+        texts = tuple(record[name] or "" for name in layout.texts)
+        yield _label(record[layout.label], layout.label, place), texts, place
 
 
 # -----------------------------------------------------------------------------
@@ -242,18 +231,8 @@ def _position(path: Path, columns: Sequence[str], name: str) -> int:
     if columns.count(name) != 1:
         what = "no column" if name not in columns else "more than one column"
         held = ", ".join(_shown(column) for column in columns[:20])
-        raise UserError(
-            f"{path}: there is {what} {name!r}; it has {held}: name the column with its option, or other files"
-        )
+        raise UserError(f"{path}: there is {what} {name!r}; it has {held}: {_ADVICE}")
     return columns.index(name)
-
-
-def _text(value: Any, name: str, place: str) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise UserError(f"{place}: {name} holds {type(value).__name__}, expected text")
-    return value
 
 
 def _label(value: Any, name: str, place: str) -> str:

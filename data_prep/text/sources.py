@@ -13,13 +13,16 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of, refused
 from longmix.data_prep.files import sha256_of_file
+from longmix.data_prep.parquet_columns import TEXT, read_rows
 from longmix.data_prep.split_names import TRAIN, find_splits
 
 HUB_PREFIX = "hub:"
 HUB_FORM = "hub:NAME[:SPLIT[:COLUMN]]"
+LONGEST_LINE = 1 << 28  # bytes: a line is held in memory, several times over
 _GZIP = b"\x1f\x8b"
 _PARQUET_BATCH = 256
 _SHOWN_FILES = 4
+_ADVICE = "name one with --column"
 
 
 @dataclass(frozen=True)
@@ -78,24 +81,9 @@ class ParquetFile(_File):
     is_records = True
 
     def units(self) -> Iterator[str]:
-        """Raises `UserError` if the file is damaged or has no such column of strings."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            with pq.ParquetFile(self.path) as file:
-                names = file.schema_arrow.names
-                if self.column not in names:
-                    raise UserError(_missing_column(str(self.path), self.column, names))
-                number = 0
-                for batch in file.iter_batches(batch_size=_PARQUET_BATCH, columns=[self.column]):
-                    for value in batch.column(0).to_pylist():
-                        number += 1
-                        yield _text_of({self.column: value}, self.column, f"{self.path}, row {number}")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{self.path}: column {self.column!r} holds bytes that are not UTF-8: {error}") from None
-        except (pa.ArrowInvalid, OSError) as error:
-            raise UserError(f"{self.path} cannot be read as Parquet: {reason_of(error)}") from None
+        """Raises `UserError` if the file is damaged or has no such column of strings. A missing text is a blank one."""
+        for _, (text,) in read_rows(self.path, {self.column: TEXT}, _ADVICE, _PARQUET_BATCH):
+            yield "" if text is None else text
 
 
 @dataclass(frozen=True)
@@ -275,7 +263,12 @@ def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
     offset = 0
     try:
         with open(path, "rb") as stream:
-            for number, raw in enumerate(stream, start=1):
+            for number, raw in enumerate(iter(lambda: stream.readline(LONGEST_LINE + 1), b""), start=1):
+                if len(raw) > LONGEST_LINE:
+                    raise UserError(
+                        f"{path}, line {number} is longer than {LONGEST_LINE:,} bytes: cut it into lines, or leave the "
+                        "file out: give the files that are wanted, each with --source"
+                    )
                 try:
                     line = raw.decode()
                 except UnicodeDecodeError as error:
@@ -310,4 +303,4 @@ def _text_of(record: dict[str, Any], column: str, place: str) -> str:
 
 
 def _missing_column(place: str, column: str, names: list[str]) -> str:
-    return f"{place}: there is no column {column!r}; it has {', '.join(map(repr, names))}: name one with --column"
+    return f"{place}: there is no column {column!r}; it has {', '.join(map(repr, names))}: {_ADVICE}"

@@ -8,15 +8,21 @@ from the header's is an error that names the file and the line, except in tasks 
 prediction.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from longmix.data_prep.errors import UserError, refused
+from longmix.data_prep.parquet_columns import NUMBER, TEXT, WHOLE_NUMBER, check_columns, values_of
 
 from .tasks import Task
 
 SHOWN_LABELS = 10
+LARGEST_VALUE = float(np.finfo(np.float32).max)
+ADVICE = "take the task's own files"
 
 
 # -----------------------------------------------------------------------------
@@ -99,11 +105,10 @@ def parse_label(task: Task, text: str, where: str) -> int | float:
     """Class index, or value for regression. Raises UserError with the place and the allowed labels."""
     if task.regression:
         try:
-            value = float(text)
+            value = float(text) if "_" not in text else math.nan  # Python's 1_000 is no number elsewhere
         except ValueError:
-            value = float("nan")
-        if not float("-inf") < value < float("inf"):
-            raise UserError(f"{where}: {task.label_column} is {text!r}, expected a number")
+            value = math.nan
+        _check_value(value, task, where, shown=text)
         return value
     try:
         return task.file_labels.index(text)
@@ -116,9 +121,19 @@ def parse_label(task: Task, text: str, where: str) -> int | float:
         ) from None
 
 
+def _check_value(value: float, task: Task, where: str, shown: object = None) -> None:
+    """Raise UserError unless a value to learn is a number that float32 has, as the data sets keep it."""
+    if not abs(value) <= LARGEST_VALUE:
+        raise UserError(
+            f"{where}: {task.label_column} is {value if shown is None else shown!r}, expected a number of at most "
+            f"{LARGEST_VALUE:.2g} in size"
+        )
+
+
 def _column(path: Path, columns: Sequence[str], name: str) -> int:
-    if name not in columns:
-        raise UserError(f"{path}: no column {name!r} in its header; it has: {', '.join(columns)}")
+    if columns.count(name) != 1:
+        what = "more than one" if name in columns else "no"
+        raise UserError(f"{path}: {what} column {name!r} in its header; it has: {', '.join(columns)}")
     return columns.index(name)
 
 
@@ -152,46 +167,60 @@ def read_tsv(path: Path, task: Task, *, test: bool = False) -> Examples:
 
 
 def read_label_column(path: Path, label_column: str) -> list[str]:
-    """The labels of a headed TSV file as they are written, row by row."""
+    """The labels of a headed TSV file as they are written, row by row. Raises UserError for a row without one."""
     lines = read_lines(path)
     columns = lines[0].split("\t")
     position = _column(path, columns, label_column)
-    return [fields[position] for _, fields in _rows(path, lines[1:], columns, 2, False) if fields is not None]
+    labels = []
+    for number, fields in _rows(path, lines[1:], columns, 2, False):
+        if not fields[position].strip():
+            raise UserError(f"{path}, line {number}: {label_column} is empty, expected a class")
+        labels.append(fields[position])
+    return labels
 
 
 # -----------------------------------------------------------------------------
 # Parquet tables of the hub, where labels are class indices already.
 
 
+def hub_columns(task: Task, *, test: bool = False) -> dict[str, str]:
+    """The columns that a split in the hub's layout must have, and their types."""
+    label = {} if test else {"label": NUMBER if task.regression else WHOLE_NUMBER}
+    return dict.fromkeys(task.hub_text_columns, TEXT) | label
+
+
 def read_table(table, task: Task, where: str, *, test: bool = False) -> Examples:
     """A split in the hub's layout: a pyarrow Table with the text columns, `label` (class index, or value; -1 in test)
-    and `idx`.
+    and perhaps `idx`.
 
-    Rows of a training or dev split with a missing text or with label -1 are skipped and counted. Raises UserError on a
-    missing column or on a label that the task does not have.
+    Rows of a training or dev split with a missing text, a missing label or with label -1 are skipped and counted.
+    Raises UserError on a missing column or one of another type, and, with the row (the first is 0), on a label that the
+    task does not have or that is no finite number.
     """
-    names = table.column_names
-    for name in (*task.hub_text_columns, *(() if test else ("label",))):
-        if name not in names:
-            raise UserError(f"{where}: no column {name!r}; it has: {', '.join(names)}")
-    texts = [table.column(name).to_pylist() for name in task.hub_text_columns]
-    raw_labels = None if test else table.column("label").to_pylist()
-    raw_indices = table.column("idx").to_pylist() if "idx" in names else list(range(table.num_rows))
+    wanted = hub_columns(task, test=test)
+    wanted |= {"idx": WHOLE_NUMBER} if "idx" in table.column_names else {}
+    check_columns(table.schema, wanted, where, ADVICE)
+    values = {name: values_of(table.column(name), name, where, 0) for name in wanted}
+    texts = [values[name] for name in task.hub_text_columns]
+    raw_indices = values.get("idx", range(table.num_rows))
     kept, labels = [], []
     for row in range(table.num_rows):
         missing = any(column[row] is None for column in texts)
         if test:
-            if missing:
-                raise UserError(f"{where}, row {row}: a text is missing; every test row needs a prediction")
+            if missing or raw_indices[row] is None:
+                what = "a text" if missing else "its idx"
+                raise UserError(f"{where}, row {row}: {what} is missing; every test row needs a prediction")
             kept.append(row)
             continue
-        label = raw_labels[row]
+        label = values["label"][row]
         if missing or label is None or (not task.regression and label == -1):
             continue
-        if not task.regression and label not in range(task.num_labels):
+        if task.regression:
+            _check_value(label, task, f"{where}, row {row}")
+        elif label not in range(task.num_labels):
             raise UserError(f"{where}, row {row}: label is {label!r}, expected 0 to {task.num_labels - 1}")
         kept.append(row)
-        labels.append(float(label) if task.regression else int(label))
+        labels.append(float(label) if task.regression else label)
     if not kept:
         raise UserError(f"{where}: no labelled rows" if not test else f"{where}: no rows")
     return Examples(

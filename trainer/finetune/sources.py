@@ -5,9 +5,10 @@ itself.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.parquet_columns import check_columns
 
-from .readers import Examples, read_label_column, read_table, read_tsv
+from .readers import ADVICE, Examples, hub_columns, read_label_column, read_lines, read_table, read_tsv
 from .tasks import Task, custom_task
 
 NOTE = "note.txt"
@@ -58,8 +59,8 @@ def load_task(data: str, task: Task) -> TaskData:
 def _with_note(data: TaskData, folder: Path) -> TaskData:
     """Add the text of `note.txt` beside the files to the notes below the results: that they are not GLUE's own, say."""
     path = folder / NOTE
-    if path.is_file():
-        data.notes.append(" ".join(path.read_text(encoding="utf-8").split()))
+    if path.is_file() and path.stat().st_size:
+        data.notes.append(" ".join(" ".join(read_lines(path)).split()))
     return data
 
 
@@ -148,7 +149,6 @@ def _hub_names(task: Task) -> dict[str, str]:
 
 def _load_parquet(folder: Path, task: Task) -> TaskData:
     import pyarrow
-    import pyarrow.parquet
 
     names = _hub_names(task)
 
@@ -159,13 +159,29 @@ def _load_parquet(folder: Path, task: Task) -> TaskData:
         paths = sorted([*folder.glob(f"{prefix}-*.parquet"), *folder.glob(f"{prefix}.parquet")])
         if not paths:
             return None
+        wanted = hub_columns(task, test=test)
+        tables = [_read_parquet(path, wanted) for path in paths]
         try:
-            table = pyarrow.concat_tables([pyarrow.parquet.ParquetFile(path).read() for path in paths])
-        except (pyarrow.ArrowInvalid, OSError) as error:
-            raise UserError(f"{folder}/{prefix}-*.parquet: cannot be read as Parquet ({error})") from error
+            table = pyarrow.concat_tables(tables, promote_options="permissive")
+        except pyarrow.ArrowException as error:
+            raise UserError(f"{folder}/{prefix}-*.parquet: the files do not fit together: {reason_of(error)}") from None
         return read_table(table, task, f"{folder}/{prefix}", test=test)
 
     return _assemble(task, read, str(folder), {name: f"{split}-*.parquet" for name, split in names.items()})
+
+
+def _read_parquet(path: Path, wanted: dict[str, str]):
+    """The columns `wanted` of a file, and `idx` if it is there, as a pyarrow Table; see `check_columns`."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            check_columns(file.schema_arrow, wanted, str(path), ADVICE)
+            names = [name for name in file.schema_arrow.names if name in wanted or name == "idx"]
+            return file.read(columns=names)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"{path} cannot be read as Parquet: {reason_of(error)}") from None
 
 
 def _load_hub(repository: str, task: Task) -> TaskData:
@@ -177,7 +193,9 @@ def _load_hub(repository: str, task: Task) -> TaskData:
         if task.name not in available:
             raise MissingTask(f"{where} has no configuration {task.name}; it has: {', '.join(available)}")
         parts = datasets.load_dataset(repository, task.name)
-    except (OSError, ValueError, RuntimeError) as error:  # not found, no network, a layout that datasets does not take
+    except MissingTask:
+        raise
+    except Exception as error:  # not found, no network, a layout or values that datasets does not take
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"--data {where}: cannot be loaded ({reason}); check the name and the network") from error
     names = _hub_names(task)

@@ -171,6 +171,7 @@ GOOD = as_rows(walk(12))
             r"row 3, column 'a' holds 'SSW'.*--drop",
         ),
         ([*GOOD[:2], "inf,2", *GOOD[3:]], "date,a,b", {}, "row 3, column 'a' holds 'inf', which is no number"),
+        ([*GOOD[:2], "1_0,2", *GOOD[3:]], "date,a,b", {}, "row 3, column 'a' holds '1_0', which is no number"),
         (
             [*GOOD[:2], "1,1e300", *GOOD[3:]],
             "date,a,b",

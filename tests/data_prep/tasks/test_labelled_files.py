@@ -34,13 +34,19 @@ def test_parquet_labels_are_texts_or_whole_numbers(tmp_path):
     for labels, expected in (([1, 0], ["1", "0"]), ([True, False], ["1", "0"]), (["b", " a "], ["b", "a"])):
         pq.write_table(pa.table({"label": labels, "text": ["x", None], "other": [1, 2]}), tmp_path / "a.parquet")
         assert read(tmp_path / "a.parquet") == [(expected[0], "x"), (expected[1], "")]
-    for labels, found in (([0.0, 1.0], "0.0"), (["a", None], "None"), (["a", " "], "' '")):
+    for labels, found in ((["a", None], "None"), (["a", " "], "' '")):
         pq.write_table(pa.table({"label": labels, "text": ["x", "y"]}), tmp_path / "a.parquet")
         with pytest.raises(UserError, match=rf"a\.parquet, row \d: label is {found}, expected a class"):
             read(tmp_path / "a.parquet")
-    pq.write_table(pa.table({"label": [1], "text": [2]}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match="row 1: text holds int, expected text"):
-        read(tmp_path / "a.parquet")
+    for columns, found in (
+        ({"label": [1], "text": [2]}, "column 'text' holds int64, expected text"),
+        ({"label": [0.0], "text": ["x"]}, "column 'label' holds double, expected text or whole numbers"),
+        ({"label": [1], "text": [b"x"]}, "column 'text' holds binary, expected text"),
+        ({"label": pa.array([2**62], pa.timestamp("ms")), "text": ["x"]}, r"column 'label' holds timestamp\[ms\]"),
+    ):
+        pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+        with pytest.raises(UserError, match=found):
+            read(tmp_path / "a.parquet")
 
 
 def test_a_folder_for_each_class(tmp_path):

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.text import sources
 from longmix.data_prep.text.sources import find_sources
 
 
@@ -89,15 +90,61 @@ def test_damaged_parquet(tmp_path):
     pq.write_table(pa.table({"body": ["a"], "n": [1]}), path)
     with pytest.raises(UserError, match="no column 'text'; it has 'body', 'n'"):
         read(path)
-    with pytest.raises(UserError, match="row 1: 'n' holds int"):
+    with pytest.raises(UserError, match="column 'n' holds int64, expected text"):
         read(path, column="n")
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         read(path)
-    not_utf8 = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
+    not_utf8 = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a", b"\xff\xfe"]).buffers())
     pq.write_table(pa.table({"text": not_utf8}), path)
-    with pytest.raises(UserError, match="not UTF-8"):
+    with pytest.raises(UserError, match="row 2: 'text' holds bytes that are not UTF-8"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([b"a"]),
+        pa.array([1.5]),
+        pa.array([["a"]]),
+        pa.array([{"a": "b"}]),
+        pa.array([2**62], pa.timestamp("ms")),  # no year that Python has
+        pa.array([2**62], pa.duration("s")),
+        pa.array([None], pa.list_(pa.string())),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_column_of_another_type_is_no_text(tmp_path, column):
+    """Nothing becomes text that was none: no bytes, no number, no date, whatever its value."""
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet: column 'text' holds .*, expected text: name one with --column"):
+        read(tmp_path / "a.parquet")
+
+
+def test_odd_but_sound_parquet_is_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    for column in (
+        pa.array(["a", None, "b"], pa.large_string()),
+        pa.array(["a", None, "b"]).dictionary_encode(),
+        pa.array(["a", None, "b"], pa.string_view()),
+    ):
+        far = pa.array([2**62] * 3, pa.timestamp("ms"))  # a column that is not asked for may hold anything
+        pq.write_table(pa.table({"text": column, "date": far}), path)
+        assert read(path) == ["a", "", "b"]
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), path)
+    assert read(path) == []
+    pq.write_table(pa.table([["a"], ["b"]], names=["text", "text"]), path)
+    with pytest.raises(UserError, match="more than one column 'text'"):
+        read(path)
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "LONGEST_LINE", 16)
+    (tmp_path / "a.txt").write_text("a" * 15 + "\n" + "b" * 40)
+    with pytest.raises(UserError, match=r"a\.txt, line 2 is longer than 16 bytes"):
+        read(tmp_path / "a.txt")
+    (tmp_path / "a.txt").write_text("a" * 15 + "\n" + "b" * 16)
+    assert read(tmp_path / "a.txt") == ["a" * 15, "b" * 16]
 
 
 def test_missing_and_overlapping_sources(tmp_path):

@@ -113,7 +113,7 @@ def test_bytes_that_are_not_utf8(tmp_path):
         read_tsv(path, TASKS["sst2"])
 
 
-@pytest.mark.parametrize("value", ["x", "nan", "inf", ""])
+@pytest.mark.parametrize("value", ["x", "nan", "inf", "", "1e39", "-1e300", "1_0"])
 def test_regression_takes_finite_numbers_only(value, tmp_path):
     header = HEADERS["stsb"][0]
     path = write(tmp_path, "t.tsv", header, row(header, score=value))
@@ -210,6 +210,59 @@ def test_hub_layout_names_a_wrong_label_or_column():
         read_table(table, TASKS["qnli"], "x")
 
 
+@pytest.mark.parametrize(
+    ("name", "columns", "message"),
+    [
+        ("sst2", {"sentence": [b"a"], "label": [1]}, "column 'sentence' holds binary, expected text"),
+        ("sst2", {"sentence": [1.5], "label": [1]}, "column 'sentence' holds double, expected text"),
+        ("sst2", {"sentence": [{"a": 1}], "label": [1]}, "column 'sentence' holds struct<a: int64>, expected text"),
+        ("sst2", {"sentence": ["a"], "label": [float("nan")]}, "column 'label' holds double, expected whole numbers"),
+        ("sst2", {"sentence": ["a"], "label": [True]}, "column 'label' holds bool, expected whole numbers"),
+        ("sst2", {"sentence": ["a"], "label": ["1"]}, "column 'label' holds string, expected whole numbers"),
+        ("sst2", {"sentence": ["a"], "label": [1], "idx": ["\x1b"]}, "column 'idx' holds string, expected whole"),
+        ("stsb", {"sentence1": ["a"] * 2, "sentence2": ["b"] * 2, "label": [1, float("nan")]}, "row 1: score is nan"),
+        ("stsb", {"sentence1": ["a"], "sentence2": ["b"], "label": [1e300]}, "row 0: score is 1e+300, expected"),
+    ],
+)
+def test_hub_tables_hold_what_their_columns_should(name, columns, message, tmp_path):
+    """Nothing becomes text or a label that was none: no bytes, no number, no NaN."""
+    (tmp_path / name).mkdir()
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / name / "train.parquet")
+    with pytest.raises(UserError) as caught:
+        load_task(str(tmp_path), TASKS[name])
+    assert message in str(caught.value) and f"{tmp_path / name / 'train'}" in str(caught.value)
+
+
+def test_hub_tables_that_are_damaged_are_named(tmp_path):
+    (tmp_path / "sst2").mkdir()
+    path = tmp_path / "sst2" / "train.parquet"
+    not_utf8 = pyarrow.Array.from_buffers(pyarrow.string(), 2, pyarrow.array([b"a", b"\xff"]).buffers())
+    for table, message in (
+        (pyarrow.table({"sentence": not_utf8, "label": [0, 1]}), "row 1: 'sentence' holds bytes that are not UTF-8"),
+        (pyarrow.table([["a"], [1], [0]], names=["sentence", "label", "label"]), "more than one column 'label'"),
+        (pyarrow.table({"sentence": pyarrow.array([], "string"), "label": pyarrow.array([], "int8")}), "no labelled"),
+    ):
+        pyarrow.parquet.write_table(table, path)
+        with pytest.raises(UserError, match=message):
+            load_task(str(tmp_path), TASKS["sst2"])
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=r"train\.parquet cannot be read as Parquet"):
+        load_task(str(tmp_path), TASKS["sst2"])
+
+
+def test_a_note_is_read_as_the_files_are(tmp_path):
+    folder = tmp_path / "SST-2"
+    for name in ("train.tsv", "dev.tsv"):
+        write(folder, name, "sentence\tlabel", "a\t1")
+    (folder / "note.txt").write_bytes(b"")
+    assert load_task(str(tmp_path), TASKS["sst2"]).notes == ["test.tsv missing in " + str(folder)]
+    write(folder, "note.txt", "not  GLUE's", "own", encoding="utf-8-sig")
+    assert load_task(str(tmp_path), TASKS["sst2"]).notes[-1] == "not GLUE's own"
+    write(folder, "note.txt", "caf\xe9", encoding="latin-1")
+    with pytest.raises(UserError, match=r"note\.txt, line 1: not UTF-8"):
+        load_task(str(tmp_path), TASKS["sst2"])
+
+
 def test_custom_task(tmp_path):
     write(tmp_path, "train.tsv", "id\ttitle\tbody\tkind", "1\tT1\tB1\tspam", "2\tT2\tB2\tham")
     write(tmp_path, "dev.tsv", "id\ttitle\tbody\tkind", "3\tT3\tB3\tspam")
@@ -236,6 +289,12 @@ def test_custom_task_mistakes(tmp_path):
         load_custom(str(tmp_path), ("body",), "sort")
     with pytest.raises(UserError, match="give the label away"):
         load_custom(str(tmp_path), ("body", "kind"), "kind")
+    write(tmp_path, "train.tsv", "body\tkind", "a\tspam", "b\t ")
+    with pytest.raises(UserError, match=r"train\.tsv, line 3: kind is empty, expected a class"):
+        load_custom(str(tmp_path), ("body",), "kind")
+    write(tmp_path, "train.tsv", "body\tkind\tbody", "a\tspam\tb", "a\tham\tb")
+    with pytest.raises(UserError, match=r"train\.tsv: more than one column 'body' in its header"):
+        load_custom(str(tmp_path), ("body",), "kind")
     write(tmp_path, "train.tsv", "body\tkind", *(f"a\t{value}.5" for value in range(30)))
     with pytest.raises(UserError, match=r"one of: 0\.5, .*, \.\.\. \(30 in all\); .*--regression") as caught:
         load_custom(str(tmp_path), ("body",), "kind")

@@ -167,7 +167,7 @@ def test_every_file_of_a_report_shows_hostile_names_and_obeys_none(tmp_path, cap
             provenance__data__task={"name": f"{name}@ROWS@" * 40},
         )
     left = write_run(tmp_path / "runs" / "left\n<i>`|", 0, is_whole=False)
-    (left / "failure.json").write_text(json.dumps({"reason": "\x1b]0;title\x07 @PLOTS@ <img src=x>"}))
+    (left / "failure.json").write_text(json.dumps({"reason": "\x1b]0;title\x07 @EXPLANATION@ <img src=x>"}))
     output = tmp_path / "report"
     assert cli.main(["report", str(tmp_path / "runs"), "--output", str(output)]) == 0
     for part in capsys.readouterr():
@@ -180,4 +180,5 @@ def test_every_file_of_a_report_shows_hostile_names_and_obeys_none(tmp_path, cap
             assert not any(tag in written for tag in ("<img src=x", "<i>")) or path.suffix == ".csv"
     (row,) = [row for row in csv.DictReader((output / "report.csv").open()) if row["metric"] == "accuracy"]
     assert row["model"].startswith("'=") and row["device"].startswith("'=") and row["folders"].startswith("'") is False
-    assert (output / "report.html").read_text().count("<tr>") == 2
+    html = (output / "report.html").read_text()
+    assert html.count("<tr>") == 2 and html.count("Figures are the mean over seeds") == 1
