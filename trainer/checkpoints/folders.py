@@ -100,7 +100,7 @@ def point_to(run: Path, step: int) -> None:
     latest, temporary = final.with_name(LATEST), final.with_name(f".{LATEST}.tmp")
     for path in (latest, temporary):
         if os.path.lexists(path) and not path.is_symlink():
-            raise FileExistsError(errno.EEXIST, "it is no link, and stays", str(path))
+            raise FileExistsError(errno.EEXIST, "it is no link of longmix's: move it away", str(path))
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(final.name, target_is_directory=True)
     os.replace(temporary, latest)

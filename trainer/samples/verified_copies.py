@@ -69,7 +69,7 @@ def defect(copy: BinaryIO, sha256: str, size: int) -> str | None:
 
 def forget(path: Path) -> None:
     """Remove what is noted of a copy that is removed."""
-    for record in path.parent.glob(f".{path.name}.*.verified"):
+    for record in path.parent.glob(f"*{path.name}.*.verified*"):  # with what a killed process was writing
         with contextlib.suppress(FileNotFoundError):
             os.unlink(record)
 

@@ -17,7 +17,7 @@ SETTABLE = re.compile(
 # Those that may ask all the same, and why.
 ALLOWED = {
     "trainer/checkpoints/run_log.py",  # TensorBoard's dates, from the clock at the start
-    "trainer/samples/shard_cache.py",  # the order of use, which no clock turns around; whether a file was changed
+    "trainer/samples/verified_copies.py",  # the order of use, which no clock turns around; whether a file was changed
 }
 
 

@@ -26,7 +26,6 @@ from longmix.trainer.samples import verified_copies
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.samples.shard_cache import ShardCache
 from longmix.trainer.samples.tokenizer import tokenizer_folder
-from longmix.trainer.samples.verified_copies import RECORD
 from longmix.trainer.settings.sections import CacheSection
 
 SHARDS, SHARD_SAMPLES = 6, 50
@@ -100,7 +99,7 @@ def opened_shards(storage):
 
 def shown(folder):
     """What lies in a cache besides the records of its copies."""
-    return [path for path in folder.iterdir() if not RECORD.fullmatch(path.name)]
+    return [path for path in folder.iterdir() if ".verified" not in path.name]
 
 
 def held(folder):
