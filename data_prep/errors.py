@@ -3,9 +3,11 @@
 Which of the two an error of the system is, is decided here alone. What is neither is a bug of ours: a traceback.
 """
 
+import contextlib
 import errno
 import logging
 import os
+import shutil
 import warnings
 from collections.abc import Iterator
 
@@ -74,10 +76,21 @@ class MachineFault(RuntimeError):
 
 def refused(text: str, error: OSError, advice: str = "") -> UserError | MachineFault:
     """What to raise where the system refuses what `text` says: a mistake if another name would do, else a fault."""
-    kind = UserError if error.errno in _OF_NAMES else MachineFault
-    name = "" if error.filename is None else os.fsdecode(error.filename)
-    which = f"{name}: " if name not in text else ""
-    return kind(f"{text}: {which}{error.strerror or reason_of(error)}{advice and f'; {advice}'}")
+    number, reason, name = _parts(error)
+    kind = UserError if number in _OF_NAMES else MachineFault
+    which = "" if name is None or name in text else f"{name}: "
+    return kind(f"{text}: {which}{reason}{advice and f'; {advice}'}")
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Within it an error of the system that names no file, as one of writing does not, names `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 def in_one_line(error: BaseException) -> UserError | MachineFault | None:
@@ -110,18 +123,33 @@ def _in_one_line(error: BaseException) -> UserError | MachineFault | None:
         return UserError("the name of a file or folder holds a zero byte: correct it")
     if isinstance(error, MemoryError) or _is_out_of_memory(error):
         return MachineFault(f"the memory of this machine is exhausted ({reason_of(error)[:300]})")
-    if isinstance(error, OSError):
-        number, reason, name = error.errno, error.strerror, error.filename
-    else:
-        # Libraries in Rust name the error in their message only.
-        number, reason, name = _number_in(str(error)), None, None
+    number, reason, name = _parts(error)
     if number is None or number in _OF_BUGS:
         return None
-    name = os.fsdecode(name) if isinstance(name, str | bytes) else None
     if number in _OF_NAMES:
         # Without a name it is none that a user could correct.
         return None if name is None else UserError(f"{name}: {reason}")
-    return MachineFault(f"{name}: {reason}" if name is not None else reason or os.strerror(number))
+    return MachineFault(reason if name is None else f"{name}: {reason}")
+
+
+def _parts(error: BaseException) -> tuple[int | None, str, str | None]:
+    """Number, reason and file of an error of the system; no number for one of another kind."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        # The files of a folder that could not be copied, each with the text of an error.
+        _, target, text = error.args[0][0]
+        number = _number_in(str(text), "[Errno ", "]")
+        return number, str(text) if number is None else os.strerror(number), str(target)
+    if not isinstance(error, OSError):
+        # Libraries in Rust name the error in their message only.
+        number = _number_in(str(error), "(os error ", ")")
+        return number, "" if number is None else os.strerror(number), None
+    # Of a copy it is the second file that is written.
+    name = error.filename2 or error.filename
+    name = os.fsdecode(name) if isinstance(name, str | bytes) else None
+    reason = error.strerror or reason_of(error)
+    if error.errno is not None and f"[errno {error.errno}]" in reason:
+        reason = os.strerror(error.errno)  # pyarrow's, with its own words around it
+    return error.errno, reason, name
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -130,7 +158,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return type(error) is RuntimeError and any(sign in str(error) for sign in _NO_MEMORY)
 
 
-def _number_in(text: str) -> int | None:
-    _, found, rest = text.partition("(os error ")
-    digits = rest.partition(")")[0]
+def _number_in(text: str, before: str, after: str) -> int | None:
+    _, found, rest = text.partition(before)
+    digits = rest.partition(after)[0]
     return int(digits) if found and digits.isdecimal() else None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError, refused
+from longmix.data_prep.errors import UserError, naming, refused
 from longmix.kernels.common.safe_files import new_beside, open_lock
 
 LOCK = ".lock"
@@ -43,8 +43,9 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     temporary = new_beside(path)
     try:
         with _held(temporary):
-            yield temporary
-            flush_to_disk(temporary)
+            with naming(path):
+                yield temporary
+                flush_to_disk(temporary)
             os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Shards: Parquet files with a row for each sample, in small row groups, hashed."""
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from longmix.data_prep.errors import naming
 from longmix.data_prep.files import flush_to_disk, sha256_of_file
 from longmix.kernels.common.safe_files import new_beside
 
@@ -95,14 +97,16 @@ class ShardFile:
     def write_table(self, table: pa.Table) -> None:
         """Add a table of at most MAXIMUM_ROW_GROUP samples with the same columns as one row group."""
         self._flush()
-        self._writer.write_table(table)
+        with naming(self.path):
+            self._writer.write_table(table)
         self.samples += len(table)
 
     def close(self) -> dict[str, Any]:
         """Finish the file, flush it to the disk, rename it; returns its entry for `Manifest.shards`."""
         self._flush()
-        self._writer.close()
-        flush_to_disk(self._temporary)
+        with naming(self.path):
+            self._writer.close()
+            flush_to_disk(self._temporary)
         size, digest = self._temporary.stat().st_size, sha256_of_file(self._temporary)
         os.replace(self._temporary, self.path)
         flush_to_disk(self.path.parent)
@@ -110,15 +114,20 @@ class ShardFile:
 
     def abandon(self) -> None:
         """Remove the unfinished file."""
-        self._writer.close()
-        self._temporary.unlink(missing_ok=True)
+        try:
+            # Its end may be refused, too.
+            with contextlib.suppress(OSError):
+                self._writer.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)
 
     def _flush(self) -> None:
         if self._buffer:
             arrays = [
                 _arrow_array([sample[column.name] for sample in self._buffer], column.type) for column in self.schema
             ]
-            self._writer.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
+            with naming(self.path):
+                self._writer.write_table(pa.Table.from_arrays(arrays, schema=self.schema))
             self._buffer = []
 
 

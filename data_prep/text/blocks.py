@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from longmix.data_prep.errors import naming
 from longmix.data_prep.files import write_json
 from longmix.data_prep.shard_writer import ShardFile
 from longmix.data_prep.shards import LIST_INT32
@@ -57,13 +58,15 @@ class BlockSpool:
         encoded = text.encode()
         self._digest.update(_LENGTH.pack(len(encoded)))
         self._digest.update(encoded)
-        self._stream.write(_LENGTH.pack(len(encoded)))
-        self._stream.write(encoded)
+        with naming(self.path):
+            self._stream.write(_LENGTH.pack(len(encoded)))
+            self._stream.write(encoded)
         self.documents += 1
         self.bytes += len(encoded)
 
     def close(self) -> None:
-        self._stream.close()
+        with naming(self.path):
+            self._stream.close()
 
     def finished_figures(self) -> dict[str, Any] | None:
         """The figures of this block if an earlier run finished it from the same documents."""

@@ -26,6 +26,7 @@ from longmix.trainer.samples import verified_copies
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.samples.shard_cache import ShardCache
 from longmix.trainer.samples.tokenizer import tokenizer_folder
+from longmix.trainer.samples.verified_copies import RECORD
 from longmix.trainer.settings.sections import CacheSection
 
 SHARDS, SHARD_SAMPLES = 6, 50
