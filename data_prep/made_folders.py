@@ -20,6 +20,7 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import MARKER, flush_to_disk, sha256_of_file, write_text
+from longmix.data_prep.state_files import read_json
 
 # The kinds of folders.
 MODEL, DATASET, TEXT, TOKENIZER = "model", "data set", "text", "tokenizer"
@@ -120,12 +121,12 @@ def _marked(folder: Path, kind: str, name: str) -> dict[str, tuple[int, str]] | 
     """(bytes, SHA-256) of each file that a folder's marker lists; None without a marker."""
     path = folder / MARKER
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         listed = {entry["file"]: (entry["bytes"], entry["sha256"]) for entry in values["files"]}
         found = values["kind"]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
             f"{path} does not say what longmix wrote there: move {name} away, or name another folder"
         ) from None
@@ -244,8 +245,8 @@ def _write_marker(folder: Path, kind: str, entries: list[dict[str, Any]]) -> Non
 def _kind_of(folder: Path) -> str | None:
     """The kind that a folder's marker names; None if there is no sound one."""
     try:
-        kind = json.loads((folder / MARKER).read_text(encoding="utf-8"))["kind"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        kind = read_json(folder / MARKER)["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return kind if isinstance(kind, str) else None
 

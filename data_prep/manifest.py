@@ -12,6 +12,7 @@ from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest_fields import first_mistake
 from longmix.data_prep.remote import RemoteFolder, is_remote
+from longmix.data_prep.state_files import parse
 
 FILE_NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -96,7 +97,7 @@ class Manifest:
     def parse(cls, text: bytes, origin: str) -> "Manifest":
         """The manifest in `text`, checked; `origin` says in messages where it is from. Raises `UserError`."""
         try:
-            values = json.loads(text)
+            values = parse(text, allows_nan=True)  # the report is anybody's
             json.dumps(values, ensure_ascii=False).encode()  # half a surrogate pair could not be written anywhere
         except (ValueError, RecursionError) as error:
             reason = reason_of(error)

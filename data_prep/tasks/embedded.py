@@ -9,7 +9,6 @@ import ast
 import dataclasses
 import hashlib
 import inspect
-import json
 import platform
 import random
 import re
@@ -22,6 +21,7 @@ from typing import Any
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json, write_text
 from longmix.data_prep.made_folders import TEXT, new_folder, put_in_place, refuse_foreign
+from longmix.data_prep.state_files import read_json, read_state
 
 TASK_NAME = "exchanged words in Python's documentation (in CoLA's format)"
 _ABOUT = "about.json"
@@ -58,6 +58,20 @@ class Embedded:
     sentences: dict[str, int]
 
 
+@dataclass
+class _About:
+    """The contents of about.json."""
+
+    format: int
+    python: str
+    text: str
+    task: str
+    documents: int
+    bytes: int
+    sentences: dict[str, int]
+    held_out: dict[str, list[str]]
+
+
 def write_embedded(folder: str | Path) -> Embedded:
     """Write the corpus and the task to `folder`; what an earlier call has finished is used as it is.
 
@@ -66,9 +80,10 @@ def write_embedded(folder: str | Path) -> Embedded:
     """
     folder = Path(folder)
     if (folder / _ABOUT).is_file():
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        if about["format"] == _FORMAT:
-            return _embedded(folder, about)
+        remedy = f"choose another folder, or delete {folder}"
+        about = read_state(folder / _ABOUT, dict[str, Any], remedy)
+        if about.get("format") == _FORMAT:
+            return _embedded(folder, dataclasses.asdict(read_state(folder / _ABOUT, _About, remedy)))
     refuse_foreign(folder, TEXT, _earlier)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder) as temporary:
@@ -82,9 +97,9 @@ def _earlier(folder: Path, names: list[str]) -> str | None:
     wanted = {_ABOUT, "text/python_documentation.txt", "glue/CoLA/note.txt"}
     wanted |= {f"glue/CoLA/{split}.tsv" for split in _SENTENCES}
     try:
-        size = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))["bytes"]
+        size = read_json(folder / _ABOUT)["bytes"]
         is_ours = (folder / "text" / "python_documentation.txt").stat().st_size == size
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         is_ours = False
     return next((name for name in names if name not in wanted or not is_ours), None)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -18,12 +17,15 @@ from longmix.data_prep.errors import naming
 from longmix.data_prep.files import write_json
 from longmix.data_prep.shard_writer import ShardFile
 from longmix.data_prep.shards import LIST_INT32
+from longmix.data_prep.state_files import read_or_none
 from longmix.data_prep.text.packing import Packer
 from longmix.data_prep.tokenizer import MODEL, encode, load_tokenizer
 from longmix.kernels.common.safe_files import open_emptied
 
 BLOCK_DOCUMENTS = 2048
 COLUMNS = {"input_ids": LIST_INT32, "document_starts": LIST_INT32}
+# Of a block, and of a split their sums.
+FIGURES = ("documents", "empty_documents", "bytes", "words", "document_tokens", "unknown_tokens", "samples", "tokens")
 _BATCH_BYTES = 1 << 18
 _LENGTH = struct.Struct(">Q")
 
@@ -70,12 +72,11 @@ class BlockSpool:
 
     def finished_figures(self) -> dict[str, Any] | None:
         """The figures of this block if an earlier run finished it from the same documents."""
-        try:
-            figures = json.loads(self.path.with_suffix(".json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        # An older longmix counted no words.
-        return figures if figures["digest"] == self.digest and "words" in figures else None
+        figures = read_or_none(self.path.with_suffix(".json"), dict[str, int | str])
+        # An older longmix counted no words: what lacks a figure is packed again.
+        is_whole = figures is not None and all(type(figures.get(name)) is int for name in FIGURES)
+        is_there = is_whole and self.path.with_suffix(".parquet").is_file()
+        return figures if is_there and figures.get("digest") == self.digest else None
 
     @property
     def digest(self) -> str:
@@ -122,9 +123,7 @@ def pack_block(path: str, digest: str) -> dict[str, Any]:
     """
     target = Path(path)
     settings: BlockSettings = _worker["settings"]
-    figures = dict.fromkeys(
-        ("documents", "empty_documents", "bytes", "words", "document_tokens", "unknown_tokens", "samples", "tokens"), 0
-    )
+    figures = dict.fromkeys(FIGURES, 0)
     packer = Packer(settings.sequence_length, settings.cls_id, settings.sep_id, settings.packing)
     file = ShardFile(target.with_suffix(".parquet"), COLUMNS)
     try:

@@ -348,8 +348,7 @@ class _Inline(Executor):
 
 
 def _sum(figures: list[dict[str, Any]]) -> dict[str, int]:
-    names = ("documents", "empty_documents", "bytes", "words", "document_tokens", "unknown_tokens", "samples", "tokens")
-    return {name: sum(block[name] for block in figures) for name in names}
+    return {name: sum(block[name] for block in figures) for name in blocks.FIGURES}
 
 
 def _groups(figures: list[dict[str, Any]]) -> Iterator[list[int]]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import LOCK, write_json
 from longmix.data_prep.manifest_fields import DOCUMENTS, ONE_PER_ROW
 from longmix.data_prep.split_names import SPLITS
+from longmix.data_prep.state_files import read_state
 from longmix.data_prep.text.documents import Rule, parse_rule
 from longmix.data_prep.text.packing import SMALLEST_LENGTH
 from longmix.data_prep.text.reading import FirstLook
@@ -61,6 +63,40 @@ class TextSettings:
         return parse_rule(self.documents)
 
 
+@dataclass
+class _Look:
+    """`FirstLook`'s figures."""
+
+    threshold: int
+    documents: int | None
+    bytes: int | None
+
+
+@dataclass
+class _File:
+    """The contents of prepare.json."""
+
+    format: int
+    settings: dict[str, Any]
+    sources: list[Any]
+    tokenizer: str | None
+    look: _Look | None
+
+    def differences(self, wanted: "State") -> list[str]:
+        """What is not as in `wanted`, in words."""
+        different = [
+            f"--{name.replace('_', '-')} was {self.settings.get(name)}, now {wanted.settings.get(name)}"
+            for name in {**wanted.settings, **self.settings}
+            if self.settings.get(name) != wanted.settings.get(name)
+        ]
+        if self.sources != wanted.sources:
+            different.append("the files of the sources have changed since")
+        same_place = self.settings.get("tokenizer") == wanted.settings["tokenizer"]
+        if same_place and self.tokenizer != wanted.tokenizer:
+            different.append(f"the tokenizer in {wanted.settings['tokenizer']} has changed since")
+        return different
+
+
 class State:
     """`output/prepare.json`: the settings and sources of the preparation in a folder, and what its first look told."""
 
@@ -91,35 +127,27 @@ class State:
         if not [name for name in names if name != LOCK and not name.startswith(f".{FILE_NAME}")]:
             wanted.save()
             return wanted
-        try:
-            values = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not os.path.lexists(folder / FILE_NAME):
             held = [name for name in ("", *SPLITS) if (folder / name / "manifest.json").is_file()]
             what = "another data set" if held else "other files"
-            raise UserError(f"--output {folder} already holds {what}: choose another folder, or empty it") from None
-        except ValueError:
-            raise UserError(f"{folder / FILE_NAME} is damaged: delete {folder}, or choose another --output") from None
-        if values["look"] is None and values["format"] == _FORMAT:
-            wanted.save()  # nothing was made yet: the new settings simply take over
-            return wanted
-        different = [
-            f"--{name.replace('_', '-')} was {values['settings'].get(name)}, now {wanted.settings.get(name)}"
-            for name in {**wanted.settings, **values["settings"]}
-            if values["settings"].get(name) != wanted.settings.get(name)
-        ]
-        if values["sources"] != wanted.sources:
-            different.append("the files of the sources have changed since")
-        same_place = values["settings"].get("tokenizer") == wanted.settings["tokenizer"]
-        if same_place and values["tokenizer"] != wanted.tokenizer:
-            different.append(f"the tokenizer in {settings.tokenizer} has changed since")
-        if values["format"] != _FORMAT:
-            different = [f"made by another version of longmix (format {values['format']}, this one's is {_FORMAT})"]
+            raise UserError(f"--output {folder} already holds {what}: choose another folder, or empty it")
+        different = []
+        remedy = f"delete {folder}, or choose another --output"
+        made_by = read_state(folder / FILE_NAME, dict[str, Any], remedy).get("format")
+        if type(made_by) is int and made_by != _FORMAT:
+            different = [f"made by another version of longmix (format {made_by}, this one's is {_FORMAT})"]
+        else:
+            found = read_state(folder / FILE_NAME, _File, remedy)
+            if found.look is None:
+                wanted.save()  # nothing was made yet: the new settings simply take over
+                return wanted
+            different = found.differences(wanted)
         if different:
             raise UserError(
                 f"--output {folder} already holds another data set ({'; '.join(different)}): "
                 "choose another folder, or delete this one"
             )
-        wanted.look = FirstLook(**values["look"], sample=[])
+        wanted.look = FirstLook(**dataclasses.asdict(found.look), sample=[])
         return wanted
 
     def save(self) -> None:

@@ -7,7 +7,6 @@
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import re
@@ -18,6 +17,7 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import flush_to_disk, sha256_of_file, write_json
+from longmix.data_prep.state_files import read_json
 
 from ..settings.configuration import CheckpointSection
 from . import contents, hashed_files
@@ -116,7 +116,7 @@ def defect(folder: Path) -> str | None:
     is checked as well.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = read_json(folder / MANIFEST)
         entries = [(folder / entry["file"], entry["bytes"], entry["sha256"]) for entry in manifest["files"]]
     except FileNotFoundError:
         return f"{folder / MANIFEST} is missing"
@@ -221,9 +221,9 @@ def _added(folder: Path) -> str | None:
     What is damaged beyond that was passed over when the run resumed, with a warning.
     """
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = read_json(folder / MANIFEST)
         listed = {entry["file"] for entry in manifest["files"]} | {MANIFEST}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     below = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
     return min(below - listed, default=None)

@@ -12,6 +12,7 @@ from typing import Any
 
 from longmix.data_prep.errors import refused
 from longmix.data_prep.files import write_text
+from longmix.data_prep.state_files import parse
 from longmix.kernels.common.safe_files import open_to_append, open_to_change, open_to_read
 
 from ..settings import mistakes
@@ -194,7 +195,7 @@ def _drop_from(path: Path, first_step: int, evaluation_due: bool) -> None:
         lines = file.read().split(b"\n")
     for line in lines:
         try:
-            record = json.loads(line)
+            record = parse(line, allows_nan=True)
             is_before = record["step"] < first_step
             if is_before or (record["step"] == first_step > 0 and record["kind"] not in made_again):
                 kept.append(line.decode() + "\n")

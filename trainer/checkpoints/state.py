@@ -1,6 +1,5 @@
 """The state of a run beside that of its engine: written with each checkpoint, and checked when it is read."""
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -9,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
-
-from ..settings.typed_maps import Mistake, build
+from longmix.data_prep.state_files import read_json
+from longmix.data_prep.typed_maps import Mistake, build
 
 STATE = "state.json"
 # The keys of a run file that name data sets (see RunData.fingerprints).
@@ -78,7 +77,7 @@ def read_state(folder: Path) -> RunState:
     """Read where the run stood at a checkpoint. Raises UserError if its file does not say so."""
     path = folder / STATE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path, allows_nan=True)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     mistakes = list(_odd_keys(values))

@@ -7,7 +7,6 @@ stages 1 and 2, rank 0 converts these parts to DeepSpeed's universal form, which
 import argparse
 import contextlib
 import io
-import json
 import os
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.state_files import read_json
 
 from ..processes.shared_files import see_together
 from ..processes.world import World, agree
@@ -53,7 +53,7 @@ class Layout:
 def read_layout(folder: Path) -> Layout:
     """The layout that a checkpoint was written by. Raises UserError if it does not say so."""
     try:
-        values = json.loads((folder / LAYOUT).read_text(encoding="utf-8"))
+        values = read_json(folder / LAYOUT)
         return Layout(**_checked(values))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder / LAYOUT} does not say what the checkpoint was written by ({error})") from None

@@ -1,7 +1,6 @@
 """The random generators that a model may draw from: torch's (CPU and device), NumPy's and Python's."""
 
 import base64
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.state_files import read_json
 
 from ..processes.world import World
 
@@ -41,7 +41,7 @@ def restore(folder: Path, world: World) -> None:
     if not path.exists():
         return
     try:
-        state = json.loads(path.read_text())
+        state = read_json(path)
         torch.set_rng_state(_from_text(state["torch"]))
         if state["device"] is not None and world.device.type == "cuda":
             torch.cuda.set_rng_state(_from_text(state["device"]), world.device)

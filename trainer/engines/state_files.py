@@ -1,11 +1,12 @@
 """The state of an engine of ours as safetensors and JSON: nested maps and lists of tensors and plain values."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+
+from longmix.data_prep.state_files import read_json
 
 TENSORS, PLAIN = "engine.safetensors", "engine.json"
 
@@ -48,7 +49,7 @@ def read(folder: Path) -> Any:
             return tensors[value["tensor"]] if "tensor" in value else {key: joined(item) for key, item in value["map"]}
         return value
 
-    return joined(json.loads((folder / PLAIN).read_text(encoding="utf-8")))
+    return joined(read_json(folder / PLAIN, allows_nan=True))
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:

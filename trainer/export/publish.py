@@ -1,7 +1,6 @@
 """Plain Hugging Face folders: config.json, model.safetensors and tokenizer; saved, and copied whole or not at all."""
 
 import functools
-import json
 import shutil
 import stat
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from longmix.data_prep.made_folders import (
     refuse_unreplaceable,
     swap,
 )
+from longmix.data_prep.state_files import read_json
 from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
 
 from ..checkpoints import folders
@@ -38,7 +38,7 @@ def save_model(
     """Write a Hugging Face folder from gathered fp32 weights; tied weights are stored once."""
     model.save_pretrained(folder, state_dict=state)
     # The type of the model in memory (bf16 under ZeRO) stands there, and from_pretrained would round to it.
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
     # Code that the model was loaded with (longmix export --self-contained) is not beside this one.
     config.pop("auto_map", None)
     write_json(folder / "config.json", {**config, "dtype": "float32"})

@@ -13,6 +13,7 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder, write_json
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
+from longmix.data_prep.state_files import read_or_none
 from longmix.data_prep.tokenizer import encode, required_ids
 
 from ..models.loading import load_checkpoint_tokenizer, load_config
@@ -161,7 +162,7 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
         data.task, folder, fingerprint, tuple(data.dev), tuple(data.test), len(train_rows), tuple(data.notes)
     )
     record = folder / RECORD
-    if record.is_file() and json.loads(record.read_text(encoding="utf-8")).get("fingerprint") == fingerprint:
+    if read_or_none(record, dict[str, str]) == {"fingerprint": fingerprint}:
         return encoded
     record.unlink(missing_ok=True)
     # A copy: a data set names no tokenizer but one beside it.

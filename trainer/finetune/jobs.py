@@ -6,7 +6,6 @@ settings, `result.json` is written last and makes the run a finished one.
 """
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import transformers
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.state_files import read_state
 
 from ..checkpoints import folders
 from ..models.field_check import field_mistakes
@@ -135,7 +135,7 @@ def is_finished(job: Job) -> bool:
         if any(not path.name.startswith(".") for path in folder.iterdir()):
             raise UserError(f"{folder} holds something that is not a fine-tuning run; choose another --output")
         return False
-    found, wanted = json.loads((folder / JOB).read_text(encoding="utf-8")), job.settings()
+    found, wanted = read_state(folder / JOB, dict[str, Any], f"delete {folder}"), job.settings()
     different = [name for name in wanted if found.get(name) != wanted[name]]
     if different:
         described = "; ".join(_difference(name, found.get(name), wanted[name]) for name in different)
@@ -252,6 +252,14 @@ def predict(model: Path, data: Path, task: Task, batch_size: int, world: distrib
     return answers
 
 
+@dataclass
+class _Result:
+    """The contents of result.json."""
+
+    selection: dict[str, float]
+    notes: list[str]
+
+
 # -----------------------------------------------------------------------------
 # Reading back. Predictions are kept as files, so that a table can be drawn again without a model.
 
@@ -268,11 +276,23 @@ def read_labels(folder: Path) -> np.ndarray:
 
 
 def read_predictions(job: Job, split: str) -> np.ndarray:
-    """The predictions (n,) of a finished run: class indices, or values."""
-    values = json.loads((job.folder / "predictions" / f"{split}.json").read_text(encoding="utf-8"))
-    return np.asarray(values, dtype=np.float64 if job.task.regression else np.int64)
+    """The predictions (n,) of a finished run: class indices, or values. Raises UserError for a damaged file."""
+    path, remedy = job.folder / "predictions" / f"{split}.json", _remedy(job)
+    is_number = job.task.regression
+    # A model that has diverged predicts NaN.
+    values = read_state(path, list[float] if is_number else list[int], remedy, allows_nan=is_number)
+    samples = Manifest.load(job.encoded.folder / split).samples
+    if len(values) != samples:
+        raise UserError(f"{path} is damaged (it holds {len(values)} predictions for {samples} samples): {remedy}")
+    if not is_number and not all(0 <= value < len(job.task.label_names) for value in values):
+        raise UserError(f"{path} is damaged (it holds a class that the task does not have): {remedy}")
+    return np.asarray(values, dtype=np.float64 if is_number else np.int64)
 
 
 def selection_score(job: Job) -> float:
-    """The mean of the task's metrics on the selection split, from a finished run."""
-    return json.loads((job.folder / RESULT).read_text(encoding="utf-8"))["selection"]["score"]
+    """The mean of the task's metrics on the selection split, from a finished run. Raises UserError if damaged."""
+    return read_state(job.folder / RESULT, _Result, _remedy(job)).selection["score"]
+
+
+def _remedy(job: Job) -> str:
+    return f"delete {job.folder}; the same command makes that run again"

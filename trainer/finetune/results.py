@@ -1,6 +1,5 @@
 """Results of fine-tuning: from the predictions of several seeds to a table on the console, as JSON and as Markdown."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import write_text
+from longmix.data_prep.state_files import read_json
 
 from ..objectives import metrics
 from ..tables import writing
@@ -106,7 +106,7 @@ class Results:
     def load(cls, folder: Path) -> "Results | None":
         """The results that `save` wrote into `folder`; None if there are none. Raises UserError for a damaged file."""
         try:
-            values = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))
+            values = read_json(folder / FILE_NAME)
             tasks = [TaskResult.from_dict(task) for task in values["tasks"]]
             return cls(values["model"], values["start"], tasks, values["skipped"])
         except (FileNotFoundError, NotADirectoryError):

@@ -16,6 +16,7 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.split_names import SPLITS
+from longmix.data_prep.state_files import parse, read_json
 
 from ..settings.objectives import OBJECTIVES
 from ..settings.run_file import parse_yaml
@@ -72,7 +73,7 @@ class Run:
     def model_fields(self) -> dict[str, Any]:
         """The fields of the model's configuration, defaults included; empty if there is none."""
         try:
-            fields = json.loads((self.folder / MODEL_CONFIG).read_text(encoding="utf-8"))
+            fields = read_json(self.folder / MODEL_CONFIG)
         except (OSError, ValueError):
             return {}
         return fields if isinstance(fields, dict) else {}
@@ -296,7 +297,7 @@ def missing_seeds(runs: list[Run]) -> list[Path]:
     missing = []
     for parent in dict.fromkeys(run.folder.parent for run in runs):
         try:
-            seeds = json.loads((parent / PLAN).read_text(encoding="utf-8"))["seeds"]
+            seeds = read_json(parent / PLAN)["seeds"]
             planned = [parent / f"seed-{seed}" for seed in range(seeds)]
         except (OSError, ValueError, KeyError, TypeError):
             continue
@@ -329,7 +330,7 @@ def _problem(run: Run, failure: str | None) -> str | None:
 def _failure(path: Path) -> str | None:
     """The reason that the sweep has noted for a run that failed."""
     try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["reason"])
+        return str(read_json(path)["reason"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError):
@@ -346,7 +347,7 @@ def _read_records(path: Path) -> list[dict[str, Any]]:
     records = []
     for line in lines:
         try:
-            record = json.loads(line)
+            record = parse(line, allows_nan=True)
             if type(record["step"]) is int and type(record["kind"]) is str:
                 records.append(record)
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -5,13 +5,14 @@ step. How the starts of a job have ended since the newest checkpoint stands in R
 first run: no two jobs share one.
 """
 
-import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from longmix.data_prep.errors import refused
 from longmix.data_prep.files import write_json
+from longmix.data_prep.state_files import parse, read_or_none
 
 from ..checkpoints.folders import steps
 from ..settings.exit_codes import OURS
@@ -21,6 +22,15 @@ MOST_FAILURES_AT_A_STEP = 2
 MOST_ENDINGS_WITHOUT_CHECKPOINT = 5
 # Bytes at the end of metrics.jsonl that surely hold its last record.
 TAIL = 2**16
+
+
+@dataclass
+class _Record:
+    """The contents of requeue.json; `endings`: [exit code, step] of each start since `checkpoint`."""
+
+    job: str
+    checkpoint: int
+    endings: list[list[int]]
 
 
 def reason_against(runs: Sequence[str | Path], job: str, code: int) -> str | None:
@@ -56,12 +66,9 @@ def _progress(run: Path) -> tuple[int, int]:
 
 def _endings_since(saved: int, record: Path, job: str) -> list[list[int]]:
     """[exit code, step] of the earlier starts of this job after which the newest checkpoint was the same."""
-    try:
-        values = json.loads(record.read_text())
-        return list(values["endings"]) if (values["job"], values["checkpoint"]) == (job, saved) else []
-    except (OSError, ValueError, KeyError, TypeError):
-        # There is none, or it is damaged: then counting begins here.
-        return []
+    found = read_or_none(record, _Record)
+    # There is none, or it is damaged: then counting begins here.
+    return found.endings if found is not None and (found.job, found.checkpoint) == (job, saved) else []
 
 
 def _last_recorded_step(metrics: Path) -> int:
@@ -75,7 +82,7 @@ def _last_recorded_step(metrics: Path) -> int:
         return 0
     for line in reversed(lines):
         try:
-            return int(json.loads(line)["step"])
+            return int(parse(line)["step"])
         except (ValueError, KeyError, TypeError):
             # Cut short by a kill.
             continue

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.typed_maps import Mistake, nearest
 
-from ..settings.typed_maps import Mistake, nearest
 from .fields import model_fields
 
 FROM = "from"

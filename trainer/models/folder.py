@@ -8,10 +8,10 @@ from typing import Any
 from safetensors import safe_open
 
 from longmix.data_prep.errors import UserError, refused
+from longmix.data_prep.typed_maps import Mistake, build
 
 from ..settings.configuration import section_mistakes
 from ..settings.sections import ObjectiveSection
-from ..settings.typed_maps import Mistake, build
 
 CONFIGURATION = "config.json"
 # The objective that the model was trained with, as its run file had it.

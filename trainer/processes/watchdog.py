@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from longmix.data_prep.state_files import read_or_none
 from longmix.kernels.common.safe_files import open_to_read, write_over
 
 from ..settings.exit_codes import OURS
@@ -153,8 +154,9 @@ class Watchdog:
         for rank in range(self._world.size) if self._is_shared else ():
             if rank != self._mine.rank:
                 # Not there, or just being written.
-                with contextlib.suppress(OSError, ValueError, TypeError):
-                    found[rank] = Heartbeat(**json.loads(_text(self._path(rank))))
+                told = read_or_none(self._path(rank), Heartbeat)
+                if told is not None:
+                    found[rank] = told
         return found
 
     # The end. Every rank that still runs writes its stacks; the lowest of them speaks for all, so that people read one

@@ -1,7 +1,6 @@
 """The plan of one quickstart, decided at its first call and read again at every later one."""
 
 import dataclasses
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
+from longmix.data_prep.state_files import read_state
 
 FILE_NAME = "quickstart.json"
 PRETRAINING_SHARE = 0.75
@@ -54,6 +54,16 @@ class Recipe:
 
 
 @dataclass
+class _File:
+    """The contents of quickstart.json; see `Plan`."""
+
+    begun_in: str
+    settings: dict[str, Any]
+    recipe: Recipe
+    speed: float | None
+
+
+@dataclass
 class Plan:
     """Settings of the user and what followed from them; `speed` is None until it has been measured."""
 
@@ -79,13 +89,8 @@ class Plan:
             plan = cls(folder, os.getcwd(), settings, Recipe.of(devices))
             plan.save()
             return plan
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            plan = cls(folder, values["begun_in"], values["settings"], Recipe(**values["recipe"]), values["speed"])
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                f"{path} is damaged, or of another version: delete {folder}, or choose another --output"
-            ) from None
+        found = read_state(path, _File, f"delete {folder}, or choose another --output")
+        plan = cls(folder, found.begun_in, found.settings, found.recipe, found.speed)
         if plan.begun_in != os.getcwd():
             raise UserError(
                 f"the quickstart in {folder} was begun in {plan.begun_in}: give the command there, or choose another "

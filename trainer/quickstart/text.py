@@ -7,6 +7,7 @@ from pathlib import Path
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
+from longmix.data_prep.state_files import read_state
 from longmix.data_prep.text.sources import HubDataset, Source, find_sources
 
 MEGABYTE = 10**6
@@ -24,6 +25,16 @@ class Text:
     note: str = ""
 
 
+@dataclass
+class _Part:
+    """The contents of part.json."""
+
+    source: str
+    files: list[str]
+    bytes: int
+    note: str
+
+
 def take_text(name: str, limit: int, folder: Path) -> Text:
     """The text at `name` (a path, or `hub:NAME...`) if it has at most `limit` bytes; else its first `limit` bytes,
     whole lines or records, written to `folder`, where a later call finds them.
@@ -32,8 +43,8 @@ def take_text(name: str, limit: int, folder: Path) -> Text:
     """
     done = folder / "part.json"
     if done.is_file():
-        values = json.loads(done.read_text(encoding="utf-8"))
-        return Text([folder / file for file in values["files"]], values["bytes"], values["note"])
+        part = read_state(done, _Part, f"delete {folder}")
+        return Text([folder / file for file in part.files], part.bytes, part.note)
     source = find_sources([name], option="--text")[0]
     is_remote = any(isinstance(part, HubDataset) for part in source.parts)
     size = 0 if is_remote else sum(part.path.stat().st_size for part in source.parts)

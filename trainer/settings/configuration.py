@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
+from longmix.data_prep.typed_maps import Mistake, nearest
+
 from .objectives import OBJECTIVES
 from .provenance import holds_password
 from .sections import (
@@ -18,7 +20,6 @@ from .sections import (
     OptimSection,
     RunSection,
 )
-from .typed_maps import Mistake, nearest
 
 # Fields that every configuration of transformers has, but that something else decides.
 _DECIDED_ELSEWHERE = {

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.typed_maps import Mistake, build
 
 from .configuration import RunConfiguration, section_mistakes
 from .run_file import Settings, read_settings
-from .typed_maps import Mistake, build
 
 # check(`model` of a run file, whether something else is wrong) -> mistakes; see models/field_check.py.
 ModelCheck = Callable[[dict[str, Any], bool], list[Mistake]]

@@ -1,4 +1,4 @@
-"""Typed sections from the maps of a run file: every mistake in them is noted, none raised."""
+"""Dataclasses from the maps of a run file, or of a file of ours: every mistake in them is noted, none raised."""
 
 import difflib
 import sys
@@ -22,26 +22,29 @@ def nearest(name: str, allowed: typing.Iterable[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{close[0]}?" if close else f"allowed: {', '.join(allowed)}"
 
 
-def build(cls: type, values: Any, prefix: str, mistakes: list[Mistake]) -> Any:
-    """A section from a map. A bad value is noted and a stand-in taken, so that one pass finds every mistake."""
+def build(cls: type, values: Any, prefix: str, mistakes: list[Mistake], of: str = "a run file") -> Any:
+    """A section from a map. A bad value is noted and a stand-in taken, so that one pass finds every mistake.
+
+    `of`: what the keys belong to.
+    """
     hints = typing.get_type_hints(cls)
     if not isinstance(values, dict):
         mistakes.append((prefix.rstrip("."), f"is {values!r}, but takes a map with: {', '.join(hints)}"))
         values = {}
     for key in values:
         if key not in hints:
-            mistakes.append((f"{prefix}{key}", f"is not a key of a run file; {nearest(str(key), hints, prefix)}"))
+            mistakes.append((f"{prefix}{key}", f"is not a key of {of}; {nearest(str(key), hints, prefix)}"))
     arguments = {}
     for entry in fields(cls):
         hint, dotted = hints[entry.name], f"{prefix}{entry.name}"
         has_default = entry.default is not MISSING or entry.default_factory is not MISSING
         noted = len(mistakes)
         if entry.name in values:
-            converted = _convert(hint, values[entry.name], dotted, mistakes)
+            converted = convert(hint, values[entry.name], dotted, mistakes, of)
             if len(mistakes) == noted or is_dataclass(converted):
                 arguments[entry.name] = converted
         elif is_dataclass(hint) and not has_default:
-            arguments[entry.name] = build(hint, {}, f"{dotted}.", mistakes)
+            arguments[entry.name] = build(hint, {}, f"{dotted}.", mistakes, of)
         elif not has_default:
             mistakes.append((dotted, "is missing and has no default"))
         if entry.name not in arguments and not has_default:
@@ -49,7 +52,8 @@ def build(cls: type, values: Any, prefix: str, mistakes: list[Mistake]) -> Any:
     return cls(**arguments)
 
 
-def _convert(hint: Any, value: Any, key: str, mistakes: list[Mistake]) -> Any:
+def convert(hint: Any, value: Any, key: str, mistakes: list[Mistake], of: str = "a run file") -> Any:
+    """A value of the type `hint`, or None and a mistake noted under `key`."""
     options = (
         typing.get_args(hint)
         if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
@@ -61,14 +65,15 @@ def _convert(hint: Any, value: Any, key: str, mistakes: list[Mistake]) -> Any:
         if option is Any:
             return value
         if is_dataclass(option) and (isinstance(value, dict) or len(options) <= 2):
-            return build(option, value, f"{key}.", mistakes)
+            return build(option, value, f"{key}.", mistakes, of)
         if typing.get_origin(option) is list and isinstance(value, list):
             (element,) = typing.get_args(option)
-            return [_convert(element, item, f"{key}[{index}]", mistakes) for index, item in enumerate(value)]
+            return [convert(element, item, f"{key}[{index}]", mistakes, of) for index, item in enumerate(value)]
         if typing.get_origin(option) is Literal and value in typing.get_args(option):
             return value
         if typing.get_origin(option) is dict and isinstance(value, dict):
-            return value
+            _, entry = typing.get_args(option)
+            return {name: convert(entry, item, f"{key}.{name}", mistakes, of) for name, item in value.items()}
         if option is float and _is_number(value):
             return float(value)
         if option in (int, str, bool) and type(value) is option:
