@@ -78,8 +78,8 @@ def refused(text: str, error: OSError, advice: str = "") -> UserError | MachineF
     """What to raise where the system refuses what `text` says: a mistake if another name would do, else a fault."""
     number, reason, name = _parts(error)
     kind = UserError if number in _OF_NAMES else MachineFault
-    which = "" if name is None or name in text else f"{name}: "
-    return kind(f"{text}: {which}{reason}{advice and f'; {advice}'}")
+    where = "" if name is None or name in text else f" ({name})"
+    return kind(f"{text}: {reason}{where}{advice and f'; {advice}'}")
 
 
 @contextlib.contextmanager
@@ -118,7 +118,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _in_one_line(error: BaseException) -> UserError | MachineFault | None:
     if isinstance(error, UnicodeEncodeError) and "surrogate" in error.reason:
-        return UserError(f"the name {error.object[:200]!r} is not valid UTF-8: rename the file or folder")
+        # The name may stand in a longer text, such as JSON.
+        before, after = error.object[: error.start], error.object[error.start :]
+        name = before.rpartition('"')[2][-100:] + after.partition('"')[0][:100]
+        return UserError(f"the name {name!r} is not valid UTF-8: rename the file or folder")
     if isinstance(error, ValueError) and str(error).startswith("embedded null"):
         return UserError("the name of a file or folder holds a zero byte: correct it")
     if isinstance(error, MemoryError) or _is_out_of_memory(error):

@@ -41,6 +41,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parse(argv: list[str] | None) -> argparse.Namespace:
     parser = _parser()
+    for text in sys.argv[1:] if argv is None else argv:
+        # Bytes that are no UTF-8 could be written to no file of ours, and hardly be told.
+        if not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text):
+            parser.error(f"the argument {text!r} is not valid UTF-8: rename the file or folder")
     arguments, rest = parser.parse_known_args(argv)
     if rest and hasattr(arguments, "settings") and not any(text.startswith("-") for text in rest):
         # argparse takes a list of positional arguments in one piece: changes may stand behind options, too.

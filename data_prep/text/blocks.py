@@ -98,6 +98,7 @@ def start_worker(settings: BlockSettings) -> None:
     if multiprocessing.parent_process() is not None:
         # Ctrl-C is the parent's to handle; and a worker whose parent was killed must not wait for it for ever.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         threading.Thread(target=_leave_with_parent, daemon=True).start()
     if settings.native:
         import sentencepiece

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
@@ -251,6 +252,12 @@ class _Job:
         # Spawned, not forked: the parent may have threads.
         pool = ProcessPoolExecutor(self.workers, get_context("spawn"), blocks.start_worker, (self.block_settings,))
         try:
+            # Ctrl-C reaches every process of a terminal: the workers learn to leave it to this one first.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                pool.submit(int)  # the first task starts all of them
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             yield pool
         except BrokenProcessPool:
             raise MachineFault(

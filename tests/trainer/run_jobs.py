@@ -19,11 +19,10 @@ import torch
 from accelerate.state import AcceleratorState
 from slow_file_system import SlowFileSystem
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import MachineFault, UserError
 from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.processes import world as distributed
 from longmix.trainer.run import loop, spikes
-from longmix.trainer.run.agreement import DisagreementError
 from longmix.trainer.settings import reading
 
 
@@ -145,7 +144,7 @@ def run_all(jobs):
             try:
                 outcome = loop.train(reading.from_dict(job["values"], "job"), world)
                 report = {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}
-            except (loop.NotFiniteError, DisagreementError, UserError) as error:
+            except (MachineFault, UserError) as error:
                 report = {"error": str(error)}
         report["digests"] = digests
         if job.get("draws"):

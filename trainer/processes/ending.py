@@ -11,6 +11,7 @@ from longmix.data_prep.errors import MachineFault, UserError, in_one_line
 
 from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from ..settings.mistakes import say, tell
+from . import signals
 from .launch_environment import tells
 
 
@@ -33,7 +34,7 @@ def exit_code(work: Callable[[], int], command: str = "longmix", is_shared: bool
         _flush_output()
         return code
     except KeyboardInterrupt:
-        say(f"{command}: interrupted; the same command goes on")
+        say(f"{command}: interrupted; the same command goes on from here")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nothing left to say, and nowhere to say it.
@@ -60,12 +61,14 @@ def _flush_output() -> None:
 
 
 def leave(main: Callable[[], int]) -> NoReturn:
-    """Run a command's `main` and leave without the interpreter's own end, which torch's threads do not always survive.
+    """Run a command's `main`, which a signal interrupts, and leave without the interpreter's own end.
 
-    A thread of gloo may be about to give back the tensor of the last exchange, for which it needs the interpreter: once
-    that is ending, the thread is made to leave through code that cannot be left, and a finished run dies by SIGABRT
-    ("terminate called without an active exception"; seen in 4 of 120 runs on busy cores).
+    torch's threads do not always survive that. A thread of gloo may be about to give back the tensor of the last
+    exchange, for which it needs the interpreter: once that is ending, the thread is made to leave through code that
+    cannot be left, and a finished run dies by SIGABRT ("terminate called without an active exception"; seen in 4 of 120
+    runs on busy cores).
     """
+    signals.interrupt()
     # Names of files need not be UTF-8.
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")

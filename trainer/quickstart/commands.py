@@ -50,7 +50,7 @@ def _run(words: list[str], output: int | None) -> tuple[int, str]:
     # Ctrl-C reaches the command too, through the terminal: forwarding it would ask twice.
     previous = {
         signal.SIGINT: signal.signal(signal.SIGINT, lambda number, frame: None),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
+        **{number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)},
     }
     try:
         process = subprocess.Popen(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders, hashed_files, saving
 from longmix.trainer.engines import state_files
 from longmix.trainer.export import publish
@@ -71,7 +70,7 @@ def test_too_many_failures_in_a_row_end_the_run_and_it_goes_on_once_there_is_roo
     refuse_steps(attempts)
     changes = {"checkpoint.max_failures": allowed, "optim.max_steps": 8}
     expected = rf"step {last} could not be .* failure {allowed + 1} in a row, .* is {allowed}; that of step 0 is whole"
-    with pytest.raises(loop.SharedMistake, match=expected):
+    with pytest.raises(loop.SharedFault, match=expected):
         train(tmp_path / "run", **changes)
     assert folders.steps(tmp_path / "run") == []
     attempts.clear()
@@ -92,7 +91,7 @@ def test_a_stop_without_a_checkpoint_says_where_the_run_goes_on(train, refuse_st
     refuse_steps(attempts)
     outcome = train(tmp_path / "run", **{"run.stop_at_step": 3})
     assert outcome.code == 75 and "the same command goes on from step 2" in capsys.readouterr().err
-    with pytest.raises(loop.SharedMistake, match=r"last step is done, but its .* the same command goes on from step 4"):
+    with pytest.raises(loop.SharedFault, match=r"last step is done, but its .* the same command goes on from step 4"):
         train(tmp_path / "run")
     attempts.clear()
     assert train(tmp_path / "run").code == 0
@@ -219,6 +218,8 @@ def test_a_run_folder_that_was_away_is_gone_on_with(train, read_metrics, tmp_pat
 def test_a_model_that_cannot_be_published_is_the_users_to_mend(train, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(publish, "publish", lambda *arguments: refuse())
-        with pytest.raises(UserError, match=r"model could not be written: .*No space left.* the same command writes"):
+        with pytest.raises(
+            loop.SharedFault, match=r"model could not be written: .*No space left.* the same command writes"
+        ):
             train(tmp_path / "run")
     assert train(tmp_path / "run").code == 0 and (tmp_path / "run" / "model" / "config.json").exists()

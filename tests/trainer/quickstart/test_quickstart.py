@@ -14,8 +14,8 @@ from longmix.data_prep.errors import UserError
 from longmix.trainer.finetune.results import SplitResult, TaskResult
 from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.quickstart import stages, table
-from longmix.trainer.quickstart.__main__ import main
 from longmix.trainer.quickstart.arguments import parse
+from longmix.trainer.quickstart.command import main
 from longmix.trainer.quickstart.plan import Plan
 from longmix.trainer.quickstart.text import take_text, vocabulary
 from longmix.trainer.tables.figures import Figure
