@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 
 from ..optimization.optimizer import (
     GuardedOptimizer,
@@ -20,9 +20,9 @@ from ..optimization.optimizer import (
     make_optimizer,
     parameter_groups,
 )
-from ..processes.world import World, agree
+from ..processes.world import World, agree, is_lost_rank
 from ..settings import deepspeed_file
-from ..settings.configuration import RunConfiguration
+from ..settings.configuration import SHIPPED_DEEPSPEED, RunConfiguration
 from . import elastic, random_state
 from .base import Forward, StepResult, common_files, spread_non_finite, to_device
 from .collector import Collector
@@ -61,6 +61,16 @@ class DeepSpeedEngine:
         except ValidationError as error:
             found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise UserError(f"deepspeed: {configuration.deepspeed} holds what DeepSpeed refuses: {found}") from None
+        except Exception as error:
+            name = configuration.deepspeed
+            if name in SHIPPED_DEEPSPEED or isinstance(error, torch.OutOfMemoryError) or is_lost_rank(error):
+                raise
+            # Its own checks, and modules that it would need: errors of every kind, some without a text.
+            keys = ", ".join(deepspeed_file.unusual_keys(deepspeed_file.read(name))[:5])
+            raise UserError(
+                f"deepspeed: DeepSpeed cannot do what {name} asks for{f' (with {keys})' if keys else ''}: "
+                f"{type(error).__name__}: {reason_of(error)[:300]}"
+            ) from error
         self.module.checkpoint_engine = Collector()
         # DeepSpeed would add a script that unpickles the checkpoint: `longmix export` makes its model from safetensors.
         self.module._copy_recovery_script = lambda folder: None

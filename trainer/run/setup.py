@@ -51,7 +51,11 @@ class Prepared:
                 f"note: this {model.config.model_type} does not read the data's coordinates: it counts positions"
             )
         name = self.configuration.deepspeed
-        if name is not None and deepspeed_file.compiles_optimizer(deepspeed_file.read(name)):
+        deepspeed_values = {} if name is None else deepspeed_file.read(name)
+        unknown = deepspeed_file.unknown_keys(deepspeed_values)
+        if unknown:
+            notes.append(f"note: DeepSpeed knows no {', '.join(unknown)}, which stands in {name}, and reads over it")
+        if deepspeed_file.compiles_optimizer(deepspeed_values):
             notes.append(
                 "note: DeepSpeed compiles its optimizer for the CPU at its first use, which takes minutes "
                 f'("torch_adam": true in optimizer.params of {name} spares it)'

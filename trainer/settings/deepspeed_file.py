@@ -9,7 +9,7 @@ import re
 from importlib import resources
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, reason_of
 
 from .configuration import SHIPPED_DEEPSPEED, RunConfiguration, flatten
 from .optimizers import OPTIMIZERS
@@ -48,8 +48,37 @@ _MAPS = {
     "zero_optimization": True,
     "zero_optimization.offload_optimizer": False,
     "zero_optimization.offload_param": False,
+    "bfloat16": True,
+    "data_types": True,
+    "torch_autocast": True,
 }
 _PERSISTENCE = "zero_optimization.stage3_param_persistence_threshold"
+# DeepSpeed's names of the types that a run file's precision stands for.
+_TYPES = {
+    "fp32": ("fp32", "float32", "float", "torch.float32"),
+    "bf16": ("bf16", "bfloat16", "torch.bfloat16"),
+    "fp16": ("fp16", "float16", "half", "torch.float16"),
+}
+# Keys at the top of DeepSpeed's file, by its 0.19: tests compare them with those that the installed one asks for. It
+# reads over any other without a word.
+# fmt: off
+TOP_KEYS = frozenset((
+    "activation_checkpointing", "aio", "amp", "autotuning", "bf16", "bfloat16", "checkpoint", "comet", "comms_logger",
+    "communication_data_type", "compile", "compression_training", "csv_monitor", "curriculum_learning",
+    "data_efficiency", "data_parallel_size", "data_types", "dataloader_drop_last", "datastates_ckpt",
+    "disable_allgather", "disable_python_gc", "dump_state", "eigenvalue", "elasticity", "expert_parallel",
+    "flops_profiler", "fp16", "gradient_accumulation_steps", "gradient_allreduce_op", "gradient_clipping",
+    "gradient_predivide_factor", "graph_harvesting", "hybrid_engine", "log_level", "managed_gradient_accumulation",
+    "memory_breakdown", "nebula", "optimizer", "pipeline", "prescale_gradients", "progressive_layer_drop",
+    "quantize_training", "scheduler", "seq_parallel_communication_data_type", "sequence_parallel_size",
+    "sparse_attention", "sparse_gradients", "steps_per_print", "tensor_parallel", "tensorboard", "timers",
+    "torch_autocast", "train_batch_size", "train_micro_batch_size_per_gpu", "use_data_before_expert_parallelism",
+    "vocabulary_size", "wall_clock_breakdown", "wandb", "weight_quantization", "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer", "zero_optimization",
+))
+# fmt: on
+# Real files have a few KiB, and maps within maps within maps.
+_MOST_BYTES, _MOST_LEVELS = 2**20, 20
 
 
 # Reading the file, and the few questions that others ask of it.
@@ -60,17 +89,51 @@ def read(name: str) -> dict[str, Any]:
     if name in SHIPPED_DEEPSPEED:
         return json.loads(resources.files("longmix.configs").joinpath(f"deepspeed/{name}.json").read_text())
     try:
-        with open(name, encoding="utf-8") as file:
-            values = json.load(file)
+        with open(name, "rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES // 2**20} MiB")
+        values = json.loads(text.decode(), object_pairs_hook=_distinct)
+        _refuse_deep(values, _MOST_LEVELS)
+    except RecursionError:
+        raise UserError(f"deepspeed: {name} is not a readable JSON file: its values are nested too deeply") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"deepspeed: {name} is not a readable JSON file: {error}") from None
+        raise UserError(f"deepspeed: {name} is not a readable JSON file: {reason_of(error)}") from None
     if not isinstance(values, dict):
         raise UserError(f"deepspeed: {name} must hold a JSON object")
     return values
 
 
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return values
+
+
+def _refuse_deep(values: Any, levels: int) -> None:
+    if isinstance(values, dict | list):
+        if levels == 0:
+            raise ValueError(f"its values are nested too deeply (more than {_MOST_LEVELS} levels)")
+        for value in values.values() if isinstance(values, dict) else values:
+            _refuse_deep(value, levels - 1)
+
+
+def unknown_keys(values: dict[str, Any]) -> list[str]:
+    """The keys at its top that DeepSpeed does not know, and reads over."""
+    return [key for key in values if key not in TOP_KEYS]
+
+
+def unusual_keys(values: dict[str, Any]) -> list[str]:
+    """The keys that no shipped file has: what a refusal of DeepSpeed's is likely about."""
+    usual = {key for name in SHIPPED_DEEPSPEED for key in flatten(read(name))}
+    return [key for key in flatten(values) if key not in usual]
+
+
 def stage_of(values: dict[str, Any]) -> int:
-    return values.get("zero_optimization", {}).get("stage", 0)
+    section = values.get("zero_optimization", {})
+    return section.get("stage", 0) if isinstance(section, dict) else 0
 
 
 def compiles_optimizer(values: dict[str, Any]) -> bool:
@@ -118,6 +181,13 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
     stage = values.get("zero_optimization.stage", 0)
     if type(stage) is not int or stage not in (0, 1, 2, 3):
         found.append(f"zero_optimization.stage is {stage!r} in {name}; allowed: 0, 1, 2, 3")
+    found += _contradictions_of_precision(values, precision, name)
+    for key, only in (("gradient_allreduce_op", "mean"), ("managed_gradient_accumulation", True)):
+        if values.get(key, only) != only:
+            found.append(f"{key} is {values[key]!r} in {name}, but a batch is a mean over all of it; remove it")
+    printed = values.get("steps_per_print", 1)
+    if printed is not None and (type(printed) is not int or printed < 1):
+        found.append(f"steps_per_print is {printed!r} in {name}, but takes a whole number from 1 on")
     if values.get("bf16.check_grad_overflow") is False:
         found.append(
             f"bf16.check_grad_overflow is False in {name}, but a step that is not finite is dropped; remove it"
@@ -125,8 +195,11 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
     if values.get("bf16.enabled") is True and values.get("fp16.enabled") is True:
         found.append(f"bf16 and fp16 are both enabled in {name}; enable at most one")
     known = [*_SOURCES, *_SIZED, _PERSISTENCE]
-    # What is wrong with an optimizer, a scheduler or a stage has been said.
-    told = re.compile(r"(optimizer|scheduler)\.|zero_optimization\.stage$")
+    # What is wrong with these has been said; keep_in_fp32_modules of data_types takes "auto" itself.
+    told = re.compile(
+        r"(optimizer|scheduler)\.|zero_optimization\.stage$|communication_data_type$|data_types\.|torch_autocast\.|"
+        r"bfloat16\.|gradient_allreduce_op$|managed_gradient_accumulation$|steps_per_print$"
+    )
     unfilled = [key for key, value in values.items() if value == "auto" and key not in known and not told.match(key)]
     if unfilled:
         found.append(
@@ -135,6 +208,33 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
         )
     if found:
         raise UserError("; ".join(found))
+
+
+def _contradictions_of_precision(values: dict[str, Any], precision: str, name: str) -> list[str]:
+    """Keys that choose a type of their own: that of the run file's precision agrees with it, and mostly fp32."""
+    own, wide = _TYPES[precision], _TYPES["fp32"]
+    stage = values.get("zero_optimization.stage", 0)
+    agreeing = {
+        "communication_data_type": (*own, *wide),
+        "data_types.param_dtype": own,
+        "data_types.buffer_dtype": (*own, *wide),
+        # At stages 0 and 1 DeepSpeed would take another optimizer, or none.
+        "data_types.grad_accum_dtype": (*own, *wide) if stage in (2, 3) else own,
+    }
+    if values.get("torch_autocast.enabled", False) is not False:
+        agreeing["torch_autocast.dtype"] = own
+        values = {"torch_autocast.dtype": None, **values}
+    found = [
+        f"{key} is {values[key]!r} in {name}, but precision is {precision} by the run file; remove it"
+        for key, allowed in agreeing.items()
+        if key in values and values[key] not in allowed and (values[key] is not None or key == "torch_autocast.dtype")
+    ]
+    if values.get("bfloat16.enabled", precision == "bf16") not in ("auto", precision == "bf16"):
+        found.append(
+            f"bfloat16.enabled is {values['bfloat16.enabled']!r} in {name}, but precision is {precision} by the run "
+            "file; remove it"
+        )
+    return found
 
 
 def _drop_no_maps(nested: dict[str, Any], name: str) -> list[str]:

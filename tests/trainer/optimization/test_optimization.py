@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -289,6 +290,119 @@ def test_parameters_of_the_optimizer_that_longmix_has_not_are_refused(configured
         deepspeed_file.check(configured({"optimizer": {"params": wrong}}), "fp32", 1)
     for key in wrong:
         assert str(caught.value).count(f"optimizer.params.{key} is ") == 1
+
+
+@pytest.mark.parametrize(
+    ("precision", "stage", "key", "refused", "agreeing"),
+    [
+        ("fp32", 1, "communication_data_type", ["fp16", "bf16", "int99"], ["fp32", None]),
+        ("bf16", 2, "communication_data_type", ["fp16", "float16"], ["bf16", "bfloat16", "fp32"]),
+        ("fp32", 3, "data_types.grad_accum_dtype", ["bf16", "fp16", 3], ["fp32", None]),
+        ("bf16", 1, "data_types.grad_accum_dtype", ["fp32", "fp16"], ["bf16"]),
+        ("bf16", 2, "data_types.grad_accum_dtype", ["fp16"], ["bf16", "fp32"]),
+        ("bf16", 1, "data_types.param_dtype", ["fp32", "fp16"], ["bf16"]),
+        ("bf16", 1, "data_types.keep_in_fp32_modules", [], ["auto"]),
+        ("bf16", 1, "bfloat16.enabled", [False], [True]),
+        ("fp32", 1, "bfloat16.enabled", [True], [False]),
+        ("fp32", 1, "gradient_allreduce_op", ["sum"], ["mean"]),
+        ("fp32", 1, "managed_gradient_accumulation", [False], [True]),
+        ("fp32", 1, "steps_per_print", [0, "x", True, 1.0], [10, None]),
+    ],
+)
+def test_keys_that_contradict_the_run_file_are_refused_and_those_that_agree_pass(
+    configured, precision, stage, key, refused, agreeing
+):
+    *section, last = key.split(".")
+    for values, fits in [*((value, True) for value in agreeing), *((value, False) for value in refused)]:
+        file = {"zero_optimization": {"stage": stage}, **({section[0]: {last: values}} if section else {last: values})}
+        configuration = configured(file, precision=precision)
+        if fits:
+            deepspeed_file.check(configuration, precision, 1)
+        else:
+            with pytest.raises(
+                UserError, match=rf"^{re.escape(key)} is {values!r} in .*ds\.json, but [^;]*(; remove it)?$"
+            ):
+                deepspeed_file.check(configuration, precision, 1)
+
+
+def test_torch_autocast_agrees_with_the_precision_or_is_off(configured):
+    for section in ({"enabled": False, "dtype": "fp16"}, {"enabled": True, "dtype": "bfloat16"}, {}):
+        deepspeed_file.check(configured({"torch_autocast": section}, precision="bf16"), "bf16", 1)
+    for section in ({"enabled": True, "dtype": "fp16"}, {"enabled": True}, {"enabled": "yes"}):
+        told = rf"^torch_autocast\.dtype is {section.get('dtype')!r} in .* but precision is bf16 by the run file"
+        with pytest.raises(UserError, match=told):
+            deepspeed_file.check(configured({"torch_autocast": section}, precision="bf16"), "bf16", 1)
+
+
+def test_the_keys_that_deepspeed_reads_are_known(configured):
+    """What the installed DeepSpeed asks its file for, and what it refuses for having been removed."""
+    from deepspeed.runtime import config
+
+    asked = set()
+
+    class Watched(dict):
+        def get(self, key, *default):
+            asked.add(key)
+            return super().get(key, *default)
+
+        def __getitem__(self, key):
+            asked.add(key)
+            return super().__getitem__(key)
+
+        def __contains__(self, key):
+            asked.add(key)
+            return super().__contains__(key)
+
+        def keys(self):
+            return self
+
+    config.DeepSpeedConfig(Watched(train_batch_size=4))
+    assert len(asked) > 40 and asked <= deepspeed_file.TOP_KEYS
+    # Not asked for where nothing is initialised.
+    assert deepspeed_file.TOP_KEYS - asked <= {"sequence_parallel_size", "data_parallel_size"}
+    assert deepspeed_file.unknown_keys({"bf16": {}, "mixed_precision": 1, "//": 2}) == ["mixed_precision", "//"]
+
+
+@pytest.mark.full
+def test_unknown_keys_are_noted_and_the_run_goes_on(train, tmp_path, capsys):
+    (tmp_path / "ds.json").write_text(json.dumps({"mixed_precision": True}))
+    assert train(tmp_path / "run", deepspeed=str(tmp_path / "ds.json"), **{"optim.max_steps": 2}).code == 0
+    assert "note: DeepSpeed knows no mixed_precision, which stands in" in capsys.readouterr().err
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"wandb": {"enabled": True}}, r"\(with wandb\.enabled\): ModuleNotFoundError: No module named 'wandb'"),
+        ({"amp": {"enabled": True}}, r"\(with amp\.enabled\): DeepSpeedConfigError: NVIDIA Apex AMP integration has"),
+        ({"timers": 3}, r"\(with timers\): TypeError"),
+        ({"tensor_parallel": {"autotp_size": 2}}, r"\(with tensor_parallel\.autotp_size\): AssertionError"),
+        ({"checkpoint": {"tag_validation": "x"}}, r"\(with checkpoint\.tag_validation\): DeepSpeedConfigError"),
+    ],
+)
+def test_what_deepspeed_refuses_names_the_key(train, tmp_path, values, message):
+    (tmp_path / "ds.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=rf"^deepspeed: DeepSpeed cannot do what .*ds\.json asks for {message}"):
+        train(tmp_path / "run", deepspeed=str(tmp_path / "ds.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a":' * 30 + "1" + "}" * 30, r"nested too deeply \(more than 20 levels\)"),
+        ('{"fp16": {}, "fp16": {}}', "the key 'fp16' stands twice"),
+        (" " * 2**20 + "{}", "it has more than 1 MiB"),
+        (b"\xff{}", "codec can't decode"),
+    ],
+)
+def test_a_file_that_is_hardly_json(configured, tmp_path, text, message):
+    configuration = configured({})
+    (tmp_path / "ds.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=rf"ds\.json is not a readable JSON file: .*{message}") as told:
+        deepspeed_file.check(configuration, "fp32", 1)
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])
