@@ -23,6 +23,7 @@ from ..samples.dataset import ShardedDataset
 from ..samples.run_data import RunData
 from ..samples.shard_check import DOCUMENT_STARTS
 from ..settings import deepspeed_file
+from .determinism import operation_refused
 from .setup import Prepared
 
 # How many samples are looked at for the longest where the manifest does not say it.
@@ -118,6 +119,12 @@ class _Rehearsal:
         except (RuntimeError, ValueError, IndexError) as error:
             if isinstance(error, UserError) or is_lost_rank(error):
                 raise
+            operation = operation_refused(error)
+            if operation is not None:
+                raise UserError(
+                    f"run.deterministic: {operation}, which this {self.model.config.model_type} needs on "
+                    f"{self.world.device.type}, has no deterministic form in torch: set it to false"
+                ) from error
             shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in batch.items())
             raise UserError(
                 f"model {self.model.config.model_type} does not take a micro-batch of the data's longest samples "

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import write_text
 from longmix.kernels.common.safe_files import open_lock, open_to_read
@@ -42,6 +44,16 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
             f"{run} holds a run with another configuration: {listed}. Choose another run.dir, or allow it with "
             f"'run.allow_changes=[{names}]'"
         )
+
+
+def noted_facts(run: Path) -> dict[str, Any]:
+    """What `write_configuration` has noted of a run beside its configuration; empty if there is none to be read."""
+    try:
+        values = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return {}
+    facts = values.get(reading.PROVENANCE_KEY) if isinstance(values, dict) else None
+    return facts if isinstance(facts, dict) else {}
 
 
 def refuse_unusable(run: Path) -> None:

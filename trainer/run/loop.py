@@ -25,9 +25,10 @@ from ..settings.configuration import RunConfiguration
 from ..settings.exit_codes import FINISHED, INTERRUPTED
 from .agreement import Agreement, seed_generators
 from .best_checkpoint import Evaluator
+from .determinism import changed_circumstances, computing
 from .dry_run import dry_run
 from .final_model import FinalModel
-from .folder import RunLock, refuse_changes, refuse_unusable, write_configuration
+from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, write_configuration
 from .setup import Prepared, prepare
 from .speed import Interval, device_name
 from .spikes import SpikeGuard
@@ -64,6 +65,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(world, Path(configuration.run.dir), configuration.run.hang_minutes))
         prepared = agree(world, lambda: _prepare(configuration, world))
+        stack.enter_context(computing(configuration.run, world.device))
         lock = RunLock(Path(configuration.run.dir))
         agree(world, lambda: stack.enter_context(lock) if world.is_first else None)
         watchdog.share()
@@ -103,6 +105,7 @@ class _Run:
         self.engine = agree(world, lambda: make_engine(model, configuration, prepared.precision, world))
         dry_run(self.engine, model, prepared, world)
         state = self.state = resume(configuration, self.data, self.engine, world)
+        self.resume_notes: list[str] = []
         agree(world, lambda: self._write_configuration(parameters) if world.is_first else None)
 
         # The companions of the steps. All share `state`; RunState says which of them owns what.
@@ -119,11 +122,16 @@ class _Run:
         self.gradient_norm: float | None = None  # of the last step; None: there is none
 
     def _write_configuration(self, parameters: int) -> None:
-        """Write config.yaml, with the facts that a report tells of a run beside its configuration."""
+        """Write config.yaml, with the facts that a report tells of a run beside its configuration.
+
+        Raises:
+            UserError: the run is to be deterministic, and goes on under other circumstances.
+        """
         manifest = self.data.manifest
         facts = {
             "device": device_name(self.world.device.type),
             "processes": self.world.size,
+            "threads": torch.get_num_threads(),
             "parameters": parameters,
             "data": {
                 "task": manifest.report.get("task"),
@@ -131,12 +139,14 @@ class _Run:
                 "fingerprints": self.data.fingerprints(),
             },
         }
+        if self.state.step > 0:
+            self.resume_notes = changed_circumstances(self.configuration.run, noted_facts(self.folder), facts)
         write_configuration(self.folder, self.configuration, facts)
 
     def train(self) -> Outcome:
         """Make the steps that are left, then the model; or stop in between."""
         with contextlib.closing(self.log), contextlib.closing(self.saver):
-            for note in [*self.prepared.start_notes, *self.notes]:
+            for note in [*self.prepared.start_notes, *self.notes, *self.resume_notes]:
                 self.log.say(note)
             decision = self._train()
             if not decision.stops:

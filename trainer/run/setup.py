@@ -23,6 +23,7 @@ from ..samples.windows import manifest_seen
 from ..settings import deepspeed_file
 from ..settings.configuration import RunConfiguration
 from ..settings.mistakes import Mistakes
+from .determinism import refuse_impossible
 
 
 @dataclass
@@ -74,6 +75,8 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
     """
     precision = resolve_precision(configuration.precision, device)
     mistakes = Mistakes()
+    with mistakes:
+        refuse_impossible(configuration.run, device)
     if precision == "fp16" and device.type == "cpu":
         mistakes.texts.append("precision fp16 needs a GPU; on a CPU use fp32 or bf16")
     with mistakes:

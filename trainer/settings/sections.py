@@ -19,6 +19,8 @@ Finding = tuple[str, ...]
 
 # About two years: clocks and time-outs hold no more than some hundred.
 LONGEST_HANG_MINUTES = 1e6
+# More than any machine has cores.
+MOST_THREADS = 4096
 
 # Checks that several sections share: a key that is null has no value that could be wrong.
 
@@ -49,6 +51,8 @@ class RunSection:
     seed: int = 0
     gradient_checkpointing: bool = False
     compile: bool = False
+    deterministic: bool = False
+    threads: int | None = None
     max_hours: float | None = None
     stop_at_step: int | None = None
     hang_minutes: float = 30.0
@@ -56,7 +60,11 @@ class RunSection:
     allow_changes: list[str] = field(default_factory=list)
 
     def mistakes(self) -> Iterator[Finding]:
-        yield from _at_least(self, seed=0, stop_at_step=1, check_every=1)
+        yield from _at_least(self, seed=0, stop_at_step=1, check_every=1, threads=1)
+        if self.threads is not None and self.threads > MOST_THREADS:
+            yield "threads", f"is {self.threads}, but must be at most {MOST_THREADS}"
+        if self.deterministic and self.compile:
+            yield "deterministic", "is true, but torch.compile chooses kernels by the clock: set run.compile to false"
         for text in folder_mistakes(self.dir):
             yield "dir", text
         yield from _positive(self, "max_hours", "hang_minutes")

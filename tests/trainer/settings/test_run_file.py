@@ -65,6 +65,8 @@ def test_defaults_are_those_of_the_documented_run_file(small):
         "seed": 0,
         "gradient_checkpointing": False,
         "compile": False,
+        "deterministic": False,
+        "threads": None,
         "max_hours": None,
         "stop_at_step": None,
         "hang_minutes": 30.0,

@@ -1,0 +1,97 @@
+"""`run.deterministic`: what torch must be told, and what must stay as it is, so that equal runs give equal bits."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from longmix.data_prep.errors import UserError
+
+from ..settings.sections import RunSection
+
+# cuBLAS keeps its workspaces apart, and its results equal, with one of these; it reads them at its first product.
+CUBLAS_VARIABLE, CUBLAS_VALUES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
+# Which thread adds up what depends on how many there are: a deterministic run has a number of its own.
+DETERMINISTIC_THREADS = 1
+
+
+def refuse_impossible(run: RunSection, device: torch.device) -> None:
+    """Raise UserError if the environment keeps a run from being deterministic."""
+    found = os.environ.get(CUBLAS_VARIABLE, CUBLAS_VALUES[0])
+    if run.deterministic and device.type == "cuda" and found not in CUBLAS_VALUES:
+        raise UserError(
+            f"run.deterministic is true, but the environment says {CUBLAS_VARIABLE}={found}: unset it, or set it to "
+            f"{' or '.join(CUBLAS_VALUES)}"
+        )
+
+
+@contextlib.contextmanager
+def computing(run: RunSection, device: torch.device) -> Iterator[None]:
+    """Context in which torch computes with `run.threads`, and deterministically if `run.deterministic` says so.
+
+    Enter it before the first product on a GPU.
+    """
+    threads = run.threads or (DETERMINISTIC_THREADS if run.deterministic else torch.get_num_threads())
+    with contextlib.ExitStack() as before:
+        before.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+        if "OMP_NUM_THREADS" not in os.environ:
+            # Accelerate, which finds no number, would set one of its own.
+            before.callback(os.environ.pop, "OMP_NUM_THREADS", None)
+            os.environ["OMP_NUM_THREADS"] = str(threads)
+        if run.deterministic:
+            if device.type == "cuda":
+                os.environ.setdefault(CUBLAS_VARIABLE, CUBLAS_VALUES[0])
+            backends = torch.backends
+            before.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
+            before.callback(setattr, backends.cudnn, "deterministic", backends.cudnn.deterministic)
+            before.callback(setattr, backends.cudnn, "benchmark", backends.cudnn.benchmark)
+            before.callback(backends.cuda.enable_cudnn_sdp, backends.cuda.cudnn_sdp_enabled())
+            torch.use_deterministic_algorithms(True)
+            backends.cudnn.deterministic, backends.cudnn.benchmark = True, False
+            # The other backends of attention have a deterministic backward pass, which the line above asks for.
+            backends.cuda.enable_cudnn_sdp(False)
+        yield
+
+
+def operation_refused(error: Exception) -> str | None:
+    """The operation that torch refused because it has no deterministic form; None for any other error."""
+    found = re.match(r"(\S+) does not have a deterministic implementation", str(error))
+    return found[1] if found and torch.are_deterministic_algorithms_enabled() else None
+
+
+def changed_circumstances(run: RunSection, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Lines about what lets a run that goes on differ from an uninterrupted one.
+
+    Args:
+        before, now: what is noted of it in its config.yaml; an earlier version noted less.
+
+    Raises:
+        UserError: `run.deterministic` is on, and says that nothing may.
+    """
+    changed = {
+        name: (_without_cores(before[name]), _without_cores(now[name]))
+        for name in ("threads", "processes", "device")
+        if name in before and _without_cores(before[name]) != _without_cores(now[name])
+    }
+    if run.deterministic and changed and "run.deterministic" not in run.allow_changes:
+        listed = "; ".join(f"{name} was {old} and is now {new}" for name, (old, new) in changed.items())
+        raise UserError(
+            f"run.deterministic: the run in {run.dir} cannot go on to the same bits: {listed}. Bring that back, or "
+            "allow it with 'run.allow_changes=[run.deterministic]'"
+        )
+    if "threads" not in changed:
+        return []
+    old, new = changed["threads"]
+    return [
+        f"note: until here this run computed with {old} threads in each process, and now with {new}: sums are rounded "
+        "otherwise, and weights differ in their last bits (run.threads, or OMP_NUM_THREADS, sets the number)"
+    ]
+
+
+def _without_cores(value: Any) -> Any:
+    """The name of a processor without its number of cores, which the threads' number stands for."""
+    return re.sub(r", \d+ cores$", "", value) if isinstance(value, str) else value
