@@ -11,6 +11,7 @@ from transformers.activations import ACT2FN
 POSITION_EMBEDDING_TYPES = ("none", "sinusoidal", "learned", "gru")
 BLOCK_STYLES = ("prenorm", "paper")
 POOLINGS = ("mean", "first")
+ATTENTION_IMPLEMENTATIONS = (None, "eager", "sdpa")
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
 
 
@@ -76,6 +77,11 @@ class MixerConfig(PreTrainedConfig):
     # Completed, then checked, whenever one is made: a model can be built from every configuration that exists.
 
     def __post_init__(self, **kwargs):
+        # Anything else in a config.json would have transformers fetch kernels of that name, and run them.
+        for name in ("attn_implementation", "_attn_implementation"):
+            if kwargs.get(name) not in ATTENTION_IMPLEMENTATIONS:
+                allowed = ", ".join(value or "null" for value in ATTENTION_IMPLEMENTATIONS)
+                raise ValueError(f"{name} is {kwargs[name]!r}; allowed: {allowed}")
         self.fill_defaults()
         self.check()
         super().__post_init__(**kwargs)

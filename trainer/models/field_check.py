@@ -10,27 +10,31 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.typed_maps import Mistake, nearest
 
 from .fields import model_fields
+from .foreign_code import foreign_code_mistakes
 
 FROM = "from"
 
 
 def field_mistakes(model: dict[str, Any], is_wrong: bool = False) -> list[Mistake]:
-    """(key, what is wrong) for an unknown model type and for every key that its configuration does not have.
+    """(key, what is wrong) for an unknown model type, for every key that its configuration does not have, and for what
+    asks for foreign code.
 
     Whether anything else `is_wrong` makes no difference here. For types that are not ours transformers is loaded.
     """
+    # Those of the section itself are no fields of any type.
+    nested = [mistake for key, value in model.items() for mistake in foreign_code_mistakes(value, f"model.{key}.")]
     if "model_type" not in model:
-        return []
+        return nested
     known = model_fields(model["model_type"])
     if known is not None:
-        return unknown_fields(model, *known)
+        return nested + unknown_fields(model, *known)
     from .model_types import config_class, field_names
 
     try:
         cls = config_class(model["model_type"])
     except UserError as error:
         return [("model.model_type", str(error).removeprefix("model.model_type "))]
-    return unknown_fields(model, cls.__name__, field_names(cls))
+    return nested + unknown_fields(model, cls.__name__, field_names(cls))
 
 
 def quick_field_mistakes(model: dict[str, Any], is_wrong: bool) -> list[Mistake]:

@@ -12,6 +12,7 @@ from longmix.data_prep.typed_maps import Mistake, build
 
 from ..settings.configuration import section_mistakes
 from ..settings.sections import ObjectiveSection
+from .foreign_code import foreign_code_mistakes
 
 CONFIGURATION = "config.json"
 # The objective that the model was trained with, as its run file had it.
@@ -26,8 +27,12 @@ _TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
 
 def check_model_folder(folder: Path) -> None:
     """Raise UserError, naming the file, unless the configuration, the weights and a tokenizer's JSON can be read."""
-    if "model_type" not in _read(folder / CONFIGURATION):
+    configuration = _read(folder / CONFIGURATION)
+    if "model_type" not in configuration:
         raise UserError(f"{folder / CONFIGURATION} is no model's: model_type is missing")
+    mistakes = foreign_code_mistakes(configuration)
+    if mistakes:
+        raise UserError(f"{folder / CONFIGURATION}: {' '.join(mistakes[0])}")
     for name in _TOKENIZER:
         if (folder / name).is_file():
             _read(folder / name)

@@ -12,12 +12,14 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from transformers.utils import find_adapter_config_file, is_peft_available
 
 import longmix.modeling  # noqa: F401  registers our model types
 from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.tokenizer import load_tokenizer
 
 from .folder import is_damaged, weight_files
+from .foreign_code import ADAPTER, foreign_code_mistakes
 from .hub import why_unreachable
 
 # What a run sets by itself in a configuration that it starts from, and what says how that was saved.
@@ -44,7 +46,8 @@ def load_config(source: str) -> transformers.PreTrainedConfig:
     """The configuration of `source`, a model folder or a hub name.
 
     Raises:
-        UserError: no such folder, a run folder in its place, or no configuration that can be read.
+        UserError: no such folder, a run folder in its place, no configuration that can be read, or one that asks for
+            code or weights from elsewhere.
     """
     folder = Path(source)
     if not folder.is_dir() and (folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1):
@@ -53,12 +56,15 @@ def load_config(source: str) -> transformers.PreTrainedConfig:
         raise UserError(f"{source} is a run folder; its checkpoint is {folder / 'model'}")
     try:
         with _silence(huggingface_hub.logging):
+            mistakes = foreign_code_mistakes(transformers.PreTrainedConfig.get_config_dict(source, **_place(source))[0])
+            if mistakes:
+                raise UserError(f"{source}: in its config.json {' '.join(mistakes[0])}")
             # False: left open, transformers would ask on the terminal whether to run the checkpoint's code.
             config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False, **_place(source))
+    except UserError:
+        raise
     except (*_FAILURES, RecursionError) as error:
         raise UserError(f"{source} is no loadable checkpoint: {_where_sought(source, error)}") from None
-    if getattr(config, "transformers_weights", None) is not None:
-        raise UserError(f"{source}: its config.json has transformers_weights, which is not followed: leave it out")
     return config
 
 
@@ -78,6 +84,7 @@ def load_model(
             model not among them; with `config`, most of it.
     """
     saved = load_config(source)
+    _refuse_adapter(source)
     if Path(source).is_dir():
         weight_files(Path(source))  # raises for what is not to be read
     wanted = saved if config is None else config
@@ -163,6 +170,16 @@ def _of_modules(names: list[str]) -> list[str]:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _LONGEST_LIST} more" if len(names) > _LONGEST_LIST else ""
     return f"{', '.join(names[:_LONGEST_LIST])}{more}"
+
+
+def _refuse_adapter(source: str) -> None:
+    """Raise UserError for an adapter, which transformers would put on a model that lies elsewhere."""
+    if Path(source).is_dir():
+        is_adapter = (Path(source) / ADAPTER).exists()
+    else:
+        is_adapter = is_peft_available() and find_adapter_config_file(source, **_place(source)) is not None
+    if is_adapter:
+        raise UserError(f"{source} holds {ADAPTER}, which is not followed: merge the adapter into its model, save that")
 
 
 def not_finite(model: torch.nn.Module) -> str | None:

@@ -9,6 +9,7 @@ from ..checkpoints.run_log import RunLog
 from ..checkpoints.state import RunState, read_state
 from ..export import publish
 from ..export.card import ModelCard
+from ..models.loading import load_config
 from ..processes.shared_files import see_together
 from ..processes.world import World, agree
 from .best_checkpoint import Evaluator
@@ -49,6 +50,7 @@ class FinalModel:
         reason = folders.defect(source) if self._world.is_first else None
         if reason is not None:
             raise UserError(f"the checkpoint to make the model from is damaged: {reason}; longmix export has --step")
+        load_config(str(source / "model"))  # raises for one that orders code
 
     def _test(self, checkpoint_model: Path) -> Decision:
         prepared, state = self._prepared, self._state

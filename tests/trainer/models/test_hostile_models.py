@@ -1,17 +1,24 @@
 """Model and tokenizer folders made to mislead, or to run something: one clear line each, and nothing is executed."""
 
 import json
+import re
 import shutil
+import socket
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, modeling_utils
+from transformers.integrations import hub_kernels
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import load_tokenizer
+from longmix.modeling.transformer import TransformerConfig
 from longmix.trainer.cli import main
+from longmix.trainer.models.field_check import field_mistakes
+from longmix.trainer.models.folder import check_model_folder
 from longmix.trainer.models.loading import load_checkpoint_tokenizer, load_config, load_model
 
 SAFE = "model.safetensors"
@@ -79,7 +86,7 @@ def test_weights_that_are_not_finite_are_refused(model, value):
         ({"auto_map": {"AutoConfig": "evil.Evil"}, "model_type": "evil"}, "contains custom code"),
         ({"model_type": ["bert"]}, "is no loadable checkpoint"),
         ({"hidden_size": "8"}, "is no loadable checkpoint"),
-        ({"transformers_weights": "adapter_model.bin"}, "has transformers_weights, which is not followed"),
+        ({"transformers_weights": "adapter_model.bin"}, "in its config.json transformers_weights is not followed"),
     ],
 )
 def test_configurations_that_mislead_and_code_beside_them(model, tmp_path, fields, message, monkeypatch):
@@ -88,6 +95,111 @@ def test_configurations_that_mislead_and_code_beside_them(model, tmp_path, field
     monkeypatch.setattr("builtins.input", lambda *arguments: "y")
     assert message in mistake_of(load_config, str(model))
     assert not (tmp_path / "executed").exists()
+
+
+ORDERS = {
+    "attn_implementation": {"attn_implementation": "org/repo"},
+    "with a function": {"_attn_implementation": "kernels-community/flash-attn3:flash_attention"},
+    "with a version": {"attn_implementation": "org/repo@main"},
+    "paged": {"attn_implementation": "paged|org/repo"},
+    "what falls back to the hub": {"attn_implementation": "flash_attention_2"},
+    "a map": {"attn_implementation": {"": "eager", "text_config": "org/repo"}},
+    "a list": {"attn_implementation": ["org/repo"]},
+    "no name": {"attn_implementation": 3},
+    "nested": {"text_config": {"model_type": "bert", "attn_implementation": "org/repo"}},
+    "nested in a list": {"parts": [{"_attn_implementation": "org/repo"}]},
+    "of layers": {"per_layer_config": {"0": {"attn_implementation": "org/repo"}}},
+    "experts": {"experts_implementation": "sonicmoe"},
+    "quantization": {"quantization_config": {"quant_method": "mxfp4"}},
+}
+
+
+@pytest.fixture
+def nothing_is_fetched(monkeypatch):
+    """Names of kernels that were asked for, and addresses that were looked up."""
+    asked = []
+
+    def refuse(*arguments, **options):
+        asked.append(arguments)
+        raise OSError("not here")
+
+    monkeypatch.setattr(hub_kernels, "get_kernel", refuse)
+    monkeypatch.setattr(hub_kernels, "load_and_register_attn_kernel", refuse)
+    monkeypatch.setattr(modeling_utils, "lazy_import_flash_attention", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    yield
+    assert asked == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_configurations_that_order_code_are_refused_before_transformers_reads_them(model, order, nothing_is_fetched):
+    change_configuration(model, **ORDERS[order])
+    for work in (load_config, load, lambda folder: check_model_folder(Path(folder))):
+        argument = str(model) if work is load_config else model
+        text = mistake_of(work, argument)
+        key = (
+            "quantization_config is not followed"
+            if order == "quantization"
+            else r"_implementation is .*; allowed: eager, "
+        )
+        assert re.search(key, text), text
+
+
+def test_run_files_and_commands_order_no_code(model, nothing_is_fetched, tmp_path, run_values, write_run_file, capsys):
+    change_configuration(model, attn_implementation="org/repo")
+    told = "attn_implementation is 'org/repo'; allowed: eager, sdpa, flex_attention"
+    changes = {"model": {"from": str(model)}, "run.dir": str(tmp_path / "run")}
+    path = write_run_file(tmp_path / "run.yaml", run_values(tmp_path / "run", "bert", **changes))
+    export = str(tmp_path / "exported")
+    for command in (
+        ["train", path],
+        ["evaluate", str(model), "--fill", "a"],
+        ["export", str(model), "--output", export],
+    ):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1, command
+    nested = {"model_type": "clip", "text_config": {"attn_implementation": "org/repo"}}
+    assert field_mistakes(nested) == [
+        ("model.text_config.attn_implementation", told.removeprefix("attn_implementation "))
+    ]
+    assert [key for key, _ in field_mistakes({"model_type": "bert", "attn_implementation": "org/repo"})] == [
+        "model.attn_implementation"
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"auto_map": {"AutoConfig": "org/repo--evil.Evil", "AutoModelForMaskedLM": "evil.Evil"}},
+        {"use_kernels": True, "kernel_config": {"kernel_mapping": {"RMSNorm": "org/repo:layer"}}},
+        {"_commit_hash": "0" * 40, "_name_or_path": "org/repo", "base_model_name_or_path": "org/repo"},
+        {"custom_generate": "org/repo", "trust_remote_code": True},
+        {"_attn_implementation_autoset": True, "attn_implementation": "eager", "quantization_config": None},
+    ],
+)
+def test_fields_that_order_nothing(model, tmp_path, fields, nothing_is_fetched):
+    """They are common in configurations, and are only carried along."""
+    for name in ("evil.py", "custom_generate/generate.py"):
+        (model / name).parent.mkdir(exist_ok=True)
+        (model / name).write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    change_configuration(model, **fields)
+    (model / "generation_config.json").write_text('{"custom_generate": "org/repo", "trust_remote_code": true}')
+    assert type(load(model)) is BertForMaskedLM
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_adapter_is_no_model(model, nothing_is_fetched):
+    (model / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/repo"}')
+    assert "adapter_config.json, which is not followed: merge the adapter into its model" in mistake_of(load, model)
+
+
+@pytest.mark.parametrize("name", ["attn_implementation", "_attn_implementation"])
+def test_our_own_types_order_no_code(name):
+    """Without the trainer, too: load_pretrained, and whoever calls from_pretrained."""
+    with pytest.raises(ValueError, match=rf"^{name} is 'org/repo'; allowed: null, eager, sdpa$"):
+        TransformerConfig(**{name: "org/repo"})
+    assert TransformerConfig(**{name: "sdpa"})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 100_000, '{"model_type": "bert", "vocab_size": 1e400}'])
