@@ -47,7 +47,8 @@ class Converter(Mixer):
     - heads have their own eigenvalues and angles, and by default they come from one linear map with ranges that reach
       far (`parameter_head="siren"` is the paper's);
     - values start as large as the tokens (CV-11), and zeta is a sigmoid that starts at one half (CV-10);
-    - padding and the bounds of documents are rotated by zero, which isolates them exactly.
+    - padding and the bounds of documents are rotated by zero, which isolates them, but for the rounding of phases that
+      are added up along the row.
 
     In pre-norm blocks the output is W [Re z; Im z] + b with z = Phi^-1 exp(i p) Phi V - exp(i p) V, what the tokens get
     from each other: a token itself goes by the residual connection, and its own value, nearly all of Phi^-1 exp(i p)
