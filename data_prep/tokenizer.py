@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -186,15 +187,22 @@ def load_tokenizer(folder: str | Path) -> Any:
             from transformers import AutoTokenizer
 
             # False: left open, transformers would ask on the terminal whether to run code from the folder.
-            return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        # Not through AutoTokenizer: that one imports torch.
-        from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
+            tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        else:
+            # Not through AutoTokenizer: that one imports torch.
+            from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
-        tokenizer = SentencePieceBackend.from_pretrained(str(folder), local_files_only=True)
+            tokenizer = SentencePieceBackend.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # whatever the libraries stumble over comes from these files
         reason = f"{type(error).__name__}: {reason_of(error)}"
         raise UserError(f"the tokenizer in {folder} cannot be loaded: {reason}") from None
-    if tokenizer.special_tokens_pattern is None and tokenizer.cls_token and tokenizer.sep_token:
+    longest = tokenizer.model_max_length
+    if type(longest) not in (int, float) or not 0 < longest < math.inf:
+        raise UserError(
+            f"{folder / CONFIGURATION}: model_max_length is {repr(longest)[:40]}, expected a number of tokens above 0"
+        )
+    is_ours = values.get("tokenizer_class") == "SentencePieceBackend"
+    if is_ours and tokenizer.special_tokens_pattern is None and tokenizer.cls_token and tokenizer.sep_token:
         tokenizer.special_tokens_pattern = "cls_sep"  # saved by something else than save_tokenizer
     return tokenizer
 
@@ -219,7 +227,8 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
         return []
     if (processor := sentencepiece_processor(tokenizer)) is not None:
         return processor.encode(list(texts), num_threads=1)
-    return tokenizer(
+    return call(
+        tokenizer,
         list(texts),
         add_special_tokens=False,
         split_special_tokens=True,
@@ -227,6 +236,15 @@ def encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
         return_token_type_ids=False,
         verbose=False,
     )["input_ids"]
+
+
+def call(tokenizer: Any, *texts: Any, **options: Any) -> Any:
+    """The result of calling a tokenizer. Raises `UserError` for one that was loaded, and cannot encode."""
+    try:
+        return tokenizer(*texts, **options)
+    except Exception as error:  # whatever the libraries stumble over comes from its files
+        reason = f"{type(error).__name__}: {reason_of(error)}"
+        raise UserError(f"the tokenizer of {tokenizer.name_or_path} cannot encode a text: {reason}") from None
 
 
 def sentencepiece_processor(tokenizer: Any) -> Any:

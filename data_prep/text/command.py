@@ -28,7 +28,9 @@ Official splits: with --validation, validation/ is the text given there, whole, 
 --test makes test/ in the same way. A folder that holds them side by side (wiki.train.tokens, wiki.test.tokens) is
 refused as a source: they would be pooled. A document of --source that also stands there is left out, and counted: one
 with the same text (letters and digits compared, in one case) or, where text is cut at ' = Title = ' headings, the same
-title. Not noticed are changed text without the same title, and a part of a document.
+title. Documents that share passages with held-out text are counted and kept: those of which one of the stretches of
+13 words, one behind the other, stands there, and those of which most do. So every shared passage of 25 words is
+noticed; shorter ones may not be, nor changed wording, nor text without spaces between its words.
 
 An interrupted run goes on after its last finished block when the same command is given again. The output is the same,
 to the byte, whatever the number of workers.
@@ -103,6 +105,14 @@ def _report(prepared: "Prepared", output: str) -> Iterator[str]:
             f"left out of training, since they stand in held-out text: {sum(left_out.values()):,} documents "
             f"({left_out['same_text']:,} by their text, {left_out['same_title']:,} by their title)"
         )
+        # An older longmix looked for whole documents alone.
+        overlapping = report["held_out"].get("overlapping", {"some": 0})
+        if overlapping["some"]:
+            some, most, words = (overlapping[name] for name in ("some", "most", "words"))
+            yield (
+                f"of those trained on, {some:,} share {words} words in a row with held-out text, {most:,} of them most "
+                "of their words: they were left there"
+            )
         if shared := report["held_out"]["validation_in_test"]:
             yield f"validation holds {shared:,} documents that also stand in test: they were left there"
     rows = [

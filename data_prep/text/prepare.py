@@ -26,7 +26,7 @@ from longmix.data_prep.shard_writer import SAMPLES_PER_SHARD, shard_name
 from longmix.data_prep.text import blocks
 from longmix.data_prep.text.blocks import BlockSettings, BlockSpool
 from longmix.data_prep.text.documents import Rule
-from longmix.data_prep.text.held_out import HeldOut
+from longmix.data_prep.text.held_out import MOST, WINDOW_WORDS, HeldOut
 from longmix.data_prep.text.reading import (
     HELD_OUT_RULE,
     LEFT_OUT_RULE,
@@ -172,6 +172,7 @@ class _Job:
         self.settings = settings
         self.look = look
         self.held_out = held_out
+        self.overlapping = {"words": WINDOW_WORDS, "some": 0, "most": 0}
         self.workers = workers
         self.show_progress = show_progress
         self.tokenizer = load_tokenizer(folder / "tokenizer")
@@ -218,7 +219,12 @@ class _Job:
 
     def _documents(self, reader: Reader, others: dict[str, Reader]) -> Iterator[tuple[str, Document]]:
         for document in reader:
-            yield "validation" if document.digest < self.look.threshold else "train", document
+            split = "validation" if document.digest < self.look.threshold else "train"
+            if self.held_out is not None and split == "train":
+                share = self.held_out.overlap(document.text)
+                self.overlapping["some"] += share > 0
+                self.overlapping["most"] += share >= MOST
+            yield split, document
         for split, whole in others.items():
             for document in whole:
                 yield split, document
@@ -338,6 +344,8 @@ class _Job:
         if self.held_out is not None:
             left_out = {name: sum(counts[name] for counts in reader.left_out) for name in reader.left_out[0]}
             report["held_out"] = {"left_out": left_out, "validation_in_test": self.held_out.validation_in_test}
+            # Told, and trained on all the same: which of them are leaks, only a reader can say.
+            report["held_out"]["overlapping"] = self.overlapping
         return report
 
 

@@ -118,7 +118,7 @@ class HubDataset:
                 yield _text_of(record, self.column, f"{place}, record {number}")
         except UserError:
             raise
-        except (OSError, ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever the library stumbles over comes from the data set, or the network
             raise UserError(self._explain(place, reason_of(error))) from None
 
     def _explain(self, place: str, message: str) -> str:

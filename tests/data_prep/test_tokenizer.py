@@ -1,13 +1,22 @@
 """The tokenizer: SentencePiece's own ids for every string, and special tokens that survive save and load."""
 
+import json
 import random
+import shutil
 
 import pytest
 import sentencepiece
 from transformers import AutoTokenizer
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.tokenizer import encode, load_tokenizer, save_tokenizer, sentencepiece_processor, train_tokenizer
+from longmix.data_prep.tokenizer import (
+    call,
+    encode,
+    load_tokenizer,
+    save_tokenizer,
+    sentencepiece_processor,
+    train_tokenizer,
+)
 
 WORDS = ["river", "Stone", "walks", "under", "evening", "light", "mountain", "über", "naïve", "42", "(see", "note)."]
 FRAGMENTS = [
@@ -145,6 +154,27 @@ def test_folders_without_a_tokenizer(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "SentencePieceBackend"}')
     with pytest.raises(UserError, match="cannot be loaded"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("longest", ["128", None, [1], {"a": 1}, True, 0, -5, float("nan"), float("inf")])
+def test_a_tokenizer_whose_length_is_no_number_is_refused(tokenizer_folder, tmp_path, longest):
+    shutil.copytree(tokenizer_folder, tmp_path / "copy")
+    path = tmp_path / "copy" / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": longest}))
+    if longest is None:  # as where it is not said: transformers takes any length
+        assert load_tokenizer(tmp_path / "copy").model_max_length > 1e9
+        return
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: model_max_length is .*, expected a number of tokens"):
+        load_tokenizer(tmp_path / "copy")
+
+
+def test_a_tokenizer_that_cannot_encode_is_told(tokenizer_folder, monkeypatch):
+    tokenizer = load_tokenizer(tokenizer_folder)
+    for method in ("_tokenize", "tokenize"):
+        monkeypatch.setattr(tokenizer, method, lambda *_, **__: {}["\x1b[2J"], raising=False)
+    with pytest.raises(UserError, match="cannot encode a text: KeyError") as caught:
+        call(tokenizer, ["a river"])
+    assert str(tokenizer_folder) in str(caught.value) and str(caught.value).isprintable()
 
 
 def test_another_tokenizer_keeps_literals_as_text(tmp_path):

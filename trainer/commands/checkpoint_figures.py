@@ -6,6 +6,7 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.tokenizer import call
 
 from ..models.build import refuse_other_inputs
 from ..models.folder import read_objective
@@ -70,7 +71,7 @@ def fill(checkpoint: str, text: str, top: int) -> str:
     tokenizer = load_checkpoint_tokenizer(checkpoint)
     if tokenizer.mask_token_id is None:
         raise UserError(f"the tokenizer of {checkpoint} has no mask token, so there is nothing that could be filled in")
-    inputs = tokenizer(text, return_tensors="pt", verbose=False)
+    inputs = call(tokenizer, text, return_tensors="pt", verbose=False)
     ids = inputs["input_ids"][0]
     places = (ids == tokenizer.mask_token_id).nonzero().flatten()
     if len(places) == 0:

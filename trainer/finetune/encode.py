@@ -14,7 +14,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder, write_json
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 from longmix.data_prep.state_files import read_or_none
-from longmix.data_prep.tokenizer import encode, required_ids
+from longmix.data_prep.tokenizer import call, encode, required_ids
 
 from ..models.loading import load_checkpoint_tokenizer, load_config
 from .readers import Examples
@@ -74,7 +74,8 @@ class Encoder:
             yield sample
 
     def _other(self, first: list[str], second: list[str] | None) -> Iterator[dict[str, list[int]]]:
-        encoded = self.tokenizer(
+        encoded = call(
+            self.tokenizer,
             first,
             second,
             truncation="longest_first" if second is not None else True,

@@ -16,6 +16,7 @@ from longmix.data_prep.files import MARKER, sha256_of_file
 from longmix.data_prep.tokenizer import save_tokenizer
 
 from ..many_runs import pool
+from ..many_runs.read import MOST_SEEDS
 from ..processes.signals import StopRequests
 from ..settings.exit_codes import INTERRUPTED, USER_MISTAKE
 from ..settings.mistakes import say
@@ -189,6 +190,8 @@ def _check(arguments: argparse.Namespace, names: list[str]) -> None:
         value = getattr(arguments, option)
         if value is not None and value < 1:
             problems.append(f"--{option.replace('_', '-')} is {value}, but must be at least 1")
+    if arguments.seeds > MOST_SEEDS:
+        problems.append(f"--seeds is {arguments.seeds}, but must be at most {MOST_SEEDS:,}: each is a run")
     problems += [f"--lr is {rate:g}, but must lie in (0, 1]" for rate in arguments.lr if not 0 < rate <= 1]
     if "custom" not in names:
         given = [arguments.text_columns, arguments.label_column, arguments.regression or None]

@@ -20,10 +20,13 @@ from longmix.data_prep.state_files import parse, read_json
 
 from ..settings.objectives import OBJECTIVES
 from ..settings.run_file import parse_yaml
+from .run_values import checked_values, wrong_figure
 
 CONFIG, METRICS, FAILURE, PLAN = "config.yaml", "metrics.jsonl", "failure.json", "sweep.json"
 MODEL_CONFIG = Path("model", "config.json")
 TEST, VALIDATION = "test", "validation"
+# Of one command: each is a run.
+MOST_SEEDS = 10_000
 # Settings of a task, as `longmix prepare` notes them, that make its samples longer or more, or that are measured on
 # them. Data sets that differ in these alone are one task at several lengths.
 _LENGTHS = ("length", "min_length", "max_length", "size", "patch_size", "points")
@@ -259,9 +262,10 @@ def read_run(folder: Path) -> Run | None:
     values = parse_yaml(text, str(folder / CONFIG))
     if not (isinstance(values, dict) and all(isinstance(values.get(name), dict) for name in ("run", "model", "data"))):
         raise UserError(f"{folder / CONFIG} is not that of a run: name run folders, or folders that hold some")
-    records = _read_records(folder / METRICS)
+    values = checked_values(values, folder / CONFIG)
+    records, damage = _read_records(folder / METRICS)
     run = Run(folder, values, records, None)
-    return Run(folder, values, records, _problem(run, failure))
+    return Run(folder, values, records, damage or _problem(run, failure))
 
 
 def is_finished(folder: Path, last_step: int) -> bool:
@@ -298,9 +302,11 @@ def missing_seeds(runs: list[Run]) -> list[Path]:
     for parent in dict.fromkeys(run.folder.parent for run in runs):
         try:
             seeds = read_json(parent / PLAN)["seeds"]
-            planned = [parent / f"seed-{seed}" for seed in range(seeds)]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
+        if type(seeds) is not int or not 0 < seeds <= MOST_SEEDS:
+            raise UserError(f"{parent / PLAN}: seeds must be 1 to {MOST_SEEDS:,}: the file is damaged, delete it")
+        planned = [parent / f"seed-{seed}" for seed in range(seeds)]
         missing += [folder for folder in planned if not any((folder / name).exists() for name in (CONFIG, FAILURE))]
     return missing
 
@@ -333,27 +339,32 @@ def _failure(path: Path) -> str | None:
         return str(read_json(path)["reason"])
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return f"{path} is damaged"
 
 
-def _read_records(path: Path) -> list[dict[str, Any]]:
+def _read_records(path: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """The records, and what is wrong with one whose figures are none: a kill cuts lines, but changes no figure."""
     if not path.is_file():
-        return []  # never begun; or a named pipe, which would be waited for
+        return [], None  # never begun; or a named pipe, which would be waited for
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError:
-        return []
-    records = []
-    for line in lines:
+        return [], None
+    records, damage = [], None
+    for number, line in enumerate(lines, start=1):
         try:
             record = parse(line, allows_nan=True)
-            if type(record["step"]) is int and type(record["kind"]) is str:
-                records.append(record)
+            is_whole = type(record["step"]) is int and type(record["kind"]) is str
         except (ValueError, KeyError, TypeError, RecursionError):
             # Cut short by a kill.
             continue
-    return records
+        wrong = wrong_figure(record) if is_whole else None
+        if wrong is not None:
+            damage = damage or f"{METRICS}, line {number}: {wrong}: the file is damaged or edited"
+        elif is_whole:
+            records.append(record)
+    return records, damage
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from ..settings import reading
 from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
 from ..settings.mistakes import say
 from . import pool
-from .read import FAILURE, PLAN, is_finished
+from .read import FAILURE, MOST_SEEDS, PLAN, is_finished
 
 # Keys that the sweep gives to each run.
 OWN_KEYS = ("run.dir", "run.seed")
@@ -205,6 +205,8 @@ def jobs_of(arguments: argparse.Namespace) -> list[Job]:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} is {value}, but must be at least 1")
+    if arguments.seeds > MOST_SEEDS:
+        raise UserError(f"--seeds is {arguments.seeds}, but must be at most {MOST_SEEDS:,}: each is a run")
     changes = [text for text in arguments.settings if "=" in text and not os.path.exists(text)]
     configs = [text for text in arguments.settings if text not in changes]
     if not configs:

@@ -321,6 +321,8 @@ def _chance(run: Run) -> tuple[float | None, str | None]:
     """Share of the most frequent class in the split of the figures; else why it is not known."""
     key = run.data_key
     named, noted = run.value(key), run.fingerprint
+    if not isinstance(named, str):
+        return None, f"{key} names no folder"
     reason = f"{key}, {named}, is not to be found"
     # The run file's paths are relative to where the run was begun, which need not be here.
     for folder in dict.fromkeys(place / named for place in (run.begun_in, Path()) if place is not None):

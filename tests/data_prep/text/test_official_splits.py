@@ -98,7 +98,11 @@ def test_official_splits_are_whole_and_nothing_of_them_is_trained_on(texts, prep
     everything = articles_of(texts["train"])
     assert documents_of(prepared / "train") == everything[:20] + everything[25:]
     report = Manifest.load(prepared / "train").report
-    assert report["held_out"] == {"left_out": {"same_text": 1, "same_title": 4}, "validation_in_test": 1}
+    assert report["held_out"] == {
+        "left_out": {"same_text": 1, "same_title": 4},
+        "validation_in_test": 1,
+        "overlapping": {"words": 13, "some": 0, "most": 0},
+    }
     assert {split: figures["documents"] for split, figures in report["splits"].items()} == {
         "train": 40,
         "validation": 6,
@@ -175,8 +179,33 @@ def test_the_command_tells_what_was_left_out(texts, tmp_path, capsys, run_prepar
     assert run_prepare("text", *options, "--output", tmp_path / "out", "--vocab-size", 110, "--workers", 1) == 0
     out = capsys.readouterr().out
     assert "held-out text: 5 documents (1 by their text, 4 by their title)" in out
-    assert "validation holds 1 documents that also stand in test" in out
+    assert "validation holds 1 documents that also stand in test" in out and "in a row" not in out
     assert "written to" in out and "train/, validation/, test/, tokenizer/" in out
+
+
+def test_documents_that_share_passages_with_held_out_text_are_counted_and_kept(texts, tmp_path, capsys, run_prepare):
+    test, train = tmp_path / "other.txt", tmp_path / "train.txt"
+    draw = random.Random(900)
+    passages = [" ".join(draw.choices(WORDS, k=60)) for _ in range(3)]
+    test.write_text("".join(f" \n = Held {number} = \n \n {text}\n" for number, text in enumerate(passages)))
+    mostly = f" \n = A copy = \n \n {passages[0].upper()} and more\n"
+    partly = f" \n = A quote = \n \n {' '.join(draw.choices(WORDS, k=80))} {passages[1]}\n"
+    train.write_text("".join(article(WORDS[number], number) for number in range(40)) + mostly + partly)
+    given = [f"--source={train}", f"--test={test}", f"--validation={texts['validation']}"]
+    options = [*given, "--output", tmp_path / "out", "--vocab-size", 60]
+    assert run_prepare("text", *options, "--workers", 1) == 0
+    told = "of those trained on, 2 share 13 words in a row with held-out text, 1 of them most of their words"
+    assert told in capsys.readouterr().out
+    for split in ("train", "validation", "test"):
+        report = Manifest.load(tmp_path / "out" / split).report["held_out"]
+        assert report["overlapping"] == {"words": 13, "some": 2, "most": 1}
+    # As an earlier longmix made it.
+    for split in ("train", "validation", "test"):
+        path = tmp_path / "out" / split / "manifest.json"
+        values = json.loads(path.read_text())
+        del values["report"]["held_out"]["overlapping"]
+        path.write_text(json.dumps(values))
+    assert run_prepare("text", *options, "--workers", 1) == 0 and "nothing to do" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,7 @@ def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (("--task", "cola", "--seeds", "1000000000000"), "--seeds is 1000000000000, but must be at most 10,000"),
         (("--task", "cola", "--seeds", "0", "--lr", "-1"), "--seeds is 0, but must be at least 1; --lr is -1"),
         (("--task", "cola", "--task", "custom"), "run it by itself"),
         (("--task", "cola", "--label-column", "x"), "belong to --task custom"),

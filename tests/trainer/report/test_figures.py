@@ -3,12 +3,14 @@
 import json
 
 import pytest
+import yaml
 from scipy import stats
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import fingerprint
 from longmix.trainer import cli
 from longmix.trainer.many_runs.read import read_run
+from longmix.trainer.many_runs.run_values import checked_values
 from longmix.trainer.report import tables
 from longmix.trainer.report.page import page
 from longmix.trainer.report.summary import error_of, over_seeds
@@ -176,11 +178,68 @@ def test_errors_of_figures():
 def test_a_run_whose_figures_are_no_numbers_is_left_out_with_the_reason(tmp_path, write_run, report_of):
     write_run(tmp_path / "whole")
     write_run(tmp_path / "odd")
-    (tmp_path / "odd" / "metrics.jsonl").write_text(
-        f'{{"kind": "train", "step": {STEPS}}}\n{{"kind": "test", "step": {STEPS}, "accuracy": "much"}}\n'
-    )
-    ((folder, reason),) = report_of(tmp_path).left_out
-    assert folder.name == "odd" and reason == "has no figures: metrics.jsonl holds none that is a number"
+    for figures, expected in (
+        ('"items": 9', "has no figures: metrics.jsonl holds none that is a number"),
+        ('"accuracy": "much"', "metrics.jsonl, line 2: accuracy is 'much', expected a number or null: the file is"),
+        ('"accuracy": true', "metrics.jsonl, line 2: accuracy is True, expected"),
+        ('"accuracy": {"a": [1]}', "metrics.jsonl, line 2: accuracy is {'a': [1]}, expected"),
+        ('"accuracy": 1' + "0" * 400, "metrics.jsonl, line 2: accuracy is a huge number, expected"),
+    ):
+        (tmp_path / "odd" / "metrics.jsonl").write_text(
+            f'{{"kind": "train", "step": {STEPS}}}\n{{"kind": "test", "step": {STEPS}, {figures}}}\n'
+        )
+        ((folder, reason),) = report_of(tmp_path).left_out
+        assert folder.name == "odd" and reason.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("run__seed", "one", "run.seed is 'one', expected a whole number"),
+        ("run__seed", True, "run.seed is True"),
+        ("data__train", 0.5, "data.train is 0.5, expected a folder, or a list of maps with a path"),
+        ("data__test", [{"path": 1}], "data.test is"),
+        ("optim__max_steps", [40], "optim.max_steps is"),
+        ("optim__max_steps", 10**400, "optim.max_steps is a huge number"),
+        ("checkpoint__best", {"metric": "accuracy", "mode": "up"}, "checkpoint.best is"),
+        ("checkpoint__every_steps", 0, "checkpoint.every_steps is 0, expected a whole number above 0"),
+        ("objective__horizon", {"a": 1}, "objective.horizon is"),
+        ("provenance__parameters", "<b>", "provenance.parameters is '<b>'"),
+        ("provenance__git_commit", 7, "provenance.git_commit is 7, expected a text"),
+        ("provenance__data__sequence_length", -1, "provenance.data.sequence_length is -1"),
+    ],
+)
+def test_an_edited_configuration_is_told_by_its_key(tmp_path, write_run, key, value, expected):
+    folder = write_run(tmp_path / "run", evaluations=(0.1,))
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    section = values
+    *parents, last = key.split("__")
+    for parent in parents:
+        section = section[parent]
+    section[last] = value
+    with pytest.raises(UserError) as caught:
+        checked_values(values, folder / "config.yaml")
+    assert str(caught.value).startswith(f"{folder / 'config.yaml'}: {expected}") and len(str(caught.value)) < 400
+
+
+def test_figures_of_data_that_are_not_named_have_no_chance(tmp_path, write_run, report_of):
+    for number, named in enumerate((None, [{"path": "data/listops/validation"}])):
+        write_run(tmp_path / str(number) / "run", data__eval=named, data__test=None)
+        (row,) = report_of(tmp_path / str(number)).rows
+        assert row.chance is None and row.no_chance_because == "data.eval names no folder"
+
+
+def test_keys_that_are_no_texts_do_not_end_a_report(tmp_path, write_run, report_of):
+    write_run(tmp_path / "run", provenance__data__task={1: "a", "name": "listops", None: 2})
+    assert [row.setting.task for row in report_of(tmp_path).rows] == ["listops"]
+
+
+@pytest.mark.parametrize("seeds", [10**12, -1, 1.5, True, "3", [1]])
+def test_a_plan_of_no_number_of_seeds_is_told(tmp_path, write_run, report_of, seeds):
+    write_run(tmp_path / "sweep" / "seed-0")
+    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps({"seeds": seeds}))
+    with pytest.raises(UserError, match=r"sweep\.json: seeds must be 1 to 10,000"):
+        report_of(tmp_path)
 
 
 @pytest.mark.parametrize(
