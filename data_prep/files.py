@@ -24,6 +24,11 @@ def sha256_of_file(path: str | Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def sha256_of_text(text: str) -> str:
+    """Hexadecimal SHA-256 of a text as `write_text` writes it."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def sha256_of_folder(folder: str | Path) -> str:
     """Hexadecimal SHA-256 over the names and contents of all files below `folder`, in sorted order, but for MARKER."""
     folder = Path(folder)

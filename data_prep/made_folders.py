@@ -255,14 +255,12 @@ def _kind_of(folder: Path) -> str | None:
 # Removing: the files that are known to be longmix's, by name, and folders only when they are empty.
 
 
-def remove_made(folder: Path) -> None:
-    """Remove a folder whose marker lists every file in it as it is; leave any other, and whatever cannot be removed."""
+def remove_made(folder: Path, earlier: Earlier = nothing_earlier) -> None:
+    """Remove a folder in which longmix wrote every file as it is; leave any other, and whatever cannot be removed."""
     with contextlib.suppress(OSError):
         folder.rmdir()
-    kind = _kind_of(folder)
-    if kind is not None and not folder.is_symlink():
-        with contextlib.suppress(UserError, OSError):
-            _remove(folder, refuse_foreign(folder, kind))
+    with contextlib.suppress(UserError, OSError):
+        _remove(folder, refuse_foreign(folder, _kind_of(folder) or "", earlier))
 
 
 def _remove(folder: Path, names: Iterable[str]) -> None:

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,12 +13,18 @@ from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of, refused
 from longmix.data_prep.files import MARKER, flush_to_disk, sha256_of_file, write_json
+from longmix.data_prep.made_files import remove_files
 
 PAD, UNKNOWN, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
 SMALLEST_VOCABULARY = 9  # the special tokens, the word mark, the two required characters, and one of text
 LARGEST_VOCABULARY = 1_000_000
 CONFIGURATION = "tokenizer_config.json"
 MODEL = "tokenizer.model"
+# The names of what any tokenizer is saved as.
+TOKENIZER_FILES = re.compile(
+    r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json"
+    r"|(tokenizer|spiece|sentencepiece\.bpe)\.model|(vocab|merges)\.txt|chat_template\.jinja"
+)
 
 # The sums of SentencePiece's EM steps depend on the number of threads, not on the number of cores: one fixed number.
 _TRAINING_THREADS = 8
@@ -144,7 +149,7 @@ def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # Left by a killed process: whoever hashes the folder would take it for a part of the tokenizer.
     for left in folder.glob(".tokenizer-*"):
-        shutil.rmtree(left, ignore_errors=True)
+        remove_files(left, TOKENIZER_FILES)
     with tempfile.TemporaryDirectory(prefix=".tokenizer-", dir=folder) as temporary:
         tokenizer.save_pretrained(temporary)
         path = Path(temporary) / CONFIGURATION

@@ -7,7 +7,6 @@ the samples of each class, which tells a reader when accuracy alone would mislea
 """
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,10 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import locked
+from longmix.data_prep.made_folders import remove_made
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.manifest_fields import ONE_PER_ROW
-from longmix.data_prep.shards import SCALAR_INT64, write_dataset
+from longmix.data_prep.shards import SCALAR_INT64, earlier_dataset, write_dataset
 from longmix.data_prep.split_names import SPLITS, TEST, TRAIN, VALIDATION
 
 _WRITTEN = (TEST, VALIDATION, TRAIN)
@@ -88,7 +88,7 @@ def write_task(
             manifests = _write_splits(output, settings, columns, splits, manifest_fields)
         except UserError:
             for name in splits:
-                shutil.rmtree(output / name, ignore_errors=True)
+                remove_made(output / name, earlier_dataset)
             raise
     return {name: manifests[name] for name in splits}
 

@@ -6,7 +6,6 @@ The work is cut into blocks of documents that are packed alone; a finished block
 import contextlib
 import dataclasses
 import os
-import shutil
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -93,7 +92,7 @@ def prepare_text(
     with locked(folder):
         state = State.open(folder, settings, everything)
         if all((folder / split / "manifest.json").is_file() for split in settings.splits):
-            shutil.rmtree(folder / BLOCKS, ignore_errors=True)
+            state.remove_blocks()
             return Prepared(**{split: Manifest.load(folder / split) for split in settings.splits}, was_there=True)
         state.remove_unfinished()
         is_new = state.look is None
@@ -117,7 +116,7 @@ def prepare_text(
             state.forget()  # the same settings would make no more of it: the folder is free for other ones
             raise
         manifests = job.finish(reader, figures)
-        shutil.rmtree(folder / BLOCKS)
+        state.remove_blocks()
     return Prepared(**manifests, was_there=False)
 
 

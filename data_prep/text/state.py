@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import os
-import shutil
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import LOCK, write_json
+from longmix.data_prep.made_files import remove_files
 from longmix.data_prep.manifest_fields import DOCUMENTS, ONE_PER_ROW
 from longmix.data_prep.split_names import SPLITS
 from longmix.data_prep.state_files import read_state
@@ -17,13 +18,17 @@ from longmix.data_prep.text.documents import Rule, parse_rule
 from longmix.data_prep.text.packing import SMALLEST_LENGTH
 from longmix.data_prep.text.reading import FirstLook
 from longmix.data_prep.text.sources import Source
-from longmix.data_prep.tokenizer import check_vocab_size, sha256_of_tokenizer
+from longmix.data_prep.tokenizer import TOKENIZER_FILES, check_vocab_size, sha256_of_tokenizer
 
 LONGEST_SEQUENCE = 1 << 20
 DEFAULT_VOCABULARY = 32000
 FILE_NAME = "prepare.json"
 BLOCKS = ".blocks"
 _FORMAT = 2
+# The names of what is removed: unfinished files, shards of a split without a manifest, blocks that have become shards.
+_TEMPORARY = re.compile(r"\.(prepare\.json|shard-\d+\.parquet|\w+-\d{6,}\.(parquet|json))\.\d+\.tmp")
+_SHARDS = re.compile(rf"shard-\d{{5,}}\.parquet|\.manifest\.json\.\d+\.tmp|{_TEMPORARY.pattern}")
+_BLOCKS = re.compile(rf"({'|'.join(SPLITS)})-\d{{6,}}\.(documents|parquet|json)|{_TEMPORARY.pattern}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,21 +162,33 @@ class State:
         write_json(self.folder / FILE_NAME, values)
 
     def remove_unfinished(self) -> None:
-        """Remove what a killed run left under temporary names, and splits and tokenizer if not complete."""
-        for path in self.folder.glob(".*.tmp"):
-            path.unlink()
+        """Remove what a killed run left under temporary names, and splits and tokenizer if not complete.
+
+        What else somebody keeps in these folders stays. Raises `UserError` if one of them is no folder of its own.
+        """
+        for name in (*SPLITS, "tokenizer", BLOCKS):
+            path = self.folder / name
+            if path.is_symlink() or (path.exists() and not path.is_dir()):
+                raise UserError(f"{path} is a link or a file, where longmix prepare makes a folder: move it away")
+        remove_files(self.folder, _TEMPORARY)
         for split in SPLITS:
             if not (self.folder / split / "manifest.json").is_file():
-                shutil.rmtree(self.folder / split, ignore_errors=True)
+                remove_files(self.folder / split, _SHARDS)
         if self.look is None:
-            shutil.rmtree(self.folder / "tokenizer", ignore_errors=True)
-            shutil.rmtree(self.folder / BLOCKS, ignore_errors=True)
+            self._remove_made()
         (self.folder / BLOCKS).mkdir(exist_ok=True)
-        for path in (self.folder / BLOCKS).glob(".*.tmp"):
-            path.unlink()
+        remove_files(self.folder / BLOCKS, _TEMPORARY)
+        (self.folder / BLOCKS).mkdir(exist_ok=True)
+
+    def remove_blocks(self) -> None:
+        """Remove the blocks: they have become shards."""
+        remove_files(self.folder / BLOCKS, _BLOCKS)
 
     def forget(self) -> None:
         """Nothing was made: leave the folder empty, so that a corrected command can use it."""
-        for name in ("tokenizer", BLOCKS):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+        self._remove_made()
         (self.folder / FILE_NAME).unlink(missing_ok=True)
+
+    def _remove_made(self) -> None:
+        remove_files(self.folder / "tokenizer", TOKENIZER_FILES)
+        self.remove_blocks()

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from longmix.data_prep import made_folders
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder, write_json
+from longmix.data_prep.made_files import refuse_other_json
+from longmix.data_prep.made_folders import new_folder, put_in_place
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 from longmix.data_prep.state_files import read_or_none
-from longmix.data_prep.tokenizer import call, encode, required_ids
+from longmix.data_prep.tokenizer import TOKENIZER_FILES, call, encode, required_ids
 
 from ..models.loading import load_checkpoint_tokenizer, load_config
 from .readers import Examples
@@ -165,10 +168,13 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     record = folder / RECORD
     if read_or_none(record, dict[str, str]) == {"fingerprint": fingerprint}:
         return encoded
+    refuse_other_json(record, "fingerprint")
     record.unlink(missing_ok=True)
     # A copy: a data set names no tokenizer but one beside it.
-    shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
-    shutil.copytree(tokenizer_folder, folder / TOKENIZER)
+    folder.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder / TOKENIZER) as temporary:
+        shutil.copytree(tokenizer_folder, temporary, dirs_exist_ok=True)
+        put_in_place(temporary, folder / TOKENIZER, made_folders.TOKENIZER, _earlier_tokenizer)
     rule = (
         f"{len(selection_rows)} of {len(data.train)} training examples, drawn with seed {SELECTION_SEED}"
         f"{'' if data.task.regression else ', stratified by class'}"
@@ -199,6 +205,11 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
         )
     write_json(record, {"fingerprint": fingerprint})
     return encoded
+
+
+def _earlier_tokenizer(folder: Path, names: list[str]) -> str | None:
+    """The first file that is no tokenizer's (`made_folders.Earlier`)."""
+    return next((name for name in names if not TOKENIZER_FILES.fullmatch(name)), None)
 
 
 # -----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.state_files import read_state
 
 from ..checkpoints import folders
+from ..many_runs.pool import log_path
 from ..models.field_check import field_mistakes
 from ..models.loading import load_model
 from ..objectives import metrics
@@ -143,6 +144,18 @@ def is_finished(job: Job) -> bool:
     return (folder / RESULT).is_file()
 
 
+def begin(job: Job) -> None:
+    """Make the run folder the job's: job.json says whose it is. Call it when `is_finished` has found it free.
+
+    Raises UserError if the file beside it for its console output is somebody else's.
+    """
+    log = log_path(job.folder)
+    if not (job.folder / JOB).is_file() and (log.is_symlink() or (log.exists() and log.stat().st_size)):
+        raise UserError(f"{log} is not longmix's, and would be written to: move it away, or choose another --output")
+    job.folder.mkdir(parents=True, exist_ok=True)
+    write_json(job.folder / JOB, job.settings())
+
+
 def _difference(name: str, found: Any, wanted: Any) -> str:
     if name == "start":
         return "another starting checkpoint"
@@ -170,8 +183,7 @@ def run_job(job: Job, requests: StopRequests) -> int:
     folder, task, data = job.folder, job.task, job.encoded.folder
     if is_finished(job):
         return 0
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / JOB, job.settings())
+    begin(job)
     code = train(run_values(job), requests)
     requests.has_begun = False
     # One that came after the last step has not been obeyed.

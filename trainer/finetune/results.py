@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.errors import UserError, printable
-from longmix.data_prep.files import write_text
+from longmix.data_prep.made_files import write_files
 from longmix.data_prep.state_files import read_json
 
 from ..objectives import metrics
@@ -17,7 +17,8 @@ from ..tables.figures import Figure, interval, percent
 from ..tables.text import escaped
 from .tasks import TASKS, Task
 
-FILE_NAME = "results.json"
+FILE_NAME, PAGE = "results.json", "results.md"
+_TITLE = "# Fine-tuning results of "
 EXPLANATION = (
     "Figures are 100 x the metric: mean over seeds, spread (standard deviation over seeds), 95 % interval (bootstrap "
     "over dev examples and seeds), and what always answering the most frequent class reaches."
@@ -98,9 +99,8 @@ class Results:
         }
 
     def save(self, folder: Path) -> None:
-        """Write `results.json` and `results.md` into `folder`."""
-        write_text(folder / FILE_NAME, writing.as_json(self.as_dict()))
-        write_text(folder / "results.md", markdown(self))
+        """Write `results.json` and `results.md` into `folder`. Raises UserError over files that are not longmix's."""
+        write_files(folder, {FILE_NAME: writing.as_json(self.as_dict()), PAGE: markdown(self)}, is_earlier)
 
     @classmethod
     def load(cls, folder: Path) -> "Results | None":
@@ -115,6 +115,14 @@ class Results:
             raise UserError(
                 f"{folder / FILE_NAME} is no results table of this longmix: delete it, finished runs stay"
             ) from None
+
+
+def is_earlier(path: Path) -> bool:
+    """Whether a file of this name is one that an earlier version has written, which kept no record of its files."""
+    if path.name == FILE_NAME:
+        return Results.load(path.parent) is not None  # raises for anything else
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline().startswith(_TITLE)
 
 
 # -----------------------------------------------------------------------------

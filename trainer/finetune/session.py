@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from longmix.data_prep.errors import MachineFault, UserError, printable, refused
 from longmix.data_prep.files import MARKER, sha256_of_file
+from longmix.data_prep.made_files import refuse_foreign_files
 from longmix.data_prep.tokenizer import save_tokenizer
 
 from ..many_runs import pool
@@ -22,10 +23,13 @@ from ..settings.exit_codes import INTERRUPTED, USER_MISTAKE
 from ..settings.mistakes import say
 from .collect import collect
 from .encode import EncodedTask, Encoder, encode_task, load_encoder
-from .jobs import Job, drop_checkpoints, is_finished, quiet, run_job
-from .results import Results, TaskResult, console
+from .jobs import Job, begin, drop_checkpoints, is_finished, quiet, run_job
+from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
 from .sources import MissingTask, load_custom, load_task
+from .submission import refuse_foreign_submissions
 from .tasks import FROM_MNLI_TASKS, TASKS
+
+SUBMISSION = "submission"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     quiet()
     start = _identity(arguments.model)
     kept = _earlier_tasks(output, start, names)
+    refuse_foreign_files(output, (FILE_NAME, PAGE), is_earlier)
     jobs, skipped = _prepare(arguments, names, output)
     if not jobs:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
@@ -78,7 +83,7 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
         done = {task.task for task in results.tasks}
         for name in jobs:
             if name not in done and not remaining[name]:
-                results.tasks.append(collect(jobs[name], output / "submission"))
+                results.tasks.append(collect(jobs[name], output / SUBMISSION))
                 results.tasks.sort(key=lambda result: [*TASKS, "custom"].index(result.task))
                 results.save(output)
 
@@ -94,7 +99,7 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     if code != 0:
         return code
     print(console(results))
-    with_submission = ", submission/" if (output / "submission").is_dir() else ""
+    with_submission = ", submission/" if (output / SUBMISSION).is_dir() else ""
     print(printable(f"Written to {output}: results.json, results.md{with_submission}"))
     return 0
 
@@ -145,6 +150,7 @@ def _run_side_by_side(jobs: list[Job], workers: int, gpus: list[str], finished: 
     failures: list[tuple[Job, int]] = []
 
     def start(job: Job, worker: int) -> subprocess.Popen:
+        begin(job)
         environment = pool.environment(gpus, worker, workers)
         return pool.start(["longmix.trainer.finetune"], job.folder, environment, TypeAdapter(Job).dump_json(job))
 
@@ -219,6 +225,7 @@ def _prepare(
         except MissingTask as reason:
             skipped[name] = str(reason)
             continue
+        refuse_foreign_submissions(data.task, output / SUBMISSION)
         checkpoint = arguments.from_mnli if arguments.from_mnli and name in FROM_MNLI_TASKS else arguments.model
         if checkpoint not in starts:
             starts[checkpoint] = _start(checkpoint, arguments.max_length, output)

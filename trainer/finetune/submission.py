@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from longmix.data_prep.files import write_text
+from longmix.data_prep.made_files import refuse_foreign_files, write_files
 
 from ..tables.text import csv_cell
 from .tasks import Task
+
+_HEADER = "index\tprediction"
 
 
 def format_prediction(task: Task, value: float | int) -> str:
@@ -34,4 +36,15 @@ def write_submission(task: Task, indices: Sequence[str], predictions: np.ndarray
         for index, value in zip(indices, predictions, strict=True)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "\n".join(["index\tprediction", *lines]) + "\n")
+    write_files(path.parent, {path.name: "\n".join([_HEADER, *lines]) + "\n"}, _is_earlier)
+
+
+def refuse_foreign_submissions(task: Task, folder: Path) -> None:
+    """Raise UserError if the folder of submissions holds files of somebody else under the names of this task's."""
+    refuse_foreign_files(folder, [split.submission for split in task.test if split.submission is not None], _is_earlier)
+
+
+def _is_earlier(path: Path) -> bool:
+    """Whether an earlier version, which kept no record of its files, has written this one."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline() == f"{_HEADER}\n"

@@ -9,9 +9,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from longmix.data_prep.errors import refused
 from longmix.data_prep.files import write_json
+from longmix.data_prep.made_files import refuse_other_json
 from longmix.data_prep.state_files import parse, read_or_none
 
 from ..checkpoints.folders import steps
@@ -40,10 +42,11 @@ def reason_against(runs: Sequence[str | Path], job: str, code: int) -> str | Non
         runs: the folders of the job's runs, at least one; it has come as far as the sum of their steps.
 
     Raises:
-        UserError, MachineFault: the first run's folder cannot be written to.
+        UserError: the first run's folder cannot be written to, or holds a file of that name that is another's.
     """
     saved, step = (sum(values) for values in zip(*(_progress(Path(run)) for run in runs), strict=True))
     record = Path(runs[0]) / RECORD
+    _refuse_foreign(record)
     endings = [*_endings_since(saved, record, job), [code, step]]
     try:
         record.parent.mkdir(parents=True, exist_ok=True)
@@ -56,6 +59,12 @@ def reason_against(runs: Sequence[str | Path], job: str, code: int) -> str | Non
     if len(endings) >= MOST_ENDINGS_WITHOUT_CHECKPOINT:
         return f"it ended {len(endings)} times without a checkpoint after step {saved}{of_all}"
     return None
+
+
+def _refuse_foreign(record: Path) -> None:
+    # What was damaged is no map, or lacks keys, and counts for nothing.
+    if read_or_none(record, list[Any]) != []:
+        refuse_other_json(record, "job", "checkpoint", "endings")
 
 
 def _progress(run: Path) -> tuple[int, int]:

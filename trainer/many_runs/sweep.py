@@ -19,9 +19,11 @@ from pathlib import Path
 
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import write_json
+from longmix.data_prep.made_files import refuse_other_json
 
 from ..models.field_check import field_mistakes
 from ..run.folder import is_in_work, refuse_changes, refuse_unusable
+from ..run.own_files import is_run
 from ..settings import reading
 from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
 from ..settings.mistakes import say
@@ -75,14 +77,24 @@ def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
                 f"{config} and {folders[place]} have the same run.dir, {checked.run.dir}: give each its own"
             )
         folders[place] = config
+        refuse_other_json(Path(checked.run.dir) / PLAN, "seeds")
         for seed in range(seeds):
             folder = Path(checked.run.dir) / f"seed-{seed}"
             run = copy.deepcopy(checked)
             run.run.dir, run.run.seed = str(folder), seed
             refuse_unusable(folder)
             refuse_changes(folder, run)
+            _refuse_foreign_log(folder)
             jobs.append(Job(config, tuple(changes), seed, folder, checked.optim.max_steps))
     return sorted(jobs, key=lambda job: job.seed)
+
+
+def _refuse_foreign_log(folder: Path) -> None:
+    """Raise UserError if the file for the console output of a run is there, and neither the run nor a sweep was."""
+    log = pool.log_path(folder)
+    is_foreign = log.is_symlink() or (log.exists() and log.stat().st_size > 0)
+    if is_foreign and not (folder.parent / PLAN).is_file() and not is_run(folder):
+        raise UserError(f"{log} is not of a sweep, and would be written to: move it away, or name another run.dir")
 
 
 def share_of(jobs: list[Job], share: str) -> list[Job]:

@@ -1,7 +1,6 @@
 """The stages of a quickstart. Each does nothing again that an earlier call has finished."""
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import write_text
+from longmix.data_prep.made_folders import new_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tasks.embedded import TASK_NAME, write_embedded
 from longmix.data_prep.tokenizer import load_tokenizer
@@ -112,20 +112,17 @@ def _common_values(plan: Plan, run: Path) -> dict[str, Any]:
 
 def _measure(plan: Plan) -> float:
     """Tokens per second over all devices, from a few steps of the same model on the same data."""
-    run = plan.output / "speed"
-    shutil.rmtree(run, ignore_errors=True)
-    values = {
-        **_common_values(plan, run),
-        "data": {"train": _common_values(plan, run)["data"]["train"]},
-        "optim": {"lr": plan.recipe.lr, "warmup_steps": MEASURED_STEPS, "max_steps": MEASURED_STEPS},
-        "log": {"every_steps": MEASURED_STEPS // 3, "tensorboard": False},
-    }
-    run.mkdir()
-    write_text(run / "speed.yaml", yaml.safe_dump(values))
-    longmix_quietly("train", run / "speed.yaml")
-    # The first third warms up.
-    speeds = [record["tokens_per_second"] for record in read_run(run).training][1:]
-    shutil.rmtree(run)
+    with new_folder(plan.output / "speed") as run:
+        values = {
+            **_common_values(plan, run),
+            "data": {"train": _common_values(plan, run)["data"]["train"]},
+            "optim": {"lr": plan.recipe.lr, "warmup_steps": MEASURED_STEPS, "max_steps": MEASURED_STEPS},
+            "log": {"every_steps": MEASURED_STEPS // 3, "tensorboard": False},
+        }
+        write_text(run / "speed.yaml", yaml.safe_dump(values))
+        longmix_quietly("train", run / "speed.yaml")
+        # The first third warms up.
+        speeds = [record["tokens_per_second"] for record in read_run(run).training][1:]
     return sum(speeds) / len(speeds)
 
 

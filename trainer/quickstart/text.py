@@ -1,12 +1,12 @@
 """The text of a quickstart: the embedded one, or the first megabytes of the user's own."""
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
+from longmix.data_prep.made_folders import TEXT, new_folder, put_in_place, refuse_foreign
 from longmix.data_prep.state_files import read_state
 from longmix.data_prep.text.sources import HubDataset, Source, find_sources
 
@@ -50,14 +50,16 @@ def take_text(name: str, limit: int, folder: Path) -> Text:
     size = 0 if is_remote else sum(part.path.stat().st_size for part in source.parts)
     if not is_remote and size <= limit:
         return Text([name], size)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    files, taken = _copy(source, limit, folder)
-    if taken == 0:
-        raise UserError(f"--text {name} holds no text")
-    whole = f"{size / MEGABYTE:,.0f} MB" if size else "it"
-    note = f"the first {taken / MEGABYTE:,.1f} MB of {whole} (--megabytes)"
-    write_json(done, {"source": name, "files": files, "bytes": taken, "note": note})
+    refuse_foreign(folder, TEXT)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder) as temporary:
+        files, taken = _copy(source, limit, temporary)
+        if taken == 0:
+            raise UserError(f"--text {name} holds no text")
+        whole = f"{size / MEGABYTE:,.0f} MB" if size else "it"
+        note = f"the first {taken / MEGABYTE:,.1f} MB of {whole} (--megabytes)"
+        write_json(temporary / done.name, {"source": name, "files": files, "bytes": taken, "note": note})
+        put_in_place(temporary, folder, TEXT)
     return Text([folder / file for file in files], taken, note)
 
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from longmix.data_prep.errors import refused
+from longmix.data_prep.state_files import read_json
 
 DESCRIPTION = """Tabulate finished runs: mean and 95 % interval over seeds, beside the figures of the papers.
 
@@ -16,6 +17,9 @@ a table that sorts by a click, no network), and with matplotlib the plots as SVG
 EPILOG = """examples:
   longmix report runs/listops runs/image --output results
   longmix report runs --output docs/results/adding"""
+
+# How the files of a report have always begun.
+_FIRST_WORDS = {".md": "# Results\n", ".json": "{", ".csv": "task,", ".html": "<!DOCTYPE html>", ".svg": "<?xml"}
 
 
 def add_report_parser(verbs) -> None:
@@ -35,7 +39,7 @@ def add_report_parser(verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """The command. Returns 0; raises UserError for the user's mistakes."""
     from longmix.data_prep.errors import printable
-    from longmix.data_prep.files import write_text
+    from longmix.data_prep.made_files import write_files
 
     from ..many_runs.read import find_runs
     from . import plots, tables
@@ -57,8 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            write_text(output / name, content)
+        write_files(output, files, _is_earlier)
     except OSError as error:
         raise refused(f"--output {output} cannot be written", error) from None
     print(text)
@@ -66,3 +69,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(printable(f"longmix report: left out: {folder}: {reason}"), file=sys.stderr)
     print(printable(f"longmix report: wrote {', '.join(files)} to {output}"), file=sys.stderr)
     return 0
+
+
+def _is_earlier(path: Path) -> bool:
+    """Whether a file is of a report of an earlier version, which kept no record of its files."""
+    try:
+        report = read_json(path.parent / "report.json", allows_nan=True)
+        is_report = isinstance(report, dict) and set(report) == {"confidence", "rows", "left_out"}
+        begins = path.read_text(encoding="utf-8").startswith(_FIRST_WORDS.get(path.suffix, ""))
+    except (OSError, ValueError):
+        return False
+    return is_report and begins
