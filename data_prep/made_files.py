@@ -53,12 +53,15 @@ def _hash_of(path: Path) -> list[str]:
 
 
 def _listed(folder: Path) -> dict[str, list[str]]:
-    """The SHA-256 of each file as longmix has written it; of several, one of them. Empty without a sound record."""
+    """The SHA-256 of each file as longmix has written it; of several, one of them. Raises `UserError` if damaged."""
+    path = folder / RECORD
     try:
-        files = read_json(folder / RECORD)["files"]
+        files = read_json(path)["files"]
         return {str(name): [str(digest) for digest in digests] for name, digests in files.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} does not say which files longmix wrote there: move it away") from None
 
 
 def refuse_other_json(path: Path, *keys: str) -> None:

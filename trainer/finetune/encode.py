@@ -166,9 +166,9 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
         data.task, folder, fingerprint, tuple(data.dev), tuple(data.test), len(train_rows), tuple(data.notes)
     )
     record = folder / RECORD
+    refuse_other_json(record, "fingerprint")
     if read_or_none(record, dict[str, str]) == {"fingerprint": fingerprint}:
         return encoded
-    refuse_other_json(record, "fingerprint")
     record.unlink(missing_ok=True)
     # A copy: a data set names no tokenizer but one beside it.
     folder.mkdir(parents=True, exist_ok=True)
