@@ -105,6 +105,15 @@ def test_data_that_are_refused_leave_nothing_of_an_earlier_interrupted_run_eithe
     assert not (tmp_path / "t").exists()
 
 
+def test_what_somebody_has_added_to_a_finished_split_outlives_a_refusal(tmp_path):
+    write(tmp_path / "t", test=split([2]), validation=split([3]))
+    (tmp_path / "t" / "test" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="nothing is left for the split train"):
+        write(tmp_path / "t", train=split([2]), test=split([2]), validation=split([3]))
+    assert [path.name for path in (tmp_path / "t").iterdir()] == ["test"]
+    assert (tmp_path / "t" / "test" / "notes.txt").read_text() == "mine"
+
+
 def test_a_pair_is_turned_around_as_a_whole():
     def pair(first, second):
         (ids, places), (ids_b, places_b) = first, second

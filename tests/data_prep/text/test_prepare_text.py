@@ -433,3 +433,39 @@ def test_preparing_text_does_not_import_torch(corpus, tmp_path):
         "print('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.fixture
+def unfinished(tmp_path, corpus, monkeypatch):
+    """A preparation that was ended before its shards; the command goes on with it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(text._Job, "finish", lambda *arguments: sys.exit("ended"))
+        with pytest.raises(SystemExit):
+            prepare_text(settings(corpus), tmp_path / "out", workers=1)
+    return tmp_path / "out"
+
+
+def test_what_somebody_keeps_in_an_unfinished_preparation_stays(unfinished, corpus):
+    mine = ["train/notes.txt", "tokenizer/notes.md", ".blocks/notes", ".mine.tmp", "validation/shard-1.txt"]
+    for name in mine:
+        (unfinished / name).parent.mkdir(exist_ok=True)
+        (unfinished / name).write_text("mine")
+    (unfinished / "train" / "shard-00000.parquet").write_text("half")
+    prepare_text(settings(corpus), unfinished, workers=1)
+    assert [(unfinished / name).read_text() for name in mine] == ["mine"] * 5
+    assert [path.name for path in (unfinished / ".blocks").iterdir()] == ["notes"]
+    assert Manifest.load(unfinished / "train").samples > 0
+
+
+@pytest.mark.parametrize("name", ["train", "tokenizer", ".blocks"])
+def test_a_file_or_a_link_in_the_place_of_its_folders_is_refused(unfinished, corpus, tmp_path, name):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "shard-00000.parquet").write_text("mine")
+    if (unfinished / name).exists():
+        (unfinished / name).rename(tmp_path / "aside")
+    for make in ((unfinished / name).touch, lambda: (unfinished / name).symlink_to(tmp_path / "elsewhere")):
+        make()
+        with pytest.raises(UserError, match=rf"out/{name} is a link or a file, where longmix prepare makes a folder"):
+            prepare_text(settings(corpus), unfinished, workers=1)
+        (unfinished / name).unlink()
+    assert (tmp_path / "elsewhere" / "shard-00000.parquet").read_text() == "mine"

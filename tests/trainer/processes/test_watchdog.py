@@ -139,6 +139,17 @@ def test_a_run_that_ends_leaves_no_heartbeats(ranks):
     assert not (run / "heartbeats").exists() and not (run / "stacks").exists()
 
 
+def test_what_is_no_heartbeat_stays_among_them(tmp_path):
+    folder = tmp_path / "heartbeats"
+    folder.mkdir()
+    for name in ("alarm", "rank-00003.json", "notes", "rank-1.json"):
+        (folder / name).write_text("mine")
+    with Watchdog(World(0, 1, torch.device("cpu"), None), tmp_path, 30) as watchdog:
+        watchdog.share()
+        assert {path.name for path in folder.iterdir()} >= {"alarm", "notes", "rank-1.json"}
+    assert {path.name for path in folder.iterdir()} == {"notes", "rank-1.json"}
+
+
 def test_every_exchange_counts():
     world = World(0, 1, torch.device("cpu"), None)
     exchanges = [
