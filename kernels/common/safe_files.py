@@ -28,6 +28,8 @@ _KINDS = {
 }
 _MOST_LINKS = 40  # on the way to a folder, as the system has it
 _WRITABLE_BY_OTHERS = 0o022
+_USER_MAP, _UNMAPPED_USER = Path("/proc/self/uid_map"), Path("/proc/sys/kernel/overflowuid")
+_ALL_USERS = ["0", "0", "4294967295"]
 
 
 class NotPrivate(OSError):
@@ -206,7 +208,7 @@ def read_private(path: Path) -> bytes:
 
 
 def _refuse_foreign(path: Path, found: os.stat_result, may_be_roots: bool = True) -> None:
-    if found.st_uid != os.geteuid() and not (may_be_roots and found.st_uid == 0):
+    if found.st_uid != os.geteuid() and not (may_be_roots and found.st_uid in _roots()):
         owner, user = _user(found.st_uid), _user(os.geteuid())
         raise NotPrivate(errno.EPERM, f"{path} belongs to {owner}, not to {user}: chown {user} {path}")
 
@@ -219,6 +221,16 @@ def _refuse_shared(path: Path, found: os.stat_result, is_folder: bool = False) -
     if open_to and not (is_folder and found.st_mode & stat.S_ISVTX):
         mode = f"mode {stat.S_IMODE(found.st_mode):04o}"
         raise NotPrivate(errno.EPERM, f"others can write to {path} ({mode}): chmod go-w {path}")
+
+
+@functools.cache
+def _roots() -> frozenset[int]:
+    """Root; where a container without privileges maps only some users, also the number that stands for all others, by
+    which the folders of the system's root appear there."""
+    with contextlib.suppress(OSError, ValueError):
+        if _USER_MAP.read_text().split() != _ALL_USERS:
+            return frozenset({0, int(_UNMAPPED_USER.read_text())})
+    return frozenset({0})
 
 
 @functools.cache

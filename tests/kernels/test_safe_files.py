@@ -118,9 +118,11 @@ def test_a_temporary_name_that_is_taken_is_left_alone(tmp_path, kind):
 
 @pytest.fixture(autouse=True)
 def no_group_is_known():
-    safe_files._is_users_own.cache_clear()
+    for cached in (safe_files._is_users_own, safe_files._roots):
+        cached.cache_clear()
     yield
-    safe_files._is_users_own.cache_clear()
+    for cached in (safe_files._is_users_own, safe_files._roots):
+        cached.cache_clear()
 
 
 def test_a_private_folder_is_made_for_the_user_alone(tmp_path):
@@ -170,6 +172,16 @@ def test_a_folder_of_another_user_is_not_private(tmp_path, monkeypatch):
     if os.getuid() != 0:
         with pytest.raises(safe_files.NotPrivate, match="not to 54321"):
             safe_files.read_private(tmp_path / "file")
+
+
+@pytest.mark.parametrize(("mapped", "roots"), [("0 0 4294967295\n", {0}), ("0 1000 1\n", {0, 65534}), (None, {0})])
+def test_roots_folders_are_known_in_containers_that_do_not_map_root(tmp_path, monkeypatch, mapped, roots):
+    if mapped is not None:
+        (tmp_path / "map").write_text(mapped)
+    (tmp_path / "unmapped").write_text("65534\n")
+    monkeypatch.setattr(safe_files, "_USER_MAP", tmp_path / "map")
+    monkeypatch.setattr(safe_files, "_UNMAPPED_USER", tmp_path / "unmapped")
+    assert safe_files._roots() == roots
 
 
 @pytest.mark.parametrize(
