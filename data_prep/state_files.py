@@ -4,6 +4,7 @@ They may be damaged, cut short, edited or copied by halves. One reader says of e
 it, and what to delete.
 """
 
+import dataclasses
 import json
 import os
 import stat
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of, refused
-from longmix.data_prep.typed_maps import Mistake, convert
+from longmix.data_prep.typed_maps import Mistake, build, convert
 
 # More than any of them needs; a list of the samples' predictions is the longest.
 LARGEST = 2**28
@@ -38,9 +39,10 @@ def read_json(path: Path, allows_nan: bool = False, largest: int = LARGEST) -> A
     """
     # Opening a pipe would wait for its other end.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("it is no regular file")
     with open(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no regular file")
         text = stream.read(largest + 1)
     if len(text) > largest:
         raise ValueError(f"it has more than {largest:,} bytes")
@@ -50,7 +52,8 @@ def read_json(path: Path, allows_nan: bool = False, largest: int = LARGEST) -> A
 def checked(values: Any, schema: Any) -> Any:
     """`values` as the type `schema`: a dataclass, or what one's fields may be. Raises ValueError, the first mistake."""
     mistakes: list[Mistake] = []
-    result = convert(schema, values, "", mistakes, of="this file")
+    take = build if dataclasses.is_dataclass(schema) else convert
+    result = take(schema, values, "", mistakes, of="this file")
     if mistakes:
         key, text = mistakes[0]
         raise ValueError(f"{key.strip('.') or 'the whole'} {text}"[:_LONGEST_REASON])

@@ -19,6 +19,7 @@ from .launch_environment import ADDRESS, PORT, EnvironmentMistake, LaunchEnviron
 FIRST_LINE_SECONDS = 15.0
 # A name server that does not answer may do so a little later; one that knows no such name will not.
 RESOLVING_SECONDS = 10.0
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.5
 LONGEST_LIST = 16
 _COUNT, _ALL = "arrived", "all"
 
@@ -62,15 +63,24 @@ class _Arrivals:
         rank, size = self._place.rank, self._place.size
         store.set(f"rank {rank}", "")
         self._store = store
+        deadline, pause = time.monotonic() + timeout.total_seconds(), SHORTEST_PAUSE_SECONDS
         try:
             if store.add(_COUNT, 1) == size:
                 store.set(_ALL, "")
-            store.wait([_ALL], timeout)
+            # Asked again and again: while a store waits itself, nobody can ask it who is missing.
+            while not store.check([_ALL]):
+                if time.monotonic() > deadline:
+                    minutes = timeout.total_seconds() / 60
+                    raise MachineFault(
+                        f"rank {rank} of {size} waited {minutes:.0f} minutes at {self._where} for "
+                        f"{self._missing() or 'the others'}"
+                    )
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         except torch.distributed.DistError as error:
-            minutes = timeout.total_seconds() / 60
+            reason = _first_line(error)
             raise MachineFault(
-                f"rank {rank} of {size} waited {minutes:.0f} minutes at {self._where} for "
-                f"{self._missing() or 'the others'} ({_first_line(error)})"
+                f"rank {rank} of {size}: the first rank, at {self._where}, has gone ({reason})"
             ) from None
 
     @contextlib.contextmanager

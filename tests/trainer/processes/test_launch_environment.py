@@ -1,0 +1,118 @@
+"""What a launcher says of this process: read and checked, and who waits for whom."""
+
+import datetime
+import socket
+import threading
+
+import pytest
+
+from longmix.data_prep.errors import MachineFault, UserError
+from longmix.trainer.cli import main
+from longmix.trainer.processes import meeting
+from longmix.trainer.processes.launch_environment import LAUNCH_VARIABLES, EnvironmentMistake, LaunchEnvironment
+
+WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "12345"}
+
+
+def test_a_whole_environment_is_read():
+    place = LaunchEnvironment.read({**WHOLE, "LONGMIX_LAUNCHER": "77"})
+    assert place == LaunchEnvironment(1, 2, 1, True, "127.0.0.1", 12345, 77)
+    assert place.require_meeting_point() == ("127.0.0.1", 12345)
+    # Where to meet may stand in a cluster's environment for ever.
+    assert LaunchEnvironment.read({"MASTER_PORT": "x", "LOCAL_RANK": "y"}) == LaunchEnvironment(
+        0, 1, 0, False, None, None, None
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"RANK": "x"}, "RANK is 'x'"),
+        ({"RANK": "-1"}, "RANK is '-1'"),
+        ({"RANK": "²"}, "RANK is '²'"),
+        ({"RANK": ""}, "RANK is ''"),
+        ({"RANK": "5"}, "RANK=5 of WORLD_SIZE=2"),
+        ({"RANK": None}, "has WORLD_SIZE=2, but no RANK"),
+        ({"WORLD_SIZE": None}, "has RANK=1, but no WORLD_SIZE"),
+        ({"WORLD_SIZE": "9" * 5000}, "WORLD_SIZE is '999"),
+        ({"WORLD_SIZE": "99999999"}, "WORLD_SIZE is '99999999'"),
+        ({"LOCAL_RANK": "2"}, "LOCAL_RANK is '2'"),
+        ({"MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT is '65536'"),
+        ({"MASTER_PORT": None}, "no MASTER_PORT"),
+        ({"MASTER_ADDR": None}, "no MASTER_ADDR"),
+        ({"LONGMIX_LAUNCHER": "abc"}, "LONGMIX_LAUNCHER is 'abc'"),
+        ({"OMP_NUM_THREADS": "abc"}, "OMP_NUM_THREADS is 'abc'"),
+        ({"OMP_NUM_THREADS": "0"}, "OMP_NUM_THREADS is '0'"),
+        ({"OMP_NUM_THREADS": "100000"}, "OMP_NUM_THREADS is '100000'"),
+    ],
+)
+def test_an_environment_that_describes_no_run_is_told_by_its_variable(changes, told):
+    values = {name: value for name, value in {**WHOLE, **changes}.items() if value is not None}
+    with pytest.raises(EnvironmentMistake, match=told):
+        LaunchEnvironment.read(values).require_meeting_point()
+
+
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "x"}, {"RANK": "-1", "WORLD_SIZE": "2"}, {"RANK": "5", "WORLD_SIZE": "2"}]
+)
+def test_no_rank_leaves_without_a_word(monkeypatch, capsys, variables):
+    for name in LAUNCH_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "no.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("longmix: error: the environment") and told.count("\n") == 1
+
+
+def test_what_all_ranks_find_is_told_by_the_first_and_what_each_command_finds_by_itself(monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, lines in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["train", "no.yaml"]) == 2
+        assert capsys.readouterr().err.count("\n") == lines
+    assert main(["report", "nowhere", "--output", "x"]) == 2
+    assert capsys.readouterr().err.startswith("longmix: error: ")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def place_of(rank, size, port, address="127.0.0.1"):
+    return LaunchEnvironment(rank, size, rank, True, address, port, None)
+
+
+def test_a_name_that_does_not_resolve_is_told_at_once(monkeypatch):
+    def unknown(*arguments, **keywords):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(UserError, match=r"MASTER_ADDR is .head\.invalid., which does not resolve .*not known"):
+        meeting.meet(place_of(1, 2, 12345, "head.invalid"), datetime.timedelta(minutes=1))
+
+
+def test_who_waits_says_for_whom_and_where(monkeypatch, capsys):
+    monkeypatch.setattr(meeting, "FIRST_LINE_SECONDS", 0.05)
+    port = free_port()
+    with pytest.raises(MachineFault, match=rf"rank 0 of 3 waited .* at 127.0.0.1:{port} for ranks 1, 2"):
+        meeting.meet(place_of(0, 3, port), datetime.timedelta(seconds=0.5))
+    assert f"longmix: rank 0 of 3 waits for ranks 1, 2 at 127.0.0.1:{port} (" in capsys.readouterr().err
+
+
+def test_all_that_come_meet():
+    port, stores = free_port(), {}
+
+    def come(rank):
+        stores[rank] = meeting.meet(place_of(rank, 2, port), datetime.timedelta(seconds=30))
+
+    ranks = [threading.Thread(target=come, args=(rank,)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    stores[0].set("a", "b")
+    assert stores[1].get("a") == b"b"
