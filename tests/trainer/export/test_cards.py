@@ -1,0 +1,46 @@
+"""Model cards of runs, data and folders with hostile names: YAML, Markdown and Python that mean what they show."""
+
+import ast
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from longmix.trainer.checkpoints.state import RunState
+from longmix.trainer.export import self_contained
+from longmix.trainer.export.card import CARD, ModelCard
+from longmix.trainer.settings import reading
+
+NAME = '<script>alert(1)</script>`|\x1b[31m\u202e"]\n---\n# [x](http://y)'
+
+
+@pytest.fixture
+def card():
+    """The card of a run whose folder, data and model type have such names, whatever a run file may say."""
+    values = {"run": {"dir": "r"}, "model": {"model_type": "transformer"}, "data": {"train": "d"}}
+    configuration = reading.from_dict(values, "test")
+    configuration.run.dir = configuration.data.train = NAME.replace("/", "")
+    configuration.model["model_type"] = "a]\ntags: [b"
+    manifest = SimpleNamespace(samples=3, tokens=None, sequence_length=4, packing=None)
+    return ModelCard(configuration, [manifest], 7, ["note: <b>"])
+
+
+def test_a_card_of_hostile_names_is_yaml_and_markdown(tmp_path, card):
+    card.write(tmp_path, RunState(), {"loss": 0.5, "<i>|": 1})
+    text = (tmp_path / CARD).read_text()
+    _, front, body = text.split("---\n", 2)
+    assert yaml.safe_load(front) == {"library_name": "transformers", "tags": ["longmix", "a]\ntags: [b"]}
+    assert not any(tag in body for tag in ("<script", "<b>", "<i>")) and "\n---\n" not in body
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert body.count("\n# ") == 1 and "[x](" not in body
+
+
+def test_the_example_of_a_card_loads_the_folder_of_that_name(tmp_path):
+    class AutoThing:
+        __module__ = "longmix.modeling.converter.model"
+
+    for head in ("AutoThing", 'Odd")#'):
+        config = SimpleNamespace(architectures=[head])
+        code = self_contained._example(tmp_path, NAME, config, {"AutoModel": AutoThing})
+        constants = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+        assert NAME in constants and code.count("\n") <= 5
