@@ -31,7 +31,8 @@ def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world
     agree(world, lambda: refuse_foreign_names(folder) if world.is_first else None)
     state = world.from_first(agree(world, lambda: read_state(folder) if world.is_first else None))
     agree(world, lambda: _refuse_fewer_steps(configuration.run, configuration.optim.max_steps, state.step))
-    agree(world, lambda: _refuse_other_data(configuration.run, state.data, now))
+    agree(world, lambda: _refuse_passed_stop(configuration.run, configuration.optim.max_steps, state))
+    agree(world, lambda: _refuse_other_data(configuration, state.data, now))
     state.data = now
     see_together(world, folder)
     agree(world, lambda: engine.load(folder))
@@ -50,14 +51,46 @@ def _refuse_damaged(run: Path) -> None:
         )
 
 
-def _refuse_other_data(run: RunSection, before: dict[str, list[str]], now: dict[str, list[str]]) -> None:
+def _refuse_other_data(
+    configuration: RunConfiguration, before: dict[str, list[str]], now: dict[str, list[str]]
+) -> None:
     """Raise UserError if a key of the run file names other data than the checkpoint's (see RunData.fingerprints)."""
+    run, data = configuration.run, configuration.data
     changed = [key for key in before if before[key] != now.get(key) and not is_free(key, run.allow_changes)]
     if changed:
         keys = ", ".join(changed)
+        paths = {"data.train": [source.path for source in data.sources()], "data.eval": [data.eval]}
+        paths["data.test"] = [data.test]
+        told = "; ".join(_difference(key, paths[key], before[key], now[key]) for key in changed)
         raise UserError(
-            f"{keys}: the data of the run in {run.dir} have changed since its checkpoint was written. Bring back what "
-            f"was there, choose another run.dir, or allow it with 'run.allow_changes=[{keys}]'"
+            f"{keys}: the data of the run in {run.dir} have changed since its checkpoint was written ({told}). Bring "
+            f"back what was there, choose another run.dir, or allow it with 'run.allow_changes=[{keys}]'"
+        )
+
+
+def _difference(key: str, paths: list[str | None], before: list[str], now: list[str]) -> str:
+    """The data sets of one key that differ, by their paths and the first digits of their fingerprints."""
+    if len(before) != len(now):
+        return f"{key} named {len(before)} and now names {len(now)}"
+    return ", ".join(
+        f"{path} has the fingerprint {new[:8]}, not {old[:8]}"
+        for path, old, new in zip(paths, before, now, strict=True)
+        if old != new
+    )
+
+
+def _refuse_passed_stop(run: RunSection, last_step: int, state: RunState) -> None:
+    """Raise UserError if the run has reached its `stop_at_step` before: each start would only stop again.
+
+    What is left of that step, its evaluation, is still made; and a run that is done goes to its end.
+    """
+    stop = run.stop_at_step
+    if stop is None or last_step in (stop, state.step):
+        return
+    if state.step > stop or (state.step == stop and not state.evaluation_due):
+        raise UserError(
+            f"run.stop_at_step is {stop}, and the run in {run.dir} stands at step {state.step}: set it to more, or to "
+            "null, to go on"
         )
 
 

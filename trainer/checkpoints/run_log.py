@@ -1,6 +1,7 @@
 """The log of a run: metrics.jsonl, TensorBoard, and a progress line."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -46,10 +47,15 @@ class RunLog:
         if first_step > 0 and not path.exists():
             self.say(f"warning: {path} is missing: the records up to step {first_step} are lost, and the run goes on")
         try:
-            _drop_from(path, first_step, evaluation_due)
+            kept, damaged = _sorted_out(path, first_step, evaluation_due)
+            aside = _set_aside(path, damaged) if first_step > 0 and damaged else None
+            write_text(path, "".join(kept))
             self._lines = _Lines(path)
         except OSError as error:
             raise refused(f"{path} cannot be written", error) from None
+        if aside is not None:
+            lines = f"{len(damaged)} damaged line{'s' * (len(damaged) > 1)}"
+            self.say(f"warning: {path} had {lines}, now in {aside.name}: those records are lost, and the run goes on")
         self._refused = False
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -185,24 +191,43 @@ def _is_bad(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _drop_from(path: Path, first_step: int, evaluation_due: bool) -> None:
-    """Drop the records that a run resumed from `first_step` makes: of later steps, of the end, at 0 all of them."""
+def _sorted_out(path: Path, first_step: int, evaluation_due: bool) -> tuple[list[str], list[bytes]]:
+    """The records to keep of a file, and the lines in it that are none.
+
+    A run resumed from `first_step` makes the records of later steps and of the end again, at 0 all of them.
+    """
     if not os.path.lexists(path):
-        return
+        return [], []
     made_again = ("eval", "test") if evaluation_due else ("test",)
-    kept = []
+    kept, damaged = [], []
     with open_to_read(path) as file:
         lines = file.read().split(b"\n")
-    for line in lines:
+    for number, line in enumerate(lines, start=1):
         try:
             record = parse(line, allows_nan=True)
             is_before = record["step"] < first_step
             if is_before or (record["step"] == first_step > 0 and record["kind"] not in made_again):
                 kept.append(line.decode() + "\n")
         except (ValueError, KeyError, TypeError, RecursionError):
-            # A line cut short by a kill, or damaged; the resumed run writes it again.
+            # What no line break ends was cut short by a kill, after the checkpoint: it is made again.
+            if line.strip() and number < len(lines):
+                damaged.append(line)
+    return kept, damaged
+
+
+def _set_aside(path: Path, damaged: list[bytes]) -> Path:
+    """Write damaged lines of a file to a new one beside it; its path."""
+    numbers = itertools.count(1)
+    while True:
+        aside = path.with_name(f"{path.name}.damaged-{next(numbers)}")
+        try:
+            with open(aside, "xb") as file:
+                file.writelines(line + b"\n" for line in damaged)
+                file.flush()
+                os.fsync(file.fileno())
+            return aside
+        except FileExistsError:
             continue
-    write_text(path, "".join(kept))
 
 
 # The terminal: a person watches one line change; a log of Slurm, read later, has a line for each record.

@@ -299,7 +299,8 @@ def test_other_data_at_the_same_place_are_refused(train, write_data, tmp_path):
     write_data(tmp_path / "set", 60, 1)
     assert train(tmp_path / "run", **changes, **{"run.stop_at_step": 2}).code == 75
     write_data(tmp_path / "set", 60, 2)
-    with pytest.raises(UserError, match=r"^data\.train: the data of the run in .* have changed since"):
+    told = r"^data\.train: the data of the run in .* since .*set has the fingerprint \w{8}, not \w{8}\)\. Bring back"
+    with pytest.raises(UserError, match=told):
         train(tmp_path / "run", **changes)
     allowed = {"run.allow_changes": ["data.train"], "run.stop_at_step": 4}
     assert train(tmp_path / "run", **changes, **allowed).code == 75

@@ -334,6 +334,7 @@ def test_torch_autocast_agrees_with_the_precision_or_is_off(configured):
             deepspeed_file.check(configured({"torch_autocast": section}, precision="bf16"), "bf16", 1)
 
 
+@pytest.mark.full
 def test_the_keys_that_deepspeed_reads_are_known(configured):
     """What the installed DeepSpeed asks its file for, and what it refuses for having been removed."""
     from deepspeed.runtime import config

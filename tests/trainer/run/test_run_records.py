@@ -13,7 +13,7 @@ from longmix.trainer.settings import provenance
 from longmix.trainer.settings.run_file import parse_yaml
 
 
-def test_damaged_records_are_dropped_and_the_rest_kept(tmp_path):
+def test_damaged_records_are_set_aside_and_the_rest_kept(tmp_path, capsys):
     kept = b'{"kind": "train", "step": 1, "note": "\xc3\xbc"}\n'
     damaged = [
         b'{"kind": "train", "st',
@@ -25,11 +25,25 @@ def test_damaged_records_are_dropped_and_the_rest_kept(tmp_path):
         b"[" * 99_999,
     ]
     (tmp_path / "metrics.jsonl").write_bytes(kept + b"\n".join(damaged) + b'\n{"kind": "train", "step": 5}\n')
+    (tmp_path / "metrics.jsonl.damaged-1").write_text("of an earlier start")
     log = RunLog(tmp_path, True, first_step=3, last_step=9, tensorboard=False)
     log.record("train", 4, {"loss": 1.0})
     log.close()
+    assert (tmp_path / "metrics.jsonl.damaged-1").read_text() == "of an earlier start"
+    assert (tmp_path / "metrics.jsonl.damaged-2").read_bytes() == b"".join(line + b"\n" for line in damaged)
+    assert capsys.readouterr().err.startswith(
+        f"warning: {tmp_path / 'metrics.jsonl'} had 7 damaged lines, now in metrics.jsonl.damaged-2: those records"
+    )
     first, second = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     assert first == kept and json.loads(second) == {"kind": "train", "step": 4, "loss": 1.0}
+
+
+def test_a_line_that_a_kill_cut_short_is_made_again(tmp_path, capsys):
+    kept = '{"kind": "train", "step": 1}\n'
+    (tmp_path / "metrics.jsonl").write_text(kept + '{"kind": "tra')
+    RunLog(tmp_path, True, first_step=1, last_step=9, tensorboard=False).close()
+    assert (tmp_path / "metrics.jsonl").read_text() == kept and len(list(tmp_path.iterdir())) == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_records_that_have_gone_are_told(tmp_path, capsys):

@@ -169,12 +169,19 @@ def test_a_stop_while_the_test_set_is_read_leaves_it_for_the_next_start(
     assert len(read_metrics(tmp_path / "run", "test")) == 1
 
 
-def test_a_run_that_stands_at_its_stop_does_not_step(train, tmp_path):
+def test_a_run_that_stands_at_its_stop_is_told_how_to_go_on(train, tmp_path):
+    """With 75 a job would be started again and again; a mistake ends it."""
     changes = {"run.stop_at_step": 2, "checkpoint.every_steps": 2}
-    for _ in range(2):
-        outcome = train(tmp_path / "run", **changes)
-        assert (outcome.code, outcome.state.step) == (75, 2)
+    outcome = train(tmp_path / "run", **changes)
+    assert (outcome.code, outcome.state.step) == (75, 2)
+    for stop in (2, 1):
+        told = rf"^run\.stop_at_step is {stop}, and the run in .* stands at step 2: set it to more, or to null"
+        with pytest.raises(world.SharedMistake, match=told):
+            train(tmp_path / "run", **{**changes, "run.stop_at_step": stop})
     assert folders.steps(tmp_path / "run") == [2]
+    assert train(tmp_path / "run", **{**changes, "run.stop_at_step": None}).code == 0
+    # What is done does not stop any more.
+    assert train(tmp_path / "run", **changes).code == 0
 
 
 class LeftAlone:
