@@ -1,8 +1,9 @@
 """Replay tests/mutants.md: break each promise in a copy of the repository, and see its test fail.
 
 `python tests/replay_mutants.py [WORD ...]` replays the mutants whose headings hold one of the words (default: all), and
-prints a table, which says for each whether ./test catches it or ./test --full alone. Exit code 1 if a mutant survives,
-2 if an entry no longer fits the code. Each is replayed in a process forked from one that has imported what is not ours.
+prints a table, which says for each whether ./test catches it, ./test --full, or ./test -m faults. Exit code 1 if a
+mutant survives, 2 if an entry no longer fits the code. Each is replayed in a process forked from one that has imported
+what is not ours.
 """
 
 import argparse
@@ -84,20 +85,23 @@ def copy_repository(folder: Path) -> None:
 
 class Watcher:
     """A plugin of pytest that runs what ./test runs before what is marked full, and notes in which of the two parts a
-    test has failed: "default" or "full"."""
+    test has failed: "default" or "full"; "faults" for what neither of them makes."""
 
     def __init__(self):
         self.part: str | None = None
         self._full: set[str] = set()
+        self._faults: set[str] = set()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items):
         self._full = {item.nodeid for item in items if item.get_closest_marker("full")}
-        items.sort(key=lambda item: item.nodeid in self._full)
+        self._faults = {item.nodeid for item in items if item.get_closest_marker("faults")}
+        items.sort(key=lambda item: (item.nodeid in self._faults, item.nodeid in self._full))
 
     def pytest_runtest_logreport(self, report):
         if report.failed and self.part is None:
-            self.part = "full" if report.nodeid in self._full else "default"
+            rare = "full" if report.nodeid in self._full else "default"
+            self.part = "faults" if report.nodeid in self._faults else rare
 
 
 def import_once() -> None:
@@ -127,8 +131,8 @@ def use_copy(folder: Path) -> None:
 
 
 def judge(folder: Path, mutant: Mutant | None, tests: list[str]) -> str:
-    """What becomes of tests in a copy with the mutant: killed default, killed full, SURVIVED, or why the entry does not
-    fit. For a process of its own."""
+    """What becomes of tests in a copy with the mutant: killed default, killed full, killed faults, SURVIVED, or why
+    the entry does not fit. For a process of its own."""
     copy_repository(folder)
     if mutant is not None:
         path = folder / mutant.file
@@ -140,7 +144,8 @@ def judge(folder: Path, mutant: Mutant | None, tests: list[str]) -> str:
             compile(path.read_text(encoding="utf-8"), mutant.file, "exec")
     use_copy(folder)
     watcher = Watcher()
-    code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[watcher])
+    # Whatever its marks: a test that only `./test -m faults` makes is named here like any other.
+    code = pytest.main(["-q", "-x", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[watcher])
     if code == FAILED:
         # An error while the tests are collected proves nothing.
         return f"killed {watcher.part}" if watcher.part else "STALE: no test failed"
@@ -237,8 +242,11 @@ def main() -> int:
         verdicts.append(verdict)
         print(f"{verdict:<14} {seconds:5.0f} s  {mutant.promise}  ({mutant.test.rpartition('::')[2]})", flush=True)
     killed = sum(verdict.startswith("killed") for verdict in verdicts)
-    alone = verdicts.count("killed full")
-    print(f"{killed} of {len(verdicts)} mutants killed, {killed - alone} by ./test and {alone} by ./test --full alone")
+    full, faults = verdicts.count("killed full"), verdicts.count("killed faults")
+    print(
+        f"{killed} of {len(verdicts)} mutants killed, {killed - full - faults} by ./test, {full} by ./test --full "
+        f"alone and {faults} by ./test -m faults alone"
+    )
     if any(verdict.startswith("STALE") for verdict in verdicts):
         return 2
     return 0 if killed == len(verdicts) else 1
