@@ -1,6 +1,7 @@
 """tests/mutants.md fits the code; `python tests/replay_mutants.py` replays it."""
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -36,3 +37,18 @@ def test_every_entry_fits_the_code(mutant):
         compile(text.replace(mutant.old, mutant.new), mutant.file, "exec")
     path, name = mutant.test.split("::")
     assert f"def {name.split('[')[0]}(" in (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_every_promise_about_reliability_has_an_entry():
+    """Of the tests that a row of docs/reliability.md names, an entry breaks what at least one checks."""
+    broken = {mutant.test.split("[")[0] for mutant in MUTANTS}
+    broken |= {test.partition("::")[0] for test in broken}
+    rows = 0
+    for line in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8").splitlines():
+        path, tests = None, []
+        for file, test in re.findall(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`", line if line.startswith("|") else ""):
+            path = file or path
+            tests += [f"{path}::{test}" if test else path] if file or test else []
+        rows += bool(tests)
+        assert not tests or broken & set(tests), line
+    assert rows > 60

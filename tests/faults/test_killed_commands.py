@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 
 LONGEST_SECONDS = 600
 # Kills of one command in the long set. A sweep's runs are processes of their own, which import torch each time.
@@ -138,6 +139,9 @@ def _contents(path):
     if path.name == "metrics.jsonl":
         records = [json.loads(line) for line in path.read_text().splitlines()]
         return [{name: value for name, value in record.items() if name not in TIMED} for record in records]
+    if path.name == "config.yaml":
+        # It also keeps what was not committed while the run was made.
+        return {key: value for key, value in yaml.safe_load(path.read_text()).items() if key != "provenance"}
     return "" if path.suffix == ".log" else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
