@@ -48,12 +48,17 @@ def begin(run: Path, step: int) -> Path:
     """
     folder = path_of(run, step).with_name(f".step-{step:08d}.tmp")
     folder.parent.mkdir(exist_ok=True)
-    _put_back(run)
-    for unfinished in folder.parent.iterdir():
-        if _UNFINISHED.fullmatch(unfinished.name):
-            shutil.rmtree(unfinished, ignore_errors=True)
+    remove_unfinished(run)
     folder.mkdir()
     return folder
+
+
+def remove_unfinished(run: Path) -> None:
+    """Delete folders of checkpoints that were never finished, or not wholly deleted."""
+    _put_back(run)
+    for unfinished in (run / "checkpoints").iterdir():
+        if _UNFINISHED.fullmatch(unfinished.name):
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def finish(folder: Path, run: Path, state: RunState, entries: list[dict[str, Any]] | None = None) -> Path:

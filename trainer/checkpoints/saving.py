@@ -4,6 +4,7 @@ Two sides that share nothing but a Future: `Saver`'s methods run in the step loo
 `_write` and `_complete` touch the disk alone, in a thread of their own with `checkpoint.asynchronous`.
 """
 
+import contextlib
 import copy
 import shutil
 import statistics
@@ -115,6 +116,14 @@ class Saver:
         """Move the checkpoint in progress on if `over`, the sum of `is_over`, says that all ranks are ready."""
         if over == self._world.size:
             self._count(self._advance())
+
+    def tidy(self) -> None:
+        """Do what a kill behind the last checkpoint has left undone: nothing comes after it that would."""
+        if self._world.is_first and not self.written:
+            with contextlib.suppress(OSError):
+                folders.remove_unfinished(self._run)
+                folders.point_to(self._run, self.newest.step)
+                folders.prune(self._run, self._section, self.newest)
 
     def told(self) -> str:
         """A line on the cost of the checkpoints."""

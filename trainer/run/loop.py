@@ -328,4 +328,5 @@ class _Run:
             )
         if self.state.empty > 0:
             self.log.say(f"note: {self.state.empty} of {self.state.step} steps had a batch with nothing to predict")
+        self.saver.tidy()
         return self.final_model.make()

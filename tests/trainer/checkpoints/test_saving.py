@@ -173,6 +173,22 @@ def test_killed_between_any_two_file_operations_a_whole_checkpoint_is_found(memo
     assert found == ({4, 6} if case == "next" else {4})
 
 
+def test_what_a_kill_behind_the_last_checkpoint_has_left_is_made_good(memory, monkeypatch):
+    """The checkpoint is whole, and the run has no step left: no other save would do it."""
+    engine, step = start_of("next", memory / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "point_to", lambda *arguments: None)
+        patched.setattr(folders, "prune", lambda *arguments: None)
+        saver, *_ = make(memory / "run", step, keep=1)
+        saver.save(engine, write_model)
+    checkpoints = memory / "run" / "checkpoints"
+    (checkpoints / ".step-00000004.tmp").mkdir()
+    saver, *_ = make(memory / "run", step, keep=1)
+    saver.tidy()
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["latest", "step-00000006"]
+    assert os.readlink(checkpoints / "latest") == "step-00000006"
+
+
 def test_refused_at_any_file_operation_the_run_goes_on_and_saves_the_next_time(memory):
     engine, step = start_of("next", memory / "start")
 
