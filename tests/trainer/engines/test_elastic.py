@@ -116,7 +116,7 @@ def test_killed_at_any_moment_another_number_of_ranks_goes_on(
     changes = {**rare, "precision": "fp32", "deepspeed": f"zero{stage}", "checkpoint.every_steps": 4}
     for start, ranks in enumerate((2, 1, 2, 1, 2)):
         kill = {"rank": generator.randrange(ranks)}
-        if generator.random() < 0.4:
+        if start == 0 or generator.random() < 0.4:  # the first behind a checkpoint: something is to be gone on with
             kill["step"] = generator.randint(5, 9)
         else:
             # The first rank makes the folders, converts and renames.
@@ -137,7 +137,7 @@ def test_killed_at_any_moment_another_number_of_ranks_goes_on(
     losses = [[record["loss"] for record in found] for found in (records, expected)]
     np.testing.assert_allclose(*losses, rtol=0, atol=TOLERANCE["fp32"], err_msg=str(kills))
     assert {path.name[:5] for path in (folder / "checkpoints").iterdir()} == {"step-", "lates"}, kills
-    assert kills[-2]["newest"] > 0 and sum(kill["killed"] for kill in kills) >= 2
+    assert kills[0]["killed"] and kills[0]["newest"] > 0
     told = "; ".join(f"{one['ranks']} to {one['newest']}{' (killed)' * one['killed']}" for one in kills)
     record_property("summary", f"fault seed {seed}, ZeRO {stage}, ranks to the newest checkpoint: {told}")
 
