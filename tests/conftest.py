@@ -25,6 +25,9 @@ def pytest_addoption(parser):
         metavar="N",
         help="draw the moments at which tests/faults kills from this seed (default: another one each time)",
     )
+    parser.addoption("--fuzz-cases", type=int, default=0, metavar="N", help="make N cases of tests/fuzz, not a few")
+    parser.addoption("--fuzz-seed", type=int, default=1, metavar="N", help="of the cases of tests/fuzz (default: 1)")
+    parser.addoption("--fuzz-record", metavar="FILE", help="note what is done of them there; given again, go on")
     parser.addoption("--full", action="store_true", help="run what is marked full, too, as continuous integration does")
 
 
@@ -34,7 +37,8 @@ def pytest_report_header(config):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what is marked full, unless it is asked for; the files that take longest first."""
-    is_asked_for = config.getoption("full") or "full" in config.getoption("markexpr")
+    expression = config.getoption("markexpr")
+    is_asked_for = config.getoption("full") or "full" in expression or "fuzz" in expression
     # Whoever names a test gets it.
     if not is_asked_for and not any("::" in argument for argument in config.args):
         # What is marked faults has a part of its own, in which it is wanted.
