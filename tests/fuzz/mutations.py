@@ -162,13 +162,20 @@ def nested(depth: int, with_maps: bool) -> Any:
 
 def value_drawn(draw: random.Random, old: Any = None) -> Any:
     """Any value: of another type, an extreme number, a text that somebody would obey."""
+    # Of the same type half of the time: another one is refused before much is done with it.
+    if isinstance(old, (int, float)) and not isinstance(old, bool) and abs(old) < 1e300 and draw.random() < 0.5:
+        return draw.choice((*NUMBERS, old + 1, old - 1, -old, old * 2, old / 2))
+    if isinstance(old, str) and draw.random() < 0.5:
+        return draw.choice(
+            (*TEXTS, old + "x", old[:-1], old.upper(), f" {old}", f"{old}\x1b[0m", f"<b>{old}</b>", f"{old}\n")
+        )
     kind = draw.randrange(10)
     if kind < 3:
         return draw.choice(NUMBERS)
     if kind < 6:
         return draw.choice(TEXTS)
-    if kind == 6 and isinstance(old, (int, float)) and not isinstance(old, bool):
-        return draw.choice((old + 1, old - 1, -old, old * 2, str(old), float(old) if abs(old) < 1e9 else old, [old]))
+    if kind == 6:
+        return draw.choice((str(old), [old], {"a": old}))
     if kind == 7:
         return nested(draw.choice((3, 40, 300)), draw.random() < 0.5)
     return copy.deepcopy(draw.choice((None, True, False, [], {}, [None], [old], {"a": old}, [1, "a", None], {"": 0})))

@@ -146,7 +146,7 @@ def make(shop: Workshop) -> Attack:
         what, changes = _deepspeed(shop), ["deepspeed=ds.json"]
     else:
         place = draw.choice([place for place in mutations.places_in(SECTIONS) if place])
-        value = mutations.value_drawn(draw)
+        value = mutations.value_drawn(draw, _at(SECTIONS, place))
         text = value if isinstance(value, str) else json.dumps(value)
         changes = [f"{'.'.join(map(str, place))}={text}".replace("\0", "")]
         what = f"the change {changes[0][:80]!a}"
@@ -155,7 +155,7 @@ def make(shop: Workshop) -> Attack:
 
 def command(shop: Workshop, what: str, changes: list[str]) -> Attack:
     """A command that reads the run file; training ends at step 2, whatever it says."""
-    verb = shop.draw.choice(("train", "train", "check", "inspect", "requeue"))
+    verb = shop.draw.choice(("train", "train", "train", "check", "check", "inspect", "requeue"))
     if any(f"{name} " in what or f"{name}=" in what for name in LONG) and verb == "train":
         verb = "check"
     if verb == "train":
@@ -204,6 +204,12 @@ def _changed(shop: Workshop, tree):
             _deepspeed(shop)
         return tree, f"{name} is {value!a}"
     return mutations.tree_changed(draw, tree)
+
+
+def _at(tree, place):
+    for key in place:
+        tree = tree[key]
+    return tree
 
 
 def _write(shop: Workshop, tree) -> None:
