@@ -17,7 +17,7 @@ class Ended:
     code: int
     stdout: str
     stderr: str
-    seconds: float = 0.0
+    argv: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -1,10 +1,13 @@
 """Whether what a command made, or printed, is right: asked of it independently of the code that made it."""
 
+import contextlib
 import csv
 import json
 import math
 import re
+import statistics
 import struct
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,16 +85,17 @@ def trained(run: str, like: str | None = None, steps: int | None = 2) -> Check:
     return check
 
 
-def records(path: Path, steps: int | None) -> str | None:
-    """What is wrong with the records of a run that has ended at `steps`."""
+def records(path: Path, last: int | None, first: int | None = None) -> str | None:
+    """What is wrong with the records of a run: each step stands there once, in order, from `first` to `last`."""
     try:
         found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         seen = [record["step"] for record in found if record["kind"] == "train"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         return f"the records cannot be read: {error!r}"
-    if seen != sorted(set(seen)):
+    is_wrong = seen != sorted(set(seen)) or (last is not None and seen[-1:] != [last])
+    if is_wrong or (first is not None and seen[:1] != [first]):
         return f"the records hold the steps {seen}"
-    return None if steps is None or (seen and seen[-1] == steps) else f"the records end at {seen[-1:]}, not {steps}"
+    return None
 
 
 def printed(expected: str) -> Check:
@@ -176,6 +180,10 @@ def report(output: str) -> Check:
             return "the report is empty"
         if len({len(row) for row in rows}) != 1:
             return "report.csv has rows of different lengths"
+        for row in found["rows"]:
+            wrong = _reported(shop.work, row)
+            if wrong:
+                return f"report.json: {wrong}"
         for row in rows:
             for cell in row:
                 if cell.startswith(FORMULA) and not _is_number(cell):
@@ -183,6 +191,20 @@ def report(output: str) -> Check:
         return obeyed(texts["report.md"], "report.md") or _html(texts["report.html"]) or _controls(texts["report.csv"])
 
     return check
+
+
+def _reported(work: Path, row: dict) -> str | None:
+    """What is wrong with a row of a report: its values stand in the records of its runs, and its mean is theirs."""
+    for folder, value in zip(row["folders"], row["values"], strict=True):
+        seen = []
+        for line in (work / folder / "metrics.jsonl").read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                seen.append(record.get(row["metric"]) if isinstance(record, dict) else None)
+        if value not in seen:
+            return f"{row['metric']} is {value} of {folder}, whose records say {seen}"
+    mean = statistics.fmean(row["values"])
+    return None if math.isclose(mean, row["mean"], rel_tol=1e-12) else f"the mean of {row['values']} is {row['mean']}"
 
 
 def _html(text: str) -> str | None:
@@ -233,8 +255,27 @@ def results(tasks: tuple[str, ...], like: str | None = None) -> Check:
                 values = [value for figure in split["figures"].values() for value in figure["values"]]
                 if not values or not all(isinstance(value, (int, float)) and -1 <= value <= 1 for value in values):
                     return f"{task['task']}: figures {values[:4]}"
+        wrong = _scored(shop, by_name["cola"]) if "cola" in by_name and "glue" in ended.argv else None
+        if wrong is not None:
+            return wrong
         if like is not None and found["tasks"] != strict_json(shop.sound / like / "results.json")["tasks"]:
             return "the results are not those of the undisturbed command"
         return obeyed(text, "results.md")
 
     return check
+
+
+def _scored(shop: Workshop, task: dict) -> str | None:
+    """What is wrong with CoLA's figure: it is Matthews' of the predictions that lie there and GLUE's labels."""
+    rows = (shop.work / "glue/CoLA/dev.tsv").read_bytes().decode().rstrip("\n").split("\n")
+    labels = [int(row.split("\t")[1]) for row in rows]
+    answers = strict_json(shop.work / "tuned/cola/seed-0/predictions/dev.json")
+    if len(answers) != len(labels):
+        return f"{len(answers)} predictions for {len(labels)} examples"
+    both = Counter(zip(labels, answers, strict=True))
+    product = math.prod(both[1, x] + both[0, x] for x in (0, 1)) * math.prod(both[x, 1] + both[x, 0] for x in (0, 1))
+    expected = (both[1, 1] * both[0, 0] - both[1, 0] * both[0, 1]) / math.sqrt(product) if product else 0.0
+    (value,) = task["splits"][0]["figures"]["matthews"]["values"]
+    return (
+        None if math.isclose(value, expected, abs_tol=1e-9) else f"Matthews is {value}, the predictions give {expected}"
+    )

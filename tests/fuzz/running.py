@@ -223,7 +223,7 @@ class Running:
         ended = None
         if not is_endless:
             texts = [path.read_bytes().decode("utf-8", "replace") for path in (self.stdout, self.stderr)]
-            ended = Ended(os.waitstatus_to_exitcode(status), *texts, seconds)
+            ended = Ended(os.waitstatus_to_exitcode(status), *texts, self.attack.argv)
         try:
             failure = judge(self.shop, self.attack, self.before, ended)
         except Exception as error:

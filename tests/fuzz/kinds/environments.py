@@ -6,6 +6,8 @@ from .. import mutations, results
 from ..attack import Attack, Workshop
 
 NUMBERS = ("x", "-1", "", "5", "1.5", "99999999999999999999", " 0", "\u0661", "0x0", "2147483648", "\x1b[31m")
+# A launcher that has gone, a first rank that does not answer.
+FAULTS = r"longmix: .*(LONGMIX_LAUNCHER|launcher|MASTER_ADDR|MASTER_PORT|another rank)"
 WORKER = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
 
 
@@ -13,7 +15,11 @@ def make(shop: Workshop) -> Attack:
     draw = shop.draw
     shop.take("data", "run.yaml", "run")
     kind = draw.random()
-    if kind < 0.45:
+    if kind < 0.04:
+        # A first rank that nobody can reach.
+        address = draw.choice(("nowhere.invalid", "", "a b", "\x1b[31m", "x" * 300))
+        values = {**WORKER, "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": address}
+    elif kind < 0.45:
         values = {**WORKER, draw.choice(("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")): draw.choice(NUMBERS)}
         for name in list(values):
             if draw.random() < 0.15:
@@ -61,13 +67,9 @@ def make(shop: Workshop) -> Attack:
 def user(shop: Workshop, what: str, environment: dict) -> Attack:
     verb = shop.draw.choice(("train", "train", "train", "check", "inspect", "evaluate", "doctor"))
     if verb == "train":
-        return Attack(
-            ["train", "run.yaml", "run.dir=fresh"],
-            what,
-            results.trained("fresh", "run"),
-            ("fresh",),
-            environment=environment,
-        )
+        check = results.trained("fresh", "run")
+        argv = ["train", "run.yaml", "run.dir=fresh"]
+        return Attack(argv, what, check, ("fresh",), (1,), FAULTS, environment)
     if verb == "check":
         # The check of a worker other than the first says nothing.
         pattern = "this run file is valid\n$" if environment.get("RANK", "0") == "0" else ""

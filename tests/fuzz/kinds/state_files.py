@@ -87,7 +87,13 @@ def _run(shop: Workshop) -> Attack:
         what = mutations.something_else(draw, path, shop.canaries)
     else:
         what = mutations.file_changed(draw, path, shop.canaries)
-    check = results.trained(name, "run", None if path.name == "metrics.jsonl" else 2)
+    whole = results.trained(name, "run", None)
+
+    def check(shop: Workshop, ended) -> str | None:
+        wrong = results.records(shop.work / name / "metrics.jsonl", 2, first=1)
+        # Records may be lost, but not without a word.
+        return whole(shop, ended) or (None if "metrics.jsonl" in ended.stderr else wrong)
+
     argv = ["train", "run.yaml", f"run.dir={name}", "run.allow_changes=[run.stop_at_step]"]
     return Attack(argv, what, check, (name,), (75,) if path.name == "STOP" else ())
 
