@@ -37,14 +37,12 @@ def make(shop: Workshop) -> Attack:
         faults = "not finite" if is_forged else ""
         return Attack(resumed, what, check, (run,), (1,) if is_forged else (), faults)
     if verb == "export":
+        # A forged one is copied whatever it holds.
+        source = shop.work if is_forged else shop.sound
+        step = f"{run}/checkpoints/step-00000001/model"
 
         def whole(shop: Workshop, ended) -> str | None:
-            wrong = results.model_folder(shop.work / "out")
-            return (
-                wrong
-                if wrong or is_forged
-                else results.same_weights(shop.work / "out", shop.sound / run / "checkpoints/step-00000001/model")
-            )
+            return results.same_weights(shop.work / "out", source / step)
 
         return Attack(["export", run, "--output", "out"], what, whole, ("out",))
     argv = ["inspect-order", run, "--step", "2"]

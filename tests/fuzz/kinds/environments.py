@@ -38,7 +38,7 @@ def make(shop: Workshop) -> Attack:
     elif kind < 0.8:
         values = {
             draw.choice(("HOME", "XDG_CACHE_HOME", "TMPDIR")): draw.choice(
-                ("/dev/null", "", "/nonexistent/x", "mine/precious.txt", "a" * 300, "\x1b[31m")
+                ("/dev/null", "", "/proc/nothing/x", "mine/precious.txt", "a" * 300, "\x1b[31m")
             )
         }
     elif kind < 0.9:
@@ -61,7 +61,11 @@ def make(shop: Workshop) -> Attack:
     else:
         return _around(shop)
     what = ", ".join(f"{name}={value!a:.40}" for name, value in values.items()) or "nothing"
-    return user(shop, what, {name: value for name, value in values.items() if "\0" not in value})
+    attack = user(shop, what, {name: value for name, value in values.items() if "\0" not in value})
+    if values.keys() & {"HOME", "XDG_CACHE_HOME", "TMPDIR"}:
+        # The cache, and what is temporary, are where they were asked for.
+        attack.writes += ("*",)
+    return attack
 
 
 def user(shop: Workshop, what: str, environment: dict) -> Attack:

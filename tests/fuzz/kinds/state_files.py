@@ -66,7 +66,9 @@ def _sweep(shop: Workshop) -> Attack:
 
 
 def _swept(shop: Workshop) -> str | None:
-    wrong = [results.trained(f"sweep/seed-{seed}", f"sweep/seed-{seed}")(shop, None) for seed in range(2)]
+    """The models are those of the undisturbed runs, whether they stayed or were made again."""
+    folders = [f"sweep/seed-{seed}/model" for seed in range(2)]
+    wrong = [results.same_weights(shop.work / folder, shop.sound / folder) for folder in folders]
     return next(filter(None, wrong), None)
 
 
