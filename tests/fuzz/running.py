@@ -121,9 +121,9 @@ def judge(shop: Workshop, attack: Attack, before: dict, ended: Ended | None) -> 
         return "exit code 1 without a fault of the machine"
     if ended.code in (0, 75) and told:
         return f"exit code {ended.code} with an error line"
-    control = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f\u202e\ufffd]", ended.stdout + ended.stderr)
+    control = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f\u202e\udc80-\udcff]", ended.stdout + ended.stderr)
     if control:
-        return f"{control[0]!r} reached the console"
+        return f"{control[0]!a} reached the console"
     harmed = harm(before, look(shop.folder), attack.writes)
     if harmed:
         return f"harm: {'; '.join(harmed[:4])}"
@@ -142,7 +142,9 @@ def cause(ended: Ended | None) -> str:
     places = re.findall(r'File ".*?/((?:trainer|data_prep|modeling|kernels)/[^"]*)", line (\d+)', ended.stderr)
     errors = [line for line in lines if re.match(r"^[\w.]+(Error|Exception|Interrupt|Exit|Warning)?\b.*", line)]
     last = (errors or lines or [""])[-1]
-    return f"{places[-1][0]}:{places[-1][1]}: {last}"[:400] if places and "Traceback" in ended.stderr else last[:400]
+    if places and "Traceback" in ended.stderr:
+        last = f"{places[-1][0]}:{places[-1][1]}: {last}"
+    return ascii(last)[1:-1][:400]
 
 
 # -----------------------------------------------------------------------------
@@ -222,7 +224,7 @@ class Running:
         _, status, usage = os.wait4(self.pid, 0)
         ended = None
         if not is_endless:
-            texts = [path.read_bytes().decode("utf-8", "replace") for path in (self.stdout, self.stderr)]
+            texts = [path.read_bytes().decode("utf-8", "surrogateescape") for path in (self.stdout, self.stderr)]
             ended = Ended(os.waitstatus_to_exitcode(status), *texts, self.attack.argv)
         try:
             failure = judge(self.shop, self.attack, self.before, ended)
