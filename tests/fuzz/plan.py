@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from .kinds import KINDS
+from .all_kinds import KINDS
 from .running import Verdict
 
 

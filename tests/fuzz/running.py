@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .all_kinds import KINDS
 from .attack import Attack, Ended, Workshop, harm, look
-from .kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a case may use. The largest sound one needs a hundredth of the time and a tenth of the memory; a case that is

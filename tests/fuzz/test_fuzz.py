@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from . import plan
-from .kinds import KINDS
+from .all_kinds import KINDS
 from .running import ROOT
 
 CASES, REAL_CASES = 117, 3

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from . import plan, results, running
+from .all_kinds import KINDS
 from .attack import Attack, Workshop, harm, look
-from .kinds import KINDS
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The kinds of cases, by name: each makes an attack in a workshop."""
 
-from . import (
+from .kinds import (
     arguments,
     checkpoints,
     environments,
