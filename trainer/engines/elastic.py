@@ -27,6 +27,7 @@ LAYOUT = "layout.json"
 # The engine's part of a checkpoint; DeepSpeed calls it a tag.
 ENGINE = "engine"
 _CONVERTED = ".universal-"
+_OF_CONVERTED = {ENGINE, "latest_universal"}  # the latter is DeepSpeed's
 STAGES = (0, 1, 2, 3)
 PRECISIONS = ("fp32", "bf16", "fp16")
 
@@ -167,8 +168,8 @@ def _plainly_named(folder: Path) -> Iterator[Path]:
 def _remove_converted(folder: Path) -> None:
     """Remove the copies made by this start, or by an earlier one that was killed; nothing reads them again."""
     for made in folder.parent.glob(f"{_CONVERTED}*"):
-        # It holds an engine, and nothing else.
-        if not made.is_symlink() and made.is_dir() and {path.name for path in made.iterdir()} <= {ENGINE}:
+        # Whatever else has such a name holds other files.
+        if not made.is_symlink() and made.is_dir() and {path.name for path in made.iterdir()} <= _OF_CONVERTED:
             shutil.rmtree(made, ignore_errors=True)
 
 
