@@ -41,7 +41,7 @@ from neighbour_bigram import NeighbourBigram, most_frequent, positions
 
 import longmix.modeling  # noqa: F401  registers the model types
 from longmix.data_prep.files import write_json
-from longmix.trainer.models.build import count_parameters
+from longmix.trainer.models.sizes import count_parameters
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings.sections import ObjectiveSection

@@ -10,6 +10,10 @@ from typing import Any
 LARGEST_COUNT = 2**62
 LARGEST_SIZE = 2**31 - 1
 DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "float16", "float32", "float64")
+_MOST_UNNAMED_LABELS = 2**20
+# Samples that are read together, at most; and the fewest bytes that a Parquet file takes to name a row group.
+LARGEST_ROW_GROUP = 1024
+_SMALLEST_ROW_GROUP_BYTES = 16
 # A shard's name is joined to the folder: nothing in it may lead elsewhere.
 _FILE_NAME = re.compile(r"\w[\w.=+-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -82,6 +86,10 @@ def _mistakes_of_ids(values: dict[str, Any]) -> Iterator[str]:
 def _mistakes_of_labels(values: dict[str, Any]) -> Iterator[str]:
     names, count = values.get("label_names"), values.get("num_labels")
     if names is None:
+        # Classes that no sample has are few: a model is given an output for each.
+        most = max(_MOST_UNNAMED_LABELS, values.get("samples") or 0, values.get("tokens") or 0)
+        if type(count) is int and count > most:
+            yield f"num_labels is {count}, but there are no label_names, and no more than {most} samples or tokens"
         return
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         yield f"label_names is {_shown(names)}, but must be a list of texts, or null"
@@ -146,6 +154,11 @@ def _mistakes_of_shards(shards: Any, samples: Any) -> Iterator[str]:
                 return
         if not _is_sha256(shard["sha256"]):
             yield f"shards[{index}].sha256 is {_shown(shard['sha256'])}, but must be 64 hexadecimal digits"
+        # A file must name its row groups, which are small, one by one.
+        rows, size = shard["samples"], shard["bytes"]
+        most = LARGEST_ROW_GROUP * (1 + size // _SMALLEST_ROW_GROUP_BYTES)
+        if rows > most:
+            yield f"shards[{index}].samples is {rows}, but a file of {size} bytes has at most {most}"
     held = sum(shard["samples"] for shard in shards)
     if held > LARGEST_COUNT or (samples is not None and held != samples):
         yield f"samples is {samples}, but the shards hold {held}"

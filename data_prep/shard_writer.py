@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 
 from longmix.data_prep.errors import naming
 from longmix.data_prep.files import flush_to_disk, sha256_of_file
+from longmix.data_prep.manifest_fields import LARGEST_ROW_GROUP
 from longmix.kernels.common.safe_files import new_beside
 
-MAXIMUM_ROW_GROUP = 1024  # readers fetch whole row groups: larger ones make a shuffled read expensive
+MAXIMUM_ROW_GROUP = LARGEST_ROW_GROUP  # readers fetch whole row groups: larger ones make a shuffled read expensive
 ROW_GROUP_SAMPLES = 256
 SAMPLES_PER_SHARD = 65536
 

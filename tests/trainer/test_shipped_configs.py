@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModel
 
 from longmix.data_prep.tasks.probe import ProbeSettings, prepare_probe
 from longmix.modeling import MODEL_TYPES
-from longmix.trainer.models.build import count_parameters
 from longmix.trainer.models.field_check import field_mistakes
+from longmix.trainer.models.sizes import count_parameters
 from longmix.trainer.run import loop
 from longmix.trainer.settings import configuration, reading, run_file
 

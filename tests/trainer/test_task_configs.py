@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModel
 from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import UserError
 from longmix.modeling import MODEL_TYPES
-from longmix.trainer.models.build import count_parameters
 from longmix.trainer.models.field_check import field_mistakes
+from longmix.trainer.models.sizes import count_parameters
 from longmix.trainer.run import loop
 from longmix.trainer.run.setup import prepare as set_up
 from longmix.trainer.settings import reading

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import torch
 
-from ..models.build import build_on_meta, count_parameters
+from longmix.data_prep.errors import UserError
+
 from ..run.folder import refuse_changes, refuse_unusable
-from ..run.setup import prepare
+from ..run.memory import GIGABYTE, refuse_beyond_memory, state_bytes
+from ..run.setup import Prepared, prepare
 from ..samples.collate import TOKEN_IDS
 from ..settings.configuration import RunConfiguration
 from ..settings.deepspeed_file import read, stage_of
 from ..settings.optimizers import OPTIMIZERS
-
-GIGABYTE = 2**30
 
 
 def report(configuration: RunConfiguration, processes: int) -> str:
@@ -25,8 +25,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
     refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
     prepared = prepare(configuration, processes, device)
-    model = build_on_meta(prepared.model_configuration, prepared.objective.auto_class)
-    parameters, outside = count_parameters(model)
+    parameters, outside = prepared.size.parameters, prepared.size.parameters - prepared.size.embeddings
     batch, optim, data = configuration.batch, configuration.optim, prepared.data
     samples = sum(len(dataset) for dataset in data.train)
     tokens = optim.max_steps * batch.samples * data.tokens_per_sample
@@ -62,22 +61,23 @@ def report(configuration: RunConfiguration, processes: int) -> str:
         ("run folder", configuration.run.dir),
     ]
     text = "\n".join(f"{name:<11}{value}" for name, value in lines)
-    return "\n".join([text, *prepared.notes(model, processes), "this run file is valid"])
-
-
-def state_bytes(parameters: int, precision: str, stage: int | None, processes: int, kept: int) -> float:
-    """Bytes of parameters, gradients and optimizer state in one process (Rajbhandari et al. 2020, section 3.1).
-
-    The optimizer keeps `kept` numbers of each parameter, AdamW two moments. fp32: 4 parameter + 4 gradient + 8 moments;
-    16 bit: 2 + 2 + 12 (fp32 master and moments). Stage 1 shares out the optimizer's part, stage 2 also the gradients,
-    stage 3 also the parameters.
-    """
-    parts = (4, 4, 4 * kept) if stage is None or precision == "fp32" else (2, 2, 4 + 4 * kept)
-    shared_from = (3, 2, 1)
-    return sum(
-        size * parameters / (processes if stage is not None and stage >= first else 1)
-        for size, first in zip(parts, shared_from, strict=True)
+    return "\n".join(
+        [
+            text,
+            *prepared.notes(prepared.size.model, processes),
+            *_told_of_memory(prepared, processes, device),
+            "this run file is valid",
+        ]
     )
+
+
+def _told_of_memory(prepared: Prepared, processes: int, device: torch.device) -> list[str]:
+    """A line if the run would be refused here; it may be meant for another machine."""
+    try:
+        refuse_beyond_memory(prepared, processes, device)
+    except UserError as error:
+        return [f"note: on this machine it would be refused: {error}"]
+    return []
 
 
 def activation_bytes(config, micro_batch: int, tokens: float, configuration: RunConfiguration) -> float:

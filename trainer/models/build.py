@@ -19,6 +19,7 @@ from ..settings.sections import ObjectiveSection
 from .field_check import FROM, unknown_fields
 from .loading import load_config, load_model, reason
 from .model_types import config_class, field_names
+from .sizes import impossible_sizes
 
 _LABEL_FIELDS = ("id2label", "label2id", "num_labels", "problem_type")
 # Types of transformers that number the first token's position pad_token_id + 1, as RoBERTa does.
@@ -65,6 +66,7 @@ def model_configuration(
         kept = {key: value for key, value in config.to_dict().items() if not labels or key not in _LABEL_FIELDS}
         values = {**kept, **labels, **_causal_fields(type(config), auto_class, fields, kept), **window, **fields}
         values.pop("model_type", None)
+        _refuse_sizes(values, configuration.model)
         config = _construct(lambda: type(config)(**values))
     else:
         cls = config_class(configuration.model["model_type"])
@@ -78,6 +80,7 @@ def model_configuration(
         }
         if _has(cls, "buffer_seed"):
             fields.setdefault("buffer_seed", configuration.run.seed)
+        _refuse_sizes(fields, configuration.model)
         config = _construct(lambda: cls(**fields))
     if manifest.vocab_size is not None and getattr(config, "vocab_size", manifest.vocab_size) < manifest.vocab_size:
         raise UserError(
@@ -89,7 +92,6 @@ def model_configuration(
             f"ours have: {', '.join(sorted(longmix.modeling.MODEL_TYPES))}"
         )
     refuse_other_inputs(config, manifest)
-    build_on_meta(config, auto_class)
     return config
 
 
@@ -119,20 +121,7 @@ def refuse_other_inputs(config: transformers.PreTrainedConfig, manifest: Manifes
         raise UserError(f"model.coordinate_dimensions is {dimensions}, but the data holds {found}: leave it out")
 
 
-def build_on_meta(config: transformers.PreTrainedConfig, auto_class: type) -> transformers.PreTrainedModel:
-    """The model without memory for its parameters.
-
-    Raises:
-        UserError: the configuration's values do not fit together.
-    """
-    try:
-        with torch.device("meta"):
-            return auto_class.from_config(config)
-    except Exception as error:  # whatever a foreign constructor stumbles over comes from these values
-        raise UserError(f"model: no {config.model_type} can be built from these fields: {reason(error)}") from None
-
-
-# The model itself, built or loaded, and what is counted of it.
+# The model itself, built or loaded.
 
 
 def build_model(
@@ -182,18 +171,6 @@ def _refuse_looking_ahead(model: transformers.PreTrainedModel) -> None:
         )
 
 
-def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
-    """(all parameters, those outside embeddings of tokens and positions)."""
-    embeddings = {
-        id(parameter)
-        for module in model.modules()
-        if isinstance(module, torch.nn.Embedding)
-        for parameter in module.parameters()
-    }
-    counted = {id(parameter): parameter.numel() for parameter in model.parameters()}
-    return sum(counted.values()), sum(size for key, size in counted.items() if key not in embeddings)
-
-
 # Others' constructors fail in their own ways: here their exceptions become mistakes of the run file.
 
 
@@ -210,6 +187,13 @@ def _construct(make) -> transformers.PreTrainedConfig:
         return make()
     except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"model: {reason(error)}") from None
+
+
+def _refuse_sizes(fields: dict[str, Any], given: dict[str, Any]) -> None:
+    """Raise UserError for a size that no model has, before a configuration is made of it, which may already not end."""
+    for mistake in impossible_sizes(fields):
+        origin = "" if mistake.split(" ")[0] in given else " (it comes from the data's manifest, or from model.from)"
+        raise UserError(f"model.{mistake}{origin}")
 
 
 def _refuse_unknown(fields: Iterable[str], cls: type) -> None:

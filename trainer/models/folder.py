@@ -1,6 +1,7 @@
 """The files of a model folder: whether they are whole, as far as that shows without building the model."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from longmix.data_prep.typed_maps import Mistake, build
 from ..settings.configuration import section_mistakes
 from ..settings.sections import ObjectiveSection
 from .foreign_code import foreign_code_mistakes
+from .sizes import LARGEST_SIZE, MOST_LAYERS, impossible_sizes
 
 CONFIGURATION = "config.json"
 # The objective that the model was trained with, as its run file had it.
@@ -21,6 +23,8 @@ OBJECTIVE = "objective.json"
 _WEIGHTS = "model.safetensors"
 _INDEX = f"{_WEIGHTS}.index.json"
 _PICKLED = "pytorch_model"
+_MOST_SHARED_LAYERS = 1000
+_MOST_PLAIN_LABELS = 2**20
 _FILE_NAME = re.compile(r"\w[\w.+-]*\.safetensors")
 _TOKENIZER = ("tokenizer_config.json", "tokenizer.json")
 
@@ -67,6 +71,43 @@ def is_damaged(path: Path) -> bool:
             return False
     except Exception:  # the library has errors of its own beside the system's
         return True
+
+
+def held(folder: Path) -> tuple[int, int] | None:
+    """(weights, numbers in all of them) that a folder's safetensors files hold, by their headers; None without any.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    try:
+        paths = weight_files(folder)
+    except UserError:
+        return None  # told when they are wanted: a configuration can do without
+    weights = numbers = 0
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118  it is no map
+                    weights, numbers = weights + 1, numbers + math.prod(file.get_slice(name).get_shape())
+        except Exception:  # the library has errors of its own beside the system's
+            raise UserError(f"{path} is missing, damaged or was cut short: copy it again") from None
+    return weights, numbers
+
+
+def refuse_sizes(folder: Path) -> None:
+    """Raise UserError if a model folder's configuration has sizes that its weights do not, before anything is made of
+    it: the configuration alone, of 2^31 labels or layers, may take all memory, or never end."""
+    there = held(folder)
+    weights, numbers = there or (MOST_LAYERS, LARGEST_SIZE)
+    values = _read(folder / CONFIGURATION)
+    # Layers that share their weights are few.
+    mistake = next(impossible_sizes(values, most_layers=max(weights, _MOST_SHARED_LAYERS)), None)
+    labels = values.get("num_labels")
+    if mistake is None and type(labels) is int and labels > max(numbers, _MOST_PLAIN_LABELS):
+        mistake = f"num_labels is {labels}"
+    if mistake is not None:
+        held_there = "" if there is None else f"; its weights are {weights} tensors of {numbers:,} numbers in all"
+        raise UserError(f"{folder / CONFIGURATION}: {mistake}{held_there}: copy the folder again, or correct it")
 
 
 def weight_files(folder: Path) -> list[Path]:

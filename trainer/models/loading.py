@@ -18,9 +18,10 @@ import longmix.modeling  # noqa: F401  registers our model types
 from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.tokenizer import load_tokenizer
 
-from .folder import is_damaged, weight_files
+from .folder import CONFIGURATION, held, is_damaged, refuse_sizes, weight_files
 from .foreign_code import ADAPTER, foreign_code_mistakes
 from .hub import why_unreachable
+from .sizes import measure
 
 # What a run sets by itself in a configuration that it starts from, and what says how that was saved.
 _SET_BY_THE_RUN = {
@@ -54,6 +55,8 @@ def load_config(source: str) -> transformers.PreTrainedConfig:
         raise UserError(f"{source}: no such folder; give a model folder, or a name on the hub")
     if (folder / "model" / "config.json").is_file() and not (folder / "config.json").is_file():
         raise UserError(f"{source} is a run folder; its checkpoint is {folder / 'model'}")
+    if (folder / CONFIGURATION).is_file():
+        refuse_sizes(folder)
     try:
         with _silence(huggingface_hub.logging):
             mistakes = foreign_code_mistakes(transformers.PreTrainedConfig.get_config_dict(source, **_place(source))[0])
@@ -88,6 +91,8 @@ def load_model(
     if Path(source).is_dir():
         weight_files(Path(source))  # raises for what is not to be read
     wanted = saved if config is None else config
+    if Path(source).is_dir():
+        _refuse_larger(source, auto_class, wanted)
     with _silence(huggingface_hub.logging, transformers.logging):
         try:
             model, report = auto_class.from_pretrained(
@@ -136,6 +141,21 @@ def load_model(
         anew = [*missing, *(name for name, *_ in report["mismatched_keys"])]
         notes += _start_notes(source, saved, wanted, anew, sorted(report["unexpected_keys"]))
     return model
+
+
+def _refuse_larger(source: str, auto_class: type, config: transformers.PreTrainedConfig) -> None:
+    """Raise UserError, before memory is taken for it, for a model of which the folder's weights are not even half."""
+    try:
+        size = measure(config, auto_class)
+    except UserError:
+        return  # loading tells it in the terms of what is loaded
+    _, numbers = held(Path(source))
+    if size.parameters > 2 * numbers:
+        name, shape = size.largest
+        raise UserError(
+            f"{source} lacks most of the weights of this {config.model_type}: it holds {numbers:,} numbers, and the "
+            f"configuration asks for {size.parameters:,}, the largest {name} {shape}"
+        )
 
 
 def _start_notes(

@@ -154,7 +154,10 @@ def largest_micro_batch(data: RunData, objective: Objective, longest: int, size:
     Nothing of it is drawn: another seed would try the same batch.
     """
     manifest = data.manifest
-    ordinary = sorted(set(range(manifest.vocab_size or 1)) - {*manifest.special_token_ids, manifest.pad_token_id})
+    special = {*manifest.special_token_ids, manifest.pad_token_id}
+    # No more ids than there are places for them: a manifest may say any size of vocabulary.
+    first = range(min(manifest.vocab_size or 1, longest + len(special)))
+    ordinary = sorted(set(first) - special)
     samples = [_sample(manifest.columns, ordinary or [0], longest) for _ in range(size)]
     if size > 1 and longest > 1 and any(_is_ragged(dataset, longest) for dataset in data.train):
         samples[-1] = _sample(manifest.columns, ordinary or [0], longest - 1)
@@ -186,6 +189,8 @@ def _longest(data: RunData) -> int:
     lengths = []
     for dataset in data.train:
         length = dataset.manifest.sequence_length
+        if length is not None and dataset.manifest.tokens:
+            length = min(length, dataset.manifest.tokens)  # all samples together are no shorter than one
         if length is None:
             first = dataset.read(np.arange(min(len(dataset), _LOOKED_AT)))
             suffixes = ("", SECOND) if is_pair(first[0]) else ("",)

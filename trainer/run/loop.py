@@ -15,7 +15,7 @@ from ..engines.base import StepResult
 from ..engines.make import make_engine
 from ..export import publish
 from ..export.card import ModelCard
-from ..models.build import count_parameters
+from ..models.sizes import count_parameters
 from ..objectives.sums import Sums
 from ..optimization.schedule import learning_rate
 from ..processes.signals import StopRequests
@@ -29,6 +29,7 @@ from .determinism import changed_circumstances, computing
 from .dry_run import dry_run
 from .final_model import FinalModel
 from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, write_configuration
+from .memory import refuse_beyond_memory
 from .setup import Prepared, prepare
 from .speed import Interval, device_name
 from .spikes import SpikeGuard
@@ -78,7 +79,9 @@ def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
     if world.is_first:  # on other hosts config.yaml may still be the one before
         refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
-    return prepare(configuration, world.size, world.device)
+    prepared = prepare(configuration, world.size, world.device)
+    refuse_beyond_memory(prepared, world.size, world.device)
+    return prepared
 
 
 class _Run:

@@ -14,6 +14,7 @@ from longmix.data_prep.tokenizer import load_tokenizer
 from ..models.build import build_model, model_configuration
 from ..models.field_check import FROM
 from ..models.loading import has_other_vocabulary
+from ..models.sizes import ModelSize, measure
 from ..objectives.objective import Objective, auto_class, check_data, make_objective
 from ..processes.world import resolve_precision
 from ..samples.run_data import RunData, check_processes, open_data
@@ -36,6 +37,7 @@ class Prepared:
     objective: Objective
     tokenizer: Path | None
     model_configuration: transformers.PreTrainedConfig
+    size: ModelSize
     # What is not taken over from the checkpoint that the run starts from; known once the model is built.
     start_notes: list[str] = field(default_factory=list)
 
@@ -106,6 +108,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
     with mistakes:
         known = manifest or Manifest(split="unknown", split_rule="unknown", columns={})
         config = model_configuration(configuration, known, auto_class(configuration.objective.name))
+        size = measure(config, auto_class(configuration.objective.name))
         _refuse_metric(configuration, config, manifest)
     mistakes.tell()
     source = configuration.model.get(FROM)
@@ -114,7 +117,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
             f"model.from: {source} has another tokenizer than {first}: prepare the data with the checkpoint's "
             "(longmix prepare text --tokenizer)"
         )
-    return Prepared(configuration, precision, data, objective, tokenizer, config)
+    return Prepared(configuration, precision, data, objective, tokenizer, config, size)
 
 
 def _first_manifest(configuration: RunConfiguration) -> Manifest | None:

@@ -1,5 +1,6 @@
 """The check of a shard against its manifest: a file may be whole and still be another one."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -58,11 +59,27 @@ def check_footer(metadata: pq.FileMetaData, samples: int, manifest: Manifest) ->
     largest = max((metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)), default=0)
     if largest > MAXIMUM_ROW_GROUP:
         raise NotAsDescribed(f"it has a row group of {largest} samples, more than {MAXIMUM_ROW_GROUP}")
+    _check_widths(metadata, manifest)
     found = {field.name: _described(field.type) for field in metadata.schema.to_arrow_schema()}
     # Files do not tell which of their lists have a fixed size: that shows when they are read.
     expected = {name: (column["dtype"], len(column["shape"])) for name, column in manifest.columns.items()}
     if found != expected:
         raise NotAsDescribed(f"it has the columns {_shown(found)}, the manifest says {_shown(expected)}")
+
+
+def _check_widths(metadata: pq.FileMetaData, manifest: Manifest) -> None:
+    """Raise NotAsDescribed if a column's vectors are wider than all its numbers in a row group are many."""
+    widths = {name: math.prod(size for size in one["shape"] if size) for name, one in manifest.columns.items()}
+    for number in range(metadata.num_row_groups if max(widths.values()) > 1 else 0):
+        group = metadata.row_group(number)
+        for index in range(group.num_columns):
+            column = group.column(index)
+            width = widths.get(column.path_in_schema.split(".")[0], 1)
+            if group.num_rows and column.num_values < width:
+                raise NotAsDescribed(
+                    f"{column.path_in_schema} has {column.num_values} numbers in a row group, and the manifest says "
+                    f"vectors of {width}"
+                )
 
 
 def check_group(columns: Mapping[str, Column], manifest: Manifest) -> None:
