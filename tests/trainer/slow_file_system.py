@@ -6,6 +6,7 @@ Python's own calls alone are patched; what reads by itself (safetensors) is aske
 import builtins
 import contextlib
 import errno
+import fcntl
 import io
 import itertools
 import json
@@ -67,9 +68,14 @@ class SlowFileSystem:
     def _making(self, make):
         def made(path, *arguments, **places):
             self._seen(os.path.dirname(os.path.abspath(path)))
-            if not os.path.exists(path):
+            # One at a time: only who makes it notes it.
+            with self._kept[io, "open"](self._notes / ".lock", "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                with contextlib.suppress(FileNotFoundError):
+                    self._kept[os, "lstat"](path)
+                    return make(path, *arguments, **places)  # refused: it is there
                 self._note(os.path.abspath(path))
-            return make(path, *arguments, **places)
+                return make(path, *arguments, **places)
 
         return made
 

@@ -37,7 +37,7 @@ class FinalModel:
         wants_best = self._prepared.configuration.checkpoint.best is not None and self._state.best_step is not None
         step = self._state.best_step if wants_best else self._state.step
         source = folders.path_of(self._folder, step)
-        agree(self._world, lambda: self._refuse_damaged(source))
+        agree(self._world, lambda: self._refuse_damaged(source) if self._world.is_first else None)
         if self._prepared.data.test is not None:
             decision = self._test(source / "model")
             if decision.stops:
@@ -47,7 +47,7 @@ class FinalModel:
         return Decision()
 
     def _refuse_damaged(self, source: Path) -> None:
-        reason = folders.defect(source) if self._world.is_first else None
+        reason = folders.defect(source)
         if reason is not None:
             raise UserError(f"the checkpoint to make the model from is damaged: {reason}; longmix export has --step")
         load_config(str(source / "model"))  # raises for one that orders code
