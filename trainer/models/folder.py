@@ -90,7 +90,8 @@ def held(folder: Path) -> tuple[int, int] | None:
                 for name in file.keys():  # noqa: SIM118  it is no map
                     weights, numbers = weights + 1, numbers + math.prod(file.get_slice(name).get_shape())
         except Exception:  # the library has errors of its own beside the system's
-            raise UserError(f"{path} is missing, damaged or was cut short: copy it again") from None
+            what = "is damaged or was cut short" if path.is_file() else "is missing"
+            raise UserError(f"{path} {what}: copy it again") from None
     return weights, numbers
 
 

@@ -266,7 +266,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_in_one_line(word_model, capsy
     config = copy("wide") / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"intermediate_size": 24}))
     text = error_of(capsys, "evaluate", tmp_path / "wide", "--fill", "a [MASK]")
-    assert "encoder.layers.0.feed_forward.inner.bias (64,) for (24,) and 2 more" in text
+    assert "encoder.layers.0.feed_forward.inner.bias (64,) for (24,), encoder.layers.0.feed_forward.inner" in text
     AutoModelForSequenceClassification.from_pretrained(word_model).save_pretrained(copy("classifier"))
     text = error_of(capsys, "evaluate", tmp_path / "classifier", "--fill", "a [MASK]")
     assert "holds the weights of TransformerForSequenceClassification, not of TransformerForMaskedLM" in text
