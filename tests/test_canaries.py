@@ -10,7 +10,7 @@ import yaml
 from longmix.data_prep.files import LOCK
 from longmix.data_prep.made_files import RECORD
 from longmix.trainer.cli import main
-from longmix.trainer.quickstart import __main__ as quickstart
+from longmix.trainer.quickstart import command as quickstart
 
 STORED = next(path for path in (Path(__file__).parent / "stored").iterdir() if path.is_dir())
 # In the output; each holds a text of the user's.

@@ -20,6 +20,7 @@ WRITES = {
     *("write_bytes", "write_text", "write_json", "atomic_path", "write_files"),
     *("savez", "savefig", "to_csv", "to_parquet", "to_json", "write_table", "save_pretrained", "save_file"),
     *("ParquetWriter", "SummaryWriter", "ShardFile", "FileHandler"),
+    *("open_lock", "open_emptied", "open_to_append", "open_to_change", "write_over", "new_beside", "private_folder"),
     *("new_folder", "put_in_place", "swap", "remove_made", "remove_files", "save_tokenizer"),
 }
 # Of these names only the calls through their module: `list.remove`, a model's `save`, `str.replace`.

@@ -112,15 +112,17 @@ def _common_values(plan: Plan, run: Path) -> dict[str, Any]:
 
 def _measure(plan: Plan) -> float:
     """Tokens per second over all devices, from a few steps of the same model on the same data."""
-    with new_folder(plan.output / "speed") as run:
+    with new_folder(plan.output / "speed") as folder:
+        # Below it: a new folder is locked, and the run locks the one that it makes its model in.
+        run = folder / "run"
         values = {
             **_common_values(plan, run),
             "data": {"train": _common_values(plan, run)["data"]["train"]},
             "optim": {"lr": plan.recipe.lr, "warmup_steps": MEASURED_STEPS, "max_steps": MEASURED_STEPS},
             "log": {"every_steps": MEASURED_STEPS // 3, "tensorboard": False},
         }
-        write_text(run / "speed.yaml", yaml.safe_dump(values))
-        longmix_quietly("train", run / "speed.yaml")
+        write_text(folder / "speed.yaml", yaml.safe_dump(values))
+        longmix_quietly("train", folder / "speed.yaml")
         # The first third warms up.
         speeds = [record["tokens_per_second"] for record in read_run(run).training][1:]
     return sum(speeds) / len(speeds)

@@ -176,7 +176,7 @@ def test_what_the_hub_cannot_give_is_told_once(capsys, monkeypatch):
 
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())
-    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", attempt)
+    monkeypatch.setattr("transformers.PreTrainedConfig.get_config_dict", attempt)
     monkeypatch.setattr("longmix.trainer.models.loading.why_unreachable", lambda: None)
     client.addHandler(handler)
     try:

@@ -72,4 +72,4 @@ def test_the_folder_that_the_command_is_given_in_is_not_replaced(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     for output in (".", ".."):
         assert main(["export", "run", "--output", output]) == 2
-        assert "holds the folder that this command is given in" in capsys.readouterr().err
+        assert "is the current folder, or holds it" in capsys.readouterr().err
