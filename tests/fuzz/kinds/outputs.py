@@ -54,6 +54,8 @@ NAMES = (
         "hub:a/b",
     ),
 )
+# Outputs of the same command: it goes on there, or does it again.
+GO_ON = {("train", "run"), ("export", "run/model"), ("prepare", "data")}
 # What commands write below their output, by the name of a file that they open, lock, replace or remove.
 WITHIN = {
     "train": (
@@ -121,7 +123,7 @@ def make(shop: Workshop) -> Attack:
 def _named(shop: Workshop, verb: str, name: str) -> Attack:
     """An output of some name: nothing that was there changes."""
     attack = _command(shop, verb, name, f"the output is {name[:60]!a}")
-    attack.writes = ("**",)
+    attack.writes = ("**", name) if (verb, name) in GO_ON else ("**",)
     attack.check = lambda shop, ended: None
     return attack
 
