@@ -25,7 +25,7 @@ def make(shop: Workshop) -> Attack:
             if draw.random() < 0.15:
                 del values[name]
         # A world of several waits for ranks that never come: as it should.
-        if values.get("WORLD_SIZE") in ("5", "1.5") and values.get("RANK") == "0":
+        if values.get("WORLD_SIZE") in ("5", "1.5") and values.get("RANK", "0") == "0":
             values["RANK"] = "7"
     elif kind < 0.55:
         values = {"LONGMIX_LAUNCHER": draw.choice(("abc", "", "-1", "0", "1", "9" * 30, "\u0661"))}
