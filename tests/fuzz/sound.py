@@ -44,6 +44,7 @@ def make(folder: Path) -> None:
     """
     folder.mkdir(parents=True)
     os.chdir(folder)
+    os.environ["HOME"] = str(folder / "home")
     texts = sentences(200)
     Path("text.txt").write_text("\n\n".join(texts) + "\n")
     Path("corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -63,6 +64,8 @@ def make(folder: Path) -> None:
     Path("order.txt").write_text(_run("inspect-order", "run.yaml", "--step", "2"))
     Path("filled.txt").write_text(_run("evaluate", "run/model", "--fill", "the [MASK] sees", "--top", "3"))
     _sources(texts)
+    # It compiles kernels into the cache.
+    _run("doctor")
 
 
 def _run(*argv: str, expected: int = 0) -> str:

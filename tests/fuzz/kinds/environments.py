@@ -1,6 +1,7 @@
 """Variables of the environment, and the machine around the command."""
 
 import os
+import shutil
 
 from .. import mutations, results
 from ..attack import Attack, Workshop
@@ -89,6 +90,9 @@ def user(shop: Workshop, what: str, environment: dict) -> Attack:
             results.printed("evaluated.txt"),
             environment=environment,
         )
+    if not (shop.home / ".cache").exists():
+        # It looks at compiled kernels, and compiles those that are not there.
+        shutil.copytree(shop.sound / "home" / ".cache", shop.home / ".cache")
     return Attack(["doctor"], what, results.says("nothing is wrong\n$"), (), (1,), "to mend|wrong", environment)
 
 
@@ -103,6 +107,7 @@ def _around(shop: Workshop) -> Attack:
         cache.mkdir()
         place = cache / "longmix"
         if kind == "longmix":
+            # A link of the user's leads where the cache is to be.
             mutations.something_else(draw, place, shop.canaries)
         else:
             place.mkdir()
@@ -112,6 +117,7 @@ def _around(shop: Workshop) -> Attack:
             else:
                 os.mkfifo(path)
     attack = user(shop, f"the cache: {kind}", {})
+    attack.writes += ("**",) if kind == "longmix" else ()
     # As a shard from elsewhere, it goes through the cache.
     if attack.argv[0] != "doctor" and draw.random() < 0.7:
         attack.argv += [] if attack.argv[0] == "evaluate" else [f"data.train=file://{shop.work}/data/train"]
