@@ -6,7 +6,6 @@
 """
 
 import contextlib
-import errno
 import logging
 import os
 import re
@@ -99,16 +98,20 @@ def _put_back(run: Path) -> None:
                 os.replace(aside, final)
 
 
-def point_to(run: Path, step: int) -> None:
-    """Let `checkpoints/latest` name this step's checkpoint, for people. Raises OSError, also if it is no link."""
+def point_to(run: Path, step: int) -> list[str]:
+    """Let `checkpoints/latest` name this step's checkpoint, for people. Raises OSError.
+
+    What is no link stays as it is, and is told in a line of what is returned: a copy of a run may have made it one.
+    """
     final = path_of(run, step)
     latest, temporary = final.with_name(LATEST), final.with_name(f".{LATEST}.tmp")
     for path in (latest, temporary):
         if os.path.lexists(path) and not path.is_symlink():
-            raise FileExistsError(errno.EEXIST, "it is no link of longmix's: move it away", str(path))
+            return [f"note: {path} is no link, and does not name the newest checkpoint: nothing reads it, delete it"]
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(final.name, target_is_directory=True)
     os.replace(temporary, latest)
+    return []
 
 
 # Finding: a checkpoint is believed only when every byte of it is what was written.

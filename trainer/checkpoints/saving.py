@@ -67,6 +67,7 @@ class Saver:
         self._run, self._section, self._world, self._log, self._state = run, section, world, log, state
         self._pending: _Pending | None = None
         self._failures = 0
+        self._noted: set[str] = set()
         self.newest = copy.deepcopy(state)
         self.written = 0
         self.waits: list[float] = []
@@ -194,8 +195,11 @@ class Saver:
         if reason is None:
             self.newest, self._failures = pending.state, 0
             self.written += 1
+            # What stands in the way of one checkpoint stands in that of the next.
             for note in notes:
-                self._log.say(note)
+                if note not in self._noted:
+                    self._log.say(note)
+            self._noted.update(notes)
             return None
         if world.is_first:
             shutil.rmtree(pending.folder, ignore_errors=True)
@@ -270,7 +274,7 @@ def _complete(run: Path, section: CheckpointSection, pending: _Pending) -> list[
     notes = []
     for work in (lambda: folders.point_to(run, state.step), lambda: folders.prune(run, section, state)):
         try:
-            notes += work() or []
+            notes += work()
         except OSError as error:
             reason = hashed_files.reason_of_refusal(error)
             notes.append(f"the checkpoint of step {state.step} is whole, but {run / 'checkpoints'} refuses: {reason}")

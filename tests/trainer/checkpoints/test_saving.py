@@ -145,6 +145,19 @@ def start_of(case, folder):
     return engine, state.step
 
 
+def test_a_latest_that_a_copy_has_made_a_folder_is_told_once(memory, capsys):
+    latest = memory / "checkpoints" / "latest"
+    latest.mkdir(parents=True)
+    (latest / "state.json").write_text("copied")
+    saver, _, engine, state = make(memory)
+    for step in (2, 4, 6):
+        step_to(state, engine, step)
+        saver.save(engine, write_model)
+    assert capsys.readouterr().err.count("latest is no link") == 1
+    assert folders.steps(memory) == [2, 4, 6] and (latest / "state.json").read_text() == "copied"
+    assert folders.newest(memory) == folders.path_of(memory, 6)
+
+
 @pytest.mark.parametrize(("case", "asynchronous"), [("next", False), ("same", True)])
 def test_killed_between_any_two_file_operations_a_whole_checkpoint_is_found(memory, case, asynchronous):
     engine, step = start_of(case, memory / "start")
@@ -177,8 +190,8 @@ def test_what_a_kill_behind_the_last_checkpoint_has_left_is_made_good(memory, mo
     """The checkpoint is whole, and the run has no step left: no other save would do it."""
     engine, step = start_of("next", memory / "run")
     with monkeypatch.context() as patched:
-        patched.setattr(folders, "point_to", lambda *arguments: None)
-        patched.setattr(folders, "prune", lambda *arguments: None)
+        patched.setattr(folders, "point_to", lambda *arguments: [])
+        patched.setattr(folders, "prune", lambda *arguments: [])
         saver, *_ = make(memory / "run", step, keep=1)
         saver.save(engine, write_model)
     checkpoints = memory / "run" / "checkpoints"

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from longmix.trainer import cli
 from longmix.trainer.checkpoints import folders, hashed_files, saving
 from longmix.trainer.engines import state_files
 from longmix.trainer.export import publish
+from longmix.trainer.many_runs import read
 from longmix.trainer.run import loop
 
 TIMED = ("tokens_per_second", "data_wait_fraction")
@@ -223,3 +225,18 @@ def test_a_model_that_cannot_be_published_is_the_users_to_mend(train, tmp_path, 
         ):
             train(tmp_path / "run")
     assert train(tmp_path / "run").code == 0 and (tmp_path / "run" / "model" / "config.json").exists()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("follows_links", [False, True])
+def test_a_copied_run_goes_on(train, read_metrics, tmp_path, capsys, follows_links):
+    """As `cp -r` and `cp -rL` copy it: `latest` is a link, or a folder."""
+    train(tmp_path / "whole")
+    train(tmp_path / "run", **{"run.stop_at_step": 4})
+    shutil.copytree(tmp_path / "run", tmp_path / "copy", symlinks=not follows_links)
+    capsys.readouterr()
+    assert train(tmp_path / "copy").code == 0
+    assert capsys.readouterr().err.count("latest is no link") == follows_links
+    assert untimed(read_metrics(tmp_path / "copy")) == untimed(read_metrics(tmp_path / "whole"))
+    assert read.read_run(tmp_path / "copy").problem is None
+    assert cli.main(["export", str(tmp_path / "copy"), "--output", str(tmp_path / "exported")]) == 0
