@@ -55,12 +55,10 @@ def _refuse_other_data(
     configuration: RunConfiguration, before: dict[str, list[str]], now: dict[str, list[str]]
 ) -> None:
     """Raise UserError if a key of the run file names other data than the checkpoint's (see RunData.fingerprints)."""
-    run, data = configuration.run, configuration.data
+    run, paths = configuration.run, configuration.data.paths()
     changed = [key for key in before if before[key] != now.get(key) and not is_free(key, run.allow_changes)]
     if changed:
         keys = ", ".join(changed)
-        paths = {"data.train": [source.path for source in data.sources()], "data.eval": [data.eval]}
-        paths["data.test"] = [data.test]
         told = "; ".join(_difference(key, paths[key], before[key], now[key]) for key in changed)
         raise UserError(
             f"{keys}: the data of the run in {run.dir} have changed since its checkpoint was written ({told}). Bring "
@@ -68,7 +66,7 @@ def _refuse_other_data(
         )
 
 
-def _difference(key: str, paths: list[str | None], before: list[str], now: list[str]) -> str:
+def _difference(key: str, paths: list[str], before: list[str], now: list[str]) -> str:
     """The data sets of one key that differ, by their paths and the first digits of their fingerprints."""
     if len(before) != len(now):
         return f"{key} named {len(before)} and now names {len(now)}"

@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import refused
 from longmix.kernels.common.safe_files import open_to_append
 
 from ..processes.launch_environment import LAUNCH_VARIABLES, LAUNCHER, THREADS
@@ -96,25 +95,27 @@ def start(arguments: Sequence[str], folder: Path, environment: dict[str, str], s
     Such a process calls `leave_with_launcher`: it does not outlive this one.
 
     Raises:
-        UserError: the log cannot be written.
+        UserError, MachineFault: the log cannot be written.
     """
     log = log_path(folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         appended = open_to_append(log)
     except OSError as error:
-        raise UserError(f"{log} cannot be written: {error.strerror}") from None
-    with appended as output, tempfile.TemporaryFile() as given:
-        given.write(stdin)
-        given.seek(0)
-        return subprocess.Popen(
+        raise refused(f"{log} cannot be written", error) from None
+    with appended as output:
+        process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
-            stdin=given,
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**environment, LAUNCHER: str(os.getpid())},
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
         )
+    # One that has ended already tells why in its exit code.
+    with contextlib.suppress(BrokenPipeError), process.stdin:
+        process.stdin.write(stdin)
+    return process
 
 
 def log_path(folder: Path) -> Path:

@@ -20,15 +20,18 @@ from pathlib import Path
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import write_json
 from longmix.data_prep.made_files import refuse_other_json
+from longmix.data_prep.manifest import Manifest, fingerprint
 
 from ..models.field_check import field_mistakes
 from ..run.folder import is_in_work, refuse_changes, refuse_unusable
 from ..run.own_files import is_run
 from ..settings import reading
+from ..settings.changes import is_free
+from ..settings.configuration import RunConfiguration
 from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
 from ..settings.mistakes import say
 from . import pool
-from .read import FAILURE, MOST_SEEDS, PLAN, is_finished
+from .read import FAILURE, MOST_SEEDS, PLAN, is_finished, read_run
 
 # Keys that the sweep gives to each run.
 OWN_KEYS = ("run.dir", "run.seed")
@@ -62,7 +65,8 @@ def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
     """The runs in their order: all of the first seed, then all of the next, so that a sweep cut short compares all.
 
     Raises:
-        UserError: a run file is wrong, two have one run.dir, a run folder holds another configuration.
+        UserError: a run file is wrong, two have one run.dir, a run folder holds another configuration, or a finished
+            run was made with other data.
     """
     for change in changes:
         if change.split("=")[0] in OWN_KEYS:
@@ -84,9 +88,41 @@ def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
             run.run.dir, run.run.seed = str(folder), seed
             refuse_unusable(folder)
             refuse_changes(folder, run)
+            _refuse_other_data(folder, run)
             _refuse_foreign_log(folder)
             jobs.append(Job(config, tuple(changes), seed, folder, checked.optim.max_steps))
     return sorted(jobs, key=lambda job: job.seed)
+
+
+def _refuse_other_data(folder: Path, now: RunConfiguration) -> None:
+    """Raise UserError if a finished run was made with other data than the run file's paths hold now.
+
+    One that is to resume sees to that itself. Data that are no longer there, which no run needs any more, and runs of
+    earlier versions, which noted no fingerprints, say nothing.
+    """
+    if not is_finished(folder, now.optim.max_steps):
+        return
+    noted = read_run(folder).fingerprints
+    for key, paths in now.data.paths().items():
+        before = noted.get(key) if isinstance(noted, dict) else None
+        if not isinstance(before, list) or is_free(key, now.run.allow_changes):
+            continue
+        for path, known in zip(paths, before, strict=False):
+            found = _fingerprint(path)
+            if found not in (None, known):
+                raise UserError(
+                    f"{folder} is finished, but {path} holds other data than it was made with (its fingerprint is "
+                    f"{found[:8]}, not {str(known)[:8]}): bring back what was there, choose another run.dir, or allow "
+                    f"it with 'run.allow_changes=[{key}]'"
+                )
+
+
+def _fingerprint(path: str) -> str | None:
+    """That of the data set in a folder; None if there is none."""
+    try:
+        return fingerprint(Manifest.load(path))
+    except UserError:
+        return None
 
 
 def _refuse_foreign_log(folder: Path) -> None:

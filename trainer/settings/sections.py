@@ -103,6 +103,14 @@ class DataSection:
     def sources(self) -> list[DataSource]:
         return [DataSource(self.train)] if isinstance(self.train, str) else self.train
 
+    def paths(self) -> dict[str, list[str]]:
+        """The data sets that each key of the run file names."""
+        named = {"data.eval": self.eval, "data.test": self.test}
+        return {
+            "data.train": [source.path for source in self.sources()],
+            **{key: [] if path is None else [path] for key, path in named.items()},
+        }
+
     def mistakes(self) -> Iterator[Finding]:
         if self.partitions != "auto" and self.partitions < 1:
             yield "partitions", f"is {self.partitions}, but must be auto or at least 1"

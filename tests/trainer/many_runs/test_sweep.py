@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest, fingerprint
 from longmix.trainer import cli
 from longmix.trainer.many_runs import pool, read, sweep
 from longmix.trainer.run.folder import RunLock
@@ -265,6 +267,28 @@ def test_a_folder_of_another_configuration_is_refused(configs, train, tmp_path):
     train(tmp_path / "a" / "seed-0", **{"optim.max_steps": 2})
     with pytest.raises(UserError, match=r"optim\.max_steps was 2 and is now 6"):
         sweep.plan(configs, [], 1)
+
+
+def test_a_finished_run_of_other_data_is_refused(configs, stubbed, write_data, tmp_path, capsys):
+    """The data at a path are prepared anew; of those that are gone, or are as they were, nothing is said."""
+    write_data(tmp_path / "data", 5, seed=1)
+    told = fingerprint(Manifest.load(tmp_path / "data"))
+    arguments = [configs[0], "--seeds", "1", f"data.train={tmp_path / 'data'}", "data.eval=null"]
+    assert run(*arguments) == 0
+    note = tmp_path / "a" / "seed-0" / "config.yaml"
+    values = json.loads(note.read_text())
+    assert run(*arguments) == 0  # nothing is noted, as in earlier versions
+    values["provenance"] = {"data": {"fingerprints": {"data.train": [told], "data.eval": []}}}
+    note.write_text(json.dumps(values))
+    assert run(*arguments) == 0
+    shutil.rmtree(tmp_path / "data")
+    assert run(*arguments) == 0
+    write_data(tmp_path / "data", 5, seed=2)
+    capsys.readouterr()
+    line = mistake_of(capsys, *arguments)
+    assert f"{tmp_path / 'a' / 'seed-0'} is finished, but {tmp_path / 'data'} holds other data" in line
+    assert run(*arguments, "run.allow_changes=[data.train]") == 0
+    assert len(stubbed.tell()) == 1
 
 
 @pytest.mark.slow
