@@ -44,6 +44,9 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     for text in sys.argv[1:] if argv is None else argv:
         # Bytes that are no UTF-8 could be written to no file of ours, and hardly be told.
         if not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text):
+            encoding = sys.getfilesystemencoding()
+            if encoding != "utf-8":
+                parser.error(f"the argument {text!r} cannot be read as {encoding}: set LC_ALL=C.UTF-8 or PYTHONUTF8=1")
             parser.error(f"the argument {text!r} is not valid UTF-8: rename the file or folder")
     arguments, rest = parser.parse_known_args(argv)
     if rest and hasattr(arguments, "settings") and not any(text.startswith("-") for text in rest):

@@ -2,9 +2,10 @@
 
 import atexit
 import contextlib
+import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from longmix.data_prep.errors import MachineFault, UserError, in_one_line
@@ -31,17 +32,22 @@ def exit_code(work: Callable[[], int], command: str = "longmix", is_shared: bool
     """
     try:
         code = work()
-        _flush_output()
+        if sys.stdout is not None:
+            # What a command has printed is part of its work, which fails if it cannot be written.
+            with _naming_output():
+                sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        say(f"{command}: interrupted; the same command goes on from here")
-        return INTERRUPTED
+        return _interrupted(command)
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nothing left to say, and nowhere to say it.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         return OURS
     except Exception as error:
         told = in_one_line(error)
+        if told is None and signals.is_interrupted():
+            # An extension module whose import is interrupted says that it failed.
+            return _interrupted(command)
         if told is None:
             raise
         if not is_shared or tells(told):
@@ -49,15 +55,34 @@ def exit_code(work: Callable[[], int], command: str = "longmix", is_shared: bool
         return code_of(told)
 
 
-def _flush_output() -> None:
-    """What a command has printed is part of its work, which fails if it cannot be written."""
+def _interrupted(command: str) -> int:
+    say(f"{command}: interrupted; the same command goes on from here")
+    return INTERRUPTED
+
+
+class _StandardOutput(io.TextIOWrapper):
+    """Standard output that says so where the system refuses it: its own error names no file."""
+
+    def write(self, text: str) -> int:
+        with _naming_output():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _naming_output():
+            super().flush()
+
+
+@contextlib.contextmanager
+def _naming_output() -> Iterator[None]:
+    """Within it an error of the system, but for a reader that has gone, is a fault of standard output."""
     try:
-        sys.stdout.flush()
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
+        # What it still holds is not tried again at the end.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        raise MachineFault(f"standard output takes no more: {error.strerror}") from None
+        raise MachineFault(f"standard output cannot be written: {error.strerror}") from None
 
 
 def leave(main: Callable[[], int]) -> NoReturn:
@@ -69,9 +94,17 @@ def leave(main: Callable[[], int]) -> NoReturn:
     runs on busy cores).
     """
     signals.interrupt()
-    # Names of files need not be UTF-8.
-    with contextlib.suppress(AttributeError):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        line_buffering, write_through = sys.stdout.line_buffering, sys.stdout.write_through
+        encoding = sys.stdout.encoding
+        # Names of files need not be UTF-8.
+        sys.stdout = _StandardOutput(
+            sys.stdout.detach(),
+            encoding,
+            "backslashreplace",
+            line_buffering=line_buffering,
+            write_through=write_through,
+        )
     try:
         code = main()
     except SystemExit as end:

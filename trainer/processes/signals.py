@@ -6,6 +6,7 @@ Before a command can do that, and in one that has nothing to save, a signal ends
 import contextlib
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import NoReturn
@@ -13,6 +14,10 @@ from typing import NoReturn
 from ..settings.exit_codes import INTERRUPTED
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+_AGAIN_SECONDS = 0.01
+
+_is_interrupted = False
 
 
 # A process from its first moment on.
@@ -27,7 +32,27 @@ def listen() -> None:
 def interrupt() -> None:
     """From here on a signal raises KeyboardInterrupt: the command tidies up. Those that save their work use more."""
     for number in STOP_SIGNALS:
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, _interrupt)
+    sys.unraisablehook = _interrupt_again
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    global _is_interrupted
+    _is_interrupted = True
+    raise KeyboardInterrupt
+
+
+def _interrupt_again(ignored: "sys.UnraisableHookArgs") -> None:
+    """A signal that falls into a destructor would be told with a traceback, and passed over."""
+    if ignored.exc_type is KeyboardInterrupt:
+        threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(ignored)
+
+
+def is_interrupted() -> bool:
+    """Whether a signal has raised KeyboardInterrupt, whatever a library that it fell into has made of that."""
+    return _is_interrupted
 
 
 def _leave(number: int, frame: FrameType | None = None) -> NoReturn:
