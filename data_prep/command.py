@@ -5,6 +5,7 @@ import pkgutil
 from typing import Any
 
 from longmix.data_prep.errors import printable
+from longmix.data_prep.options import output_folder
 
 # Each kind of data: the function that gives its parser a description and options, and its line of the list of kinds.
 # The function is imported when its kind is asked for: `longmix train --help` needs none of their libraries.
@@ -77,7 +78,11 @@ class _KindsOfData(argparse._SubParsersAction):
         if kind.get_default("run") is None:
             kind.set_defaults(run=_run)
             kind.add_argument(
-                "--output", required=True, metavar="DIR", help="folder to make; empty, new, or of the same command"
+                "--output",
+                type=output_folder,
+                required=True,
+                metavar="DIR",
+                help="folder to make; empty, new, or of the same command",
             )
             pkgutil.resolve_name(f"longmix.data_prep.{KINDS[values[0]][0]}")(kind)
         super().__call__(parser, namespace, values, *option)

@@ -1,6 +1,7 @@
 """Files: written so that a kill at any moment leaves the old one or the new one, named by hash, and a folder's lock."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -11,17 +12,29 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError, naming, refused
-from longmix.kernels.common.safe_files import new_beside, open_lock
+from longmix.kernels.common.safe_files import new_beside, open_input, open_lock
 
 LOCK = ".lock"
+# Of the names of folders and files in bytes, on file systems; and of folders that files are written to: a checkpoint's
+# names need some of the whole.
+LONGEST_PART, LONGEST_FOLDER = 255, 3500
+_SHOWN = 40
 # In folders that longmix made as a whole: which files it wrote (made_folders.py).
 MARKER = ".longmix.json"
 
 
 def sha256_of_file(path: str | Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
-    with open(path, "rb") as stream:
+    with open_input(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def require_input(path: str | Path) -> None:
+    """Raise `UserError`, or `MachineFault`, unless a library can be given this file of anybody's to read."""
+    try:
+        open_input(path).close()
+    except OSError as error:
+        raise refused(f"{path} cannot be read", error) from None
 
 
 def sha256_of_text(text: str) -> str:
@@ -108,6 +121,25 @@ def flush_to_disk(path: str | Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder that results are written to, and those above it, where they are missing; of any depth, as
+    Path.mkdir cannot. Raises OSError, also for a path that leaves too few bytes to the files below it.
+    """
+    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+        raise OSError(errno.ENAMETOOLONG, f"it has more than {LONGEST_FOLDER} bytes", str(folder)[:_SHOWN] + "...")
+    missing = []
+    while True:
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            missing.append(folder)
+            folder = folder.parent
+        else:
+            if not missing:
+                return
+            folder = missing.pop()
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Make `folder` and hold it for this process alone; the lock goes with the process. Left empty, it is removed.
@@ -116,7 +148,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     path = folder / LOCK
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise refused(f"--output {folder} cannot be used", error) from None
     try:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.errors import UserError, reason_of, refused
 from longmix.data_prep.files import write_json
 from longmix.data_prep.manifest_fields import first_mistake
-from longmix.data_prep.remote import RemoteFolder, is_remote
+from longmix.data_prep.remote import LARGEST_MANIFEST, RemoteFolder, is_remote
 from longmix.data_prep.state_files import parse
+from longmix.kernels.common.safe_files import read_input
 
 FILE_NAME = "manifest.json"
 SCHEMA_VERSION = 1
@@ -79,11 +80,13 @@ class Manifest:
         folder = Path(folder)
         path = folder / FILE_NAME
         try:
-            text = path.read_bytes()
+            text = read_input(path, LARGEST_MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(_missing(folder)) from None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {error}") from None
+        except OSError as error:
+            raise refused(f"{path} cannot be read", error) from None
+        except ValueError as error:
+            raise UserError(f"{path} cannot be read: {reason_of(error)}") from None
         manifest = cls.parse(text, str(path))
         for shard in manifest.shards:
             shard_path = folder / shard["file"]

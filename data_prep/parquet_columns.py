@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.files import require_input
 
 TEXT, CLASS, WHOLE_NUMBER, NUMBER = "text", "text or whole numbers", "whole numbers", "numbers"
 _SHOWN_COLUMNS = 20
@@ -69,6 +70,13 @@ def values_of(column: Any, name: str, place: str, first: int) -> list[Any]:
         raise
 
 
+def parquet_file(path: str | Path, **options: Any) -> Any:
+    """pyarrow's ParquetFile of a local file; by itself it takes a colon in a relative path for that of a URL."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(Path(path).absolute(), **options)
+
+
 def read_rows(path: Path, wanted: Mapping[str, str], advice: str, batch_size: int) -> Iterator[tuple[str, list[Any]]]:
     """The place of each row of a Parquet file, counted from 1, and its values in the order of `wanted`.
 
@@ -76,11 +84,11 @@ def read_rows(path: Path, wanted: Mapping[str, str], advice: str, batch_size: in
         UserError: as `check_columns` and `values_of`; and a file that is damaged, encrypted, or no Parquet.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     number = 0
+    require_input(path)
     try:
-        with pq.ParquetFile(path) as file:
+        with parquet_file(path) as file:
             check_columns(file.schema_arrow, wanted, str(path), advice)
             for batch in file.iter_batches(batch_size=batch_size, columns=list(wanted)):
                 columns = [values_of(batch.column(name), name, str(path), number + 1) for name in wanted]

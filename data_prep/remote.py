@@ -20,7 +20,7 @@ DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 # At the start somebody waits for the answer, and the URL may be mistyped.
 FIRST_DELAYS = (0.5, 1.0)
 _CHUNK = 2**22
-_LARGEST_MANIFEST = 2**30
+LARGEST_MANIFEST = 2**30
 # What no further attempt mends.
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -74,7 +74,7 @@ class RemoteFolder:
 
         def attempt() -> bytes:
             parts.clear()
-            self._copy(name, parts.append, _LARGEST_MANIFEST)
+            self._copy(name, parts.append, LARGEST_MANIFEST)
             return b"".join(parts)
 
         return self._patiently(name, attempt, delays)

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 
 from longmix.data_prep.errors import naming
-from longmix.data_prep.files import flush_to_disk, sha256_of_file
+from longmix.data_prep.files import flush_to_disk, make_folder, sha256_of_file
 from longmix.data_prep.manifest_fields import LARGEST_ROW_GROUP
 from longmix.kernels.common.safe_files import new_beside
 
@@ -77,8 +78,10 @@ class ShardFile:
         self._temporary = new_beside(self.path)
         # No dictionary: token ids gain nothing from it.
         self._writer = pq.ParquetWriter(
-            self._temporary,
+            # Absolute: a colon in the first folder's name would make a URL of it.
+            self._temporary.absolute(),
             self.schema,
+            filesystem=pyarrow.fs.LocalFileSystem(),
             compression="zstd",
             use_dictionary=False,
             store_schema=False,
@@ -151,7 +154,7 @@ class ShardWriter:
         if samples_per_shard < 1:
             raise ValueError(f"samples_per_shard is {samples_per_shard}, allowed: 1 or more")
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         self.columns = dict(columns)
         self.samples_per_shard = samples_per_shard
         self.row_group_samples = row_group_samples

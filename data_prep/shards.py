@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import sha256_of_file
+from longmix.data_prep.files import make_folder, sha256_of_file
 from longmix.data_prep.made_folders import DATASET, new_folder, put_in_place, refuse_foreign
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 
@@ -33,7 +33,7 @@ def write_dataset(
 
     folder = Path(folder)
     refuse_foreign(folder, DATASET, earlier_dataset)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with new_folder(folder) as temporary:
         counted = _Counter(samples)
         with ShardWriter(temporary, columns) as writer:

@@ -1,18 +1,17 @@
 """Files that longmix has written for itself, read again: whole, of a known size, and of the shape that was written.
 
 They may be damaged, cut short, edited or copied by halves. One reader says of each which file it is, what is wrong with
-it, and what to delete.
+it, and what to do about it.
 """
 
 import dataclasses
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of, refused
 from longmix.data_prep.typed_maps import Mistake, build, convert
+from longmix.kernels.common.safe_files import read_input
 
 # More than any of them needs; a list of the samples' predictions is the longest.
 LARGEST = 2**28
@@ -34,19 +33,10 @@ def read_json(path: Path, allows_nan: bool = False, largest: int = LARGEST) -> A
     """The value of a JSON file of at most `largest` bytes.
 
     Raises:
-        OSError: there is none, or it cannot be read.
-        ValueError: it is no regular file, too large, or no JSON; see `parse`.
+        OSError: there is none, it cannot be read, is no regular file, or too large.
+        ValueError: it is no JSON; see `parse`.
     """
-    # Opening a pipe would wait for its other end.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ValueError("it is no regular file")
-    with open(descriptor, "rb") as stream:
-        text = stream.read(largest + 1)
-    if len(text) > largest:
-        raise ValueError(f"it has more than {largest:,} bytes")
-    return parse(text, allows_nan)
+    return parse(read_input(path, largest), allows_nan)
 
 
 def checked(values: Any, schema: Any) -> Any:

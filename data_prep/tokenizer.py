@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of, refused
-from longmix.data_prep.files import MARKER, flush_to_disk, sha256_of_file, write_json
+from longmix.data_prep.files import MARKER, flush_to_disk, make_folder, sha256_of_file, write_json
 from longmix.data_prep.made_files import remove_files
+from longmix.kernels.common.safe_files import open_input, read_input
 
 PAD, UNKNOWN, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
 SMALLEST_VOCABULARY = 9  # the special tokens, the word mark, the two required characters, and one of text
@@ -25,6 +26,7 @@ TOKENIZER_FILES = re.compile(
     r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json"
     r"|(tokenizer|spiece|sentencepiece\.bpe)\.model|(vocab|merges)\.txt|chat_template\.jinja"
 )
+_LARGEST_FILE = 2**30
 
 # The sums of SentencePiece's EM steps depend on the number of threads, not on the number of cores: one fixed number.
 _TRAINING_THREADS = 8
@@ -78,7 +80,7 @@ def train_tokenizer(
     from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     # Below `folder`: what a killed process has left there goes with it.
     with tempfile.TemporaryDirectory(prefix=".training-", dir=folder) as temporary:
         path = Path(temporary) / MODEL
@@ -146,7 +148,7 @@ def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:
     vanish. It is written here, with `token_type_ids_pattern` and `model_max_length`.
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     # Left by a killed process: whoever hashes the folder would take it for a part of the tokenizer.
     for left in folder.glob(".tokenizer-*"):
         remove_files(left, TOKENIZER_FILES)
@@ -176,7 +178,9 @@ def load_tokenizer(folder: str | Path) -> Any:
     if not folder.is_dir():
         raise UserError(f"tokenizer folder {folder} does not exist: give a folder that holds {CONFIGURATION}")
     try:
-        values = json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
+        values = json.loads(read_input(folder / CONFIGURATION, _LARGEST_FILE))
+        for path in filter(lambda path: TOKENIZER_FILES.fullmatch(path.name), folder.iterdir()):
+            _refuse_unreadable(path)
     except FileNotFoundError:
         raise UserError(f"{folder} holds no tokenizer: {CONFIGURATION} is missing") from None
     except OSError as error:
@@ -210,6 +214,17 @@ def load_tokenizer(folder: str | Path) -> Any:
     if is_ours and tokenizer.special_tokens_pattern is None and tokenizer.cls_token and tokenizer.sep_token:
         tokenizer.special_tokens_pattern = "cls_sep"  # saved by something else than save_tokenizer
     return tokenizer
+
+
+def _refuse_unreadable(path: Path) -> None:
+    """Raise `UserError` for a file that the libraries would read as if it were not there, or that fills the memory."""
+    try:
+        with open_input(path) as file:
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise refused(f"{path} cannot be read", error) from None
+    if size > _LARGEST_FILE:
+        raise UserError(f"{path} has {size:,} bytes, and no tokenizer needs {_LARGEST_FILE:,}: copy it again")
 
 
 def sha256_of_tokenizer(folder: str | Path) -> str:

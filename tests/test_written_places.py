@@ -17,7 +17,7 @@ WRITES = {
     *("symlink_to", "hardlink_to", "symlink", "link", "truncate", "ftruncate", "utime", "mkfifo"),
     *("copytree", "copyfile", "copy2", "copymode", "copystat", "move", "make_archive", "unpack_archive", "extractall"),
     *("mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile"),
-    *("write_bytes", "write_text", "write_json", "atomic_path", "write_files"),
+    *("write_bytes", "write_text", "write_json", "atomic_path", "write_files", "make_folder"),
     *("savez", "savefig", "to_csv", "to_parquet", "to_json", "write_table", "save_pretrained", "save_file"),
     *("ParquetWriter", "SummaryWriter", "ShardFile", "FileHandler"),
     *("open_lock", "open_emptied", "open_to_append", "open_to_change", "write_over", "new_beside", "private_folder"),

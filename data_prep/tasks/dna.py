@@ -27,6 +27,7 @@ from longmix.data_prep.tasks.labelled_corpus import (
 )
 from longmix.data_prep.tasks.labelled_files import DIGEST_BYTES, Example, Layout
 from longmix.data_prep.tasks.task_folder import FIRST_VALUE, TOKEN_FIELDS, describe
+from longmix.kernels.common.safe_files import open_input
 
 LENGTH = 16384  # Paramixer 4.4, Converter 5.3
 BASES = "ACGTN"
@@ -138,7 +139,7 @@ def read_fasta(path: Path, length: int) -> Iterator[Example]:
     record: _Record | None = None
     number, at_line_start, in_header = 1, True, False
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+        with open_input(path) as file, gzip.open(file) if path.suffix == ".gz" else file as stream:
             for piece in iter(lambda: stream.readline(_PIECE), b""):
                 if at_line_start and piece.startswith(b">"):
                     if record is not None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import write_json, write_text
+from longmix.data_prep.files import make_folder, write_json, write_text
 from longmix.data_prep.made_folders import TEXT, new_folder, put_in_place, refuse_foreign
 from longmix.data_prep.state_files import read_json, read_state
 
@@ -80,12 +80,12 @@ def write_embedded(folder: str | Path) -> Embedded:
     """
     folder = Path(folder)
     if (folder / _ABOUT).is_file():
-        remedy = f"choose another folder, or delete {folder}"
+        remedy = f"choose another folder, or move {folder} away"
         about = read_state(folder / _ABOUT, dict[str, Any], remedy)
         if about.get("format") == _FORMAT:
             return _embedded(folder, dataclasses.asdict(read_state(folder / _ABOUT, _About, remedy)))
     refuse_foreign(folder, TEXT, _earlier)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with new_folder(folder) as temporary:
         about = _write(temporary)
         put_in_place(temporary, folder, TEXT, _earlier)

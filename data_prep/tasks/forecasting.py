@@ -10,6 +10,7 @@ of the split that they stand in, never from a later split.
 
 import argparse
 import csv
+import io
 import math
 from array import array
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,7 @@ from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import write_dataset
 from longmix.data_prep.split_names import SPLITS
 from longmix.data_prep.tasks.task_folder import refuse_others
+from longmix.kernels.common.safe_files import open_input
 
 DATE = "date"
 RATIO, ETT = "ratio", "ett"
@@ -177,7 +179,7 @@ def read_series(source: Path, drop_columns: tuple[str, ...] = (), missing_allowe
         UserError: with the file, the row (the first below the header is 1, blank lines do not count) and the column.
     """
     try:
-        with open(source, encoding="utf-8-sig", newline="") as stream:
+        with io.TextIOWrapper(open_input(source), encoding="utf-8-sig", newline="") as stream:
             return _parse(csv.reader(stream), str(source), drop_columns, missing_allowed)
     except UnicodeDecodeError:
         raise UserError(f"{source} is not UTF-8: convert it (iconv -t UTF-8)") from None

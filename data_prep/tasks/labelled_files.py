@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.parquet_columns import CLASS, TEXT, read_rows
+from longmix.kernels.common.safe_files import open_input
 
 LARGEST_TEXT = 1 << 26  # bytes of a line of TSV, or of a text file
 DIGEST_BYTES = 16
@@ -149,7 +150,7 @@ def visible(folder: Path, pattern: str = "*") -> list[Path]:
 def read_text(path: Path) -> Iterator[Example]:
     """The one text of a UTF-8 file, as an example without a label. Raises UserError if it is too large or not UTF-8."""
     try:
-        with open(path, "rb") as stream:
+        with open_input(path) as stream:
             content = stream.read(LARGEST_TEXT + 1)
     except OSError as error:
         raise refused(f"{path} cannot be read", error) from None
@@ -204,7 +205,7 @@ def _tsv_rows(path: Path, layout: Layout) -> Iterator[tuple[str, tuple[str, ...]
 def _lines(path: Path) -> Iterator[str]:
     """Lines without their line feeds."""
     try:
-        with open(path, "rb") as stream:
+        with open_input(path) as stream:
             for number, raw in enumerate(iter(lambda: stream.readline(LARGEST_TEXT + 1), b""), start=1):
                 if len(raw) > LARGEST_TEXT:
                     raise UserError(f"{path}, line {number} is longer than {LARGEST_TEXT:,} bytes: leave it out")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
+from longmix.kernels.common.safe_files import open_input
 
 DIGITS = 10
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
@@ -114,7 +115,7 @@ def _read_row(source: str, target: str, place: str) -> tuple[list[int], int]:
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """(number from 1, line without its end)."""
     try:
-        with open(path, "rb") as stream:
+        with open_input(path) as stream:
             number = 0
             while raw := stream.readline(LONGEST_LINE + 1):
                 number += 1

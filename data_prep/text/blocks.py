@@ -15,6 +15,7 @@ from typing import Any
 
 from longmix.data_prep.errors import naming
 from longmix.data_prep.files import write_json
+from longmix.data_prep.parquet_columns import parquet_file
 from longmix.data_prep.shard_writer import ShardFile
 from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.state_files import read_or_none
@@ -175,12 +176,10 @@ def _batches(path: Path) -> Iterator[list[str]]:
 
 def merge_blocks(paths: list[str], target: str) -> dict[str, Any]:
     """Copy the rows of the blocks `path.parquet`, in order, to one shard; returns its entry for the manifest."""
-    import pyarrow.parquet as pq
-
     shard = ShardFile(target, COLUMNS)
     try:
         for path in paths:
-            with pq.ParquetFile(Path(path).with_suffix(".parquet")) as block:
+            with parquet_file(Path(path).with_suffix(".parquet")) as block:
                 for index in range(block.num_row_groups):
                     shard.write_table(block.read_row_group(index).cast(shard.schema))
         return shard.close()

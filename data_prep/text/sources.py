@@ -15,6 +15,7 @@ from longmix.data_prep.errors import UserError, reason_of, refused
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.parquet_columns import TEXT, read_rows
 from longmix.data_prep.split_names import TRAIN, find_splits
+from longmix.kernels.common.safe_files import open_input
 
 HUB_PREFIX = "hub:"
 HUB_FORM = "hub:NAME[:SPLIT[:COLUMN]]"
@@ -262,7 +263,7 @@ def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, line without its end) of a UTF-8 file."""
     offset = 0
     try:
-        with open(path, "rb") as stream:
+        with open_input(path) as stream:
             for number, raw in enumerate(iter(lambda: stream.readline(LONGEST_LINE + 1), b""), start=1):
                 if len(raw) > LONGEST_LINE:
                     raise UserError(

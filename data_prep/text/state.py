@@ -137,7 +137,7 @@ class State:
             what = "another data set" if held else "other files"
             raise UserError(f"--output {folder} already holds {what}: choose another folder, or empty it")
         different = []
-        remedy = f"delete {folder}, or choose another --output"
+        remedy = "choose another --output, or move this file and what was made with it away"
         made_by = read_state(folder / FILE_NAME, dict[str, Any], remedy).get("format")
         if type(made_by) is int and made_by != _FORMAT:
             different = [f"made by another version of longmix (format {made_by}, this one's is {_FORMAT})"]
@@ -150,7 +150,7 @@ class State:
         if different:
             raise UserError(
                 f"--output {folder} already holds another data set ({'; '.join(different)}): "
-                "choose another folder, or delete this one"
+                "choose another folder, or move this one away"
             )
         wanted.look = FirstLook(**dataclasses.asdict(found.look), sample=[])
         return wanted

@@ -1,7 +1,8 @@
 """Files and folders of longmix's own, in places where something else may have been put under their names.
 
 A name that longmix writes to may turn out to be a link to a file of somebody's, a pipe that nobody reads, a device.
-Nothing here is followed, waited for or emptied: what is opened is a regular file, or an error says what it is. A folder
+Nothing here is followed, waited for or emptied: what is opened is a regular file, or an error says what it is. Files
+that are read and may be anybody's are followed through links, but neither waited for nor read without end. A folder
 whose contents are run or believed must be the user's alone, with every folder on the way to it.
 
 Needs no library: the commands that must answer at once use it, too.
@@ -26,6 +27,7 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+_NO_OWN_FILE, _NO_INPUT = "not a file of longmix's: move it away", "not a file"
 _MOST_LINKS = 40  # on the way to a folder, as the system has it
 _WRITABLE_BY_OTHERS = 0o022
 _USER_MAP, _UNMAPPED_USER = Path("/proc/self/uid_map"), Path("/proc/sys/kernel/overflowuid")
@@ -96,6 +98,28 @@ def open_to_read(path: str | Path) -> BinaryIO:
     return open(open_regular(path, os.O_RDONLY), "rb")
 
 
+def open_input(path: str | Path) -> BinaryIO:
+    """A file of anybody's to read, through links as well. Raises OSError, also for what is none and might never end."""
+    # Before it is opened: that alone would wait for a pipe's other end.
+    _refuse_irregular(path, os.stat(path), _NO_INPUT)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _refuse_irregular(path, os.fstat(descriptor), _NO_INPUT)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return open(descriptor, "rb")
+
+
+def read_input(path: str | Path, most: int) -> bytes:
+    """The contents of a file of anybody's that has at most `most` bytes. Raises OSError, also for a larger one."""
+    with open_input(path) as file:
+        content = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+    if content is None or len(content) > most:
+        raise OSError(errno.EEXIST, f"it has more than {most:,} bytes", str(path))
+    return content
+
+
 def write_over(path: Path, data: bytes, *, cut: bool = False) -> None:
     """Write `data` over what a file in a folder of longmix's holds, which need not be there; `cut`: and nothing else.
 
@@ -140,10 +164,10 @@ def _open_to_change(path: str | Path, flags: int, folder: int | None = None) -> 
     return descriptor
 
 
-def _refuse_irregular(path: str | Path, found: os.stat_result) -> None:
+def _refuse_irregular(path: str | Path, found: os.stat_result, advice: str = _NO_OWN_FILE) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
-        raise OSError(errno.EEXIST, f"it is {kind}, not a file of longmix's: move it away", str(path))
+        raise OSError(errno.EEXIST, f"it is {kind}, {advice}", str(path))
 
 
 # Private folders: what lies in them is run, or believed. As strict as sshd is about a user's keys.

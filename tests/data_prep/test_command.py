@@ -1,5 +1,6 @@
 """`longmix prepare` as a whole: what its help needs."""
 
+import argparse
 import subprocess
 import sys
 
@@ -32,3 +33,12 @@ sys.exit(", ".join(name for name in {heavy.split()} if name in sys.modules) or 0
     for kind in kinds:
         assert f"usage: longmix prepare {kind} [-h] --output DIR" in process.stdout
     assert set(command.KINDS) <= set(process.stdout.split())
+
+
+@pytest.mark.parametrize("output", ["s3://bucket/data", "file:///tmp/data"])
+def test_a_url_is_no_folder_to_write(output, capsys):
+    parser = argparse.ArgumentParser(prog="longmix")
+    command.add_prepare_parser(parser.add_subparsers())
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args(["prepare", "probe", "--output", output])
+    assert ended.value.code == 2 and f"'{output}' is a URL" in capsys.readouterr().err

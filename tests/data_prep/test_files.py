@@ -1,8 +1,21 @@
 """Files that are there whole or not at all, whatever becomes of the process that writes them."""
 
 import fcntl
+import os
+import stat
+from pathlib import Path
+
+import pytest
 
 from longmix.data_prep import files
+from longmix.data_prep.errors import UserError, in_one_line
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.parquet_columns import read_rows
+from longmix.data_prep.tasks import labelled_files
+from longmix.data_prep.tasks.dna import read_fasta
+from longmix.data_prep.tasks.forecasting import read_series
+from longmix.data_prep.text.sources import TextFile
+from longmix.data_prep.tokenizer import load_tokenizer
 
 
 def test_what_killed_processes_were_writing_is_removed_and_what_others_write_is_left_alone(tmp_path):
@@ -28,3 +41,56 @@ def test_a_file_that_is_being_written_is_taken_for_no_killed_processes(tmp_path)
         temporary.with_name(".table.md.9.tmp").rename(temporary)
     assert (tmp_path / "table.md").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["table.md"]
+
+
+def test_a_folder_of_any_depth_is_made_unless_its_files_would_have_no_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    deep = Path(*["d"] * 1500)
+    files.make_folder(deep)
+    files.make_folder(deep)
+    assert deep.is_dir()
+    os.removedirs(deep)  # pytest's own removal is not made for it
+    with pytest.raises(OSError, match="it has more than 3500 bytes") as caught:
+        files.make_folder(Path(*["d"] * 2000))
+    assert "d/d/d/" in str(in_one_line(caught.value)) and not Path("d").exists()
+    Path("file").touch()
+    for name in ("file", "file/folder"):
+        with pytest.raises(OSError):
+            files.make_folder(Path(name))
+
+
+# Sockets, for opening a named pipe would never end without the check.
+READERS = {
+    "hash": ("shard", files.sha256_of_file),
+    "library": ("shard.parquet", files.require_input),
+    "manifest": ("manifest.json", lambda path: Manifest.load(path.parent)),
+    "tokenizer": ("tokenizer_config.json", lambda path: load_tokenizer(path.parent)),
+    "text": ("text.txt", lambda path: list(TextFile(path).units())),
+    "rows": ("rows.parquet", lambda path: list(read_rows(path, {}, "", 1))),
+    "labelled": ("text.txt", lambda path: list(labelled_files.read_text(path))),
+    "sequences": ("dna.fa", lambda path: list(read_fasta(path, 8))),
+    "packed sequences": ("dna.fa.gz", lambda path: list(read_fasta(path, 8))),
+    "series": ("series.csv", read_series),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_is_told_and_never_waited_for(tmp_path, reader):
+    name, read = READERS[reader]
+    os.mknod(tmp_path / name, stat.S_IFSOCK | 0o600)
+    with pytest.raises((OSError, UserError)) as caught:
+        read(tmp_path / name)
+    line = in_one_line(caught.value)
+    assert isinstance(line, UserError) and "it is a socket, not a file" in str(line) and name in str(line)
+
+
+def test_a_tokenizer_whose_files_are_none_is_not_loaded_without_them(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    os.mknod(tmp_path / "tokenizer.json", stat.S_IFSOCK | 0o600)
+    with pytest.raises(UserError, match=r"tokenizer\.json cannot be read: it is a socket, not a file"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with open(tmp_path / "tokenizer.json", "wb") as file:
+        file.truncate(2**36)
+    with pytest.raises(UserError, match="no tokenizer needs"):
+        load_tokenizer(tmp_path)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.parquet_columns import parquet_file
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 
@@ -183,3 +185,11 @@ def test_damaged_manifests_are_refused(tmp_path, change, message):
     path.write_text("{" if change is None else json.dumps(values))
     with pytest.raises(UserError, match=message):
         Manifest.load(folder)
+
+
+@pytest.mark.parametrize("name", ["hub:data", "s3:a", "C:", "file:x"])
+def test_a_colon_makes_no_url_of_a_folder(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    write_dataset(Path(name) / "train", make_samples(3), COLUMNS, split="train", split_rule="all")
+    assert Manifest.load(f"{name}/train").samples == 3
+    assert parquet_file(f"{name}/train/shard-00000.parquet").read().to_pylist() == make_samples(3)

@@ -62,12 +62,12 @@ def test_a_damaged_file_is_named_with_what_is_wrong_and_what_to_do(tmp_path, tex
 
 def test_nothing_is_waited_for_and_nothing_endless_is_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(OSError, match="it is a named pipe, not a file"):
         read_json(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(OSError, match="it is a folder, not a file"):
         read_json(tmp_path)
     (tmp_path / "long").write_text("[" + " " * 100 + "]")
-    with pytest.raises(ValueError, match="more than 50 bytes"):
+    with pytest.raises(OSError, match="more than 50 bytes"):
         read_json(tmp_path / "long", largest=50)
     with pytest.raises(UserError, match=r"absent cannot be read: No such file.*; delete it"):
         read_state(tmp_path / "absent", Whole, "delete it")

@@ -213,3 +213,22 @@ def test_a_file_that_others_can_write_is_not_believed(tmp_path):
 def test_the_helper_needs_no_library():
     code = "import sys, longmix.kernels.common.safe_files; print(sorted({'torch', 'numpy', 'yaml'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_what_is_read_may_be_linked_but_is_a_file_of_bounded_size(tmp_path):
+    (tmp_path / "file").write_bytes(PRECIOUS)
+    (tmp_path / "link").symlink_to("file")
+    assert safe_files.read_input(tmp_path / "link", len(PRECIOUS)) == PRECIOUS
+    with pytest.raises(OSError, match="it has more than 7 bytes"):
+        safe_files.read_input(tmp_path / "link", len(PRECIOUS) - 1)
+    with open(tmp_path / "sparse", "wb") as file:
+        file.truncate(2**36)
+    with pytest.raises(OSError, match="it has more than 1,000 bytes"):
+        safe_files.read_input(tmp_path / "sparse", 1000)
+    os.mkfifo(tmp_path / "pipe")
+    os.mknod(tmp_path / "socket", stat.S_IFSOCK | 0o600)
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    for name, kind in {"pipe": "named pipe", "socket": "socket", "zero": "device", "folder": "folder"}.items():
+        with pytest.raises(OSError, match=f"it is a {kind}, not a file"):
+            safe_files.open_input(tmp_path / name)

@@ -47,7 +47,7 @@ def _refuse_damaged(run: Path) -> None:
     if folders.steps(run):
         raise UserError(
             f"none of the checkpoints in {run / 'checkpoints'} is whole (the warnings say why): bring one back, or "
-            "delete that folder to begin anew"
+            "move that folder away to begin anew"
         )
 
 

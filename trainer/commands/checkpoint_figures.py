@@ -79,6 +79,12 @@ def fill(checkpoint: str, text: str, top: int) -> str:
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens, the model takes {longest}: shorten it")
+    if (highest := int(ids.max())) >= config.vocab_size:
+        token = tokenizer.convert_ids_to_tokens(highest)
+        raise UserError(
+            f"the tokenizer of {checkpoint} has the id {highest} for {token!r}, but the model's vocabulary ends at "
+            f"{config.vocab_size - 1}: copy the files of one checkpoint, or save the tokenizer with its model again"
+        )
     model = load_model(checkpoint, transformers.AutoModelForMaskedLM).eval()
     unseen = set(tokenizer.all_special_ids) - {tokenizer.mask_token_id}
     with torch.no_grad():
@@ -89,7 +95,8 @@ def fill(checkpoint: str, text: str, top: int) -> str:
         for probability, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             filled = ids.clone()
             filled[place] = token
-            piece = tokenizer.convert_ids_to_tokens(token).replace("▁", "")
+            # A model may have more ids than its tokenizer has pieces.
+            piece = (tokenizer.convert_ids_to_tokens(token) or f"(id {token})").replace("▁", "")
             whole = tokenizer.decode([number for number in filled.tolist() if number not in unseen])
             whole = " ".join(whole.replace(tokenizer.mask_token, f" {tokenizer.mask_token} ").split())
             lines.append(f"{100 * probability:5.1f} %  {piece:<16}{whole}")

@@ -3,6 +3,7 @@
 import argparse
 
 from longmix.data_prep.errors import printable
+from longmix.data_prep.options import output_folder
 
 
 def add_parser(verbs) -> None:
@@ -15,7 +16,7 @@ def add_parser(verbs) -> None:
     )
     parser.add_argument("source", metavar="RUN | MODEL", help="the run folder (run.dir), or a model folder")
     parser.add_argument("--step", type=int, metavar="N", help="the checkpoint of step N (default: the newest)")
-    parser.add_argument("--output", required=True, metavar="DIR", help="the folder to write")
+    parser.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="the folder to write")
     parser.add_argument(
         "--self-contained",
         action="store_true",

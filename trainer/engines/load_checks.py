@@ -12,7 +12,7 @@ from longmix.data_prep.errors import UserError, reason_of
 
 from ..processes.world import LoneMistake, is_lost_rank
 
-_REMEDY = "delete this checkpoint, and the run goes on from the one before it"
+_REMEDY = "move this checkpoint out of the run folder, and the run goes on from the one before it"
 
 _SHAPES_DIFFER = re.compile(r"size mismatch|(Missing|Unexpected) key\(s\) in state_dict")
 _OTHER_SHAPE = (

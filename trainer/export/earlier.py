@@ -1,9 +1,10 @@
 """Model folders that earlier versions wrote, without a marker: known by the names and the content of their files."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+
+from longmix.data_prep.state_files import read_json
 
 from ..models.folder import CONFIGURATION, OBJECTIVE, is_damaged
 from .card import CARD
@@ -34,9 +35,14 @@ def _is_written_by_us(path: Path, name: str) -> bool:
     return False
 
 
+def _is_card(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(_FIRST_LINES)) == _FIRST_LINES
+
+
 def _is_map_with(*keys: str) -> Callable[[Path], bool]:
     def is_ours(path: Path) -> bool:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
         return isinstance(values, dict) and set(keys) <= set(values)
 
     return is_ours
@@ -46,7 +52,7 @@ def _is_map_with(*keys: str) -> Callable[[Path], bool]:
 _CONTENTS: dict[str, Callable[[Path], bool]] = {
     re.escape(CONFIGURATION): _is_map_with("model_type"),
     re.escape(OBJECTIVE): _is_map_with("name"),
-    re.escape(CARD): lambda path: path.read_bytes().startswith(_FIRST_LINES),
+    re.escape(CARD): _is_card,
     r"model(-\d{5}-of-\d{5})?\.safetensors": lambda path: not is_damaged(path),
     r"model\.safetensors\.index\.json": _is_map_with("weight_map"),
     r"(generation_config|tokenizer_config|special_tokens_map|added_tokens|tokenizer|vocab)\.json": _is_map_with(),

@@ -149,7 +149,7 @@ def is_flat_file(path: Path) -> bool:
     if path.suffix != ".py":
         return False
     with path.open(encoding="utf-8", errors="replace") as file:
-        return file.readline().startswith(_FIRST_WORDS)
+        return file.read(len(_FIRST_WORDS)) == _FIRST_WORDS
 
 
 def _header(module: str) -> str:

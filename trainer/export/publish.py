@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import UserError, refused
-from longmix.data_prep.files import MARKER, flush_to_disk, write_json
+from longmix.data_prep.files import MARKER, flush_to_disk, make_folder, write_json
 from longmix.data_prep.made_folders import (
     MODEL,
     files_below,
@@ -137,7 +137,7 @@ def _copy(folder: Path, target: Path, self_contained: bool) -> None:
         if self_contained:
             code.check_model_type(folder)
             complete = functools.partial(code.add_code, name=target.resolve().name)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     publish(folder, target, complete)
 
 

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.manifest import FILE_NAME, Manifest
+from longmix.data_prep.state_files import checked
 
 from .jobs import Job, read_labels, read_predictions, selection_score
 from .results import TaskResult, summarize
@@ -37,6 +39,21 @@ def collect(jobs: list[Job], submission: Path) -> TaskResult:
     best = max(chosen, key=selection_score)
     for split in task.test:
         if split.name in encoded.test and split.submission is not None:
-            indices = Manifest.load(encoded.folder / split.name).report["indices"]
+            indices = _indices(encoded.folder, split.name)
             write_submission(task, indices, read_predictions(best, split.name), submission / split.submission)
     return summarize(task, [job.seed for job in chosen], labels, predictions, settings, notes)
+
+
+def _indices(folder: Path, split: str) -> list[str]:
+    """The test file's own indices of the encoded samples. Raises UserError if the manifest does not have them."""
+    manifest = Manifest.load(folder / split)
+    try:
+        indices = checked(manifest.report.get("indices"), list[str])
+        if len(indices) != manifest.samples:
+            raise ValueError(f"has {len(indices)} entries for {manifest.samples} samples")
+    except ValueError as error:
+        raise UserError(
+            f"{folder / split / FILE_NAME} is damaged (report.indices: {reason_of(error)}): move {folder} away; the "
+            "same command makes it again"
+        ) from None
+    return indices

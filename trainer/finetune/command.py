@@ -2,6 +2,8 @@
 
 import argparse
 
+from longmix.data_prep.options import output_folder
+
 from .tasks import FROM_MNLI_TASKS, TASKS
 
 DEFAULT_LEARNING_RATE = 5e-5
@@ -46,7 +48,9 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
         help="GLUE's folder (CoLA/train.tsv, ..., or cola/train-*.parquet as on the hub), a hub data set such as "
         "hub:nyu-mll/glue, or for custom a folder with train.tsv and dev.tsv",
     )
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder of runs, results and submission")
+    parser.add_argument(
+        "--output", type=output_folder, required=True, metavar="DIR", help="folder of runs, results and submission"
+    )
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="runs of each task, seeds 0 to N-1 (5)")
     parser.add_argument(
         "--lr",

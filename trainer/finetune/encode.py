@@ -12,7 +12,7 @@ import numpy as np
 
 from longmix.data_prep import made_folders
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import sha256_of_folder, write_json
+from longmix.data_prep.files import make_folder, sha256_of_folder, write_json
 from longmix.data_prep.made_files import refuse_other_json
 from longmix.data_prep.made_folders import new_folder, put_in_place
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
@@ -171,7 +171,7 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
         return encoded
     record.unlink(missing_ok=True)
     # A copy: a data set names no tokenizer but one beside it.
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with new_folder(folder / TOKENIZER) as temporary:
         shutil.copytree(tokenizer_folder, temporary, dirs_exist_ok=True)
         put_in_place(temporary, folder / TOKENIZER, made_folders.TOKENIZER, _earlier_tokenizer)

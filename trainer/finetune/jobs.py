@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet
 import torch
 import transformers
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import write_json
+from longmix.data_prep.files import make_folder, write_json
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.parquet_columns import parquet_file
 from longmix.data_prep.state_files import read_state
 
 from ..checkpoints import folders
@@ -136,11 +136,13 @@ def is_finished(job: Job) -> bool:
         if any(not path.name.startswith(".") for path in folder.iterdir()):
             raise UserError(f"{folder} holds something that is not a fine-tuning run; choose another --output")
         return False
-    found, wanted = read_state(folder / JOB, dict[str, Any], f"delete {folder}"), job.settings()
+    found, wanted = read_state(folder / JOB, dict[str, Any], _remedy(job)), job.settings()
     different = [name for name in wanted if found.get(name) != wanted[name]]
     if different:
         described = "; ".join(_difference(name, found.get(name), wanted[name]) for name in different)
-        raise UserError(f"{folder} holds a run with other settings ({described}); choose another --output or delete it")
+        raise UserError(
+            f"{folder} holds a run with other settings ({described}); choose another --output, or move it away"
+        )
     return (folder / RESULT).is_file()
 
 
@@ -152,7 +154,7 @@ def begin(job: Job) -> None:
     log = log_path(job.folder)
     if not (job.folder / JOB).is_file() and (log.is_symlink() or (log.exists() and log.stat().st_size)):
         raise UserError(f"{log} is not longmix's, and would be written to: move it away, or choose another --output")
-    job.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(job.folder)
     write_json(job.folder / JOB, job.settings())
 
 
@@ -280,7 +282,7 @@ def read_labels(folder: Path) -> np.ndarray:
     """The labels (n,) of a data set, int64 classes or float64 values."""
     manifest = Manifest.load(folder)
     parts = [
-        pyarrow.parquet.ParquetFile(folder / shard["file"]).read(columns=["labels"]).column("labels").to_numpy()
+        parquet_file(folder / shard["file"]).read(columns=["labels"]).column("labels").to_numpy()
         for shard in manifest.shards
     ]
     labels = np.concatenate(parts)
@@ -307,4 +309,4 @@ def selection_score(job: Job) -> float:
 
 
 def _remedy(job: Job) -> str:
-    return f"delete {job.folder}; the same command makes that run again"
+    return f"move {job.folder} away; the same command makes that run again"

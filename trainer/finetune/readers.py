@@ -17,10 +17,12 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.parquet_columns import NUMBER, TEXT, WHOLE_NUMBER, check_columns, values_of
+from longmix.kernels.common.safe_files import read_input
 
 from .tasks import Task
 
 SHOWN_LABELS = 10
+_LARGEST_FILE = 2**31
 LARGEST_VALUE = float(np.finfo(np.float32).max)
 ADVICE = "take the task's own files"
 
@@ -64,7 +66,7 @@ def read_lines(path: Path) -> list[str]:
     Raises UserError when the file cannot be read or holds bytes that are not UTF-8.
     """
     try:
-        content = path.read_bytes()
+        content = read_input(path, _LARGEST_FILE)
     except OSError as error:
         raise refused(f"{path}: cannot be read", error) from error
     try:

@@ -113,7 +113,7 @@ class Results:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise UserError(
-                f"{folder / FILE_NAME} is no results table of this longmix: delete it, finished runs stay"
+                f"{folder / FILE_NAME} is no results table of this longmix: move it away, finished runs stay"
             ) from None
 
 
@@ -122,7 +122,7 @@ def is_earlier(path: Path) -> bool:
     if path.name == FILE_NAME:
         return Results.load(path.parent) is not None  # raises for anything else
     with open(path, encoding="utf-8", errors="replace") as file:
-        return file.readline().startswith(_TITLE)
+        return file.read(len(_TITLE)) == _TITLE
 
 
 # -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from longmix.data_prep.errors import MachineFault, UserError, printable, refused
-from longmix.data_prep.files import MARKER, sha256_of_file
+from longmix.data_prep.files import MARKER, make_folder, sha256_of_file
 from longmix.data_prep.made_files import refuse_foreign_files
 from longmix.data_prep.tokenizer import save_tokenizer
 
@@ -245,7 +245,7 @@ def _start(checkpoint: str, max_length: int | None, output: Path) -> Start:
     identity = _identity(checkpoint)
     folder = output / "tokenizers" / hashlib.sha256(identity.encode()).hexdigest()[:12]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryFile(dir=output):
             pass
     except OSError as error:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError, reason_of
-from longmix.data_prep.parquet_columns import check_columns
+from longmix.data_prep.files import require_input
+from longmix.data_prep.parquet_columns import check_columns, parquet_file
 
 from .readers import ADVICE, Examples, hub_columns, read_label_column, read_lines, read_table, read_tsv
 from .tasks import Task, custom_task
@@ -173,10 +174,10 @@ def _load_parquet(folder: Path, task: Task) -> TaskData:
 def _read_parquet(path: Path, wanted: dict[str, str]):
     """The columns `wanted` of a file, and `idx` if it is there, as a pyarrow Table; see `check_columns`."""
     import pyarrow
-    import pyarrow.parquet
 
+    require_input(path)
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with parquet_file(path) as file:
             check_columns(file.schema_arrow, wanted, str(path), ADVICE)
             names = [name for name in file.schema_arrow.names if name in wanted or name == "idx"]
             return file.read(columns=names)

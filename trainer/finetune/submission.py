@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from longmix.data_prep.files import make_folder
 from longmix.data_prep.made_files import refuse_foreign_files, write_files
 
 from ..tables.text import csv_cell
@@ -35,7 +36,7 @@ def write_submission(task: Task, indices: Sequence[str], predictions: np.ndarray
         f"{csv_cell(index)}\t{csv_cell(format_prediction(task, value))}"
         for index, value in zip(indices, predictions, strict=True)
     ]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_files(path.parent, {path.name: "\n".join([_HEADER, *lines]) + "\n"}, _is_earlier)
 
 
@@ -47,4 +48,4 @@ def refuse_foreign_submissions(task: Task, folder: Path) -> None:
 def _is_earlier(path: Path) -> bool:
     """Whether an earlier version, which kept no record of its files, has written this one."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        return file.readline() == f"{_HEADER}\n"
+        return file.read(len(_HEADER) + 1) == f"{_HEADER}\n"

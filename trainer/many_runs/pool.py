@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from longmix.data_prep.errors import refused
+from longmix.data_prep.files import make_folder
 from longmix.kernels.common.safe_files import open_to_append
 
 from ..processes.launch_environment import LAUNCH_VARIABLES, LAUNCHER, THREADS
@@ -98,7 +99,7 @@ def start(arguments: Sequence[str], folder: Path, environment: dict[str, str], s
         UserError, MachineFault: the log cannot be written.
     """
     log = log_path(folder)
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
     try:
         appended = open_to_append(log)
     except OSError as error:

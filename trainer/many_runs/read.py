@@ -14,12 +14,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.split_names import SPLITS
 from longmix.data_prep.state_files import parse, read_json
+from longmix.kernels.common.safe_files import read_input
 
 from ..settings.objectives import OBJECTIVES
-from ..settings.run_file import parse_yaml
+from ..settings.run_file import MOST_BYTES, parse_yaml
 from .run_values import checked_values, wrong_figure
 
 CONFIG, METRICS, FAILURE, PLAN = "config.yaml", "metrics.jsonl", "failure.json", "sweep.json"
@@ -27,6 +28,7 @@ MODEL_CONFIG = Path("model", "config.json")
 TEST, VALIDATION = "test", "validation"
 # Of one command: each is a run.
 MOST_SEEDS = 10_000
+_LARGEST_METRICS = 2**31
 # Settings of a task, as `longmix prepare` notes them, that make its samples longer or more, or that are measured on
 # them. Data sets that differ in these alone are one task at several lengths.
 _LENGTHS = ("length", "min_length", "max_length", "size", "patch_size", "points")
@@ -254,10 +256,12 @@ def read_run(folder: Path) -> Run | None:
     """
     failure = _failure(folder / FAILURE)
     try:
-        text = (folder / CONFIG).read_text(encoding="utf-8")
+        text = read_input(folder / CONFIG, MOST_BYTES).decode()
     except (FileNotFoundError, NotADirectoryError):
         return None if failure is None else Run(folder, {}, [], f"failed before its first step: {failure}")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise refused(f"{folder / CONFIG} cannot be read", error) from None
+    except UnicodeDecodeError as error:
         raise UserError(f"{folder / CONFIG} cannot be read: {error}") from None
     values = parse_yaml(text, str(folder / CONFIG))
     if not (isinstance(values, dict) and all(isinstance(values.get(name), dict) for name in ("run", "model", "data"))):
@@ -305,7 +309,7 @@ def missing_seeds(runs: list[Run]) -> list[Path]:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
         if type(seeds) is not int or not 0 < seeds <= MOST_SEEDS:
-            raise UserError(f"{parent / PLAN}: seeds must be 1 to {MOST_SEEDS:,}: the file is damaged, delete it")
+            raise UserError(f"{parent / PLAN}: seeds must be 1 to {MOST_SEEDS:,}: the file is damaged, move it away")
         planned = [parent / f"seed-{seed}" for seed in range(seeds)]
         missing += [folder for folder in planned if not any((folder / name).exists() for name in (CONFIG, FAILURE))]
     return missing
@@ -348,9 +352,9 @@ def _read_records(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     if not path.is_file():
         return [], None  # never begun; or a named pipe, which would be waited for
     try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError:
-        return [], None
+        lines = read_input(path, _LARGEST_METRICS).split(b"\n")
+    except OSError as error:
+        return [], f"{METRICS} cannot be read: {error.strerror}"
     records, damage = [], None
     for number, line in enumerate(lines, start=1):
         try:

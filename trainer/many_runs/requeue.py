@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import refused
-from longmix.data_prep.files import write_json
+from longmix.data_prep.files import make_folder, write_json
 from longmix.data_prep.made_files import refuse_other_json
 from longmix.data_prep.state_files import parse, read_or_none
 
@@ -49,7 +49,7 @@ def reason_against(runs: Sequence[str | Path], job: str, code: int) -> str | Non
     _refuse_foreign(record)
     endings = [*_endings_since(saved, record, job), [code, step]]
     try:
-        record.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(record.parent)
         write_json(record, {"job": job, "checkpoint": saved, "endings": endings})
     except OSError as error:
         raise refused(f"{record} cannot be written", error) from None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError, refused
-from longmix.data_prep.files import write_json
+from longmix.data_prep.files import make_folder, write_json
 from longmix.data_prep.made_files import refuse_other_json
 from longmix.data_prep.manifest import Manifest, fingerprint
 
@@ -233,7 +233,7 @@ def _tell(jobs: list[Job], codes: list[int], elsewhere: list[Job], is_complete: 
 
 def _write(path: Path, value: dict) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_json(path, value)
     except OSError as error:
         raise refused(f"{path} cannot be written", error) from None

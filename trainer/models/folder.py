@@ -9,7 +9,10 @@ from typing import Any
 from safetensors import safe_open
 
 from longmix.data_prep.errors import UserError, refused
+from longmix.data_prep.files import require_input
+from longmix.data_prep.state_files import LARGEST
 from longmix.data_prep.typed_maps import Mistake, build
+from longmix.kernels.common.safe_files import read_input
 
 from ..settings.configuration import section_mistakes
 from ..settings.sections import ObjectiveSection
@@ -67,6 +70,7 @@ def read_objective(source: str) -> ObjectiveSection | None:
 def is_damaged(path: Path) -> bool:
     """Whether a safetensors file cannot be opened, as one that was cut short. The weights are not read."""
     try:
+        require_input(path)
         with safe_open(path, framework="pt"):
             return False
     except Exception:  # the library has errors of its own beside the system's
@@ -85,6 +89,7 @@ def held(folder: Path) -> tuple[int, int] | None:
         return None  # told when they are wanted: a configuration can do without
     weights = numbers = 0
     for path in paths:
+        require_input(path)
         try:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118  it is no map
@@ -140,7 +145,7 @@ def weight_files(folder: Path) -> list[Path]:
 def _read(path: Path) -> dict[str, Any]:
     """A file that holds a JSON object."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_input(path, LARGEST))
     except OSError as error:
         raise refused(f"{path} cannot be read", error) from None
     except (ValueError, RecursionError) as error:

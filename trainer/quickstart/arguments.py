@@ -6,6 +6,7 @@ import re
 import sys
 
 from longmix.data_prep.errors import printable
+from longmix.data_prep.options import output_folder
 
 HUB_PREFIX = "hub:"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?(:[^/]+)*")
@@ -56,7 +57,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "that is",
     )
     parser.add_argument(
-        "--output", default="quickstart-run", metavar="FOLDER", help="where everything goes (default: %(default)s)"
+        "--output",
+        type=output_folder,
+        default="quickstart-run",
+        metavar="FOLDER",
+        help="where everything goes (default: %(default)s)",
     )
     parser.add_argument(
         "--minutes",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import write_json
+from longmix.data_prep.files import make_folder, write_json
 from longmix.data_prep.state_files import read_state
 
 FILE_NAME = "quickstart.json"
@@ -85,11 +85,11 @@ class Plan:
         if not path.is_file():
             if folder.is_dir() and any(folder.iterdir()):
                 raise UserError(f"--output {folder} already holds other files: choose another folder, or empty it")
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             plan = cls(folder, os.getcwd(), settings, Recipe.of(devices))
             plan.save()
             return plan
-        found = read_state(path, _File, f"delete {folder}, or choose another --output")
+        found = read_state(path, _File, "choose another --output, or move this file and what was made with it away")
         plan = cls(folder, found.begun_in, found.settings, found.recipe, found.speed)
         if plan.begun_in != os.getcwd():
             raise UserError(
@@ -104,7 +104,7 @@ class Plan:
         if changed:
             raise UserError(
                 f"{folder} holds a quickstart with other settings ({'; '.join(changed)}): choose another --output, "
-                "or delete it"
+                "or move it away"
             )
         return plan
 

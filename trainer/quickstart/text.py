@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import write_json
+from longmix.data_prep.files import make_folder, write_json
 from longmix.data_prep.made_folders import TEXT, new_folder, put_in_place, refuse_foreign
 from longmix.data_prep.state_files import read_state
 from longmix.data_prep.text.sources import HubDataset, Source, find_sources
@@ -43,7 +43,7 @@ def take_text(name: str, limit: int, folder: Path) -> Text:
     """
     done = folder / "part.json"
     if done.is_file():
-        part = read_state(done, _Part, f"delete {folder}")
+        part = read_state(done, _Part, f"move {folder} away")
         return Text([folder / file for file in part.files], part.bytes, part.note)
     source = find_sources([name], option="--text")[0]
     is_remote = any(isinstance(part, HubDataset) for part in source.parts)
@@ -51,7 +51,7 @@ def take_text(name: str, limit: int, folder: Path) -> Text:
     if not is_remote and size <= limit:
         return Text([name], size)
     refuse_foreign(folder, TEXT)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with new_folder(folder) as temporary:
         files, taken = _copy(source, limit, temporary)
         if taken == 0:

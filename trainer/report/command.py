@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 from longmix.data_prep.errors import refused
+from longmix.data_prep.options import output_folder
 from longmix.data_prep.state_files import read_json
+from longmix.kernels.common.safe_files import read_input
 
 DESCRIPTION = """Tabulate finished runs: mean and 95 % interval over seeds, beside the figures of the papers.
 
@@ -18,6 +20,7 @@ EPILOG = """examples:
   longmix report runs/listops runs/image --output results
   longmix report runs --output docs/results/adding"""
 
+_LARGEST_FILE = 2**28
 # How the files of a report have always begun.
 _FIRST_WORDS = {".md": "# Results\n", ".json": "{", ".csv": "task,", ".html": "<!DOCTYPE html>", ".svg": "<?xml"}
 
@@ -32,13 +35,14 @@ def add_report_parser(verbs) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders that hold some")
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder of the report")
+    parser.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="folder of the report")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """The command. Returns 0; raises UserError for the user's mistakes."""
     from longmix.data_prep.errors import printable
+    from longmix.data_prep.files import make_folder
     from longmix.data_prep.made_files import write_files
 
     from ..many_runs.read import find_runs
@@ -60,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         **{f"{name}.svg": svg for each in drawn.values() for _, name, svg in each},
     }
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        make_folder(output)
         write_files(output, files, _is_earlier)
     except OSError as error:
         raise refused(f"--output {output} cannot be written", error) from None
@@ -76,7 +80,7 @@ def _is_earlier(path: Path) -> bool:
     try:
         report = read_json(path.parent / "report.json", allows_nan=True)
         is_report = isinstance(report, dict) and set(report) == {"confidence", "rows", "left_out"}
-        begins = path.read_text(encoding="utf-8").startswith(_FIRST_WORDS.get(path.suffix, ""))
+        begins = read_input(path, _LARGEST_FILE).decode().startswith(_FIRST_WORDS.get(path.suffix, ""))
     except (OSError, ValueError):
         return False
     return is_report and begins

@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest, fingerprint
 from longmix.data_prep.manifest_fields import IGNORED
+from longmix.data_prep.parquet_columns import parquet_file
 
 from ..many_runs.read import METRICS, Run, missing_seeds
 from ..settings.configuration import flatten
@@ -340,13 +341,11 @@ def _chance(run: Run) -> tuple[float | None, str | None]:
 
 def _majority(folder: Path, manifest: Manifest) -> float | None:
     """Share of the most frequent class; None without classes."""
-    import pyarrow.parquet
-
     if manifest.num_labels is None or "labels" not in manifest.columns:
         return None
     counts = np.zeros(manifest.num_labels, dtype=np.int64)
     for shard in manifest.shards:
-        column = pyarrow.parquet.ParquetFile(folder / shard["file"]).read(columns=["labels"])["labels"]
+        column = parquet_file(folder / shard["file"]).read(columns=["labels"])["labels"]
         while hasattr(column.type, "value_type"):
             column = column.combine_chunks().flatten()
         labels = column.to_numpy()

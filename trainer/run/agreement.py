@@ -90,8 +90,8 @@ class Agreement:
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
         return (
             f"the ranks have come apart by step {self._state.step}: {name} is not what it should be on {who}. They "
-            f"agreed at step {self._agreed_at}: checkpoints after it may hold the fault; delete those, then the same "
-            "command goes on from before. If it happens again on the same machine, do without that machine"
+            f"agreed at step {self._agreed_at}: checkpoints after it may hold the fault; move those away, then the "
+            "same command goes on from before. If it happens again on the same machine, do without that machine"
         )
 
     def _own(self, draw: Draw) -> dict[str, bool]:

@@ -10,14 +10,15 @@ from typing import Any
 import yaml
 
 from longmix.data_prep.errors import UserError, refused
-from longmix.data_prep.files import write_text
-from longmix.kernels.common.safe_files import open_lock, open_to_read
+from longmix.data_prep.files import make_folder, write_text
+from longmix.kernels.common.safe_files import open_lock, open_to_read, read_input
 
 from ..models.field_check import field_mistakes
 from ..settings import reading
 from ..settings.changes import changed_keys
 from ..settings.configuration import RunConfiguration
 from ..settings.provenance import provenance
+from ..settings.run_file import MOST_BYTES
 from .own_files import CONFIG, has_own_configuration, is_run, refuse_foreign_files
 
 LOCK = ".lock"
@@ -49,7 +50,7 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
 def noted_facts(run: Path) -> dict[str, Any]:
     """What `write_configuration` has noted of a run beside its configuration; empty if there is none to be read."""
     try:
-        values = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
+        values = yaml.safe_load(read_input(run / CONFIG, MOST_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return {}
     facts = values.get(reading.PROVENANCE_KEY) if isinstance(values, dict) else None
@@ -79,7 +80,7 @@ class RunLock:
 
     def __enter__(self) -> None:
         try:
-            self._run.mkdir(parents=True, exist_ok=True)
+            make_folder(self._run)
         except OSError as error:
             raise refused(f"run.dir {self._run} cannot be used", error) from None
         try:

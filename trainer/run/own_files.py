@@ -4,19 +4,20 @@ A folder that holds `config.yaml` as longmix writes it is a run, and all names b
 they are somebody else's, unless their content shows that a start which was killed early has left them.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import LOCK
 from longmix.data_prep.made_folders import MODEL, refuse_foreign
+from longmix.data_prep.state_files import read_json
+from longmix.kernels.common.safe_files import read_input
 
 from ..checkpoints import folders
 from ..export.earlier import earlier_model
 from ..processes.watchdog import is_written_by_ranks
 from ..settings.reading import PROVENANCE_KEY
-from ..settings.run_file import parse_yaml
+from ..settings.run_file import MOST_BYTES, parse_yaml
 
 CONFIG = "config.yaml"
 MODEL_FOLDER = "model"
@@ -30,7 +31,7 @@ def is_run(run: Path) -> bool:
 def has_own_configuration(run: Path) -> bool:
     """Whether config.yaml is as longmix writes it: resolved, with what is known of the start."""
     try:
-        values = parse_yaml((run / CONFIG).read_text(encoding="utf-8"), CONFIG)
+        values = parse_yaml(read_input(run / CONFIG, MOST_BYTES).decode(), CONFIG)
     except (OSError, ValueError, UserError):
         return False
     return isinstance(values, dict) and {"run", PROVENANCE_KEY} <= set(values)
@@ -62,8 +63,8 @@ def _is_there(path: Path) -> bool:
 def _is_map_of(*keys: str) -> Callable[[Path], bool]:
     def is_own(path: Path) -> bool:
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            values = read_json(path)
+        except (OSError, ValueError):
             return False
         return isinstance(values, dict) and set(values) == set(keys)
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.parquet_columns import parquet_file
 from longmix.data_prep.remote import RemoteFolder, is_remote
 from longmix.data_prep.shard_writer import arrow_schema
 
@@ -144,7 +145,7 @@ class ShardedDataset:
             return self._footers[shard]
 
         def read(path: Path) -> pq.FileMetaData:
-            with pq.ParquetFile(path) as file:
+            with parquet_file(path) as file:
                 check_footer(file.metadata, self.manifest.shards[shard]["samples"], self.manifest)
                 return file.metadata
 
@@ -167,7 +168,7 @@ class ShardedDataset:
 
         def read(path: Path) -> dict[str, Column]:
             # Open for this one reading: so a copy that is evicted takes no room any more.
-            with pq.ParquetFile(path, metadata=metadata, page_checksum_verification=True) as file:
+            with parquet_file(path, metadata=metadata, page_checksum_verification=True) as file:
                 table = file.read_row_group(group, use_threads=False).combine_chunks()
             columns = _decode(table, arrow_schema(self.manifest.columns))
             check_group(columns, self.manifest)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from longmix.data_prep.errors import UserError, refused
-from longmix.data_prep.files import flush_to_disk, sha256_of_folder
+from longmix.data_prep.files import flush_to_disk, make_folder, sha256_of_folder
 from longmix.data_prep.remote import RemoteFolder
 from longmix.kernels.common.safe_files import open_lock, open_regular, open_to_read
 
@@ -54,7 +54,7 @@ class ShardCache:
         self.folder = Path(home) / "longmix" if section.dir is None else Path(section.dir)
         self.max_bytes = section.max_bytes
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             with self._locked():
                 pass
         except OSError as error:

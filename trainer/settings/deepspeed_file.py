@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of
+from longmix.kernels.common.safe_files import read_input
 
 from .configuration import SHIPPED_DEEPSPEED, RunConfiguration, flatten
 from .optimizers import OPTIMIZERS
@@ -89,11 +90,7 @@ def read(name: str) -> dict[str, Any]:
     if name in SHIPPED_DEEPSPEED:
         return json.loads(resources.files("longmix.configs").joinpath(f"deepspeed/{name}.json").read_text())
     try:
-        with open(name, "rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
-            raise ValueError(f"it has more than {_MOST_BYTES // 2**20} MiB")
-        values = json.loads(text.decode(), object_pairs_hook=_distinct)
+        values = json.loads(read_input(name, _MOST_BYTES).decode(), object_pairs_hook=_distinct)
         _refuse_deep(values, _MOST_LEVELS)
     except RecursionError:
         raise UserError(f"deepspeed: {name} is not a readable JSON file: its values are nested too deeply") from None

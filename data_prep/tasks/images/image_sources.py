@@ -17,6 +17,7 @@ from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
 from longmix.data_prep.tasks.arrays import read_npy
+from longmix.kernels.common.safe_files import read_input
 
 CIFAR_SIDE, CIFAR_CHANNELS = 32, 3
 CIFAR_RECORD = 1 + CIFAR_CHANNELS * CIFAR_SIDE**2  # the label, then the red, green and blue plane, row by row
@@ -189,7 +190,7 @@ def _open_cifar(folder: Path) -> Sources:
     label_names = None
     if names.is_file():
         try:
-            label_names = names.read_text(encoding="utf-8").split()
+            label_names = read_input(names, CIFAR_RECORD).decode().split()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{names} cannot be read: {error}") from None
         if len(label_names) != CIFAR_CLASSES:

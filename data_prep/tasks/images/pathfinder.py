@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.errors import UserError, reason_of
-from longmix.data_prep.files import sha256_of_folder
+from longmix.data_prep.files import require_input, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
@@ -23,12 +23,14 @@ from longmix.data_prep.split_names import TEST, TRAIN, VALIDATION
 from longmix.data_prep.tasks.images.image_sources import GRAYS
 from longmix.data_prep.tasks.images.pathfinder_images import PATH_LENGTHS, SIDE, make_image
 from longmix.data_prep.tasks.task_folder import FIRST_VALUE, TOKEN_FIELDS, Split, check_seed, describe, write_task
+from longmix.kernels.common.safe_files import read_input
 
 FOLDERS = dict(zip(PATH_LENGTHS, ("curv_baseline", "curv_contour_length_9", "curv_contour_length_14"), strict=True))
 LABEL_NAMES = ["not joined", "joined"]
 DEFAULT_SAMPLES = 160000  # of the release's 200000
 PARTS = 10  # of them, one each is validation and test
 LARGEST_SIDE = 512
+_LARGEST_METADATA = 2**28
 _FORMAT = 1  # raise it when the same settings are to give other samples
 
 _DESCRIPTION = """\
@@ -188,7 +190,7 @@ class Release:
 def _metadata(file: Path) -> Iterator[tuple[str, int]]:
     """(path in the folder, label) of each line."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_input(file, _LARGEST_METADATA).decode().splitlines()
     except (OSError, UnicodeDecodeError):
         raise UserError(f"{file} is not the text that the release has there: download it again") from None
     for number, line in enumerate(lines, 1):
@@ -212,6 +214,7 @@ def _read_png(path: Path) -> np.ndarray:
     """(H, W) uint8 of a PNG of bounded size."""
     from PIL import Image  # tensorboard and matplotlib bring it: no other reader of PNG is there
 
+    require_input(path)
     try:
         with Image.open(path, formats=["PNG"]) as image:
             if max(image.size) > LARGEST_SIDE:

@@ -249,13 +249,16 @@ def test_shares_are_disjoint_and_complete(configs, stubbed, capsys):
         assert "--share is" in mistake_of(capsys, *configs, f"--share={share}")
 
 
-def test_mistakes_are_told_before_anything_is_run(configs, stubbed, capsys, tmp_path):
+def test_mistakes_are_told_before_anything_is_run(configs, stubbed, capsys, tmp_path, monkeypatch):
     for change in ("run.dir=x", "run.seed=3"):
         assert f"'{change}': run.dir stands in each run file" in mistake_of(capsys, *configs, change)
     assert "have the same run.dir" in mistake_of(capsys, configs[0], configs[0])
     assert "optim.leaning_rate is not a key" in mistake_of(capsys, *configs, "optim.leaning_rate=1")
     assert "--seeds is 0" in mistake_of(capsys, *configs, "--seeds", 0)
     assert "--seeds is 1000000000000, but must be at most 10,000" in mistake_of(capsys, *configs, "--seeds", 10**12)
+    with monkeypatch.context() as patched:
+        patched.setattr(sweep, "MOST_SEEDS", 1)
+        assert "--seeds is 2, but must be at most 1:" in mistake_of(capsys, *configs, "--seeds", 2)
     assert "--parallel is 0" in mistake_of(capsys, *configs, "--parallel", 0)
     assert "name at least one run file" in mistake_of(capsys, "optim.lr=1")
     (tmp_path / "b").write_text("")

@@ -1,9 +1,11 @@
 """Model and tokenizer folders made to mislead, or to run something: one clear line each, and nothing is executed."""
 
 import json
+import os
 import re
 import shutil
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import load_tokenizer
 from longmix.modeling.transformer import TransformerConfig
 from longmix.trainer.cli import main
+from longmix.trainer.commands import checkpoint_figures
 from longmix.trainer.models.field_check import field_mistakes
 from longmix.trainer.models.folder import check_model_folder
 from longmix.trainer.models.loading import load_checkpoint_tokenizer, load_config, load_model
@@ -255,3 +258,43 @@ def test_a_run_over_data_whose_tokenizer_is_none(data, tmp_path, run_values, wri
     assert main(["train", path]) == 2
     error = capsys.readouterr().err
     assert f"the tokenizer in {folder}/../tokenizer cannot be loaded" in error and error.count("\n") == 1
+
+
+class OtherTokenizer:
+    """One that does not fit the model of 96 ids: it has an id beyond them, and no piece for most."""
+
+    mask_token_id, mask_token, all_special_ids = 4, "[MASK]", [4]
+
+    def __init__(self, ids):
+        self._ids = ids
+
+    def __call__(self, *texts, **options):
+        return {"input_ids": torch.tensor([self._ids])}
+
+    def convert_ids_to_tokens(self, token):
+        return None
+
+    def decode(self, ids):
+        return ""
+
+
+def test_a_tokenizer_that_does_not_fit_its_model_fills_nothing_in(model, monkeypatch):
+    monkeypatch.setattr(checkpoint_figures, "load_checkpoint_tokenizer", lambda source: OtherTokenizer([4, 96]))
+    assert "id 96 for None, but the model's vocabulary ends at 95" in mistake_of(
+        checkpoint_figures.fill, str(model), "x", 2
+    )
+    monkeypatch.setattr(checkpoint_figures, "load_checkpoint_tokenizer", lambda source: OtherTokenizer([4, 95]))
+    assert checkpoint_figures.fill(str(model), "x", 2).count("(id ") == 2
+
+
+def test_model_files_that_are_none_are_not_waited_for(model):
+    for name in ("config.json", SAFE):
+        (model / name).rename(model / "kept")
+        os.mknod(model / name, stat.S_IFSOCK | 0o600)
+        assert name in mistake_of(check_model_folder, model)
+        (model / name).unlink()
+        (model / "kept").rename(model / name)
+    (model / SAFE).rename(model / "part.safetensors")
+    (model / f"{SAFE}.index.json").write_text('{"weight_map": {"x": "socket.safetensors"}}')
+    os.mknod(model / "socket.safetensors", stat.S_IFSOCK | 0o600)
+    assert "socket.safetensors cannot be read: it is a socket" in mistake_of(load_config, str(model))
