@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 
 from longmix.data_prep.errors import UserError, reason_of
-from longmix.kernels.common.safe_files import open_input
 
 # Values of a run file, each counted as often as aliases (*name) repeat it.
 MOST_VALUES = 100_000
@@ -227,7 +226,7 @@ class _Files:
 
     def _read(self, path: str) -> dict[str, Any]:
         try:
-            with open_input(path) as file:
+            with open(path, "rb") as file:
                 data = file.read(self._bytes_left + 1)
         except OSError as error:
             raise UserError(f"run file {path} cannot be read: {error.strerror}") from None

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer.finetune import results
+from longmix.data_prep.shards import LIST_INT32, write_dataset
+from longmix.trainer.finetune import collect, results
 from longmix.trainer.finetune.submission import write_submission
 from longmix.trainer.finetune.tasks import TASKS
 
@@ -113,3 +114,16 @@ def test_submission_names():
 def test_submission_needs_one_prediction_for_each_row(tmp_path):
     with pytest.raises(ValueError, match="2 indices and 1 predictions"):
         write_submission(TASKS["cola"], ["0", "1"], np.array([1]), tmp_path / "x.tsv")
+
+
+@pytest.mark.parametrize(
+    ("report", "reason"),
+    [({}, "takes a list"), ({"indices": ["0"]}, "has 1 entries for 2 samples"), ({"indices": [0, 1]}, "takes a text")],
+)
+def test_encoded_test_files_without_their_indices_are_told(tmp_path, report, reason):
+    samples = [{"input_ids": [1]}, {"input_ids": [2]}]
+    write_dataset(tmp_path / "test", samples, {"input_ids": LIST_INT32}, split="test", split_rule="all", report=report)
+    with pytest.raises(
+        UserError, match=rf"manifest\.json is damaged \(report\.indices: .*{reason}.*move {tmp_path} away"
+    ):
+        collect._indices(tmp_path, "test")

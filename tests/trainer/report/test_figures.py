@@ -1,6 +1,8 @@
 """The figures of a report: which runs count, mean, interval and chance."""
 
 import json
+import os
+import stat
 
 import pytest
 import yaml
@@ -267,3 +269,18 @@ def test_damaged_records_are_passed_over(tmp_path, write_run):
     with open(folder / "metrics.jsonl", "ab") as file:
         file.write(b'{"kind": "test", "step"\n3\n[]\n\xff\n{"kind": "test", "step": "x", "accuracy": 1.0}\n')
     assert read_run(folder).figures["accuracy"] == 0.5
+
+
+def test_a_runs_files_that_are_none_or_endless_are_told(tmp_path):
+    os.mknod(tmp_path / "config.yaml", stat.S_IFSOCK | 0o600)  # opening a named pipe would never end without the check
+    with pytest.raises(UserError, match=r"config\.yaml cannot be read: it is a socket, not a file"):
+        read_run(tmp_path)
+    (tmp_path / "config.yaml").unlink()
+    with open(tmp_path / "config.yaml", "wb") as file:
+        file.truncate(2**36)
+    with pytest.raises(UserError, match=r"config\.yaml cannot be read: it has more than"):
+        read_run(tmp_path)
+    (tmp_path / "config.yaml").write_text("{run: {dir: x}, model: {model_type: transformer}, data: {train: y}}")
+    with open(tmp_path / "metrics.jsonl", "wb") as file:
+        file.truncate(2**36)
+    assert "metrics.jsonl cannot be read: it has more than" in read_run(tmp_path).problem

@@ -1,5 +1,7 @@
 """Run files: merging, `extends`, changes, and every mistake reported at once with its file, key and nearest name."""
 
+import os
+import stat
 import textwrap
 
 import numpy as np
@@ -11,7 +13,7 @@ from longmix.data_prep.manifest import Manifest
 from longmix.trainer.models.field_check import field_mistakes, quick_field_mistakes
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.folder import refuse_changes, write_configuration
-from longmix.trainer.settings import reading, run_file
+from longmix.trainer.settings import deepspeed_file, reading, run_file
 from longmix.trainer.settings.objectives import OBJECTIVES
 from longmix.trainer.settings.sections import ObjectiveSection
 
@@ -451,3 +453,9 @@ def test_checkpoints_without_the_configuration_of_their_run_are_refused(small, t
     (tmp_path / "run" / "checkpoints" / "step-00000002").mkdir(parents=True)
     with pytest.raises(UserError, match=r"holds checkpoints, but no config\.yaml .* put it back"):
         refuse_changes(tmp_path / "run", now)
+
+
+def test_a_deepspeed_file_that_is_none_is_told_and_never_waited_for(tmp_path):
+    os.mknod(tmp_path / "file", stat.S_IFSOCK | 0o600)  # opening a named pipe would never end without the check
+    with pytest.raises(UserError, match=r"is not a readable JSON file: .*it is a socket, not a file"):
+        deepspeed_file.read(str(tmp_path / "file"))
