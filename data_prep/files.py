@@ -127,17 +127,11 @@ def make_folder(folder: Path) -> None:
     """
     if len(os.fsencode(folder)) > LONGEST_FOLDER:
         raise OSError(errno.ENAMETOOLONG, f"it has more than {LONGEST_FOLDER} bytes", str(folder)[:_SHOWN] + "...")
-    missing = []
-    while True:
-        try:
-            folder.mkdir(exist_ok=True)
-        except FileNotFoundError:
-            missing.append(folder)
-            folder = folder.parent
-        else:
-            if not missing:
-                return
-            folder = missing.pop()
+    missing = [folder]
+    while not missing[-1].parent.is_dir():
+        missing.append(missing[-1].parent)
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
 
 
 @contextlib.contextmanager

@@ -43,16 +43,32 @@ def test_a_file_that_is_being_written_is_taken_for_no_killed_processes(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["table.md"]
 
 
+def _remove_nested(name):
+    """Remove folders within folders, all of one name: pytest's own removal is not made for so many."""
+    depth = 0
+    while os.path.isdir(name):
+        os.chdir(name)
+        depth += 1
+    for _ in range(depth):
+        os.chdir("..")
+        os.rmdir(name)
+
+
 def test_a_folder_of_any_depth_is_made_unless_its_files_would_have_no_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     deep = Path(*["d"] * 1500)
-    files.make_folder(deep)
-    files.make_folder(deep)
-    assert deep.is_dir()
-    os.removedirs(deep)  # pytest's own removal is not made for it
-    with pytest.raises(OSError, match="it has more than 3500 bytes") as caught:
-        files.make_folder(Path(*["d"] * 2000))
-    assert "d/d/d/" in str(in_one_line(caught.value)) and not Path("d").exists()
+    try:
+        files.make_folder(deep)
+        files.make_folder(deep)
+        assert deep.is_dir()
+    finally:
+        _remove_nested("d")
+    try:
+        with pytest.raises(OSError, match="it has more than 3500 bytes") as caught:
+            files.make_folder(Path(*["d"] * 2000))
+        assert "d/d/d/" in str(in_one_line(caught.value)) and not Path("d").exists()
+    finally:
+        _remove_nested("d")
     Path("file").touch()
     for name in ("file", "file/folder"):
         with pytest.raises(OSError):
