@@ -107,7 +107,7 @@ def point_to(run: Path, step: int) -> list[str]:
     latest, temporary = final.with_name(LATEST), final.with_name(f".{LATEST}.tmp")
     for path in (latest, temporary):
         if os.path.lexists(path) and not path.is_symlink():
-            return [f"note: {path} is no link, and does not name the newest checkpoint: nothing reads it, delete it"]
+            return [f"note: {path} is no link, and does not name the newest checkpoint: nothing reads it, move it away"]
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(final.name, target_is_directory=True)
     os.replace(temporary, latest)

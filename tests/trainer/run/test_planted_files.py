@@ -115,7 +115,7 @@ def test_what_is_no_link_is_not_replaced_by_the_one_for_people(tmp_path):
     latest.parent.mkdir()
     latest.write_bytes(PRECIOUS)
     assert folders.point_to(tmp_path, 4) == [
-        f"note: {latest} is no link, and does not name the newest checkpoint: nothing reads it, delete it"
+        f"note: {latest} is no link, and does not name the newest checkpoint: nothing reads it, move it away"
     ]
     assert latest.read_bytes() == PRECIOUS
 
