@@ -7,6 +7,7 @@ a tenth of them as real commands; with `--fuzz-record FILE` it goes on where it 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +22,10 @@ CASES, REAL_CASES = 117, 3
 def verdicts(request, tmp_path_factory):
     """Those of all cases; made in a process of its own, which forks."""
     count, record = request.config.getoption("fuzz_cases"), request.config.getoption("fuzz_record")
-    record = os.path.abspath(record or tmp_path_factory.mktemp("fuzz") / "verdicts.jsonl")
+    record = Path(record or tmp_path_factory.mktemp("fuzz") / "verdicts.jsonl").absolute()
     sizes = ["--cases", str(count)] if count else ["--cases", str(CASES), "--real-cases", str(REAL_CASES)]
     seed = ["--seed", str(request.config.getoption("fuzz_seed"))]
-    jobs = ["--jobs", str(os.cpu_count() if count else 1), "--record", record]
+    jobs = ["--jobs", str(os.cpu_count() if count else 1), "--record", str(record)]
     command = [sys.executable, "-m", "tests.fuzz", *sizes, *seed, *jobs]
     process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert process.returncode in (0, 1) and "CPU seconds" in process.stdout, process.stdout + process.stderr
