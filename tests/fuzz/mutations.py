@@ -4,10 +4,12 @@ Every function takes the random numbers that decide, and returns what it did in 
 """
 
 import copy
+import io
 import json
 import os
 import pickle
 import random
+import shutil
 import socket
 import struct
 import zipfile
@@ -129,8 +131,6 @@ def bytes_changed(draw: random.Random, content: bytes, canaries: Path) -> tuple[
 
 
 def _zipped(canaries: Path) -> bytes:
-    import io
-
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps(Bomb(canaries)))
@@ -334,8 +334,6 @@ def something_else(draw: random.Random, path: Path, canaries: Path) -> str:
 
 
 def remove(path: Path) -> None:
-    import shutil
-
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -119,6 +119,8 @@ def judge(shop: Workshop, attack: Attack, before: dict, ended: Ended | None) -> 
         return "the line that says why is not the last"
     if ended.code == 1 and not re.search(attack.faults, ended.stdout + ended.stderr):
         return "exit code 1 without a fault of the machine"
+    if ended.code == 1 and len(told) > 1:
+        return f"exit code 1 with {len(told)} lines that say why"
     if ended.code in (0, 75) and told:
         return f"exit code {ended.code} with an error line"
     control = re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f\u202e\udc80-\udcff]", ended.stdout + ended.stderr)

@@ -1,7 +1,9 @@
 """The fuzzer finds what it looks for: every end that none may have is planted, and caught."""
 
+import json
 import os
 import random
+import struct
 import sys
 import time
 from pathlib import Path
@@ -71,6 +73,7 @@ def fill():
         (lambda: tell(tell() and "longmix: error: another"), {}, "exit code 2 with 2 lines that say why"),
         (lambda: tell(tell() and "and more"), {}, "the line that says why is not the last"),
         (lambda: tell("longmix: error: no space", 1), {"codes": (1,), "faults": "lost rank"}, "exit code 1 without"),
+        (lambda: tell(code=tell(code=1)), {"codes": (1,), "faults": "mistake"}, "exit code 1 with 2 lines"),
         (lambda: tell(code=0), {}, "exit code 0 with an error line"),
         (lambda: tell("longmix: error: \x1b[31m"), {}, "reached the console"),
         (lambda: write("../canaries/precious.txt"), {}, "harm: changed canaries/precious.txt"),
@@ -116,8 +119,6 @@ def test_a_file_that_was_written_anew_with_the_same_text_has_changed(tmp_path):
 
 
 def test_weights_that_differ_in_a_bit_are_no_right_result(tmp_path):
-    import struct
-
     def weights(folder, value):
         folder.mkdir()
         header = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
@@ -143,8 +144,6 @@ def test_a_plan_has_every_kind_and_every_kind_of_command():
 
 
 def test_a_run_of_record_goes_on_behind_its_last_whole_line(tmp_path):
-    import json
-
     verdict = running.Verdict("a:1:2", False, "what", "train x", 2, "traceback", "ValueError", 0.1, 0.1)
     record = tmp_path / "record.jsonl"
     record.write_text(json.dumps(verdict.values()) + "\n" + json.dumps(verdict.values())[:20])

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 
 from .. import mutations, results
 from ..attack import Attack, Workshop
@@ -56,8 +57,6 @@ def _latest(shop: Workshop, folder) -> str:
     remove(latest)
     if kind == "copied":
         # As a copy through a program that knows no links.
-        import shutil
-
         shutil.copytree(folder / "step-00000001", latest)
     elif kind == "outside":
         latest.symlink_to(shop.canaries / "folder")

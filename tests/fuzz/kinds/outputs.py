@@ -1,5 +1,6 @@
 """Outputs where something of the user's stands already, and names that are hard to bear."""
 
+import json
 import os
 
 from .. import mutations, results, sound
@@ -130,8 +131,6 @@ def _named(shop: Workshop, verb: str, name: str) -> Attack:
 
 def _command(shop: Workshop, verb: str, output: str, what: str) -> Attack:
     if verb == "train":
-        import json
-
         text = json.dumps(output) if shop.draw.random() < 0.7 else output
         return Attack(["train", "run.yaml", f"run.dir={text}"], what, results.trained(output, "run"))
     if verb == "export":

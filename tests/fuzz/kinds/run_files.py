@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 
 import yaml
 
@@ -228,8 +229,7 @@ def _extends(shop: Workshop) -> str:
     )
     top = (work / "run.yaml").read_text()
     if kind == "fan":
-        files, width = draw.choice(((12, 10), (6, 3), (20, 2))), None
-        depth, width = files
+        depth, width = draw.choice(((12, 10), (6, 3), (20, 2)))
         for number in range(depth):
             lower = (
                 f"extends: [{', '.join([f'e{number + 1}.yaml'] * width)}]\n"
@@ -254,8 +254,6 @@ def _extends(shop: Workshop) -> str:
     elif kind == "folder":
         base = draw.choice(("mine", "data", "."))
     elif kind == "pipe":
-        import os
-
         os.mkfifo(work / "e0.yaml")
         base = "e0.yaml"
     elif kind == "many":

@@ -1,5 +1,7 @@
 """Files in which longmix keeps what it has done, found changed when the same command is given again."""
 
+import json
+
 from .. import mutations, results, sound
 from ..attack import Attack, Workshop
 
@@ -102,8 +104,6 @@ def _run(shop: Workshop) -> Attack:
 
 def _requeue(shop: Workshop) -> Attack:
     """What a job of a cluster has noted in its run folder."""
-    import json
-
     draw = shop.draw
     shop.take("run.yaml", "half")
     values = {"job": "7", "checkpoint": 1, "endings": [[1, 1]]}
