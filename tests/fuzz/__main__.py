@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from . import plan, running
+from .mutations import remove
 
 
 def main() -> int:
@@ -40,14 +41,18 @@ def main() -> int:
         # Below the folder that a case may look for by "..", nothing is of anybody else.
         place = Path(arguments.keep or folder).resolve() / "cases"
         place.mkdir(parents=True, exist_ok=True)
-        for verdict in running.run_all(wanted, place, arguments.jobs):
-            verdicts.append(verdict)
-            if arguments.record:
-                with open(arguments.record, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(verdict.values()) + "\n")
-            if arguments.names:
-                print(f"{verdict.case}: {verdict.what}\n$ longmix {verdict.command}")
-                print(f"exit code {verdict.code}: {verdict.last_line}")
+        try:
+            for verdict in running.run_all(wanted, place, arguments.jobs):
+                verdicts.append(verdict)
+                if arguments.record:
+                    with open(arguments.record, "a", encoding="utf-8") as file:
+                        file.write(json.dumps(verdict.values()) + "\n")
+                if arguments.names:
+                    print(f"{verdict.case}: {verdict.what}\n$ longmix {verdict.command}")
+                    print(f"exit code {verdict.code}: {verdict.last_line}")
+        finally:
+            if not arguments.keep:
+                remove(place)
     print(plan.table(verdicts))
     usage = os.times()
     print(f"{usage.user + usage.system + usage.children_user + usage.children_system:.0f} CPU seconds")

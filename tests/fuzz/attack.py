@@ -101,18 +101,27 @@ def look(folder: Path) -> dict[str, tuple]:
     seen = {}
     waiting = [folder]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                name = os.fsencode(os.path.relpath(entry.path, folder)).decode("utf-8", "backslashreplace")
-                found = entry.stat(follow_symlinks=False)
-                if entry.is_dir(follow_symlinks=False):
-                    seen[name] = (found.st_mode, found.st_ino)
-                    waiting.append(Path(entry.path))
-                elif entry.is_symlink():
-                    seen[name] = (found.st_mode, found.st_ino, os.readlink(entry.path))
-                else:
-                    seen[name] = (found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        inner = waiting.pop()
+        try:
+            entries = list(os.scandir(inner))
+        except OSError as error:
+            # A path longer than the system takes.
+            seen[_name(inner, folder)] = (error.errno,)
+            continue
+        for entry in entries:
+            name, found = _name(entry.path, folder), entry.stat(follow_symlinks=False)
+            if entry.is_dir(follow_symlinks=False):
+                seen[name] = (found.st_mode, found.st_ino)
+                waiting.append(Path(entry.path))
+            elif entry.is_symlink():
+                seen[name] = (found.st_mode, found.st_ino, os.readlink(entry.path))
+            else:
+                seen[name] = (found.st_mode, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     return seen
+
+
+def _name(path: str | Path, folder: Path) -> str:
+    return os.fsencode(os.path.relpath(path, folder)).decode("utf-8", "backslashreplace")
 
 
 def harm(before: dict[str, tuple], after: dict[str, tuple], writes: tuple[str, ...]) -> list[str]:

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from .all_kinds import KINDS
 from .attack import Attack, Ended, Workshop, harm, look
+from .mutations import remove
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a case may use. The largest sound one needs a hundredth of the time and a tenth of the memory; a case that is
@@ -93,7 +93,7 @@ def import_once() -> None:
 def prepare(case: str, folder: Path, sound: Path) -> tuple[Workshop, Attack]:
     """The folder of a case and its command. What `folder` held is removed."""
     kind, seed, index = case.split(":")
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     shop = Workshop(folder, sound, random.Random(f"{kind}:{seed}:{index}"))
     return shop, KINDS[kind](shop)
 

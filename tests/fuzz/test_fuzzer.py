@@ -4,6 +4,7 @@ import json
 import os
 import random
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from . import plan, results, running
 from .all_kinds import KINDS
 from .attack import Attack, Workshop, harm, look
+from .mutations import remove
 
 
 @pytest.fixture
@@ -116,6 +118,16 @@ def test_a_file_that_was_written_anew_with_the_same_text_has_changed(tmp_path):
     path = shop.canaries / "precious.txt"
     path.write_text(path.read_text())
     assert harm(before, look(shop.folder), ()) == ["changed canaries/precious.txt"]
+
+
+def test_folders_of_any_depth_are_looked_at_and_removed(tmp_path):
+    (tmp_path / "case").mkdir()
+    try:
+        subprocess.run(["mkdir", "-p", "d/" * 1900], cwd=tmp_path / "case", check=True)
+        assert len(look(tmp_path / "case")) >= 1800
+    finally:
+        remove(tmp_path / "case")
+    assert not (tmp_path / "case").exists()
 
 
 def test_weights_that_differ_in_a_bit_are_no_right_result(tmp_path):
