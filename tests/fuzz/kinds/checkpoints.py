@@ -16,11 +16,13 @@ def make(shop: Workshop) -> Attack:
     folder = shop.work / run / "checkpoints"
     step = folder / "step-00000001"
     kind = draw.random()
-    is_forged = False
+    is_forged, writes = False, (run,)
     if kind < 0.12:
         what = _latest(shop, folder)
     elif kind < 0.2:
         what = mutations.something_else(draw, draw.choice((folder, step, step / "model")), shop.canaries)
+        # A link of the user's leads where checkpoints are to be.
+        writes = (run, "**")
     else:
         path = draw.choice([path for path in sorted(step.rglob("*")) if path.is_file() and path.name != "README.md"])
         is_forged = draw.random() < 0.6 and path.name != "manifest.json"
@@ -36,7 +38,7 @@ def make(shop: Workshop) -> Attack:
     if verb == "resume":
         check = results.trained(run, None if is_forged else like)
         faults = "not finite" if is_forged else ""
-        return Attack(resumed, what, check, (run,), (1,) if is_forged else (), faults)
+        return Attack(resumed, what, check, writes, (1,) if is_forged else (), faults)
     if verb == "export":
         # A forged one is copied whatever it holds.
         source = shop.work if is_forged else shop.sound
