@@ -198,7 +198,7 @@ def _reported(work: Path, row: dict) -> str | None:
     for folder, value in zip(row["folders"], row["values"], strict=True):
         seen = []
         for line in (work / folder / "metrics.jsonl").read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)
                 seen.append(record.get(row["metric"]) if isinstance(record, dict) else None)
         if value not in seen:

@@ -97,12 +97,12 @@ def make(shop: Workshop) -> Attack:
         word.replace("\0", "").encode("utf-8", "surrogateescape" if "\udcff" in word else "replace").decode()
         for word in words
     ]
-    # What was there stays as it is: only the sweep and the run go on.
+    # What was there stays as it is: only runs go on.
     return Attack(
         words,
         "words of the command",
         lambda shop, ended: None,
-        ("*", "sweep"),
+        ("*", "sweep", "run"),
         (1,),
         "not started again|the same command runs them again",
     )

@@ -118,7 +118,9 @@ def _around(shop: Workshop) -> Attack:
                 os.mkfifo(path)
     attack = user(shop, f"the cache: {kind}", {})
     attack.writes += ("**",) if kind == "longmix" else ()
-    # As a shard from elsewhere, it goes through the cache.
-    if attack.argv[0] != "doctor" and draw.random() < 0.7:
-        attack.argv += [] if attack.argv[0] == "evaluate" else [f"data.train=file://{shop.work}/data/train"]
+    # As shards from elsewhere, they go through the cache.
+    if attack.argv[0] in ("train", "inspect-order") and draw.random() < 0.7:
+        attack.argv.append(f"data.train=file://{shop.work}/data/train")
+        if attack.argv[0] == "inspect-order":
+            attack.check = results.says(r"^step 2 of 2: places 4 to 7")
     return attack
