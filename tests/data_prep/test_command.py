@@ -35,7 +35,7 @@ sys.exit(", ".join(name for name in {heavy.split()} if name in sys.modules) or 0
     assert set(command.KINDS) <= set(process.stdout.split())
 
 
-@pytest.mark.parametrize("output", ["s3://bucket/data", "file:///tmp/data"])
+@pytest.mark.parametrize("output", ["s3://bucket/data", "file:///data"])
 def test_a_url_is_no_folder_to_write(output, capsys):
     parser = argparse.ArgumentParser(prog="longmix")
     command.add_prepare_parser(parser.add_subparsers())

@@ -129,6 +129,9 @@ def export_model(source: str, step: int | None, output: str, self_contained: boo
 
 
 def _copy(folder: Path, target: Path, self_contained: bool) -> None:
+    odd = next((path for path in sorted(folder.rglob("*")) if not path.is_file() and not path.is_dir()), None)
+    if odd is not None:
+        raise UserError(f"{odd} is neither a file nor a folder, and cannot be copied: move it away")
     complete = None
     if self_contained or any(map(is_flat_file, folder.iterdir())):
         from . import self_contained as code  # imports the models, which other copies can do without

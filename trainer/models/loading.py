@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import huggingface_hub
+import safetensors
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
@@ -207,6 +208,16 @@ def not_finite(model: torch.nn.Module) -> str | None:
     parameters = (name for name, value in model.named_parameters() if not torch.isfinite(value).all())
     buffers = (name for name, value in model.named_buffers() if torch.isnan(value).any())
     return next(itertools.chain(parameters, buffers), None)
+
+
+def stored_not_finite(folder: Path) -> str | None:
+    """The first weight in a model folder's safetensors that is not finite."""
+    for path in sorted(folder.glob("*.safetensors")):
+        with safetensors.safe_open(path, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118 - it is no map
+                if not torch.isfinite(weights.get_tensor(name)).all():
+                    return name
+    return None
 
 
 # Tokenizers: a checkpoint and a data set fit only if an id means the same to both.

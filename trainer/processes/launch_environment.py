@@ -13,6 +13,11 @@ LAUNCH_VARIABLES = (RANK, SIZE, LOCAL_RANK, ADDRESS, PORT)
 # The process id of our launcher.
 LAUNCHER = "LONGMIX_LAUNCHER"
 THREADS = "OMP_NUM_THREADS"
+# The ranks of one machine, in the words of several launchers: Accelerate takes each for a number.
+LOCAL_SIZES = (
+    *("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS"),
+    *("OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
+)
 LARGEST_WORLD = 2**20
 LARGEST_PORT = 2**16 - 1
 LARGEST_PROCESS = 2**22
@@ -60,6 +65,8 @@ class LaunchEnvironment:
             )
         local_rank = _number(values, LOCAL_RANK, 0, size - 1) if is_worker else None
         port = _number(values, PORT, 1, LARGEST_PORT) if is_worker else None
+        for name in LOCAL_SIZES:
+            _number(values, name, 1, LARGEST_WORLD)
         _check_threads(values)
         return cls(rank, size, local_rank or 0, is_worker, values.get(ADDRESS) or None, port, launcher(values))
 

@@ -136,7 +136,7 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
 def _curve(run: Run, metric: str) -> dict[int, float]:
     """Step -> figure of the validation split, where it is finite."""
     pairs = ((record["step"], record.get(metric)) for record in run.evaluations)
-    return {step: value for step, value in pairs if value is not None}
+    return {step: float(value) for step, value in pairs if value is not None}
 
 
 def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from longmix.data_prep.errors import UserError, refused
+from longmix.data_prep.errors import MachineFault, UserError, refused
 
 from ..checkpoints import folders
 from ..checkpoints.run_log import RunLog
 from ..checkpoints.state import RunState, read_state
 from ..export import publish
 from ..export.card import ModelCard
-from ..models.loading import load_config
+from ..models.loading import load_config, stored_not_finite
 from ..processes.shared_files import see_together
 from ..processes.world import World, agree
 from .best_checkpoint import Evaluator
@@ -32,7 +32,7 @@ class FinalModel:
 
         Raises:
             SharedMistake: the checkpoint is damaged.
-            SharedFault: the disk refuses the model.
+            SharedFault: its weights are not finite, or the disk refuses the model.
         """
         wants_best = self._prepared.configuration.checkpoint.best is not None and self._state.best_step is not None
         step = self._state.best_step if wants_best else self._state.step
@@ -51,6 +51,12 @@ class FinalModel:
         if reason is not None:
             raise UserError(f"the checkpoint to make the model from is damaged: {reason}; longmix export has --step")
         load_config(str(source / "model"))  # raises for one that orders code
+        name = stored_not_finite(source / "model")
+        if name is not None:
+            raise MachineFault(
+                f"training diverged: {name} in {source / 'model'} is not finite; begin anew in another run.dir with a "
+                "smaller optim.lr or optim.weight_decay"
+            )
 
     def _test(self, checkpoint_model: Path) -> Decision:
         prepared, state = self._prepared, self._state
