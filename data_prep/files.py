@@ -15,6 +15,8 @@ from longmix.data_prep.errors import UserError, naming, refused
 from longmix.kernels.common.safe_files import new_beside, open_input, open_lock
 
 LOCK = ".lock"
+# The folder at the root of a file system of its own: an output may be a volume.
+VOLUMES_OWN = "lost+found"
 # Of the names of folders and files in bytes, on file systems; and of folders that files are written to: a checkpoint's
 # names need some of the whole.
 LONGEST_PART, LONGEST_FOLDER = 255, 3500

@@ -225,11 +225,24 @@ def swap(new: Path, folder: Path, names: Iterable[str]) -> None:
         remove_made(path)
 
 
-def _mark(folder: Path, kind: str, hashed: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the marker, over that of an unfinished folder: from here on every file is known."""
+def mark_like(new: Path, old: Path, kind: str) -> None:
+    """Mark `new`, a copy of the folder `old`: what somebody has added or changed there is not listed, so that it is
+    known as theirs. Without a sound marker in `old`, `new` gets none."""
+    try:
+        listed = _marked(old, kind, str(old))
+    except UserError:
+        listed = None
+    if listed is None:
+        (new / MARKER).unlink()
+        return
+    _mark(new, kind, {}, [file for file in files_below(old) if not _is_as_listed(old, file, listed, is_quick=False)])
+
+
+def _mark(folder: Path, kind: str, hashed: Mapping[str, Mapping[str, Any]], left_out: Iterable[str] = ()) -> None:
+    """Write the marker, over that of an unfinished folder: from here on every file is known, but for some."""
     entries = []
     for file in files_below(folder):
-        if file != MARKER:
+        if file != MARKER and file not in left_out:
             path = folder / file
             known = {name: hashed[file][name] for name in ("bytes", "sha256")} if file in hashed else None
             entries.append({"file": file, **(known or {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)})})

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import locked
+from longmix.data_prep.files import VOLUMES_OWN, locked
 from longmix.data_prep.made_folders import remove_made
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.manifest_fields import ONE_PER_ROW
@@ -186,8 +186,8 @@ def refuse_others(output: Path, is_ours: Callable[[Manifest], bool]) -> None:
     if not output.exists():
         return
     for path in output.iterdir():
-        # What starts with a dot is left from an interrupted run.
-        if path.name.startswith("."):
+        # What starts with a dot is left from an interrupted run, the other is every new ext4 volume's.
+        if path.name.startswith(".") or path.name == VOLUMES_OWN:
             continue
         if not (path.name in SPLITS and (path / FILE_NAME).is_file() and is_ours(Manifest.load(path))):
             raise UserError(f"{output} already holds other data ({path.name}): choose another folder, or empty it")

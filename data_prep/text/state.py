@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import LOCK, write_json
+from longmix.data_prep.files import LOCK, VOLUMES_OWN, write_json
 from longmix.data_prep.made_files import remove_files
 from longmix.data_prep.manifest_fields import DOCUMENTS, ONE_PER_ROW
 from longmix.data_prep.split_names import SPLITS
@@ -129,7 +129,7 @@ class State:
             None,
         )
         names = [path.name for path in folder.iterdir()]
-        if not [name for name in names if name != LOCK and not name.startswith(f".{FILE_NAME}")]:
+        if not [name for name in names if name not in (LOCK, VOLUMES_OWN) and not name.startswith(f".{FILE_NAME}")]:
             wanted.save()
             return wanted
         if not os.path.lexists(folder / FILE_NAME):

@@ -54,6 +54,7 @@ def _remove_nested(name):
         os.rmdir(name)
 
 
+@pytest.mark.full
 def test_a_folder_of_any_depth_is_made_unless_its_files_would_have_no_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     deep = Path(*["d"] * 1500)

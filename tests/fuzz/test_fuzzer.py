@@ -120,6 +120,7 @@ def test_a_file_that_was_written_anew_with_the_same_text_has_changed(tmp_path):
     assert harm(before, look(shop.folder), ()) == ["changed canaries/precious.txt"]
 
 
+@pytest.mark.full
 def test_folders_of_any_depth_are_looked_at_and_removed(tmp_path):
     (tmp_path / "case").mkdir()
     try:

@@ -14,6 +14,7 @@ from longmix.data_prep.files import MARKER, flush_to_disk, make_folder, write_js
 from longmix.data_prep.made_folders import (
     MODEL,
     files_below,
+    mark_like,
     new_folder,
     put_in_place,
     refuse_foreign,
@@ -73,8 +74,8 @@ def publish(source: Path, target: Path, complete: Callable[[Path], None] | None 
         for path in temporary.rglob("*"):
             flush_to_disk(path)
         if in_place and not _is_made_by_longmix(target):
-            # The user's own files would pass for longmix's in a later export.
-            (temporary / MARKER).unlink()
+            # The user's own files must not pass for longmix's in a later export.
+            mark_like(temporary, target, MODEL)
             swap(temporary, target, kept)
         else:
             put_in_place(temporary, target, MODEL, earlier_model)

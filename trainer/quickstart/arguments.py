@@ -5,9 +5,6 @@ import os
 import re
 import sys
 
-from longmix.data_prep.errors import printable
-from longmix.data_prep.options import output_folder
-
 HUB_PREFIX = "hub:"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?(:[^/]+)*")
 
@@ -31,7 +28,9 @@ class Parser(argparse.ArgumentParser):
     """Mistakes in one line, exit code 2."""
 
     def error(self, message: str):
-        print(printable(f"quickstart: error: {message} (see ./quickstart --help)"), file=sys.stderr)
+        # As longmix's `printable`, which cannot be imported yet: nothing that a terminal would obey.
+        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+        print(f"quickstart: error: {shown} (see ./quickstart --help)", file=sys.stderr)
         sys.exit(2)
 
 
@@ -58,7 +57,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--output",
-        type=output_folder,
         default="quickstart-run",
         metavar="FOLDER",
         help="where everything goes (default: %(default)s)",
@@ -86,6 +84,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         setattr(arguments, name, _place(parser, name, getattr(arguments, name)))
     if arguments.glue is not None and os.path.isfile(arguments.glue):
         parser.error(f"--glue {arguments.glue} is a file; name the folder that holds CoLA, SST-2, ...")
+    if "://" in arguments.output:
+        parser.error(f"--output {arguments.output} is a URL, but a folder of a file system is written: name one")
     if os.path.exists(arguments.output) and not os.path.isdir(arguments.output):
         parser.error(f"--output {arguments.output} is a file; name a folder")
     return arguments

@@ -158,7 +158,7 @@ class _Run:
             if decision.stops:
                 self.conditions.obeyed(decision)
                 self.log.say(
-                    f"stopped at step {self.state.step} by {decision.reason}; the same command goes on from "
+                    f"stopped at step {self.state.step} by {decision.reason}; {decision.remedy} goes on from "
                     f"{'there' if self.saver.newest.step == self.state.step else f'step {self.saver.newest.step}'}"
                 )
         return Outcome(INTERRUPTED if decision.stops else FINISHED, self.state)

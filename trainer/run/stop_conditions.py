@@ -73,7 +73,8 @@ class Decision:
     reason: str | None = None
     saves: bool = False
 
-    REASONS = ("a signal", "the file STOP", "run.max_hours", "run.stop_at_step")
+    AT_STEP = "run.stop_at_step"
+    REASONS = ("a signal", "the file STOP", "run.max_hours", AT_STEP)
 
     @classmethod
     def of(cls, asked: list[float]) -> "Decision":
@@ -85,6 +86,12 @@ class Decision:
     @property
     def stops(self) -> bool:
         return self.reason is not None
+
+    @property
+    def remedy(self) -> str:
+        """The command by which the run goes on, in words."""
+        with_another = f", with another {self.AT_STEP} or null," if self.reason == self.AT_STEP else ""
+        return f"the same command{with_another}"
 
 
 class Consensus:

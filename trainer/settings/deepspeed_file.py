@@ -95,7 +95,8 @@ def read(name: str) -> dict[str, Any]:
     except RecursionError:
         raise UserError(f"deepspeed: {name} is not a readable JSON file: its values are nested too deeply") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"deepspeed: {name} is not a readable JSON file: {reason_of(error)}") from None
+        reason = getattr(error, "strerror", None) or reason_of(error)
+        raise UserError(f"deepspeed: {name} is not a readable JSON file: {reason}") from None
     if not isinstance(values, dict):
         raise UserError(f"deepspeed: {name} must hold a JSON object")
     return values

@@ -201,7 +201,8 @@ class _Files:
             path = os.path.join(path, "config.yaml")
         if not os.path.isfile(path):
             note = f" (extended by {above[-1]})" if above else ""
-            raise UserError(f"run file {path} does not exist{note}")
+            what = "is no regular file" if os.path.exists(path) else "does not exist"
+            raise UserError(f"run file {path} {what}{note}")
         real = os.path.realpath(path)
         if real in above:
             raise UserError(f"{path}: `extends` runs in a circle: {' -> '.join([*above, real])}")

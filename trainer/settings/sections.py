@@ -112,8 +112,8 @@ class DataSection:
         }
 
     def mistakes(self) -> Iterator[Finding]:
-        if self.partitions != "auto" and self.partitions < 1:
-            yield "partitions", f"is {self.partitions}, but must be auto or at least 1"
+        if self.partitions != "auto" and not 1 <= self.partitions < 2**31:
+            yield "partitions", f"is {self.partitions}, but must be auto or 1 to {2**31 - 1}"
         if not self.sources():
             yield "train", "is an empty list; name at least one data set"
 

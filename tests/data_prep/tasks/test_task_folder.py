@@ -48,6 +48,12 @@ def test_what_stands_in_test_or_validation_is_not_trained_on(tmp_path):
     assert Manifest.load(tmp_path / "t" / "train") == made["train"]
 
 
+def test_the_root_of_a_volume_is_an_output(tmp_path):
+    (tmp_path / "lost+found").mkdir()
+    write(tmp_path, train=split([2]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lost+found", "train"]
+
+
 def test_the_inputs_alone_are_compared_with_their_shapes(tmp_path):
     values = {"values": {"dtype": "float32", "shape": [None, 2]}, "labels": SCALAR_INT64}
     one = {"values": np.ones((2, 2)), "labels": 0}

@@ -108,6 +108,17 @@ def test_exported_onto_itself_a_model_keeps_the_users_files_and_is_no_less_their
     assert export(source, source)[0] == 0 and (source / MARKER).is_file()
 
 
+def test_what_was_edited_is_known_as_edited_after_an_export_onto_itself(export, tmp_path):
+    out = tmp_path / "out"
+    assert export(MODEL, out)[0] == 0
+    with open(out / "README.md", "a") as card:
+        card.write("my text")
+    assert export(out, out)[0] == 0 and "my text" in (out / "README.md").read_text()
+    code, said = export(MODEL, out)
+    assert code == 2 and "holds README.md, which longmix did not write there" in said
+    assert "my text" in (out / "README.md").read_text()
+
+
 def test_places_that_are_refused(export, source, tmp_path, monkeypatch):
     run = shutil.copytree(STORED / "runs" / "deepspeed", tmp_path / "run")
     (tmp_path / "here").mkdir()

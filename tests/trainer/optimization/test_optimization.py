@@ -394,7 +394,7 @@ def test_what_deepspeed_refuses_names_the_key(train, tmp_path, values, message):
         ("[" * 100_000, "nested too deeply"),
         ('{"a":' * 30 + "1" + "}" * 30, r"nested too deeply \(more than 20 levels\)"),
         ('{"fp16": {}, "fp16": {}}', "the key 'fp16' stands twice"),
-        (" " * 2**20 + "{}", "it has more than 1 MiB"),
+        (" " * 2**20 + "{}", "it has more than 1,048,576 bytes"),
         (b"\xff{}", "codec can't decode"),
     ],
 )

@@ -181,7 +181,7 @@ def test_an_unknown_model_type_names_the_nearest(small):
         ("optim.lr=fast", "optim.lr is 'fast', but takes a number"),
         ("optim.lr=.nan", "optim.lr is nan, but must be a positive number"),
         ("optim.grad_clip=0", "optim.grad_clip is 0.0, but must be positive, or null"),
-        ("data.partitions=0", "data.partitions is 0, but must be auto or at least 1"),
+        ("data.partitions=0", "data.partitions is 0, but must be auto or 1 to 2147483647"),
         ("data.train=[]", "data.train is an empty list"),
         ("data.train=[{path: a, weight: 0}]", "data.train[0].weight is 0.0, but must be positive"),
         ("data.train=[{pth: a}]", "data.train[0].pth is not a key of a run file; did you mean data.train[0].path?"),
