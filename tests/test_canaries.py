@@ -12,7 +12,7 @@ from longmix.data_prep.made_files import RECORD
 from longmix.trainer.cli import main
 from longmix.trainer.quickstart import command as quickstart
 
-STORED = next(path for path in (Path(__file__).parent / "stored").iterdir() if path.is_dir())
+STORED = Path(__file__).parent / "stored" / "ce0a594"
 # In the output; each holds a text of the user's.
 NAMES = [
     *("config.json", "model.safetensors", "README.md", "objective.json", "tokenizer.model", "tokenizer_config.json"),
