@@ -105,3 +105,15 @@ def count_elements():
             return result
 
     return Count
+
+
+@pytest.fixture(scope="session")
+def contents():
+    """contents(folder) -> every path below a folder, with the bytes of files and the targets of links."""
+
+    def read(path):
+        if path.is_symlink():
+            return os.readlink(path)
+        return path.read_bytes() if path.is_file() else None
+
+    return lambda folder: {path.relative_to(folder).as_posix(): read(path) for path in sorted(folder.rglob("*"))}

@@ -1,6 +1,5 @@
 """The user's files under every name that longmix uses: each command refuses in one line, or leaves them as they are."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -62,18 +61,6 @@ def plant(folder, names):
         (folder / name).write_text(f"the user's {name}\n")
 
 
-def contents(folder):
-    """Every path below a folder, with the bytes of files and the targets of links."""
-    return {
-        path.relative_to(folder).as_posix(): os.readlink(path)
-        if path.is_symlink()
-        else path.read_bytes()
-        if path.is_file()
-        else None
-        for path in sorted(folder.rglob("*"))
-    }
-
-
 def run(capsys, *arguments):
     """(exit code, the lines that say what is wrong)."""
     capsys.readouterr()
@@ -82,7 +69,7 @@ def run(capsys, *arguments):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_whole_tree_is_refused_in_one_line_and_stays(place, capsys, command):
+def test_a_whole_tree_is_refused_in_one_line_and_stays(place, capsys, command, contents):
     plant(place / "out", NAMES)
     before = contents(place)
     code, lines = run(capsys, *COMMANDS[command])
@@ -92,7 +79,7 @@ def test_a_whole_tree_is_refused_in_one_line_and_stays(place, capsys, command):
 
 @pytest.mark.parametrize("command", ["export", "prepare text", "prepare listops"])
 @pytest.mark.full
-def test_each_name_alone_is_refused(place, capsys, command):
+def test_each_name_alone_is_refused(place, capsys, command, contents):
     for name in NAMES:
         plant(place / "out", [name])
         before = contents(place)
@@ -120,7 +107,7 @@ def test_each_name_alone_is_refused(place, capsys, command):
     ],
 )
 @pytest.mark.full
-def test_fine_tuning_refuses_each_name_that_it_writes(place, capsys, name):
+def test_fine_tuning_refuses_each_name_that_it_writes(place, capsys, name, contents):
     plant(place / "out", [name])
     before = contents(place)
     code, lines = run(capsys, *COMMANDS["finetune"], *(("--jobs", "2", "--seeds", "2") if name.endswith("log") else ()))
@@ -129,7 +116,7 @@ def test_fine_tuning_refuses_each_name_that_it_writes(place, capsys, name):
 
 
 @pytest.mark.parametrize("name", ["seed-0.log", "sweep.json", "seed-0/config.yaml", "seed-0/model/weights"])
-def test_a_sweep_refuses_each_name_that_it_writes(place, capsys, name):
+def test_a_sweep_refuses_each_name_that_it_writes(place, capsys, name, contents):
     plant(place / "out", [name])
     before = contents(place)
     code, lines = run(capsys, *COMMANDS["sweep"])
@@ -137,7 +124,7 @@ def test_a_sweep_refuses_each_name_that_it_writes(place, capsys, name):
     assert contents(place) == before
 
 
-def test_a_quickstart_refuses_each_name(place, capsys):
+def test_a_quickstart_refuses_each_name(place, capsys, contents):
     for name in NAMES:
         plant(place / "out", [name])
         before = contents(place / "out")
@@ -148,7 +135,7 @@ def test_a_quickstart_refuses_each_name(place, capsys):
 
 
 @pytest.mark.full
-def test_a_run_leaves_all_that_is_none_of_its_own(place, capsys):
+def test_a_run_leaves_all_that_is_none_of_its_own(place, capsys, contents):
     own = {
         "config",
         "metrics",
@@ -175,7 +162,7 @@ def test_a_run_leaves_all_that_is_none_of_its_own(place, capsys):
 
 
 @pytest.mark.full
-def test_a_report_leaves_all_that_is_none_of_its_own(place, capsys):
+def test_a_report_leaves_all_that_is_none_of_its_own(place, capsys, contents):
     reports = [name for name in NAMES if name.startswith(("report.", RECORD))]
     assert run(capsys, *COMMANDS["train"], "run.stop_at_step=null", "run.dir=finished")[0] == 0
     for name in reports:

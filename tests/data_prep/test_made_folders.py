@@ -22,19 +22,7 @@ def make(folder, **files):
         put_in_place(temporary, folder, TEXT)
 
 
-def contents(folder):
-    """Every path below a folder, with the bytes of files and the targets of links."""
-    return {
-        path.relative_to(folder).as_posix(): os.readlink(path)
-        if path.is_symlink()
-        else path.read_bytes()
-        if path.is_file()
-        else None
-        for path in sorted(folder.rglob("*"))
-    }
-
-
-def test_what_it_made_itself_is_replaced_and_moves_and_copies_stay_its_own(tmp_path):
+def test_what_it_made_itself_is_replaced_and_moves_and_copies_stay_its_own(tmp_path, contents):
     make(tmp_path / "first", one="1", **{"below/two": "2"})
     moved = (tmp_path / "first").rename(tmp_path / "moved")
     make(moved, three="3")
@@ -66,7 +54,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_somebody_has_changed_is_refused_and_stays(tmp_path, change):
+def test_what_somebody_has_changed_is_refused_and_stays(tmp_path, change, contents):
     make(tmp_path / "made", one="1", **{"below/two": "2"})
     spoil, message = CHANGES[change]
     spoil(tmp_path / "made")
@@ -78,7 +66,7 @@ def test_what_somebody_has_changed_is_refused_and_stays(tmp_path, change):
     assert contents(tmp_path) == before
 
 
-def test_places_that_no_folder_can_take(tmp_path, monkeypatch):
+def test_places_that_no_folder_can_take(tmp_path, monkeypatch, contents):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "real" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real")

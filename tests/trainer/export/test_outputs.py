@@ -31,18 +31,6 @@ def source(tmp_path):
     return shutil.copytree(MODEL, tmp_path / "source")
 
 
-def contents(folder):
-    """Every path below a folder, with the bytes of files and the targets of links."""
-    return {
-        path.relative_to(folder).as_posix(): os.readlink(path)
-        if path.is_symlink()
-        else path.read_bytes()
-        if path.is_file()
-        else None
-        for path in sorted(folder.rglob("*"))
-    }
-
-
 def project(folder):
     """A folder of the user's with a config.json, sources and texts."""
     (folder / "src").mkdir(parents=True)
@@ -74,7 +62,7 @@ def only_config(folder):
 
 
 @pytest.mark.parametrize("make", [project, model_of_somebody, own_card, own_weights, only_config])
-def test_a_folder_of_the_users_is_never_replaced(export, source, tmp_path, make):
+def test_a_folder_of_the_users_is_never_replaced(export, source, tmp_path, make, contents):
     make(tmp_path / "mine")
     before = contents(tmp_path)
     code, said = export(source, tmp_path / "mine")
@@ -97,7 +85,7 @@ def test_what_an_earlier_version_has_exported_is_replaced_and_what_this_one_has_
     assert code == 2 and "holds README.md, which has changed since longmix wrote it" in said
 
 
-def test_exported_onto_itself_a_model_keeps_the_users_files_and_is_no_less_theirs(export, source, tmp_path):
+def test_exported_onto_itself_a_model_keeps_the_users_files_and_is_no_less_theirs(export, source, tmp_path, contents):
     (source / "notes").write_text("mine")
     before = contents(source)
     assert export(source, source)[0] == 0
@@ -119,7 +107,7 @@ def test_what_was_edited_is_known_as_edited_after_an_export_onto_itself(export, 
     assert "my text" in (out / "README.md").read_text()
 
 
-def test_places_that_are_refused(export, source, tmp_path, monkeypatch):
+def test_places_that_are_refused(export, source, tmp_path, monkeypatch, contents):
     run = shutil.copytree(STORED / "runs" / "deepspeed", tmp_path / "run")
     (tmp_path / "here").mkdir()
     (tmp_path / "link").symlink_to("here")
