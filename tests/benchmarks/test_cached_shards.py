@@ -2,7 +2,7 @@
 
 
 def test_the_first_use_hashes_and_later_ones_do_not(script, monkeypatch, tmp_path):
-    benchmark = script("cached_shards")
+    benchmark = script("samples.cached_shards")
     hashed = []
     defect = benchmark.verified_copies.defect
     monkeypatch.setattr(

@@ -2,7 +2,7 @@
 
 
 def test_the_first_batch_is_read_from_both_places(script, monkeypatch, tmp_path):
-    seek = script("seek")
+    seek = script("samples.seek")
     monkeypatch.setattr(seek, "LENGTH", 8)
     seek.write(tmp_path, 3 * 65536)
     for share in (0.0, 0.9):

@@ -1,7 +1,7 @@
 """The cost of knowing that a cached copy of a remote shard is still the one that was made.
 
-`python benchmarks/cached_shards.py [--megabytes 256]`: processor time of the first use after a start of the machine,
-which hashes the copy, and of each later one, which compares what the file system says of it.
+`python benchmarks/samples/cached_shards.py [--megabytes 256]`: processor time of the first use after a start of the
+machine, which hashes the copy, and of each later one, which compares what the file system says of it.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """The time that a run over 10^8 samples takes to its first batch, at the start of an epoch and nine tenths into it.
 
-`python benchmarks/seek.py` writes a data set of that size in the room of one shard (every other is a link to it), and
-measures in new processes: opening the data set, the first batch of 256 samples of 512 tokens on a single rank, and the
-memory that this takes.
+`python benchmarks/samples/seek.py` writes a data set of that size in the room of one shard (every other is a link to
+it), and measures in new processes: opening the data set, the first batch of 256 samples of 512 tokens on a single rank,
+and the memory that this takes.
 """
 
 import argparse
