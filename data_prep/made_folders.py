@@ -25,6 +25,7 @@ from longmix.data_prep.state_files import read_json
 # The kinds of folders.
 MODEL, DATASET, TEXT, TOKENIZER = "model", "data set", "text", "tokenizer"
 _UNFINISHED = "unfinished folder"
+_FIRST_MARKER = re.compile(rf"\.{re.escape(MARKER)}\.\d+(-\d+)?\.tmp")
 # A look at files of at most so many bytes costs nothing: weights and shards are larger.
 QUICK_BYTES = 1 << 20
 # earlier(folder, names of its files): the first that earlier versions did not write; None if they wrote them all.
@@ -184,10 +185,17 @@ def _remove_unfinished(left: Path) -> None:
     """Remove a folder that was never finished, or was finished and not renamed; what is empty is nobody's."""
     with contextlib.suppress(OSError):
         left.rmdir()
-    if _kind_of(left) == _UNFINISHED:
+    if _kind_of(left) == _UNFINISHED or _is_hardly_begun(left):
         shutil.rmtree(left, ignore_errors=True)
     else:
         remove_made(left)
+
+
+def _is_hardly_begun(left: Path) -> bool:
+    """Whether a folder holds nothing but its first marker, not yet renamed."""
+    with contextlib.suppress(OSError):
+        return all(_FIRST_MARKER.fullmatch(path.name) and path.is_file() for path in left.iterdir())
+    return False
 
 
 def put_in_place(

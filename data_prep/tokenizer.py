@@ -81,7 +81,8 @@ def train_tokenizer(
 
     folder = Path(folder)
     make_folder(folder)
-    # Below `folder`: what a killed process has left there goes with it.
+    # Below `folder`, so that what a killed process leaves there is found.
+    remove_unfinished(folder)
     with tempfile.TemporaryDirectory(prefix=".training-", dir=folder) as temporary:
         path = Path(temporary) / MODEL
         path.write_bytes(model.getvalue())
@@ -141,6 +142,12 @@ def _explain(message: str, vocab_size: int) -> Exception:
 # Saving and loading: transformers forgets a setting on the way, and could be made to run code.
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes have left of a tokenizer in `folder`: it would be taken for a part of one."""
+    for left in (*folder.glob(".training-*"), *folder.glob(".tokenizer-*")):
+        remove_files(left, TOKENIZER_FILES)
+
+
 def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:
     """Save any tokenizer to `folder`; other files in it stay. Every tokenizer of ours is saved here.
 
@@ -149,9 +156,7 @@ def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:
     """
     folder = Path(folder)
     make_folder(folder)
-    # Left by a killed process: whoever hashes the folder would take it for a part of the tokenizer.
-    for left in folder.glob(".tokenizer-*"):
-        remove_files(left, TOKENIZER_FILES)
+    remove_unfinished(folder)
     with tempfile.TemporaryDirectory(prefix=".tokenizer-", dir=folder) as temporary:
         tokenizer.save_pretrained(temporary)
         path = Path(temporary) / CONFIGURATION

@@ -18,7 +18,7 @@ from longmix.data_prep.text.documents import Rule, parse_rule
 from longmix.data_prep.text.packing import SMALLEST_LENGTH
 from longmix.data_prep.text.reading import FirstLook
 from longmix.data_prep.text.sources import Source
-from longmix.data_prep.tokenizer import TOKENIZER_FILES, check_vocab_size, sha256_of_tokenizer
+from longmix.data_prep.tokenizer import TOKENIZER_FILES, check_vocab_size, remove_unfinished, sha256_of_tokenizer
 
 LONGEST_SEQUENCE = 1 << 20
 DEFAULT_VOCABULARY = 32000
@@ -190,5 +190,6 @@ class State:
         (self.folder / FILE_NAME).unlink(missing_ok=True)
 
     def _remove_made(self) -> None:
+        remove_unfinished(self.folder / "tokenizer")
         remove_files(self.folder / "tokenizer", TOKENIZER_FILES)
         self.remove_blocks()

@@ -138,3 +138,13 @@ def test_a_file_that_comes_at_the_last_moment_is_not_removed(tmp_path, monkeypat
     make(tmp_path / "made", one="2")
     assert (tmp_path / "made" / "one").read_text() == "2"
     assert [path.read_text() for path in tmp_path.rglob("late")] == ["mine"]
+
+
+def test_a_folder_that_was_hardly_begun_is_removed(tmp_path):
+    left, kept = tmp_path / ".made.7.new", tmp_path / ".made.8.new"
+    for folder in (left, kept):
+        folder.mkdir()
+        (folder / f".{MARKER}.7.tmp").write_text("{")
+    (kept / "notes").write_text("mine")
+    make(tmp_path / "made", one="1")
+    assert not left.exists() and (kept / "notes").exists()

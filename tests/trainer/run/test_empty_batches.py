@@ -107,7 +107,16 @@ def _plain(value):
     return _plain(vars(value)) if hasattr(value, "__dict__") else str(value)
 
 
+@pytest.fixture
+def any_precision():
+    """Accelerate's state, which refuses another precision than the first one of the process, is made anew."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
 @pytest.mark.full
+@pytest.mark.usefixtures("any_precision")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3", None])
 def test_an_empty_batch_is_passed_over(train, read_metrics, tmp_path, monkeypatch, capsys, engine, precision):
@@ -125,7 +134,6 @@ def test_an_empty_batch_is_passed_over(train, read_metrics, tmp_path, monkeypatc
         return decision
 
     monkeypatch.setattr(loop._Run, "_step", watched)
-    AcceleratorState._reset_state(reset_partial_state=True)  # it refuses another precision
     changes = {"deepspeed": engine, "precision": precision, "data.eval": None, "model.hidden_dropout_prob": 0.1}
     outcome = train(tmp_path / "run", **RARE, **changes)
     empty = [items == 0 for items, *_ in seen]
