@@ -10,7 +10,10 @@ import subprocess
 import sys
 import time
 
+from longmix.data_prep.errors import MachineFault
+
 from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
+from ..settings.mistakes import tell
 from .launch_environment import ADDRESS, LAUNCHER, LOCAL_RANK, PORT, RANK, SIZE, THREADS, launcher
 from .signals import STOP_SIGNALS, StopRequests
 
@@ -132,4 +135,5 @@ def leave_with_launcher(number: int = signal.SIGKILL) -> None:
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, number)
     if os.getppid() != parent:
+        tell(MachineFault(f"the process that has started this one ({LAUNCHER}={parent}) has gone"))
         os._exit(OURS)

@@ -1,7 +1,10 @@
 """What a launcher says of this process: read and checked, and who waits for whom."""
 
 import datetime
+import os
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -116,3 +119,12 @@ def test_all_that_come_meet():
         rank.join()
     stores[0].set("a", "b")
     assert stores[1].get("a") == b"b"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a worker does not know")
+def test_a_launcher_that_has_gone_is_told():
+    code = "from longmix.trainer.processes.launch import leave_with_launcher; leave_with_launcher()"
+    environment = {**os.environ, "LONGMIX_LAUNCHER": "1"}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == ("longmix: error: the process that has started this one (LONGMIX_LAUNCHER=1) has gone\n")
