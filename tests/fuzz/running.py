@@ -294,10 +294,17 @@ class _Forked(subprocess.Popen):
         self.args, self.returncode, self._child_created = args, None, False
         sys.stdout.flush()
         sys.stderr.flush()
+        given = os.pipe() if stdin == subprocess.PIPE else None
         self.pid = os.fork()
         if self.pid:
+            if given is not None:
+                os.close(given[0])
+                self.stdin = open(given[1], "wb")  # noqa: SIM115 - closed by whoever has something to say
             return
         try:
+            if given is not None:
+                os.close(given[1])
+                stdin = given[0]
             for number, stream in ((0, stdin), (1, stdout)):
                 if stream is not None:
                     os.dup2(stream if isinstance(stream, int) else stream.fileno(), number)
