@@ -15,7 +15,7 @@ from pathlib import Path
 import commands
 import record
 import torch
-from learning_cases import CONFIGS, SINGLE
+from learned.cases import CONFIGS, SINGLE
 from random_tokens import write_samples
 
 BENCHMARK = "checkpoint_cost"

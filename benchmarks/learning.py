@@ -18,12 +18,12 @@ from pathlib import Path
 
 import commands
 import influence
-import learning_tables
 import numpy as np
 import record
 import torch
 import transformers
-from learning_cases import (
+from learned import tables as learning_tables
+from learned.cases import (
     CONTROL,
     DISTANCES,
     RECIPES,

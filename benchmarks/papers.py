@@ -17,7 +17,7 @@ from pathlib import Path
 
 import commands
 import yaml
-from papers_cases import EXPERIMENTS, Case
+from learned.papers_cases import EXPERIMENTS, Case
 
 from longmix.data_prep.files import write_json
 

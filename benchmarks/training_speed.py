@@ -18,7 +18,7 @@ import commands
 import record
 import tables
 import torch
-from learning_cases import CONFIGS, ROOT, SINGLE, model_file
+from learned.cases import CONFIGS, ROOT, SINGLE, model_file
 from random_tokens import write_samples
 
 from longmix.data_prep.files import write_text

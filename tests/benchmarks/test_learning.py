@@ -15,7 +15,7 @@ from longmix.trainer.settings import reading
 @pytest.fixture(scope="module")
 def work(script, tmp_path_factory):
     """A work folder with small probes."""
-    cases = script("learning_cases")
+    cases = script("learned.cases")
     folder = tmp_path_factory.mktemp("work")
     for (task, distance), recipe in cases.RECIPES.items():
         settings = ProbeSettings(task, distance, length=recipe.length, samples=8)
@@ -32,7 +32,7 @@ def model_of(model_type, **fields):
 
 
 def test_every_case_is_a_run_that_its_mixer_takes(script, work):
-    cases = script("learning_cases").probe_cases(work)
+    cases = script("learned.cases").probe_cases(work)
     assert len(cases) == 8 * (len(MODEL_TYPES) + 1) and len({case.folder for case in cases}) == len(cases)
     for case in cases:
         if case.distance != 64:
@@ -40,14 +40,14 @@ def test_every_case_is_a_run_that_its_mixer_takes(script, work):
         paths = [text for text in case.arguments if "=" not in text]
         checked = reading.load(paths, [text for text in case.arguments if "=" in text])
         prepared = setup.prepare(checked, 1, torch.device("cpu"))
-        recipe = script("learning_cases").RECIPES[case.table, 64]
+        recipe = script("learned.cases").RECIPES[case.table, 64]
         assert prepared.model_configuration.model_type == ("transformer" if case.row == "no mixing" else case.row)
         assert prepared.model_configuration.max_position_embeddings == recipe.length
         assert prepared.model_configuration.hidden_size == 64 and checked.optim.max_steps == recipe.steps
 
 
 def test_the_controls_samples_are_the_probes_with_every_token_alone(script, work):
-    cases = script("learning_cases")
+    cases = script("learned.cases")
     probe = ShardedDataset(cases.probe_folder(work, "copy", 16) / "train")
     control = ShardedDataset(cases.control_folder(work, "copy", 16) / "train")
     assert control.manifest.num_labels == 16 and len(control) == len(probe) == 8
@@ -57,11 +57,11 @@ def test_the_controls_samples_are_the_probes_with_every_token_alone(script, work
 
 
 def test_a_finished_case_is_not_run_again_unless_its_command_changes(script, tmp_path):
-    case = script("learning_cases").Case("copy", "flt", 4, tmp_path, ("a", "b=1"))
+    case = script("learned.cases").Case("copy", "flt", 4, tmp_path, ("a", "b=1"))
     assert case.record() is None
     case.finish({"accuracy": 0.5})
     assert case.record()["accuracy"] == 0.5
-    assert script("learning_cases").Case("copy", "flt", 4, tmp_path, ("a", "b=2")).record() is None
+    assert script("learned.cases").Case("copy", "flt", 4, tmp_path, ("a", "b=2")).record() is None
 
 
 def test_influence_is_the_norm_of_the_gradient(script):
@@ -113,7 +113,7 @@ def test_a_mixer_without_a_matrix_is_refused(script):
 
 
 def test_tables_are_redrawn_between_their_marks(script, work, tmp_path):
-    tables, cases = script("learning_tables"), script("learning_cases")
+    tables, cases = script("learned.tables"), script("learned.cases")
     made = {"made": {"date": "2026-01-02", "commit": "abc", "machine": "one core"}}
     curve = {"0": 1.0, "1": 0.75, "4": 0.25, "16": 0.5}
     for case in cases.probe_cases(work):
@@ -137,7 +137,7 @@ def test_tables_are_redrawn_between_their_marks(script, work, tmp_path):
 
 
 def test_the_document_has_the_marks(script):
-    cases = script("learning_cases")
+    cases = script("learned.cases")
     text = (cases.ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
     for name in ("probes", "influence", "text"):
         assert text.count(f"<!-- {name}: begin -->\n") == text.count(f"<!-- {name}: end -->") == 1

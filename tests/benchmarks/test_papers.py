@@ -10,7 +10,7 @@ from longmix.trainer.settings import reading
 
 @pytest.mark.parametrize("experiment", ["synthetic", "long-range", "forecasting", "language"])
 def test_every_case_is_a_run_of_its_own(script, tmp_path, experiment):
-    cases = script("papers_cases").EXPERIMENTS[experiment].cases(tmp_path)
+    cases = script("learned.papers_cases").EXPERIMENTS[experiment].cases(tmp_path)
     assert len({case.name for case in cases}) == len(cases) > 2
     recipes = {}
     for case in cases:
@@ -25,7 +25,7 @@ def test_every_case_is_a_run_of_its_own(script, tmp_path, experiment):
 
 
 def test_rows_that_share_the_time_make_steps_by_their_speed(script, tmp_path, monkeypatch):
-    papers, cases = script("papers"), script("papers_cases")
+    papers, cases = script("papers"), script("learned.papers_cases")
     made = [cases.Case("task/fast", {"optim": {"lr": 1}}), cases.Case("task/slow", {"optim": {"lr": 1}})]
     swept = []
 
@@ -59,6 +59,6 @@ def test_rows_that_share_the_time_make_steps_by_their_speed(script, tmp_path, mo
 
 
 def test_data_that_cannot_be_made_are_named_with_their_command(script, tmp_path):
-    papers, cases = script("papers"), script("papers_cases")
+    papers, cases = script("papers"), script("learned.papers_cases")
     with pytest.raises(SystemExit, match=r"longmix prepare forecasting --source ETTh1\.csv --split ett --output"):
         papers._prepare(cases.FORECASTING_DATA, tmp_path)

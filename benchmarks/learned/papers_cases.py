@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 MIXERS = ("converter", "paramixer", "s3attention", "wavspa", "flt")
 # At this width the usual deviation of 0.02 leaves gradients so small that no row leaves its plateau on the longer
 # synthetic tasks; 1 / sqrt(64) is that of a layer which keeps its input's size.

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import tables
-from learning_cases import CONTROL, DISTANCES, TASKS, Case, probe_cases, text_cases, text_folder
+from learned.cases import CONTROL, DISTANCES, TASKS, Case, probe_cases, text_cases, text_folder
 
 from longmix.data_prep.files import write_text
 from longmix.modeling import MODEL_TYPES

@@ -13,7 +13,7 @@ from longmix.modeling import MODEL_TYPES
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings.run_file import parse_yaml
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 CONTROL = "no mixing"
 DISTANCES = (4, 16, 64, 256)
