@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .block import Mixer, PreNormBlock
 from .configuration import MixerConfig
-from .context import BatchContext
+from .context import BatchContext, Segments
 from .embeddings import Embeddings
 from .losses import mix_auxiliary_loss
 from .masking import Compaction, as_mask
@@ -142,6 +142,8 @@ class MixerModel(MixerPreTrainedModel):
         values: torch.Tensor | None = None,
         document_ids: torch.Tensor | None = None,
         coordinates: torch.Tensor | None = None,
+        segment_offsets: torch.Tensor | None = None,
+        longest_segment: int | None = None,
         output_hidden_states: bool | None = None,
     ) -> MixerModelOutput:
         """Encode a batch.
@@ -154,6 +156,10 @@ class MixerModel(MixerPreTrainedModel):
             values: (B, N, C), real-valued inputs of a model with input_channels.
             document_ids: (B, N) int64, equal on the tokens of one packed document.
             coordinates: (B, N, l), positions of the tokens in l dimensions.
+            segment_offsets: (S + 1,) int32, beside document_ids of a right-padded batch: where each document and each
+                row's padding begins among the B N positions, row by row, and B N. With it softmax attention on GPUs
+                makes no (N, N) mask. Its values are trusted: to check them would wait for the device.
+            longest_segment: positions of the longest of these segments.
             output_hidden_states: return the embeddings and each block's output as well.
 
         Raises:
@@ -161,6 +167,7 @@ class MixerModel(MixerPreTrainedModel):
         """
         shape = self._check_inputs(input_ids, inputs_embeds, values)
         self._check_shapes(shape, token_type_ids, document_ids, coordinates)
+        documents = self._documents(shape, document_ids, segment_offsets, longest_segment)
         mask, compaction = None, None
         if attention_mask is not None:
             mask = as_mask(attention_mask)
@@ -174,7 +181,7 @@ class MixerModel(MixerPreTrainedModel):
                 compaction.compact, (input_ids, token_type_ids, inputs_embeds, values, document_ids, coordinates)
             )
         embeddings = self.embeddings(input_ids, token_type_ids, inputs_embeds, values, mask)
-        context = BatchContext(mask, document_ids, embeddings, coordinates)
+        context = BatchContext(mask, document_ids, embeddings, coordinates, documents)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         states = [embeddings]
@@ -234,6 +241,30 @@ class MixerModel(MixerPreTrainedModel):
             raise ValueError(
                 f"coordinates has shape {tuple(coordinates.shape)}; allowed: {(*shape, 'l')}, as the inputs are"
             )
+
+    def _documents(
+        self,
+        shape: torch.Size,
+        document_ids: torch.Tensor | None,
+        segment_offsets: torch.Tensor | None,
+        longest_segment: int | None,
+    ) -> Segments | None:
+        """The documents as segments, or None; ValueError for half of them, for none to describe or a wrong form."""
+        if segment_offsets is None and longest_segment is None:
+            return None
+        if document_ids is None or segment_offsets is None or longest_segment is None:
+            raise ValueError(
+                "given is only a part of document_ids, segment_offsets and longest_segment; allowed: all three, or "
+                "document_ids alone"
+            )
+        if segment_offsets.dim() != 1 or segment_offsets.dtype != torch.int32:
+            raise ValueError(
+                f"segment_offsets has shape {tuple(segment_offsets.shape)} and {segment_offsets.dtype}; allowed: "
+                "(S + 1,) for S segments, torch.int32"
+            )
+        if not 1 <= longest_segment <= max(shape[1], 1):
+            raise ValueError(f"longest_segment is {longest_segment}; allowed: 1 to the {shape[1]} positions of a row")
+        return Segments(segment_offsets, longest_segment)
 
     def _auxiliary_loss(self) -> torch.Tensor | None:
         losses = [layer.mixer.auxiliary_loss() for layer in self.layers]

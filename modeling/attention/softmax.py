@@ -10,18 +10,26 @@ from longmix.kernels.common.documents import same_document
 from ..context import BatchContext
 from ..masking import keep_valid
 from .base import Attention
+from .variable_length import kernel_for, variable_length_attention
 
 
 class SoftmaxAttention(Attention):
     """softmax(Q K^T / sqrt(d)) V over the valid tokens of the same document (Vaswani et al., 2017, eq. 1).
 
-    With `config.is_causal` a token sees itself and what stands before it.
+    With `config.is_causal` a token sees itself and what stands before it. On GPUs documents and padding are segments of
+    a flat batch (`variable_length`); elsewhere, and where the segments are not known, they are a mask.
     """
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """See Attention."""
+        kernel = kernel_for(query, self.dropout_probability)
+        segments = None if kernel is None else context.segments
+        if segments is not None:
+            return variable_length_attention(
+                query, key, value, segments, kernel, causal=self.config.is_causal, dropout=self.dropout_probability
+            )
         allowed = self.allowed_pairs(query, context)
         return functional.scaled_dot_product_attention(
             query,

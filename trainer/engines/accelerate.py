@@ -12,6 +12,7 @@ import torch
 
 from ..optimization.optimizer import make_guarded_optimizer, parameter_groups
 from ..processes.world import World
+from ..samples.collate import Batch
 from ..settings.configuration import RunConfiguration
 from . import elastic, random_state, state_files
 from .base import Forward, StepResult, common_files, spread_non_finite, to_device
@@ -43,7 +44,7 @@ class AccelerateEngine:
         self._optimizer, self.guard = optimizer, optimizer.guard
         self.scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
 
-    def forward_backward(self, micro_batches: list[dict[str, torch.Tensor]], forward: Forward) -> torch.Tensor:
+    def forward_backward(self, micro_batches: list[Batch], forward: Forward) -> torch.Tensor:
         total = None
         for index, batch in enumerate(micro_batches):
             is_last = index == len(micro_batches) - 1

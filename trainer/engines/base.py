@@ -11,10 +11,11 @@ import torch
 
 from ..optimization.optimizer import StepGuard
 from ..processes.world import World
+from ..samples.collate import Batch
 from . import elastic, random_state
 
 # forward(model, micro-batch on the device) -> (loss over the global batch's items, sums of statistics)
-Forward = Callable[[torch.nn.Module, dict[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
+Forward = Callable[[torch.nn.Module, Batch], tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Engine(Protocol):
     guard: StepGuard
     stage: int
 
-    def forward_backward(self, micro_batches: list[dict[str, torch.Tensor]], forward: Forward) -> torch.Tensor:
+    def forward_backward(self, micro_batches: list[Batch], forward: Forward) -> torch.Tensor:
         """Accumulate gradients over the micro-batches; the summed statistics."""
 
     def step(self, learning_rate: float) -> StepResult:
@@ -62,8 +63,12 @@ class Engine(Protocol):
         """The whole model in fp32 on the CPU of rank 0; an empty map elsewhere."""
 
 
-def to_device(batch: dict[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
-    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on the device; numbers stay on the host, where the model reads them."""
+    return {
+        name: value.to(device, non_blocking=True) if isinstance(value, torch.Tensor) else value
+        for name, value in batch.items()
+    }
 
 
 def spread_non_finite(loss: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from ..optimization.optimizer import (
     parameter_groups,
 )
 from ..processes.world import World, agree, is_lost_rank
+from ..samples.collate import Batch
 from ..settings import deepspeed_file
 from ..settings.configuration import SHIPPED_DEEPSPEED, RunConfiguration
 from . import elastic, random_state
@@ -84,7 +85,7 @@ class DeepSpeedEngine:
             self.guard = StepGuard()
             ask_before_steps(self.module.basic_optimizer, lambda: self.guard.drops(self._gradient_norm()))
 
-    def forward_backward(self, micro_batches: list[dict[str, torch.Tensor]], forward: Forward) -> torch.Tensor:
+    def forward_backward(self, micro_batches: list[Batch], forward: Forward) -> torch.Tensor:
         total = None
         for index, batch in enumerate(micro_batches):
             loss, sums = forward(self.module, to_device(batch, self.world.device))

@@ -18,7 +18,7 @@ from longmix.data_prep.errors import UserError, reason_of
 from ..engines.base import Engine, to_device
 from ..objectives.objective import Objective
 from ..processes.world import SharedMistake, World, agree, is_lost_rank
-from ..samples.collate import SECOND, TOKEN_IDS, is_pair, length_of
+from ..samples.collate import SECOND, TOKEN_IDS, Batch, is_pair, length_of
 from ..samples.dataset import ShardedDataset
 from ..samples.run_data import RunData
 from ..samples.shard_check import DOCUMENT_STARTS
@@ -79,10 +79,10 @@ class _Rehearsal:
                 half = next((size for size in range(wanted // 2, 0, -1) if self.share % size == 0), 0)
                 raise UserError(self._too_large(self.world.rank, half))
 
-    def _micro_batch(self, size: int) -> dict[str, torch.Tensor]:
+    def _micro_batch(self, size: int) -> Batch:
         return largest_micro_batch(self.data, self.objective, self.longest, size)
 
-    def _forward(self, model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         return self.objective.forward(model, batch, self.objective.items(batch) * self.world.size)
 
     def _fits(self, size: int) -> bool:
@@ -95,14 +95,14 @@ class _Rehearsal:
         with self._telling_shapes(batch), _without_batch_statistics(self.model):
             return _runs(lambda: self._pass(to_device(batch, self.world.device)))
 
-    def _pass(self, batch: dict[str, torch.Tensor]) -> None:
+    def _pass(self, batch: Batch) -> None:
         loss, _ = self._forward(self.model, batch)
         # Unlike backward(), this calls no hook, by which an engine would exchange gradients.
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         torch.autograd.grad(loss, parameters, allow_unused=True)
 
-    def _rehearse(self, batches: list[dict[str, torch.Tensor]]) -> None:
-        def spoilt(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _rehearse(self, batches: list[Batch]) -> None:
+        def spoilt(model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             loss, sums = self._forward(model, batch)
             return loss * math.nan, sums
 
@@ -113,7 +113,7 @@ class _Rehearsal:
             raise AssertionError("the step of the dry run was taken")
 
     @contextlib.contextmanager
-    def _telling_shapes(self, batch: dict[str, torch.Tensor]) -> Iterator[None]:
+    def _telling_shapes(self, batch: Batch) -> Iterator[None]:
         try:
             yield
         except (RuntimeError, ValueError, IndexError) as error:
@@ -125,7 +125,7 @@ class _Rehearsal:
                     f"run.deterministic: {operation}, which this {self.model.config.model_type} needs on "
                     f"{self.world.device.type}, has no deterministic form in torch: set it to false"
                 ) from error
-            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in batch.items())
+            shapes = ", ".join(f"{name} {tuple(np.shape(value))}" for name, value in batch.items())
             raise UserError(
                 f"model {self.model.config.model_type} does not take a micro-batch of the data's longest samples "
                 f"({shapes}): {reason_of(error)}"
@@ -148,7 +148,7 @@ class _Rehearsal:
 # The batch: as long as the longest sample of the data, made from their manifests, so that no shard is waited for.
 
 
-def largest_micro_batch(data: RunData, objective: Objective, longest: int, size: int) -> dict[str, torch.Tensor]:
+def largest_micro_batch(data: RunData, objective: Objective, longest: int, size: int) -> Batch:
     """`size` samples of `longest` ordinary tokens or vectors, made a batch by the objective; no shard is read.
 
     Nothing of it is drawn: another seed would try the same batch.

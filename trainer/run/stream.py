@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from ..objectives.objective import Objective
-from ..samples.collate import count_positions
+from ..samples.collate import Batch, count_positions
 from ..samples.order import Draw, RunOrder
 from ..samples.windows import Dataset
 
@@ -30,7 +29,7 @@ class StepBatch:
         draw: the samples, in order.
     """
 
-    micro_batches: list[dict[str, torch.Tensor]]
+    micro_batches: list[Batch]
     items: int
     tokens: int
     draw: Draw

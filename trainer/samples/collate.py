@@ -9,7 +9,7 @@ from longmix.data_prep.manifest_fields import IGNORED
 
 # One sample as it is read, and a micro-batch, by the names of their columns.
 Sample = dict[str, Any]
-Batch = dict[str, torch.Tensor]
+Batch = dict[str, torch.Tensor | int]
 
 TOKEN_IDS, VALUES = "input_ids", "values"
 # Ending of the columns of a pair's second sequence, and of its mask.
@@ -43,8 +43,9 @@ def collate(samples: list[Sample], pad_token_id: int | None) -> Batch:
     Returns:
         `input_ids` and other ragged columns (B, N) int64, `values` (B, N, C) and `coordinates` (B, N, l) float32,
         scalar columns (B,); `attention_mask` (B, N) int64 unless every sample has length N; `document_ids` (B, N) int64
-        (0, 1, ... in each row) where the samples have `document_starts`. Columns of a pair's second sequence end with
-        `_b` and have a length N' and a mask `attention_mask_b` of their own.
+        (0, 1, ... in each row) where the samples have `document_starts`, and the same documents as `segment_offsets`
+        (S + 1,) int32 and the number `longest_segment`, as the models take them. Columns of a pair's second sequence
+        end with `_b` and have a length N' and a mask `attention_mask_b` of their own.
     """
     suffixes = ("", SECOND) if is_pair(samples[0]) else ("",)
     lengths = {suffix: np.asarray([length_of(sample, suffix) for sample in samples]) for suffix in suffixes}
@@ -54,6 +55,7 @@ def collate(samples: list[Sample], pad_token_id: int | None) -> Batch:
         longest = int(lengths[suffix].max())
         if name == "document_starts":
             batch["document_ids"] = _document_ids(samples, longest)
+            batch["segment_offsets"], batch["longest_segment"] = _segments(samples, lengths[suffix])
         elif np.ndim(first) == 0:
             batch[name] = torch.from_numpy(np.asarray([sample[name] for sample in samples]))
         else:
@@ -79,3 +81,12 @@ def _document_ids(samples: list[Sample], longest: int) -> torch.Tensor:
     for row, sample in zip(ids, samples, strict=True):
         row[np.asarray(sample["document_starts"][1:], dtype=np.int64)] = 1
     return torch.from_numpy(ids.cumsum(axis=1))
+
+
+def _segments(samples: list[Sample], lengths: np.ndarray) -> tuple[torch.Tensor, int]:
+    """Where documents and padding begin in the flat batch, and its end; and the length of the longest of them."""
+    longest = int(lengths.max())
+    cuts = [np.append(sample["document_starts"], [0, length]) for sample, length in zip(samples, lengths, strict=True)]
+    offsets = np.unique(np.concatenate([row * longest + cut for row, cut in enumerate(cuts)]))
+    offsets = np.append(offsets[offsets < len(samples) * longest], len(samples) * longest)
+    return torch.from_numpy(offsets.astype(np.int32)), int(np.diff(offsets).max(initial=1))

@@ -61,9 +61,14 @@ def test_padding_masks_and_document_ids():
     assert batch["document_ids"].tolist() == [[0, 0, 1, 1, 2], [0, 0, 0, 0, 0]]
     assert batch["token_type_ids"].tolist() == [[1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]
     assert batch["labels"].tolist() == [[7, -100, -100, -100, 11], [-100, 6, -100, -100, -100]]
-    assert set(batch) == {"input_ids", "attention_mask", "document_ids", "token_type_ids", "labels"}
+    # Every document and every row's padding begins a segment.
+    assert str(batch["segment_offsets"].dtype) == "torch.int32" and batch["longest_segment"] == 3
+    assert batch["segment_offsets"].tolist() == [0, 2, 4, 5, 7, 10]
+    columns = {"input_ids", "attention_mask", "document_ids", "token_type_ids", "labels"}
+    assert set(batch) == columns | {"segment_offsets", "longest_segment"}
     full = collate([samples[0], samples[0]], pad_token_id=None)
     assert "attention_mask" not in full and full["input_ids"].shape == (2, 5)
+    assert full["segment_offsets"].tolist() == [0, 2, 4, 5, 7, 9, 10] and full["longest_segment"] == 2
 
 
 def test_scalar_labels_stay_scalars():
