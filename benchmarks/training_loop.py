@@ -17,6 +17,7 @@ import torch
 from random_tokens import write_samples
 from record import append
 
+from longmix.trainer.engines.base import to_device
 from longmix.trainer.optimization.optimizer import make_optimizer, parameter_groups
 from longmix.trainer.processes import world as distributed
 from longmix.trainer.run import loop
@@ -53,7 +54,7 @@ def bare_seconds(checked: configuration.RunConfiguration, world: distributed.Wor
     data = prepared.data
     with BatchStream(data.train, data.order, prepared.objective, 32, 16, 0, 1, 0, 1) as stream:
         (batch,) = list(stream)
-    micro_batches = [{name: value.to(world.device) for name, value in part.items()} for part in batch.micro_batches]
+    micro_batches = [to_device(part, world.device) for part in batch.micro_batches]
     started = time.perf_counter()
     for _ in range(steps):
         optimizer.zero_grad()

@@ -29,7 +29,7 @@ def kernel_for(query: torch.Tensor, dropout: float) -> str | None:
     As for `scaled_dot_product_attention`, `torch.backends.cuda.enable_flash_sdp(False)` and `enable_mem_efficient_sdp`
     forbid one. Memory-efficient attention is not taken
 
-    - with dropout: in some releases its two passes count the random numbers of segments in different ways;
+    - with dropout: by their source, its two passes count the random numbers of segments in different ways;
     - under torch.compile, nor on fake tensors without a GPU: its backward pass has no working shape function.
     """
     if not query.is_cuda or torch.version.hip is not None or query.numel() == 0:

@@ -103,7 +103,7 @@ def test_the_mask_of_an_evaluation_is_the_same_in_every_run(data):
         )
         for seed in (0, 1)
     ]
-    assert all((batches[0][name] == batches[1][name]).all() for name in batches[0])
+    assert all(np.array_equal(batches[0][name], batches[1][name]) for name in batches[0])
     assert (batches[0]["labels"] != IGNORED).any()
     shifted = make_objective(ObjectiveSection(), 0, dataset.manifest, None).evaluation_batch(
         dataset.read(indices), indices + 1

@@ -203,7 +203,7 @@ def test_the_stream_gives_the_steps_in_order_from_anywhere(data):
     for early, late in zip(whole[13:], part, strict=True):
         assert early.items == late.items and early.tokens == late.tokens
         for first, second in zip(early.micro_batches, late.micro_batches, strict=True):
-            assert first.keys() == second.keys() and all((first[name] == second[name]).all() for name in first)
+            assert first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
     for batch in whole:
         assert len(batch.micro_batches) == 4
         assert batch.items == sum(int((part["labels"] != -100).sum()) for part in batch.micro_batches)
