@@ -85,5 +85,6 @@ class ReluPerformerAttention(Attention):
 
 
 def elu_plus_one(x: torch.Tensor) -> torch.Tensor:
-    """elu(x) + 1, exact to rounding also where it is small."""
+    """elu(x) + 1 in fp32 or wider, exact to rounding also where it is small: fp16 would have zeros there."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from longmix.modeling.attention import orthogonal_projection, positive_log_features
+from longmix.modeling.attention.linear import elu_plus_one
 
 
 def draw(seed, features, width):
@@ -61,6 +62,11 @@ def test_features_are_wide_and_keep_float64():
     assert result.dtype == torch.float32
     truth = positive_log_features(x.double(), projection)
     torch.testing.assert_close(result.double(), truth, rtol=0, atol=1e-5)
+
+
+def test_features_of_linear_attention_do_not_vanish_in_fp16():
+    features = elu_plus_one(torch.tensor([-20.0, 3.0], dtype=torch.float16))
+    torch.testing.assert_close(features, torch.tensor([math.exp(-20), 4.0]))
 
 
 def test_one_projection_for_each_head():
