@@ -106,29 +106,34 @@ class LabelledPositions:
         return loss, sums
 
     def _forward(self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int):
-        """Loss and sums of `forward`, and whether the answer to each label is right, (labelled,)."""
+        """Loss and sums of `forward`, and whether the answer to each label is right: (labelled,), or (B, N) with False
+        where there is none.
+        """
         labels = batch["labels"]
-        chosen = labels[labels != IGNORED]
         if takes(model, "num_items_in_batch"):
             output = model(**accepted(model, batch), num_items_in_batch=items)
             loss, logits = output.loss, output.logits
             shown = getattr(output, "task_loss", None)
-            if logits.dim() == 3:
-                logits = self._predictions(logits, labels)
         else:
-            logits = self._predictions(model(**accepted(model, batch, without="labels")).logits, labels)
-            loss = functional.cross_entropy(logits.float(), chosen, reduction="sum") / items
+            logits, labels = self._aligned(model(**accepted(model, batch, without="labels")).logits, labels)
+            logits = logits[labels != IGNORED]
+            loss = functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum") / items
             shown = None
+        # Nothing here waits for the device, as labels[labels != IGNORED] would: their number is that of the logits.
+        if logits.dim() == 3:
+            logits, wanted = self._aligned(logits, labels)
+        else:
+            wanted = _labelled(labels, len(logits))
         # The same places as those of argmax, which takes several times as long on a CPU.
-        is_right = logits.detach().max(dim=-1).indices == chosen
+        is_right = (logits.detach().max(dim=-1).indices == wanted) & (wanted != IGNORED)
         # The task's loss is shown: an auxiliary one is only minimised beside it.
         shown = loss.detach() if shown is None else shown
-        sums = torch.stack([shown.float() * items, is_right.sum().float(), (chosen != IGNORED).sum().float()])
+        sums = torch.stack([shown.float() * items, is_right.sum().float(), (wanted != IGNORED).sum().float()])
         return loss, sums, is_right
 
-    def _predictions(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The logits that predict the labels, (labelled, classes), of logits (B, N, classes)."""
-        return logits[labels != IGNORED]
+    def _aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (B, N, classes) and the labels (B, N) that they predict, N by N."""
+        return logits, labels
 
     def evaluation(self, model: torch.nn.Module, batch: Batch):
         """Sums of loss, hits and items; for each label its place and whether the answer is right, (labelled, 2), or
@@ -137,7 +142,9 @@ class LabelledPositions:
         _, sums, is_right = self._forward(model, batch, 1)
         if self.trained_places is None:
             return sums.double(), None
-        places = batch[LABEL_PLACES][batch["labels"] != IGNORED]
+        labelled = batch["labels"] != IGNORED
+        places = batch[LABEL_PLACES][labelled]
+        is_right = is_right[labelled] if is_right.dim() == 2 else is_right
         return sums.double(), torch.stack([places, is_right.long()], dim=1).cpu().numpy()
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
@@ -176,8 +183,16 @@ class CausalPositions(LabelledPositions):
     def _batch(self, samples: list[Sample]) -> Batch:
         return collate([_predicting_itself(one) for sample in samples for one in _sequences(sample)], self.pad_token_id)
 
-    def _predictions(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return logits[:, :-1][labels[:, 1:] != IGNORED]
+    def _aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return logits[:, :-1], labels[:, 1:]
+
+
+def _labelled(labels: torch.Tensor, count: int) -> torch.Tensor:
+    """The `count` labels that are not IGNORED, in their order, without waiting for the device to count them."""
+    labels = labels.flatten()
+    is_label = labels != IGNORED
+    places = torch.where(is_label, is_label.cumsum(0) - 1, count)  # the others share one behind the last
+    return labels.new_empty(count + 1).scatter_(0, places, labels)[:count]
 
 
 # Figures of an evaluation.
