@@ -96,6 +96,12 @@ def tiny_fields(model_type):
 
 
 @pytest.fixture(scope="session")
+def tiny_model():
+    """tiny_model(model_type) -> the fields that make a model of that type tiny."""
+    return tiny_fields
+
+
+@pytest.fixture(scope="session")
 def run_values(data):
     """run_values(folder, "model_type", **{"dotted.key": value}) -> the map of a complete tiny run file."""
 
