@@ -80,7 +80,9 @@ def variable_length_attention(
         mixed = torch.ops.aten._efficient_attention_forward(
             query, key, value, None, *lengths, int(causal), keeps, scale=scale
         )[0].squeeze(0)
-    return mixed.narrow(-1, 0, features).unflatten(0, (batch, positions)).transpose(1, 2)
+    if mixed.shape[-1] != features:  # not in vain: the derivative of a part is a copy
+        mixed = mixed.narrow(-1, 0, features)
+    return mixed.unflatten(0, (batch, positions)).transpose(1, 2)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
