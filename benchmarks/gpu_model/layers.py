@@ -1,0 +1,151 @@
+"""What a layer of each mixer launches: the layers of an encoder, forward and backward, by those of the transformer."""
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import torch
+import yaml
+from transformers import AutoConfig, AutoModel
+
+import longmix.modeling
+from longmix.modeling.attention import SoftmaxAttention
+from longmix.modeling.context import BatchContext
+
+from .cards import Launch
+from .counting import DEVICE, Launches, counting
+from .softmax import variable_length
+
+CONFIGURATIONS = Path(__file__).parents[2] / "configs" / "model"
+BASELINE = "transformer"
+MIXERS = (BASELINE, "flt", "paramixer", "converter", "s3attention", "wavspa")
+TOKENS = 16384
+LENGTHS = (512, 2048, 8192)
+MEAN_DOCUMENT = 512
+PORTABLE = "portable"
+DENSE_MASK = "dense mask"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the tables.
+
+    Args:
+        mixer: of MIXERS.
+        documents: several are packed into each sample.
+        positions: N, of each sample.
+        variant: None, the Triton kernels and the best softmax attention; PORTABLE, plain PyTorch; DENSE_MASK, softmax
+            attention under a matrix of all pairs.
+    """
+
+    mixer: str
+    documents: bool
+    positions: int
+    variant: str | None = None
+
+    @property
+    def needs_triton(self) -> bool:
+        """Whether it runs the Triton kernels."""
+        return self.mixer != BASELINE and self.variant is None
+
+    @property
+    def layer(self) -> str:
+        """Its name in tables."""
+        return self.mixer if self.variant is None else f"{self.mixer}, {self.variant}"
+
+
+def fields_of(mixer: str) -> dict[str, object]:
+    """The fields of a mixer's base model."""
+    text = (CONFIGURATIONS / f"{mixer}_base.yaml").read_text(encoding="utf-8")
+    return yaml.safe_load(text)["model"]
+
+
+def isolates_documents(mixer: str) -> bool:
+    """Whether packed documents see nothing of each other: only then there is a row for them."""
+    return longmix.modeling.model_class(mixer, "Model").mixer_class.isolates_documents
+
+
+def cases(mixers: tuple[str, ...] = MIXERS, lengths: tuple[int, ...] = LENGTHS) -> list[Case]:
+    """All rows of the tables."""
+    made = []
+    for documents in (False, True):
+        for mixer in mixers:
+            if documents and not isolates_documents(mixer):
+                continue
+            variants = [None, PORTABLE]
+            if mixer == BASELINE:
+                variants = [None, DENSE_MASK] if documents else [None]
+            made += [Case(mixer, documents, length, variant) for variant in variants for length in lengths]
+    return made
+
+
+def document_lengths(positions: int, tokens: int = TOKENS, mean: int = MEAN_DOCUMENT) -> list[int]:
+    """Lengths of the packed documents of a batch, the same stream of documents for every mixer and length.
+
+    They are drawn from an exponential distribution, and cut where a sample ends.
+    """
+    generator = torch.Generator("cpu").manual_seed(0)
+    lengths, taken = [], 0
+    while taken < tokens:
+        drawn = max(1, round(torch.empty(()).exponential_(1 / mean, generator=generator).item()))
+        while drawn > 0 and taken < tokens:
+            piece = min(drawn, positions - taken % positions, tokens - taken)
+            lengths.append(piece)
+            drawn, taken = drawn - piece, taken + piece
+    return lengths
+
+
+def count(
+    case: Case, dtype: torch.dtype, flash: bool, tokens: int = TOKENS, fields: dict[str, object] | None = None
+) -> dict[Launch, float]:
+    """How often each Launch is made for a layer: for all of the encoder's, by the transformer's number of layers.
+
+    Args:
+        case: which row.
+        dtype: of weights and activations; buffers stay fp32.
+        flash: see `counting`.
+        tokens: of the batch.
+        fields: in place of those of the mixer's base model.
+    """
+    fields = fields_of(case.mixer) if fields is None else fields
+    one, two = (_run(case, fields, layers, dtype, flash, tokens) for layers in (1, 2))
+    every_other = two.copy()
+    every_other.subtract(one)
+    total = Launches(one)
+    for launch, number in every_other.items():
+        total[launch] += (fields["num_hidden_layers"] - 1) * number
+    layers = fields_of(BASELINE)["num_hidden_layers"]
+    return {launch: number / layers for launch, number in total.items() if number != 0}
+
+
+def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool, tokens: int) -> Launches:
+    """What the first layers launch, forward and backward."""
+    model = _encoder(fields, layers, case.positions, dtype)
+    shape = (tokens // case.positions, case.positions)
+    embeddings = torch.empty(*shape, model.config.hidden_size, dtype=dtype, device=DEVICE, requires_grad=True)
+    ids = torch.zeros(shape, dtype=torch.int64, device=DEVICE) if case.documents else None
+    lengths = document_lengths(case.positions, tokens) if case.documents else None
+    context = BatchContext(document_ids=ids, embeddings=embeddings)
+    with contextlib.ExitStack() as stack:
+        launches = stack.enter_context(counting(case.needs_triton, flash, lengths))
+        if case.documents and case.variant != DENSE_MASK:
+            attend = variable_length(launches.record, flash, lengths)
+            stack.enter_context(mock.patch.object(SoftmaxAttention, "attend", attend))
+        hidden_states = embeddings
+        for layer in model.layers:
+            hidden_states = layer(hidden_states, context)
+        losses = [loss for loss in (layer.mixer.auxiliary_loss() for layer in model.layers) if loss is not None]
+        results = [hidden_states, *losses]
+        torch.autograd.backward(results, [torch.empty_like(result) for result in results])
+    return launches
+
+
+def _encoder(fields: dict, layers: int, positions: int, dtype: torch.dtype) -> torch.nn.Module:
+    fields = {**fields, "num_hidden_layers": layers, "max_position_embeddings": positions, "vocab_size": 16}
+    config = AutoConfig.for_model(**fields)
+    with torch.device(DEVICE):
+        model = AutoModel.from_config(config).train()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model

@@ -1,0 +1,142 @@
+"""The tables of the model of GPUs: for a terminal, and in docs/kernels.md."""
+
+from collections.abc import Callable, Iterable
+
+import tables
+from record import RESULTS
+
+from longmix.data_prep.files import write_text
+from longmix.trainer.tables.writing import aligned
+
+from .cards import CARDS
+from .layers import BASELINE
+
+DOCUMENT = RESULTS.parents[1] / "docs" / "kernels.md"
+MARKS = "gpu model"
+REFERENCE = "A100"
+ABSENT = "–"
+Table = tuple[str, list[str], list[list[str]]]
+Row = dict[str, object]
+
+
+def all_tables(found: dict[str, list[Row]]) -> list[Table]:
+    """(Title, header, rows) of each table of what gpu_cost.py has found."""
+    layers, kernels = found["layers"], found["kernels"]
+    made = []
+    for documents in (False, True):
+        which = "Packed documents" if documents else "One document in each sample"
+        own = [row for row in layers if row["documents"] == documents]
+        if own:
+            made += [_costs(which, own), _milliseconds(which, own)]
+    if any(row["layer"] == BASELINE for row in layers):
+        made.append(_multiples(layers))
+    made += [_programs(layers)] if any(row["triton"] for row in layers) else []
+    return [*made, _kernels(kernels)] if kernels else made
+
+
+def show(found: dict[str, list[Row]]) -> None:
+    """Print them."""
+    for title, header, rows in all_tables(found):
+        print(f"\n{title}\n")
+        print("\n".join(aligned(header, rows, right=range(1, len(header)))))
+
+
+def redraw(found: dict[str, list[Row]], made: str) -> None:
+    """Draw them in docs/kernels.md; `made` says when and with what."""
+    parts = []
+    for title, header, rows in all_tables(found):
+        cells = [[f"`{row[0]}`", *row[1:]] for row in rows]
+        parts += [f"**{title}**", tables.draw(header, cells)]
+    text = DOCUMENT.read_text(encoding="utf-8")
+    write_text(DOCUMENT, tables.replace(text, MARKS, "\n\n".join([*parts, made])))
+
+
+def _costs(which: str, layers: list[Row]) -> Table:
+    units = [("tensor cores", "tensor core"), ("fp32", "fp32"), ("fp64", "fp64")]
+    header = [_lengths(layers), "launches", "GB moved", *(f"Gop {name}" for name, _ in units)]
+    rows = []
+    for name, own in _by_layer(layers):
+        gigas = [_each(own, lambda row, unit=unit: f"{row['operations'][unit] / 1e9:.3g}") for _, unit in units]
+        launches = _each(own, lambda row: f"{row['launches']:.0f}")
+        rows.append([name, launches, _each(own, lambda row: f"{row['bytes'] / 1e9:.1f}"), *gigas])
+    return f"{which}: launches, bytes and operations of one layer, forward and backward, in 16 bit", header, rows
+
+
+def _milliseconds(which: str, layers: list[Row]) -> Table:
+    names = [card.name for card in CARDS]
+    header = [_lengths(layers), *names, f"{REFERENCE}, only the programs' multiprocessors"]
+    rows = []
+    for name, own in _by_layer(layers):
+        cells = [_each(own, lambda row, card=card: f"{row['milliseconds'][card]:.1f}") for card in names]
+        serial = _each(own, lambda row: f"{row['milliseconds_of_programs'][REFERENCE]:.1f}")
+        rows.append([name, *cells, serial])
+    return f"{which}: milliseconds of one layer, forward and backward, by the model", header, rows
+
+
+def _multiples(layers: list[Row]) -> Table:
+    """How many times as long as flash attention."""
+    of_flash = {_place(row): row for row in layers if row["layer"] == BASELINE}
+    header = [_lengths(layers), "one document in each sample", "packed documents"]
+    rows = []
+    for name, own in _by_layer(layers):
+        cells = []
+        for documents in (False, True):
+            these = [row for row in own if row["documents"] == documents]
+            cells.append(_each(these, lambda row: _multiple(row, of_flash[_place(row)])))
+        rows.append([name, *cells])
+    return f"{REFERENCE}: time of a layer by that of {BASELINE} with flash attention, by the model", header, rows
+
+
+def _place(row: Row) -> tuple[object, object]:
+    return row["documents"], row["positions"]
+
+
+def _multiple(row: Row, flash: Row) -> str:
+    return f"{row['milliseconds_of_programs'][REFERENCE] / flash['milliseconds'][REFERENCE]:.1f}"
+
+
+def _programs(layers: list[Row]) -> Table:
+    """Kernels that leave multiprocessors without work."""
+    header = [_lengths(layers), "documents", "programs of a launch, at least"]
+    rows = []
+    for name, own in _by_layer(layers):
+        for documents in (False, True):
+            these = [row for row in own if row["documents"] == documents]
+            for kernel in sorted({launch["kernel"] for row in these for launch in row["triton"]}):
+                programs = _each(these, lambda row, kernel=kernel: f"{_fewest(row, kernel)}")
+                rows.append([f"{name}: {kernel}", "packed" if documents else "one", programs])
+    cards = ", ".join(f"{card.multiprocessors} on {card.name}" for card in CARDS)
+    return f"Programs of each Triton kernel; a card has multiprocessors for {cards}", header, rows
+
+
+def _fewest(row: Row, kernel: str) -> int:
+    return min(launch["programs"] for launch in row["triton"] if launch["kernel"] == kernel)
+
+
+def _kernels(kernels: list[Row]) -> Table:
+    header = ["kernel", "target", "dtype", "registers", "spilled bytes", "shared bytes", "fits", "tensor core uses"]
+    fields = ("target", "dtype", "registers", "spilled_bytes", "shared_bytes", "fits", "tensor_core_instructions")
+    rows = []
+    for kernel in kernels:
+        values = [kernel[field] for field in fields]
+        rows.append([kernel["name"], *("yes" if v is True else "no" if v is False else str(v) for v in values)])
+    return "Triton kernels, compiled ahead of time", header, rows
+
+
+def _lengths(layers: list[Row]) -> str:
+    lengths = sorted({row["positions"] for row in layers})
+    return f"N = {' / '.join(map(str, lengths))}"
+
+
+def _by_layer(layers: Iterable[Row]) -> list[tuple[str, list[Row]]]:
+    """Rows of each layer, in their order."""
+    found: dict[str, list[Row]] = {}
+    for row in layers:
+        found.setdefault(row["layer"], []).append(row)
+    return list(found.items())
+
+
+def _each(rows: list[Row], cell: Callable[[Row], str]) -> str:
+    """The cells of all lengths, one if they are alike."""
+    cells = [cell(row) for row in sorted(rows, key=lambda row: row["positions"])]
+    return cells[0] if len(set(cells)) == 1 else " / ".join(cells) or ABSENT
