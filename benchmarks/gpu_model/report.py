@@ -1,5 +1,6 @@
 """The tables of the model of GPUs: for a terminal, and in docs/kernels.md."""
 
+import textwrap
 from collections.abc import Callable, Iterable
 
 import tables
@@ -39,11 +40,12 @@ def show(found: dict[str, list[Row]]) -> None:
     for title, header, rows in all_tables(found):
         print(f"\n{title}\n")
         print("\n".join(aligned(header, rows, right=range(1, len(header)))))
+    print(f"\n{verdict(found['layers'])}")
 
 
 def redraw(found: dict[str, list[Row]], made: str) -> None:
     """Draw them in docs/kernels.md; `made` says when and with what."""
-    parts = []
+    parts = [textwrap.fill(verdict(found["layers"]), tables.WIDTH)]
     for title, header, rows in all_tables(found):
         cells = [[f"`{row[0]}`", *row[1:]] for row in rows]
         parts += [f"**{title}**", tables.draw(header, cells)]
@@ -51,15 +53,35 @@ def redraw(found: dict[str, list[Row]], made: str) -> None:
     write_text(DOCUMENT, tables.replace(text, MARKS, "\n\n".join([*parts, made])))
 
 
+def verdict(layers: list[Row]) -> str:
+    """Which layers are faster than flash attention, said plainly."""
+    flash = {_place(row): row["milliseconds"][REFERENCE] for row in layers if row["layer"] == BASELINE}
+    sentences = []
+    for documents, which in ((False, "one document in each sample"), (True, "packed documents")):
+        faster = {}
+        for row in layers:
+            is_ours = row["layer"].partition(",")[0] != BASELINE and row["documents"] == documents
+            if is_ours and row["milliseconds_of_programs"][REFERENCE] < flash[_place(row)]:
+                faster.setdefault(row["layer"], []).append(str(row["positions"]))
+        names = "; ".join(f"{name} at N = {', '.join(lengths)}" for name, lengths in faster.items())
+        sentences.append(f"With {which}: {names or 'none'}.")
+    return f"Faster than flash attention on {REFERENCE}, by the model: {' '.join(sentences)} All others are slower."
+
+
 def _costs(which: str, layers: list[Row]) -> Table:
     units = [("tensor cores", "tensor core"), ("fp32", "fp32"), ("fp64", "fp64")]
-    header = [_lengths(layers), "launches", "GB moved", *(f"Gop {name}" for name, _ in units)]
+    header = [_lengths(layers), "launches", "GB moved", *(f"10⁹ operations, {name}" for name, _ in units)]
     rows = []
     for name, own in _by_layer(layers):
-        gigas = [_each(own, lambda row, unit=unit: f"{row['operations'][unit] / 1e9:.3g}") for _, unit in units]
+        gigas = [_each(own, lambda row, unit=unit: _giga(row["operations"][unit])) for _, unit in units]
         launches = _each(own, lambda row: f"{row['launches']:.0f}")
         rows.append([name, launches, _each(own, lambda row: f"{row['bytes'] / 1e9:.1f}"), *gigas])
     return f"{which}: launches, bytes and operations of one layer, forward and backward, in 16 bit", header, rows
+
+
+def _giga(count: float) -> str:
+    giga = count / 1e9
+    return f"{giga:.0f}" if giga >= 10 or count == 0 else f"{giga:.1f}" if giga >= 0.1 else "< 0.1"
 
 
 def _milliseconds(which: str, layers: list[Row]) -> Table:
@@ -84,7 +106,8 @@ def _multiples(layers: list[Row]) -> Table:
             these = [row for row in own if row["documents"] == documents]
             cells.append(_each(these, lambda row: _multiple(row, of_flash[_place(row)])))
         rows.append([name, *cells])
-    return f"{REFERENCE}: time of a layer by that of {BASELINE} with flash attention, by the model", header, rows
+    title = f"{REFERENCE}: time on the programs' multiprocessors, in multiples of flash attention's, by the model"
+    return title, header, rows
 
 
 def _place(row: Row) -> tuple[object, object]:

@@ -1,10 +1,13 @@
 """The model of GPUs counts what is known by hand, and leaves everything as it found it."""
 
+import csv
+import dataclasses
 import json
 import math
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -146,6 +149,81 @@ def test_a_triton_launch_has_programs_and_what_they_read(count):
     assert ragged.operations == rows * launch.operations  # each document takes a whole block
 
 
+LENGTHS = [20, 12, 32, 40, 24]
+OFFSETS = torch.tensor([[0, 1, 2, 4], [0, 1, 2, 4], [0, 8, 16, 3]])
+HEADS = [(1, 2, 128, 16)] * 3
+
+
+def in_documents(query, key, value):
+    ids = torch.arange(len(LENGTHS)).repeat_interleave(torch.tensor(LENGTHS))[None]
+    return ops.feature_attention(query, key, value, document_ids=ids.to(query.device))
+
+
+def there_and_back(x, filters):
+    return ops.wavelet_synthesis(ops.wavelet_analysis(x, filters, 2), filters, 2, 64)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("call", "shapes", "cached"),
+    [
+        pytest.param(ops.linear_attention, HEADS, 0.0, id="whole"),
+        pytest.param(lambda q, k, v: ops.feature_attention(q, k, v, causal=True), HEADS, 0.0, id="causal"),
+        pytest.param(in_documents, HEADS, 0.01, id="documents"),
+        pytest.param(
+            lambda value, weights: ops.link_mix(value, weights, OFFSETS.to(value.device)),
+            [(1, 64, 32), (1, 64, 3, 4)],
+            0.01,
+            id="links",
+        ),
+        pytest.param(
+            ops.givens_mix, [(1, 65, 2, 16, 2), (1, 2, 1, 64, 3), (1, 2, 1, 64, 3), (1, 2, 65)], 0.1, id="givens"
+        ),
+        pytest.param(there_and_back, [(1, 64, 32), (8, 32)], 0.5, id="wavelets"),
+    ],
+)
+def test_kernels_do_no_more_than_the_model_says(count, monkeypatch, call, shapes, cached):
+    """What Triton's interpreter loads, stores and multiplies; a share of it is what programs find in a cache."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("the kernels are compiled, not interpreted")
+    builder, done = interpreter.InterpreterBuilder, {"bytes": 0, "operations": 0}
+    load, store, dot = builder.create_masked_load, builder.create_masked_store, builder.create_dot
+
+    def move(pointers, mask):
+        done["bytes"] += int(mask.data.sum()) * pointers.get_element_ty().primitive_bitwidth // 8
+
+    def counted_load(self, pointers, mask, *rest):
+        move(pointers, mask)
+        return load(self, pointers, mask, *rest)
+
+    def counted_store(self, pointers, value, mask, *rest):
+        move(pointers, mask)
+        return store(self, pointers, value, mask, *rest)
+
+    def counted_dot(self, left, right, *rest):
+        done["operations"] += 2 * left.data.size * right.data.shape[-1]
+        return dot(self, left, right, *rest)
+
+    for name, stand_in in (("masked_load", counted_load), ("masked_store", counted_store), ("dot", counted_dot)):
+        monkeypatch.setattr(builder, f"create_{name}", stand_in)
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+    torch.manual_seed(0)
+    call(*(torch.rand(shape, requires_grad=True) for shape in shapes)).sum().backward()
+    documents = LENGTHS if call is in_documents else None
+    launches = count(
+        lambda *tensors: call(*tensors).sum().backward(),
+        *shapes,
+        dtype=torch.float32,
+        triton=True,
+        documents=documents,
+    )
+    of_triton = {launch: number for launch, number in launches.items() if launch.programs is not None}
+    modelled = sum(number * launch.bytes for launch, number in of_triton.items())
+    assert (1 - cached) * done["bytes"] <= modelled <= 1.15 * done["bytes"]
+    assert done["operations"] <= sum(number * launch.operations for launch, number in of_triton.items())
+
+
 def test_an_unknown_kernel_is_refused(script):
     with pytest.raises(ValueError, match="Triton kernel new: nobody has said what it reads"):
         script("gpu_model.triton_work").work_of("new", {}, (1,))
@@ -194,6 +272,68 @@ def test_the_transformer_has_a_row_with_each_attention(script):
     alone, packed, dense = rows
     assert packed["operations"]["tensor core"] < alone["operations"]["tensor core"]
     assert packed["launches"] < dense["launches"] and packed["bytes"] < dense["bytes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """As gpu_model/compiling.py has them."""
+
+    name: str = "whole_forward"
+    target: str = "sm_80"
+    dtype: str = "float32"
+    registers: int = 255
+    spilled_bytes: int = 1234
+    shared_bytes: int = 4096
+    fits: bool = True
+    tensor_core_instructions: int = 0
+
+
+def test_the_command_prints_writes_and_records(script, monkeypatch, tmp_path, capsys):
+    cost, report, layers = (script(name) for name in ("gpu_cost", "gpu_model.report", "gpu_model.layers"))
+    cases = layers.cases(("transformer",), (512,))
+    monkeypatch.setattr(layers, "cases", lambda: cases)
+    monkeypatch.setattr(script("record"), "RESULTS", tmp_path / "results.csv")
+    monkeypatch.setattr(report, "DOCUMENT", tmp_path / "page.md")
+    report.DOCUMENT.write_text("<!-- gpu model: begin -->\n<!-- gpu model: end -->\n", encoding="utf-8")
+    stand_in = types.ModuleType("gpu_model.compiling")
+    stand_in.compiled_kernels = lambda: [Kernel()]
+    monkeypatch.setitem(sys.modules, "gpu_model.compiling", stand_in)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(sys, "argv", ["gpu_cost.py", "--record", "--json", str(tmp_path / "cost.json")])
+    cost.main()
+    found = json.loads((tmp_path / "cost.json").read_text(encoding="utf-8"))
+    assert found["kernels"] == [dataclasses.asdict(Kernel())] and len(found["layers"]) == 3
+    printed, page = capsys.readouterr().out, report.DOCUMENT.read_text(encoding="utf-8")
+    for text in (printed, page):
+        assert "1234" in text and "transformer, dense mask" in text and "With packed documents: none" in text
+    assert "A model, not a measurement: nothing has run on a GPU" in printed and "Measured" not in page
+    with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 3 * (4 + 2) + 1 and {row["benchmark"] for row in rows} == {"gpu_cost"}
+    assert all("model" in row["device"] for row in rows if row["figure"] != "spilled")
+
+
+def test_the_interpreters_blocks_are_not_counted(script, monkeypatch, capsys):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(sys, "argv", ["gpu_cost.py"])
+    with pytest.raises(SystemExit):
+        script("gpu_cost").main()
+    assert "TRITON_INTERPRET is 1" in capsys.readouterr().err
+
+
+def test_without_triton_plain_pytorch_is_counted(script, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.setitem(sys.modules, "gpu_model.compiling", None)
+    cases = script("gpu_model.layers").cases(("s3attention",), (32,))
+    rows = script("gpu_cost").layer_rows(cases, 64, **SMALL, row_landmarks=4, column_landmarks=4)
+    assert [row["layer"] for row in rows] == ["s3attention, portable"]
+    assert script("gpu_cost").kernel_rows() == []
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in told] == [
+        "triton is not installed",
+        "s3attention does not keep packed documents apart",
+        "the Triton kernels are not compiled",
+    ]
 
 
 @pytest.mark.full
