@@ -33,11 +33,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if interpreted():
         parser.error("TRITON_INTERPRET is 1: Triton's interpreter has other blocks than GPUs; unset it")
-    found = {"layers": layer_rows(layers.cases()), "kernels": kernel_rows()}
+    found = {"layers": layer_rows(layers.cases())}
+    report.show(report.layer_tables(found["layers"]))
+    print(f"\n{report.verdict(found['layers'])}")
+    print("A model, not a measurement: nothing has run on a GPU. docs/kernels.md says what it assumes.", flush=True)
+    found["kernels"] = kernel_rows()
+    report.show(report.kernel_tables(found["kernels"]))
     if arguments.json:
         write_json(arguments.json, found)
-    report.show(found)
-    print("\nA model, not a measurement: nothing has run on a GPU. docs/kernels.md says what it assumes.")
     if arguments.record:
         keep(found)
 
@@ -103,15 +106,13 @@ def _triton(launches: Mapping[Launch, float]) -> list[dict[str, object]]:
 
 
 def kernel_rows() -> list[dict[str, object]]:
-    """A row for each Triton kernel and target, compiled; none where triton is missing, and a line on stderr."""
-    try:
-        from gpu_model.compiling import compiled_kernels
-
-        compiled = compiled_kernels()
-    except ImportError as error:
-        print(f"the Triton kernels are not compiled: {error}", file=sys.stderr)
+    """A row for each Triton kernel and target, compiled, in minutes; without triton none, and a line on stderr."""
+    if importlib.util.find_spec("triton") is None:
+        print("triton is not installed: no kernel is compiled", file=sys.stderr)
         return []
-    return [dataclasses.asdict(kernel) for kernel in compiled]
+    from gpu_model.compiling import compiled_kernels
+
+    return [dataclasses.asdict(kernel) for kernel in compiled_kernels()]
 
 
 def keep(found: dict[str, list[dict[str, object]]]) -> None:

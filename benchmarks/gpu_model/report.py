@@ -20,33 +20,48 @@ Table = tuple[str, list[str], list[list[str]]]
 Row = dict[str, object]
 
 
-def all_tables(found: dict[str, list[Row]]) -> list[Table]:
-    """(Title, header, rows) of each table of what gpu_cost.py has found."""
-    layers, kernels = found["layers"], found["kernels"]
+def layer_tables(layers: list[Row]) -> list[Table]:
+    """(Title, header, rows) of each table of the layers' rows, as gpu_cost.py makes them."""
     made = []
     for documents in (False, True):
         which = "Packed documents" if documents else "One document in each sample"
         own = [row for row in layers if row["documents"] == documents]
         if own:
             made += [_costs(which, own), _milliseconds(which, own)]
-    if any(row["layer"] == BASELINE for row in layers):
-        made.append(_multiples(layers))
-    made += [_programs(layers)] if any(row["triton"] for row in layers) else []
-    return [*made, _kernels(kernels)] if kernels else made
+    made.append(_multiples(layers))
+    return [*made, _programs(layers)] if any(row["triton"] for row in layers) else made
 
 
-def show(found: dict[str, list[Row]]) -> None:
-    """Print them."""
-    for title, header, rows in all_tables(found):
+def kernel_tables(kernels: list[Row]) -> list[Table]:
+    """The table of the kernels' rows, if there are any: compiled for each target, the dtypes of a kernel together."""
+    header = ["kernel", "target", "registers", "spilled bytes", "shared bytes", "fits", "tensor core uses"]
+    found: dict[tuple[str, str], list[Row]] = {}
+    for kernel in kernels:
+        found.setdefault((kernel["name"], kernel["target"]), []).append(kernel)
+    rows = []
+    for place, own in sorted(found.items()):
+        fields = ("registers", "spilled_bytes", "shared_bytes")
+        ranges = [_range([kernel[field] for kernel in own]) for field in fields]
+        fits = "yes" if all(kernel["fits"] for kernel in own) else "no"
+        rows.append([*place, *ranges, fits, _range([kernel["tensor_core_instructions"] for kernel in own])])
+    return [("Triton kernels, compiled ahead of time in all dtypes and shapes", header, rows)] if rows else []
+
+
+def _range(values: list[int]) -> str:
+    return f"{min(values)} to {max(values)}" if min(values) != max(values) else str(values[0])
+
+
+def show(tables_found: list[Table]) -> None:
+    """Print tables."""
+    for title, header, rows in tables_found:
         print(f"\n{title}\n")
         print("\n".join(aligned(header, rows, right=range(1, len(header)))))
-    print(f"\n{verdict(found['layers'])}")
 
 
 def redraw(found: dict[str, list[Row]], made: str) -> None:
     """Draw them in docs/kernels.md; `made` says when and with what."""
     parts = [textwrap.fill(verdict(found["layers"]), tables.WIDTH)]
-    for title, header, rows in all_tables(found):
+    for title, header, rows in [*layer_tables(found["layers"]), *kernel_tables(found["kernels"])]:
         cells = [[f"`{row[0]}`", *row[1:]] for row in rows]
         parts += [f"**{title}**", tables.draw(header, cells)]
     text = DOCUMENT.read_text(encoding="utf-8")
@@ -134,16 +149,6 @@ def _programs(layers: list[Row]) -> Table:
 
 def _fewest(row: Row, kernel: str) -> int:
     return min(launch["programs"] for launch in row["triton"] if launch["kernel"] == kernel)
-
-
-def _kernels(kernels: list[Row]) -> Table:
-    header = ["kernel", "target", "dtype", "registers", "spilled bytes", "shared bytes", "fits", "tensor core uses"]
-    fields = ("target", "dtype", "registers", "spilled_bytes", "shared_bytes", "fits", "tensor_core_instructions")
-    rows = []
-    for kernel in kernels:
-        values = [kernel[field] for field in fields]
-        rows.append([kernel["name"], *("yes" if v is True else "no" if v is False else str(v) for v in values)])
-    return "Triton kernels, compiled ahead of time", header, rows
 
 
 def _lengths(layers: list[Row]) -> str:
