@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# What a launch costs beside its work: a tenth more or less than what its start takes when launches follow each other.
+# What a launch is taken to cost beside its work, where launches follow each other.
 LAUNCH_SECONDS = 3e-6
 UNITS = ("tensor core", "fp32", "fp64")
 
