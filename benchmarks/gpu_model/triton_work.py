@@ -1,7 +1,8 @@
 """Bytes and operations of every Triton kernel, from the arguments of a launch.
 
-What a program reads counts as often as the program walks over it: nothing but what it holds at the moment is taken to
-be in a cache, and rows that it gathers count each. Blocks count in full, also where they stick out of a document.
+What a program reads counts as often as the program walks over it, and rows that it gathers count each: nothing is taken
+to be in a cache but what it holds at the moment, the rows of a block that a wavelet's taps share, and the angles of a
+chunk. Blocks count in full, also where they stick out of a document.
 """
 
 from collections.abc import Callable, Mapping
