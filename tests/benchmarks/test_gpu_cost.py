@@ -310,15 +310,20 @@ def test_the_command_prints_writes_and_records(script, monkeypatch, tmp_path, ca
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 * (4 + 2) + 1 and {row["benchmark"] for row in rows} == {"gpu_cost"}
-    assert all("model" in row["device"] for row in rows if row["figure"] != "spilled")
+    assert all("model" in row["device"] for row in rows if not row["figure"].startswith("most spilled"))
 
 
-def test_the_interpreters_blocks_are_not_counted(script, monkeypatch, capsys):
+def test_what_cannot_be_done_is_refused_before_counting(script, monkeypatch, capsys):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(sys, "argv", ["gpu_cost.py"])
     with pytest.raises(SystemExit):
         script("gpu_cost").main()
     assert "TRITON_INTERPRET is 1" in capsys.readouterr().err
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(sys, "argv", ["gpu_cost.py", "--json", "nowhere/cost.json"])
+    with pytest.raises(SystemExit):
+        script("gpu_cost").main()
+    assert "--json: nowhere is not a folder; make it first" in capsys.readouterr().err
 
 
 def test_without_triton_plain_pytorch_is_counted(script, monkeypatch, capsys):
