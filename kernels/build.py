@@ -129,7 +129,7 @@ def library(source: str, part: str, dtype: torch.dtype, *macros: str) -> ctypes.
     compiler = find_compiler()
     path = FOLDER / source
     try:
-        folder = _cache_folder()
+        folder = kept_folder()
         defined = (f"-DREAL={CPP_TYPES[dtype]}", *(f"-D{macro}" for macro in (part.upper(), *macros)))
         name = "-".join((path.parent.name, *macros, part, CPP_TYPES[dtype], _key(path, compiler)))
         target = folder / f"{name}.so"
@@ -238,9 +238,8 @@ def _cpu_features() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
 
 
-def _cache_folder() -> Path:
-    """The folder for libraries: the user's cache, or one of this process alone where that is not the user's alone, or
-    cannot be written."""
+def kept_folder() -> Path:
+    """`cache_folder`, or one of this process alone where that is not the user's alone, or cannot be written."""
     try:
         folder = cache_folder()
         if os.access(folder, os.W_OK):
@@ -253,7 +252,7 @@ def _cache_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder of what this user's processes keep for later ones, and believe: libraries, and what they are found by.
+    """The folder of what this user's processes keep for later ones, and believe: libraries, and verdicts on kernels.
 
     Raises:
         NotPrivate: others can change what lies there.
@@ -269,8 +268,8 @@ def _tell(reason: str) -> None:
     """Say why the cache is not used: once for a process and those that it starts, and for the ranks of a run."""
     if TOLD not in os.environ and os.environ.get("RANK", "0") == "0":
         print(
-            f"longmix: every process compiles its C++ kernels anew, for {reason}, or let XDG_CACHE_HOME name a folder "
-            "that is yours alone",
+            f"longmix: every process compiles and proves its kernels anew, for {reason}, or let XDG_CACHE_HOME name a "
+            "folder that is yours alone",
             file=sys.stderr,
             flush=True,
         )

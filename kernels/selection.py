@@ -5,10 +5,10 @@
 | reference | the equations, in float64 | everywhere |
 | portable | fast plain PyTorch | everywhere |
 | cpu | C++, compiled at the first use | CPU, with a C++ compiler |
-| triton | Triton | GPU; CPU under Triton's interpreter (TRITON_INTERPRET=1) |
+| triton | Triton | a GPU; a CPU under Triton's interpreter (TRITON_INTERPRET=1) |
 
-`auto` takes cpu on a CPU, and portable where it cannot run and on a GPU: the Triton kernels have run under Triton's
-interpreter alone so far. The environment variable LONGMIX_KERNELS overrides it with one of the names.
+`auto` takes cpu on a CPU, triton on a GPU on which the kernels have proved themselves (proving.py), and portable
+everywhere else. The environment variable LONGMIX_KERNELS overrides it with one of the names, without a proof.
 """
 
 import functools
@@ -40,10 +40,15 @@ OPERATIONS = {
 # Implementation -> its module in the operation's folder. Model folders that longmix 0.1.0 exported with their code look
 # for cpu.py and gpu.py there, whose functions took other arguments: without them they run their own plain PyTorch.
 _MODULES = {"cpu": "cpu_kernels", "triton": "gpu_kernels"}
+GPU = "cuda"  # the kind of devices on which kernels prove themselves before they are chosen
 
 
-def implementation(operation: str, device: torch.device | str) -> str:
+def implementation(operation: str, device: torch.device | str, form: tuple | None = None) -> str:
     """Name of the implementation that `operation` runs on `device`.
+
+    Args:
+        form: of the call, as proof.py in the operation's folder makes it; None: that of a base model's calls. On a GPU
+            it may have to be proved first, which takes seconds, or a minute where programs are compiled.
 
     Raises:
         ValueError: unknown operation; LONGMIX_KERNELS has a value that is not one of `CHOICES`, or names an
@@ -62,6 +67,8 @@ def implementation(operation: str, device: torch.device | str) -> str:
         return choice
     if choice != "auto":
         return choice
+    if kind == GPU:
+        return "triton" if may_prove(operation) and _is_proved(operation, torch.device(device), form) else "portable"
     return "cpu" if obstacle(operation, "cpu", kind) is None else "portable"
 
 
@@ -93,6 +100,25 @@ def _obstacle(operation: str, name: str, kind: str) -> str | None:
     return reason
 
 
+@torch.compiler.assume_constant_result
+def may_prove(operation: str) -> bool:
+    """Whether there are kernels and a GPU to prove them on: tensors may be on one that is only pretended."""
+    return _obstacle(operation, "triton", GPU) is None and _gpu_is_here()
+
+
+@functools.cache
+def _gpu_is_here() -> bool:
+    return torch.cuda.is_available()
+
+
+@torch.compiler.assume_constant_result
+def _is_proved(operation: str, device: torch.device, form: tuple | None) -> bool:
+    proving = sys.modules[_import("proving")]
+    typical = proving.typical(operation, torch.float32)
+    proof = typical if form is None else typical._replace(form=type(typical.form)(*form))
+    return proving.is_proved(proof, device)
+
+
 _warned: list[str] = []
 
 
@@ -106,10 +132,20 @@ def _warn_once(reason: str) -> None:
 def select(operation: str, device: torch.device, implementations: dict[str, Callable]) -> Callable:
     """The function that runs `operation` on `device`: one of `implementations`, by name, or an operator.
 
-    The choice is made here, once for each call: the operator of the hand-written kernels, and its derivative later, run
-    the kernels chosen now.
+    The choice is made once for each call: the operator of the hand-written kernels, and its derivative later, run the
+    kernels chosen then. On a GPU it depends on the arguments, and is made when they are there.
     """
-    name = implementation(operation, device)
+    if device.type == GPU and (os.environ.get(ENVIRONMENT_VARIABLE) or "auto") == "auto" and may_prove(operation):
+        return functools.partial(_run_proved, operation, device, implementations)
+    return _function(implementation(operation, device), operation, implementations)
+
+
+def _run_proved(operation: str, device: torch.device, implementations: dict[str, Callable], *arguments: object):
+    form = sys.modules[_import(f"{OPERATIONS[operation]}.proof")].form(*arguments)
+    return _function(implementation(operation, device, tuple(form)), operation, implementations)(*arguments)
+
+
+def _function(name: str, operation: str, implementations: dict[str, Callable]) -> Callable:
     if name not in _MODULES:
         return implementations[name]
     module = sys.modules[_import(f"{OPERATIONS[operation]}.operator")]

@@ -290,7 +290,7 @@ def test_libraries_in_a_folder_of_others_are_not_run(planted, tmp_path, monkeypa
     build.library.cache_clear()
     assert library().answer() == 42
     assert capfd.readouterr().err == (
-        f"longmix: every process compiles its C++ kernels anew, for others can write to {folder} (mode 0777): "
+        f"longmix: every process compiles and proves its kernels anew, for others can write to {folder} (mode 0777): "
         f"chmod go-w {folder}, or let XDG_CACHE_HOME name a folder that is yours alone\n"
     )
     assert planted.exists() and stat.S_IMODE(folder.stat().st_mode) == 0o777

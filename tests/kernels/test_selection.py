@@ -56,7 +56,8 @@ def test_other_choices_are_refused(monkeypatch):
         ops.implementation("spectral_filtre", "cpu")
 
 
-def test_plain_pytorch_is_chosen_by_itself_where_kernels_cannot_run():
+def test_plain_pytorch_is_chosen_by_itself_where_kernels_cannot_run(monkeypatch):
+    monkeypatch.setattr(selection, "_gpu_is_here", lambda: False)
     for operation in OPERATIONS:
         assert ops.implementation(operation, "cuda") == "portable"
     assert ops.implementation("spectral_filter", "cpu") == "portable"

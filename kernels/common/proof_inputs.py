@@ -1,0 +1,25 @@
+"""What the inputs of proofs (proving.py) have in common: sizes, lengths, documents."""
+
+import torch
+
+
+def specialised(size: int) -> int:
+    """A size of the same class: 1, a multiple of 16, or neither; the latter two fill a block of 64 and some more.
+
+    Programs whose blocks do not depend on a size are compiled for its class: a call and its proof share them.
+    """
+    if size == 1:
+        return 1
+    return 80 if size % 16 == 0 else 70
+
+
+def ragged(batch: int, positions: int) -> torch.Tensor:
+    """Lengths (B,) int64 of a batch of at least three: all positions, none, and about two thirds of them."""
+    lengths = torch.full((batch,), positions * 2 // 3)
+    lengths[0], lengths[1] = positions, 0
+    return lengths
+
+
+def documents(batch: int, positions: int, generator: torch.Generator) -> torch.Tensor:
+    """Document ids (B, N) int64: a document begins at every tenth row or so, and ids return."""
+    return (torch.rand(batch, positions, generator=generator) < 0.1).cumsum(1) % 3 - 1

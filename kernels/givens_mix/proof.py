@@ -1,0 +1,47 @@
+"""Calls of the rotations that share their compiled programs, and small hard inputs of each (kernels/proving.py)."""
+
+from typing import NamedTuple
+
+import torch
+
+from ..common.proof_inputs import ragged
+
+BATCH = 3
+FAR = 5e3  # the size of hard phases
+
+
+class Form(NamedTuple):
+    """What the programs are compiled for, and loop over."""
+
+    dtype: torch.dtype
+    heads: int
+    width: int
+    orders: int
+    permuted: bool
+    planes: bool
+
+
+# Operation -> the form of a base model.
+TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True)}
+
+
+def form(value, upper, lower, phase, lengths, permutation) -> Form:
+    """The form of a call."""
+    heads, width, orders = int(value.shape[2]), int(value.shape[3]), int(upper.shape[2])
+    planes = not value.is_contiguous() and value.permute(0, 1, 4, 2, 3).is_contiguous()
+    return Form(value.dtype, heads, width, orders, permutation is not None, planes)
+
+
+def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
+    """Arguments of the operation in fp32, on the CPU. `hard`: angles at multiples of pi / 2, phases of many turns."""
+    value = torch.randn(BATCH, positions, form.heads, form.width, 2, generator=generator)
+    if form.planes:
+        value = value.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)
+    angles = BATCH, form.heads, form.orders, positions - 1, 3
+    upper, lower = (2 * torch.randn(angles, generator=generator) for _ in range(2))
+    phase = 2 * torch.randn(BATCH, form.heads, positions, generator=generator)
+    if hard:
+        upper, lower = ((2 * x).round() * (torch.pi / 2) for x in (upper, lower))
+        phase = FAR * phase
+    order = torch.rand(form.orders, positions, generator=generator).argsort(-1) if form.permuted else None
+    return value, upper, lower, phase, ragged(BATCH, positions), order
