@@ -12,11 +12,16 @@ from longmix.kernels.selection import obstacle
 
 from ..processes.world import resolve_precision
 from ..settings.provenance import versions
+from .kernel_proofs import faulty_devices, proof_tables
 
 
 def report() -> tuple[str, bool]:
     """(text, whether nothing is wrong)."""
     problems: list[str] = []
+    # First: nothing else of this process has used a GPU, which may be lent to one process at a time.
+    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    faulty = faulty_devices(gpus, problems) if gpus else set()
+    proofs = proof_tables([gpu for gpu in gpus if gpu not in faulty], problems)
     lines = [
         ("system", f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, {_memory()}"),
         *versions().items(),
@@ -34,7 +39,7 @@ def report() -> tuple[str, bool]:
     width = max(len(name) for name, _ in lines) + 2
     text = "\n".join(f"{name:<{width}}{value}" for name, value in lines)
     verdict = "\n".join(f"wrong: {problem}" for problem in problems) if problems else "nothing is wrong"
-    return f"{text}\n\n{verdict}", not problems
+    return "\n".join((text, *proofs, "", verdict)), not problems
 
 
 def _memory() -> str:
@@ -96,25 +101,22 @@ def _compilers() -> list[str]:
 
 
 def _kernels(problems: list[str]) -> list[tuple[str, str]]:
-    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    """What runs on the CPU; the proofs say what does on a GPU."""
     try:
-        return [
-            (f"kernel {name}", ", ".join(f"{device}: {_choice(name, device)}" for device in devices))
-            for name in ops.OPERATIONS
-        ]
+        return [(f"kernel {name}", f"cpu: {_choice(name)}") for name in ops.OPERATIONS]
     except ValueError as error:
         problems.append(str(error))
         return [("kernels", "see below")]
 
 
-def _choice(operation: str, device: str) -> str:
+def _choice(operation: str) -> str:
     """The implementation that runs, and why it is not the hand-written one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the line says it
-        name = ops.implementation(operation, device)
+        name = ops.implementation(operation, "cpu")
     if os.environ.get(ops.ENVIRONMENT_VARIABLE, "auto") != "auto":
         return f"{name} ({ops.ENVIRONMENT_VARIABLE} says so)"
-    reason = obstacle(operation, "cpu", device)
+    reason = obstacle(operation, "cpu", "cpu")
     return name if reason is None else f"{name} ({reason})"
 
 
