@@ -1,6 +1,7 @@
 """`longmix export --self-contained`: model folders that transformers loads without longmix, offline."""
 
 import ast
+import importlib.metadata
 import json
 import os
 import runpy
@@ -223,7 +224,7 @@ def test_code_that_cannot_be_made_flat_is_refused(write_package, text, match):
 def test_the_card_says_how_to_load_and_whose_code_it_is(exported, tmp_path):
     model = exported / "s3attention"
     text = (model / "README.md").read_text(encoding="utf-8")
-    assert "transformers" in text and f"torch {torch.__version__}" in text and "Apache-2.0" in text
+    assert "transformers" in text and f"torch {importlib.metadata.version('torch')}" in text and "Apache-2.0" in text
     # Exported again, in place: one section, no file of an earlier version, the user's own words and files stay.
     again = shutil.copytree(model, tmp_path / "again")
     (again / "README.md").write_text(f"{text}\n## Ours\n\n{cards.LOAD_WITH_LONGMIX}\n")
