@@ -1,0 +1,88 @@
+"""The compiled kernels of a pack: Triton's cache, filled without a GPU, in a form that can be carried elsewhere.
+
+Triton finds a compiled kernel by a hash of its own files, ptxas' version, the kernel's source with the number of its
+first line, the types and constants of the launch, its options, and the environment variables that change what is
+compiled. So the Python that compiles has the other machine's Triton, in a build for the same version of Python, and the
+kernels are those of the repository that is carried.
+"""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from longmix.data_prep.errors import UserError
+
+from .install import GROUP, KEY, KEY_CODE
+from .wheels import ROOT, rooms
+
+CAPABILITIES = (80, 90)  # A100, H100
+_COMPILE = "import pathlib, sys; from gpu_model.compiling import compiled_kernels as c; c({}, cache=pathlib.Path({!r}))"
+_VERSIONS = "import json, sys, triton; print(json.dumps(['{}.{}'.format(*sys.version_info), triton.__version__]))"
+# What is read when a kernel is loaded; the steps on the way to it are ten times as large.
+_KEPT = (".json", ".cubin")
+
+
+def compile_for(python: str, wanted: str, have: Mapping[str, str], folder: Path) -> None:
+    """Compile longmix's Triton kernels for CAPABILITIES into `folder`.
+
+    Args:
+        python: the interpreter to compile with; it has torch and Triton, and need have nothing else.
+        wanted: version of the other machine's Python.
+        have: what the other machine has: version by canonical name.
+
+    Raises:
+        UserError: `python` is not the other machine's, or something does not compile.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        package = Path(temporary) / "longmix"
+        package.mkdir()
+        for room, place in rooms().items():
+            (package / room).symlink_to(place, target_is_directory=True)
+        here = [wanted, have.get("triton")]
+        found = json.loads(_run(python, _VERSIONS, temporary))
+        if found != here:
+            raise UserError(
+                f"--compile-with {python} is Python {found[0]} with Triton {found[1]}, and the other machine has "
+                f"Python {here[0]} with Triton {here[1]}, which would not take these kernels: name another"
+            )
+        _run(python, _COMPILE.format(CAPABILITIES, str(folder)), temporary)
+        key = _run(python, KEY_CODE, temporary)
+    make_movable(folder)
+    (folder / KEY).write_text(key, encoding="utf-8")
+
+
+def make_movable(folder: Path) -> None:
+    """Leave of a cache of Triton's what loading a kernel takes, with paths relative to where they stand.
+
+    install.copy_kernels makes a cache of it again.
+    """
+    for group in folder.rglob(GROUP):
+        values = json.loads(group.read_text(encoding="utf-8"))
+        kept = {name: Path(path).name for name, path in values["child_paths"].items() if name.endswith(_KEPT)}
+        group.write_text(json.dumps({"child_paths": kept}), encoding="utf-8")
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.name.endswith(_KEPT):
+            path.unlink()
+
+
+def _run(python: str, code: str, packages: str) -> str:
+    """What a program prints, run with longmix on its path, from the folder of the benchmarks."""
+    leave = ("TRITON_INTERPRET", "PYTHONHOME")
+    environment = {name: value for name, value in os.environ.items() if name not in leave}
+    try:
+        process = subprocess.run(
+            [python, "-c", code],
+            cwd=ROOT / "benchmarks",
+            env={**environment, "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+        )
+    except OSError as error:
+        raise UserError(f"--compile-with {python} cannot be run: {error.strerror}") from None
+    if process.returncode != 0:
+        told = process.stderr.strip().rpartition("\n")[2]
+        raise UserError(f"--compile-with {python}: {told}")
+    return process.stdout
