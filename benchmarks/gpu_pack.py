@@ -5,9 +5,10 @@
 
 Run it where a package index can be reached, carry the repository and PACK to the other machine, and there
 
-    python benchmarks/gpu.py --work FOLDER --pack PACK
+    python PACK/install.py FOLDER --tree .
 
-measures (python PACK/install.py FOLDER/python --tree . makes the same environment alone). PACK holds
+makes FOLDER an environment beside the packages that are there, whose FOLDER/bin/python runs benchmarks/gpu.py, with
+--pack PACK for the data. PACK holds
 
 - wheels/: longmix, and of what it needs all that the other machine lacks, for its Python (Linux on x86-64). --have
   names a file of what it has, which `python -m pip list --format freeze` prints there; without it packing/present.txt
@@ -15,9 +16,9 @@ measures (python PACK/install.py FOLDER/python --tree . makes the same environme
 - corpus/: the data sets train/ and validation/, and their tokenizer, made from the first --corpus-megabytes of the
   texts of --corpus, else of the documentation that every Python carries;
 - glue/: GLUE's small tasks, from --glue; else the task of ./quickstart, which is not GLUE's;
-- triton-cache/: the compiled kernels of A100 and H100. Triton takes them only where its own files are the same to the
-  byte, so --compile-with names a Python of the same version with the other machine's torch and Triton, which needs no
-  GPU. Without it there are none, and the first use compiles them there;
+- triton-cache.tar.xz: the kernels as gpu_model/launches.py launches them, compiled for A100 and H100. Triton takes
+  them only where its own files are the same to the byte: --compile-with names a Python of the same version with the
+  other machine's torch and Triton, which needs no GPU. Without it the first use compiles them there;
 - install.py, and MANIFEST.json with the size and SHA-256 of every file.
 
 A pack larger than --limit is refused with the names of its largest parts. PACK appears whole or not at all, and takes
@@ -35,7 +36,7 @@ import record
 from packing import data, install, kernels, wheels
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import make_folder, sha256_of_file, write_json
+from longmix.data_prep.files import MARKER, make_folder, sha256_of_file, write_json
 from longmix.data_prep.made_folders import new_folder, put_in_place, refuse_foreign
 from longmix.trainer.processes.ending import exit_code
 from longmix.trainer.quickstart.text import MEGABYTE
@@ -108,10 +109,10 @@ def refuse_larger(parts: dict[str, int], limit: float) -> None:
 
 def described(pack: Path) -> list[dict[str, Any]]:
     """Name, size and SHA-256 of every file that a new pack holds."""
-    paths = sorted(path for path in pack.rglob("*") if path.is_file() and path.parent != pack)
     return [
         {"file": path.relative_to(pack).as_posix(), "bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
-        for path in [*paths, pack / "install.py"]
+        for path in sorted(pack.rglob("*"))
+        if path.is_file() and path != pack / MARKER
     ]
 
 

@@ -17,11 +17,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 from pathlib import Path
 
 MANIFEST = "MANIFEST.json"
-KERNELS = "triton-cache"
+KERNELS = "triton-cache.tar.xz"
 # In the pack the files of Triton's cache name each other relative to it.
 GROUP = "__grp__*.json"
 # A hash of Triton's own files, which is a part of every kernel's key.
@@ -50,10 +51,10 @@ def install(pack: Path, folder: Path, tree: Path | None = None) -> Path:
     venv.create(folder, symlinks=True)
     python = folder.resolve() / "bin" / "python"
     packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder.resolve())}))
-    kernels = folder.resolve() / KERNELS
+    kernels = folder.resolve() / "triton-cache"
     lines = [f"import site; site.addsitedir({place!r})" for place in sys.path if _holds_packages(place)]
-    if (pack / KERNELS).is_dir():
-        copy_kernels(pack / KERNELS, kernels)
+    if (pack / KERNELS).is_file():
+        unpack_kernels(pack / KERNELS, kernels)
         lines.append(f"import os; os.environ.setdefault('TRITON_CACHE_DIR', {str(kernels)!r})")
     (packages / "beside.pth").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     process = subprocess.run(
@@ -91,9 +92,10 @@ def verify(pack: Path) -> None:
         )
 
 
-def copy_kernels(packed: Path, folder: Path) -> None:
-    """Copy compiled kernels to where Triton reads them: each group then names its files by full paths."""
-    shutil.copytree(packed, folder)
+def unpack_kernels(archive: Path, folder: Path) -> None:
+    """Unpack compiled kernels to where Triton reads them: each group then names its files by full paths."""
+    with tarfile.open(archive) as stream:
+        stream.extractall(folder, filter="data")
     for group in folder.rglob(GROUP):
         values = json.loads(group.read_text(encoding="utf-8"))
         paths = {name: str(group.parent / path) for name, path in values["child_paths"].items()}

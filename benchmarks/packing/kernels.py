@@ -9,6 +9,7 @@ kernels are those of the repository that is carried.
 import json
 import os
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,14 +20,20 @@ from .install import GROUP, KEY, KEY_CODE
 from .wheels import ROOT, rooms
 
 CAPABILITIES = (80, 90)  # A100, H100
-_COMPILE = "import pathlib, sys; from gpu_model.compiling import compiled_kernels as c; c({}, cache=pathlib.Path({!r}))"
+# Nobody trains in float64.
+_COMPILE = """
+import pathlib
+from gpu_model.compiling import compiled_kernels
+from gpu_model.launches import CASES
+compiled_kernels({}, [name for name in CASES if "float64" not in name], pathlib.Path({!r}))
+"""
 _VERSIONS = "import json, sys, triton; print(json.dumps(['{}.{}'.format(*sys.version_info), triton.__version__]))"
 # What is read when a kernel is loaded; the steps on the way to it are ten times as large.
 _KEPT = (".json", ".cubin")
 
 
-def compile_for(python: str, wanted: str, have: Mapping[str, str], folder: Path) -> None:
-    """Compile longmix's Triton kernels for CAPABILITIES into `folder`.
+def compile_for(python: str, wanted: str, have: Mapping[str, str], archive: Path) -> None:
+    """Compile longmix's Triton kernels for CAPABILITIES into the archive that install.py unpacks.
 
     Args:
         python: the interpreter to compile with; it has torch and Triton, and need have nothing else.
@@ -37,7 +44,7 @@ def compile_for(python: str, wanted: str, have: Mapping[str, str], folder: Path)
         UserError: `python` is not the other machine's, or something does not compile.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        package = Path(temporary) / "longmix"
+        package, folder = Path(temporary) / "longmix", Path(temporary) / "cache"
         package.mkdir()
         for room, place in rooms().items():
             (package / room).symlink_to(place, target_is_directory=True)
@@ -49,23 +56,22 @@ def compile_for(python: str, wanted: str, have: Mapping[str, str], folder: Path)
                 f"Python {here[0]} with Triton {here[1]}, which would not take these kernels: name another"
             )
         _run(python, _COMPILE.format(CAPABILITIES, str(folder)), temporary)
-        key = _run(python, KEY_CODE, temporary)
-    make_movable(folder)
-    (folder / KEY).write_text(key, encoding="utf-8")
+        (folder / KEY).write_text(_run(python, KEY_CODE, temporary), encoding="utf-8")
+        pack_kernels(folder, archive)
 
 
-def make_movable(folder: Path) -> None:
-    """Leave of a cache of Triton's what loading a kernel takes, with paths relative to where they stand.
-
-    install.copy_kernels makes a cache of it again.
+def pack_kernels(folder: Path, archive: Path) -> None:
+    """Put a cache of Triton's into an archive, with paths relative to where they stand; of each kernel only what
+    loading it takes.
     """
     for group in folder.rglob(GROUP):
         values = json.loads(group.read_text(encoding="utf-8"))
         kept = {name: Path(path).name for name, path in values["child_paths"].items() if name.endswith(_KEPT)}
         group.write_text(json.dumps({"child_paths": kept}), encoding="utf-8")
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.name.endswith(_KEPT):
-            path.unlink()
+    # A kernel is compiled for several types and cards: a tenth of the bytes.
+    with tarfile.open(archive, "w:xz") as stream:
+        for path in sorted(path for path in folder.rglob("*") if path.name.endswith(_KEPT) or path.name == KEY):
+            stream.add(path, path.relative_to(folder))
 
 
 def _run(python: str, code: str, packages: str) -> str:

@@ -42,7 +42,7 @@ def arguments(pack_script, tmp_path):
 
 @pytest.fixture
 def light(pack_script, monkeypatch):
-    """Parts that cost nothing take the place of the true ones: a wheel of 1.2 MB, a corpus and a task of a few bytes."""
+    """Parts that cost nothing take the place of the true ones: a wheel of 1.2 MB, and data of a few bytes."""
 
     def write(folder, name, content):
         folder.mkdir()
@@ -150,6 +150,16 @@ def test_a_pack_that_is_not_as_it_was_made_is_not_installed(
     assert not (tmp_path / "environment").exists()
 
 
+def test_an_environment_takes_a_new_folder_and_a_repository(pack_script, arguments, light, tmp_path):
+    pack, install = tmp_path / "pack", pack_script.install
+    pack_script.make(pack, arguments())
+    with pytest.raises(install.PackError, match=r"pack holds something: name a new folder"):
+        install.install(pack, pack)
+    with pytest.raises(install.PackError, match=r"--tree .*pack is no repository of longmix: it has no folder trainer"):
+        install.install(pack, tmp_path / "environment", pack)
+    assert not (tmp_path / "environment").exists()
+
+
 def test_compiled_kernels_are_found_where_they_are_carried(pack_script, tmp_path):
     """Triton's cache names its files by their full paths."""
     cache = tmp_path / "cache" / "KEY"
@@ -158,12 +168,11 @@ def test_compiled_kernels_are_found_where_they_are_carried(pack_script, tmp_path
     for name, path in files.items():
         Path(path).write_text(name)
     (cache / "__grp__a.json").write_text(json.dumps({"child_paths": files}))
-    pack_script.kernels.make_movable(cache.parent)
-    cache.parent.rename(tmp_path / "packed")
-    pack_script.install.copy_kernels(tmp_path / "packed", tmp_path / "elsewhere")
+    pack_script.kernels.pack_kernels(cache.parent, tmp_path / "packed.tar.xz")
+    pack_script.install.unpack_kernels(tmp_path / "packed.tar.xz", tmp_path / "elsewhere")
     group = json.loads((tmp_path / "elsewhere" / "KEY" / "__grp__a.json").read_text())["child_paths"]
-    assert {name: Path(path).read_text() for name, path in group.items()} == {"a.json": "a.json", "a.cubin": "a.cubin"}
-    assert not list((tmp_path / "packed").rglob("*.ptx"))
+    assert group == {name: str(tmp_path / "elsewhere" / "KEY" / name) for name in ("a.json", "a.cubin")}
+    assert {path.name for path in (tmp_path / "elsewhere" / "KEY").iterdir()} == {*group, "__grp__a.json"}
 
 
 def test_kernels_are_compiled_by_the_triton_that_will_load_them(pack_script, tmp_path, monkeypatch):
@@ -239,9 +248,8 @@ def test_a_pack_installs_without_an_index_and_trains(pack_script, bare, tmp_path
 
     made = run(python, pack / "install.py", folder, "--tree", ROOT)
     assert made.strip() == str(folder / "bin" / "python")
-    where = run(
-        made.strip(), "-c", "import deepspeed, longmix.kernels.selection as s; print(deepspeed.__file__, s.__file__)"
-    )
+    code = "import importlib.util as u; print(*(u.find_spec(n).origin for n in ('deepspeed', 'longmix.trainer.cli')))"
+    where = run(made.strip(), "-c", code)
     assert all(Path(path).is_relative_to(folder) for path in where.split())
     values = {
         "run": {"dir": str(tmp_path / "run")},
