@@ -5,10 +5,10 @@
 
 Run it where a package index can be reached, carry the repository and PACK to the other machine, and there
 
-    python PACK/install.py FOLDER --tree .
+    python benchmarks/gpu.py --work FOLDER --pack PACK
 
-makes FOLDER an environment beside the packages that are there, whose FOLDER/bin/python runs benchmarks/gpu.py, with
---pack PACK for the data. PACK holds
+measures: it has `python PACK/install.py FOLDER/python --tree .` make an environment beside the packages that are there.
+PACK holds
 
 - wheels/: longmix, and of what it needs all that the other machine lacks, for its Python (Linux on x86-64). --have
   names a file of what it has, which `python -m pip list --format freeze` prints there; without it packing/present.txt
