@@ -48,6 +48,7 @@ def light(pack_script, monkeypatch):
         folder.mkdir()
         (folder / name).write_bytes(content)
 
+    monkeypatch.setattr(pack_script.record, "commit", lambda: "")
     monkeypatch.setattr(pack_script.wheels, "gather", lambda folder, *rest: write(folder, "a.whl", bytes(1_200_000)))
     monkeypatch.setattr(
         pack_script.data, "embedded", lambda work: types.SimpleNamespace(text=work / "text", glue=work / "glue")
