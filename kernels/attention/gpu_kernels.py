@@ -9,7 +9,6 @@ features by channels, and pairs inside it are taken one by one.
 import torch
 import triton
 
-from ..common.interpreter import interpreted
 from .programs_gpu import (
     causal_forward,
     causal_keys,
@@ -18,7 +17,8 @@ from .programs_gpu import (
     whole_forward,
 )
 
-ROWS = 16 if interpreted() else 32
+# More rows, or fewer warps, and a program's matrices no longer fit into its registers (benchmarks/gpu_model).
+ROWS, WARPS = 16, 8
 
 
 def attention(query, key, value, lengths, document_ids, causal, logarithms):
@@ -54,7 +54,7 @@ def _options(query: torch.Tensor, value: torch.Tensor, channels: int, logarithms
     _, heads, positions, features = query.shape
     options = {"heads": heads, "positions": positions, "features": features, "width": value.shape[3]}
     blocks = {"ROWS": ROWS, "FEATURES": _block(features), "CHANNELS": channels}
-    return {**options, **blocks, "LOGS": logarithms, "num_warps": 8 if blocks["FEATURES"] > 64 else 4}
+    return {**options, **blocks, "LOGS": logarithms, "num_warps": WARPS}
 
 
 def _block(size: int) -> int:

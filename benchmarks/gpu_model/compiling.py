@@ -1,0 +1,98 @@
+"""Triton kernels compiled ahead of time, without a GPU, exactly as their launchers would launch them.
+
+The work is done by recording.py in processes of its own: Triton decides when it is imported whether it interprets.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[1]
+CAPABILITIES = (70, 80, 90)
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel as a case launches it, with ptxas' figures per thread (registers, spills) or program (shared memory).
+
+    `spilled_bytes` are written to memory for want of registers (ptxas' spill stores), `tensor_core_instructions` are
+    those in the PTX. `grid` is the number of programs along each axis, `threads` those of a program. `fits`: the card
+    takes this launch.
+    """
+
+    name: str
+    target: str
+    case: str
+    dtype: str
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    fits: bool
+    tensor_core_instructions: int
+    grid: tuple[int, ...]
+    threads: int
+
+
+def compiled_kernels(
+    capabilities: Iterable[int] = CAPABILITIES,
+    cases: Iterable[str] | None = None,
+    cache: Path | None = None,
+    processes: int | None = None,
+) -> list[CompiledKernel]:
+    """The distinct kernels that each case launches, compiled for each of the cards.
+
+    Args:
+        capabilities: of 70 (V100), 80 (A100) and 90 (H100).
+        cases: names of launches.CASES; None: all of them.
+        cache: folder of Triton's compiled files; None: one that is removed at the end.
+        processes: how many compile side by side; None: as many as there are cores.
+
+    Raises:
+        RuntimeError: a kernel does not compile, or there is no such case; what the process said.
+    """
+    rows = _ask("compile", tuple(capabilities), cases, cache, processes or os.cpu_count() or 1)
+    return [CompiledKernel(**{**row, "grid": tuple(row["grid"])}) for row in rows]
+
+
+def launched_grids(cases: Iterable[str] | None = None) -> list[tuple[str, str, tuple[int, ...]]]:
+    """(case, kernel, grid) of every launch of cases, None: those of the largest shapes (launches.LARGEST); nothing is
+    compiled.
+    """
+    rows = _ask("count", CAPABILITIES[-1:], cases, None, 1)
+    return [(row["case"], row["name"], tuple(row["grid"])) for row in rows]
+
+
+def _ask(
+    what: str, capabilities: tuple[int, ...], cases: Iterable[str] | None, cache: Path | None, processes: int
+) -> list[dict]:
+    """The rows that processes of recording.py write, each for its share of the work."""
+    question = {"what": what, "capabilities": capabilities, "cases": None if cases is None else list(cases)}
+
+    def ask(share: int) -> list[dict]:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpu_model.recording"],
+            cwd=FOLDER,
+            env=environment,
+            input=json.dumps({**question, "share": share, "shares": processes}),
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip() or f"gpu_model.recording ended with {done.returncode}")
+        return json.loads(done.stdout)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
+        # ptxas is asked again where Triton has a compiled file already: what it says is not kept there.
+        settings = {
+            "TRITON_ALWAYS_COMPILE": "1",
+            "TRITON_DUMP_PTXAS_LOG": "1",
+            "TRITON_CACHE_DIR": str(cache or folder),
+        }
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | settings
+        return [row for rows in pool.map(ask, range(processes)) for row in rows]

@@ -1,0 +1,170 @@
+"""The calls of the Triton kernels that are compiled ahead of time: shapes of the shipped models, and the largest ones.
+
+A call goes through the operators' own code, forward and backward, on tensors of the `meta` device: dtypes, strides and
+alignment are those of a real call, and no memory is taken.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from longmix.kernels.selection import OPERATIONS
+
+# Samples and positions of most cases; Triton compiles alike for all that are multiples of 16.
+BATCH, POSITIONS = 8, 2048
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation with its shapes: `call(dtype)` runs it forward and backward.
+
+    `dtypes` are those of its arguments; bfloat16 is for cards that have it.
+    """
+
+    name: str
+    call: Callable[[torch.dtype], None]
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class _ToLaunchers(TorchDispatchMode):
+    """Sends longmix's operators on meta tensors to the functions of gpu_kernels.py, not to their declarations."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace != "longmix":
+            return function(*args, **(kwargs or {}))
+        _, *arguments = args
+        return _launcher(function._schema.name.removeprefix("longmix::"))(*arguments)
+
+
+def _launcher(name: str) -> Callable:
+    """The function of that name in the operations' gpu_kernels.py."""
+    folders = sorted(set(OPERATIONS.values()) - {"spectral_filter"})
+    modules = (importlib.import_module(f"longmix.kernels.{folder}.gpu_kernels") for folder in folders)
+    return next(getattr(module, name) for module in modules if hasattr(module, name))
+
+
+def call(operation: str, floating: list[torch.Tensor], *others: object) -> None:
+    """Run an operation's launchers forward and backward on meta tensors."""
+    module = importlib.import_module(f"longmix.kernels.{OPERATIONS[operation]}.operator")
+    leaves = [tensor.requires_grad_() for tensor in floating if tensor is not None]
+    with _ToLaunchers():
+        result = getattr(module, operation)("gpu_kernels", *floating, *others)
+        torch.autograd.grad(result, leaves, torch.empty_like(result))
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+# One function for each operation, with its dtype last.
+
+
+def _attention(operation, causal, shape, documents, dtype):
+    """`shape` is (B, H, N, m, d)."""
+    batch, heads, positions, features, width = shape
+    query, key = (_empty(batch, heads, positions, features, dtype=dtype) for _ in range(2))
+    value = _empty(batch, heads, positions, width, dtype=dtype)
+    ids = _empty(batch, positions) if documents else None
+    call(operation, [query, key, value], _empty(batch), causal, ids)
+
+
+def _givens(shape, orders, permuted, planes, dtype):
+    """`shape` is (B, N, H, d)."""
+    batch, positions, heads, width = shape
+    value = _empty(batch, positions, heads, width, 2, dtype=dtype)
+    if planes:
+        value = _empty(batch, positions, 2, heads, width, dtype=dtype).permute(0, 1, 3, 4, 2)
+    angles = batch, heads, orders, positions - 1, 3
+    tables = [_empty(*size, dtype=torch.float32) for size in (angles, angles, (batch, heads, positions))]
+    call("givens_mix", [value, *tables], _empty(batch), _empty(orders, positions) if permuted else None)
+
+
+def _links(shape, factors, links, wrap, documents, dtype):
+    """`shape` is (B, N, D)."""
+    batch, positions, _ = shape
+    weights = _empty(batch, positions, factors, links, dtype=dtype)
+    ids = _empty(batch, positions) if documents else None
+    call("link_mix", [_empty(*shape, dtype=dtype), weights], _empty(factors, links), _empty(batch), wrap, ids)
+
+
+def _wavelet(shape, taps, levels, dtype):
+    """`shape` is (B, N, D)."""
+    filters = _empty(taps, shape[2], dtype=torch.promote_types(dtype, torch.float32))
+    call("wavelet_analysis", [_empty(*shape, dtype=dtype), filters], levels, _empty(shape[0]))
+    call("wavelet_synthesis", [_bands(shape, levels, dtype), filters], levels, shape[1], _empty(shape[0]))
+
+
+def _lifting(shape, taps, levels, dtype):
+    """`shape` is (B, N, D); fixed steps where `taps` is None."""
+    steps = [_empty(taps, shape[2], dtype=torch.float32) if taps else None for _ in range(2)]
+    call("lifting_analysis", [_empty(*shape, dtype=dtype), *steps], levels, _empty(shape[0]))
+    call("lifting_synthesis", [_bands(shape, levels, dtype), *steps], levels, shape[1], _empty(shape[0]))
+
+
+def _bands(shape, levels, dtype):
+    batch, positions, width = shape
+    return _empty(batch, -(-positions // 2**levels) * 2**levels, width, dtype=dtype)
+
+
+def _attention_cases() -> Iterator[Case]:
+    names = {"feature_attention": "logarithms", "linear_attention": "features"}
+    for operation, of in names.items():
+        for causal, order in ((True, "causal"), (False, "whole")):
+            for features in (64, 128, 256):
+                for width in (64, 128):
+                    shape = (BATCH, 12, POSITIONS, features, width)
+                    call = partial(_attention, operation, causal, shape, True)
+                    yield Case(f"attention-{of}-{order}-m{features}-d{width}", call)
+                    yield Case(f"attention-{of}-{order}-m{features}-d{width}-float64", call, (torch.float64,))
+            shape = (BATCH, 12, POSITIONS, 64, 64)
+            yield Case(f"attention-{of}-{order}-m64-d64-alone", partial(_attention, operation, causal, shape, False))
+    # The positive features of WavSpA's Performer: int(d ln d) of them.
+    for width in (32, 64):
+        features = {32: 110, 64: 266}[width]
+        call = partial(_attention, "feature_attention", False, (BATCH, 12, POSITIONS, features, width), False)
+        yield Case(f"attention-logarithms-whole-m{features}-d{width}", call)
+
+
+def _other_cases() -> Iterator[Case]:
+    rows = BATCH, POSITIONS, 768
+    for width in (16, 32, 64):
+        shape = (BATCH, POSITIONS, 768 // width, width)
+        yield Case(f"givens-d{width}", partial(_givens, shape, 1, False, True))
+    yield Case("givens-d32-permuted", partial(_givens, (BATCH, POSITIONS, 24, 32), 2, True, True))
+    yield Case("givens-d32-pairs", partial(_givens, (BATCH, POSITIONS, 24, 32), 1, False, False))
+    yield Case("givens-d32-float64", partial(_givens, (BATCH, POSITIONS, 24, 32), 2, True, True), (torch.float64,))
+    for links, factors, wrap in ((9, 12, False), (12, 11, True), (23, 11, True)):
+        name = f"links-k{links}-{'wrap' if wrap else 'cut'}"
+        yield Case(name, partial(_links, rows, factors, links, wrap, True))
+    yield Case("links-k12-wrap-float64", partial(_links, rows, 11, 12, True, True), (torch.float64,))
+    for taps in (2, 4, 16, 40):
+        yield Case(f"wavelet-t{taps}", partial(_wavelet, rows, taps, 3))
+    yield Case("wavelet-t16-float64", partial(_wavelet, rows, 16, 3), (torch.float64,))
+    for taps in (None, 16):
+        yield Case(f"lifting-{f't{taps}' if taps else 'fixed'}", partial(_lifting, rows, taps, 3))
+    yield Case("lifting-t16-float64", partial(_lifting, rows, 16, 3), (torch.float64,))
+
+
+CASES = {case.name: case for case in (*_attention_cases(), *_other_cases())}
+
+
+def _largest_cases() -> Iterator[Case]:
+    """Every operation at 8 samples of 65,536 tokens, 1024 channels and 16 heads, and at as many tokens in rows of 16."""
+    for batch, positions in ((8, 65536), (32768, 16)):
+        rows, name = (batch, positions, 1024), f"{batch}x{positions}"
+        for operation in ("feature_attention", "linear_attention"):
+            for causal in (True, False):
+                for features in (64, 256):
+                    call = partial(_attention, operation, causal, (batch, 16, positions, features, 64), True)
+                    yield Case(f"{operation}-{'causal' if causal else 'whole'}-m{features}-{name}", call)
+        yield Case(f"givens-{name}", partial(_givens, (batch, positions, 16, 64), 2, True, True))
+        yield Case(f"links-{name}", partial(_links, rows, 16, 33, True, True))
+        yield Case(f"wavelet-{name}", partial(_wavelet, rows, 40, 4))
+        yield Case(f"lifting-{name}", partial(_lifting, rows, 16, 4))
+
+
+LARGEST = {case.name: case for case in _largest_cases()}
