@@ -1,5 +1,7 @@
 """Triton kernels compiled ahead of time, without a GPU, exactly as their launchers would launch them.
 
+    python benchmarks/gpu_model/compiling.py  # compiles all cases, and writes the bounds that the test holds them to
+
 The work is done by recording.py in processes of its own: Triton decides when it is imported whether it interprets.
 """
 
@@ -11,10 +13,14 @@ import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1]
 CAPABILITIES = (70, 80, 90)
+# {"triton": version, "spilled_bytes": {case: {target: {kernel: bytes}}}, "too_large": likewise shared bytes}: what
+# spills, and what a card cannot take.
+BOUNDS = Path(__file__).with_name("bounds.json")
 
 
 @dataclass(frozen=True)
@@ -96,3 +102,28 @@ def _ask(
         }
         environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | settings
         return [row for rows in pool.map(ask, range(processes)) for row in rows]
+
+
+def worst(kernels: Iterable[CompiledKernel], figure: str) -> dict[str, dict[str, dict[str, int]]]:
+    """The largest value of a figure, {case: {target: {kernel: value}}}: a kernel has variants for its launches."""
+    table: dict[str, dict[str, dict[str, int]]] = {}
+    for kernel in kernels:
+        values = table.setdefault(kernel.case, {}).setdefault(kernel.target, {})
+        values[kernel.name] = max(values.get(kernel.name, 0), getattr(kernel, figure))
+    return table
+
+
+def main() -> None:
+    """Compile everything, and write BOUNDS."""
+    kernels = compiled_kernels()
+    bounds = {
+        "triton": version("triton"),
+        "spilled_bytes": worst((kernel for kernel in kernels if kernel.spilled_bytes), "spilled_bytes"),
+        "too_large": worst((kernel for kernel in kernels if not kernel.fits), "shared_bytes"),
+    }
+    BOUNDS.write_text(json.dumps(bounds, indent=1, sort_keys=True) + "\n")
+    print(f"{len(kernels)} kernels; {sum(bool(kernel.spilled_bytes) for kernel in kernels)} spill")
+
+
+if __name__ == "__main__":
+    main()

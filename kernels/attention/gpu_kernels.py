@@ -17,44 +17,51 @@ from .programs_gpu import (
     whole_forward,
 )
 
-# More rows, or fewer warps, and a program's matrices no longer fit into its registers (benchmarks/gpu_model).
-ROWS, WARPS = 16, 8
+# What a program holds of a head: rows, and features by channels. More do not fit into the registers of its threads, as
+# benchmarks/gpu_model shows; without the limit ptxas may take the fewest registers, and spill most of them.
+ROWS, STATE_BYTES = 16, 16384
+WARPS, REGISTERS = 8, 255
 
 
 def attention(query, key, value, lengths, document_ids, causal, logarithms):
     """The operation on query and key (B, H, N, m) and value (B, H, N, d); see operator.py."""
     result = torch.zeros_like(value)
+    grid, options = _launch(query, value, logarithms)
     kernel = causal_forward if causal else whole_forward
-    channels = min(_block(value.shape[3]), 64)
-    grid = (value.shape[0] * value.shape[1], triton.cdiv(value.shape[3], channels))
-    kernel[grid](query, key, value, lengths, document_ids, result, **_options(query, value, channels, logarithms))
+    kernel[grid](query, key, value, lengths, document_ids, result, **options)
     return result
 
 
 def attention_backward(gradient, query, key, value, lengths, document_ids, causal, logarithms):
     """Gradients of query, key and value."""
-    gradients = torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
-    options = _options(query, value, _block(value.shape[3]), logarithms)
-    grid = (value.shape[0] * value.shape[1],)
-    arguments = (gradient, query, key, value, lengths, document_ids, *gradients)
-    if not causal:
+    grid, options = _launch(query, value, logarithms)
+    blocks = grid[1]
+    of_query, of_key = (query.new_zeros(blocks, *query.shape) for _ in range(2))
+    of_value = torch.zeros_like(value)
+    arguments = (gradient, query, key, value, lengths, document_ids, of_query, of_key, of_value)
+    if causal:
+        # Of each row the inverse of its weight, its offset and its scale, and at the last row of a piece its size.
+        inverse, offset, scale = (value.new_empty(blocks, *value.shape[:3]) for _ in range(3))
+        sizes = torch.empty(inverse.shape, dtype=torch.int32, device=value.device)
+        peaks = torch.empty_like(of_key) if logarithms else key  # written at the first row of a piece
+        notes = (inverse, offset, scale, sizes, peaks)
+        causal_queries[grid](*arguments, *notes, **options)
+        causal_keys[grid](*arguments, *notes, **options)
+    else:
         whole_backward[grid](*arguments, **options)
-        return gradients
-    # Of each row the inverse of its weight, its offset and its scale, and at the last row of a piece its size.
-    inverse, offset, scale = (value.new_empty(value.shape[:3]) for _ in range(3))
-    sizes = torch.empty(value.shape[:3], dtype=torch.int32, device=value.device)
-    peaks = torch.empty_like(key) if logarithms else key  # written at the first row of a piece
-    notes = (inverse, offset, scale, sizes, peaks)
-    causal_queries[grid](*arguments, *notes, **options)
-    causal_keys[grid](*arguments, *notes, **options)
-    return gradients
+    # A single block of channels, the usual case, is the sum of itself.
+    return *(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key)), of_value
 
 
-def _options(query: torch.Tensor, value: torch.Tensor, channels: int, logarithms: bool) -> dict:
-    _, heads, positions, features = query.shape
-    options = {"heads": heads, "positions": positions, "features": features, "width": value.shape[3]}
-    blocks = {"ROWS": ROWS, "FEATURES": _block(features), "CHANNELS": channels}
-    return {**options, **blocks, "LOGS": logarithms, "num_warps": WARPS}
+def _launch(query: torch.Tensor, value: torch.Tensor, logarithms: bool) -> tuple[tuple[int, int], dict]:
+    """The grid, heads by blocks of channels, and the arguments behind the tensors."""
+    batch, heads, positions, features = query.shape
+    width, block = value.shape[3], _block(features)
+    channels = min(_block(width), _block(STATE_BYTES // (block * value.itemsize)), 64)
+    options = {"heads": heads, "positions": positions, "features": features, "width": width}
+    blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "LOGS": logarithms}
+    settings = {"num_warps": WARPS, "maxnreg": REGISTERS}
+    return (batch * heads, triton.cdiv(width, channels)), {**options, **blocks, **settings}
 
 
 def _block(size: int) -> int:

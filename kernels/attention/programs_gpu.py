@@ -1,7 +1,7 @@
 """Triton kernels of the linear attentions; gpu_kernels.py says how they walk, and launches them.
 
-A program's head is axis 0 of the grid. Blocks hold ROWS rows (C in shapes), all FEATURES (M) and CHANNELS (D). Rows of
-padding are neither read nor written. `LOGS`: features are given as logarithms.
+A program's head is axis 0 of the grid, its block of channels axis 1. Blocks hold ROWS rows (C in shapes), all FEATURES
+(M) and some CHANNELS (D). Rows of padding are neither read nor written. `LOGS`: features are given as logarithms.
 """
 
 import triton
@@ -19,7 +19,7 @@ def causal_forward(
     query, key, value, lengths, ids, result, heads, positions, features, width,
     ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
-    """The result of CHANNELS channels, axis 1 of the grid."""
+    """The result where a row sees itself and what stands before it."""
     head = tl.program_id(0).to(tl.int64)
     query, key, value, result = _of_head(query, key, value, result, head * positions, features, width)
     length, ids = _of_sample(lengths, ids, head // heads, positions)
@@ -78,7 +78,9 @@ def whole_forward(
 
 
 # Backward: with G the gradient of the result, o the result and n the sum of a row's weights, the weight of query i and
-# key j has the gradient (G_i . v_j - G_i . o_i) / n_i; `gradients` holds G / n, `offset` holds G . o / n.
+# key j has the gradient (G_i . v_j - G_i . o_i) / n_i; `gradients` holds G / n, `offset` holds G . o / n. Both products
+# are sums over channels, and all that follows is linear in them: each block of channels writes its own share of the
+# gradients of queries and keys, (blocks, heads, rows, M), which the launcher adds up.
 
 
 @triton.jit
@@ -90,11 +92,12 @@ def whole_backward(
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
     query, key, value, gradient = _of_head(query, key, value, gradient, first, features, width)
-    of_query, of_key, of_value = _gradients_of_head(of_query, of_key, of_value, first, features, width)
+    share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
+    of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
     length, ids = _of_sample(lengths, ids, head // heads, positions)
     index = tl.arange(0, ROWS)
     feature = tl.arange(0, FEATURES)
-    channel = tl.arange(0, CHANNELS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     begin = length * 0
     while begin < length:
         end = _document_end(ids, begin, length, index, ROWS)
@@ -137,12 +140,13 @@ def causal_queries(
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
     query, key, value, gradient = _of_head(query, key, value, gradient, first, features, width)
-    of_query, of_key, of_value = _gradients_of_head(of_query, of_key, of_value, first, features, width)
-    inverses, offsets, scales, sizes, peaks = _notes(inverses, offsets, scales, sizes, peaks, first, features)
+    share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
+    of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
+    inverses, offsets, scales, sizes, peaks = _notes(inverses, offsets, scales, sizes, peaks, share, features)
     length, ids = _of_sample(lengths, ids, head // heads, positions)
     index = tl.arange(0, ROWS)
     feature = tl.arange(0, FEATURES)
-    channel = tl.arange(0, CHANNELS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = _nothing(query, FEATURES, CHANNELS, LOGS)
     row = length * 0
     while row < length:
@@ -191,12 +195,13 @@ def causal_keys(
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
     query, key, value, gradient = _of_head(query, key, value, gradient, first, features, width)
-    of_query, of_key, of_value = _gradients_of_head(of_query, of_key, of_value, first, features, width)
-    inverses, offsets, scales, sizes, peaks = _notes(inverses, offsets, scales, sizes, peaks, first, features)
+    share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
+    of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
+    inverses, offsets, scales, sizes, peaks = _notes(inverses, offsets, scales, sizes, peaks, share, features)
     length, ids = _of_sample(lengths, ids, head // heads, positions)
     index = tl.arange(0, ROWS)
     feature = tl.arange(0, FEATURES)
-    channel = tl.arange(0, CHANNELS)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     later, later_total, above = _nothing(query, FEATURES, CHANNELS, LOGS)
     end = length
     while end > 0:
@@ -240,13 +245,8 @@ def _of_head(query, key, value, other, first, features, width):
 
 
 @triton.jit
-def _gradients_of_head(of_query, of_key, of_value, first, features, width):
-    return of_query + first * features, of_key + first * features, of_value + first * width
-
-
-@triton.jit
-def _notes(inverses, offsets, scales, sizes, peaks, first, features):
-    return inverses + first, offsets + first, scales + first, sizes + first, peaks + first * features
+def _notes(inverses, offsets, scales, sizes, peaks, share, features):
+    return inverses + share, offsets + share, scales + share, sizes + share, peaks + share * features
 
 
 @triton.jit

@@ -12,8 +12,9 @@ from torch.nn import functional
 from ..common.interpreter import interpreted
 from .phases import stage_tables, transposed_stage_tables
 
-CHUNK, CHANNELS = (16, 16) if interpreted() else (32, 32)
-WARPS = 2
+# Longer chunks do not fit into the registers of a program's threads, as benchmarks/gpu_model shows.
+CHUNK, CHANNELS = 16, 16 if interpreted() else 32
+WARPS, REGISTERS = 2, 255
 
 # Parts of a sweep: turns by phases, a chunk's rotations as one small matrix product, rows in memory.
 
@@ -326,6 +327,7 @@ class _Stages:
             CHUNK=CHUNK,
             CHANNELS=CHANNELS,
             num_warps=WARPS,
+            maxnreg=REGISTERS,
         )
         if gradient:
             by_rotation, *by_turns = sums.sum(1).unbind(0)

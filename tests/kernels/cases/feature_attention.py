@@ -33,6 +33,8 @@ CASES = {
     "full-causal": ((2, 2, 130, 64, 64), {"lengths": [130, 77], "causal": True}, False),
     "documents": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1}, True),
     "documents-causal": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1, "causal": True}, True),
+    "wider": ((1, 1, 18, 3, 67), {"lengths": [11], "documents": 0.1}, True),
+    "wider-causal": ((1, 1, 18, 3, 67), {"lengths": [11], "documents": 0.1, "causal": True}, True),
     "far": ((1, 1, 67, 5, 4), {"size": 80.0}, True),
     "far-causal": ((1, 1, 67, 5, 4), {"size": 80.0, "causal": True}, True),
     "far-documents": ((1, 2, 67, 5, 4), {"size": 80.0, "causal": True, "documents": 0.1}, False),

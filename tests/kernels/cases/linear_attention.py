@@ -24,6 +24,7 @@ def make(shape, generator, lengths=None, causal=False, documents=0.0, zeros=Fals
 
 # name -> (shape, keywords of make, whether Triton's interpreter can take it)
 CASES = {
+    "wider-causal": ((1, 1, 18, 3, 67), {"lengths": [11], "documents": 0.1, "causal": True}, True),
     "one": ((1, 1, 1, 1, 1), {"ones": True}, True),
     "two-causal": ((2, 2, 2, 5, 7), {"causal": True, "lengths": [2, 0]}, True),
     "three": ((3, 1, 3, 4, 1), {"lengths": [3, 0, 2]}, True),

@@ -1,0 +1,103 @@
+"""The Triton kernels, compiled for cards that are not here: what they spill, whether cards take them, and which."""
+
+import ast
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+# A kernel of matrix products that fills its registers, and one whose variants differ by a constant.
+COVERING = {"attention-features-whole-m64-d64": (80,), "lifting-fixed": (70,)}
+LARGEST_GRID = (2**31 - 1, 65535, 65535)
+
+
+@pytest.fixture(scope="module")
+def compiling(script, require_or_skip):
+    """benchmarks/gpu_model/compiling.py."""
+    if importlib.util.find_spec("triton") is None:
+        require_or_skip("triton", "triton is not installed")
+    return script("gpu_model.compiling")
+
+
+@pytest.fixture(scope="module")
+def bounds(compiling, require_or_skip):
+    """What may spill and what is too large, with the Triton that is installed."""
+    stored = json.loads(compiling.BOUNDS.read_text())
+    if stored["triton"] != compiling.version("triton"):
+        require_or_skip("triton", f"the bounds are those of Triton {stored['triton']}")
+    return stored
+
+
+def beyond(bounds, table):
+    """{(case, target, kernel): (value, bound)} of what is larger than its bound, 0 where there is none."""
+    entries = ((case, target, kernel) for case in table for target in table[case] for kernel in table[case][target])
+    pairs = {
+        (case, target, kernel): (table[case][target][kernel], bounds.get(case, {}).get(target, {}).get(kernel, 0))
+        for case, target, kernel in entries
+    }
+    return {place: pair for place, pair in pairs.items() if pair[0] > pair[1]}
+
+
+def check(compiling, bounds, kernels):
+    """The promises of every compiled kernel."""
+    assert kernels
+    assert beyond(bounds["spilled_bytes"], compiling.worst(kernels, "spilled_bytes")) == {}
+    large = compiling.worst((kernel for kernel in kernels if not kernel.fits), "shared_bytes")
+    assert beyond(bounds["too_large"], large) == {}
+
+
+def test_covering_kernels_spill_no_more_than_they_did(compiling, bounds):
+    for case, capabilities in COVERING.items():
+        kernels = compiling.compiled_kernels(capabilities, [case], processes=1)
+        check(compiling, bounds, kernels)
+        assert {kernel.case for kernel in kernels} == {case}
+        assert all(kernel.registers > 0 and kernel.threads % 32 == 0 for kernel in kernels)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_no_kernel_spills_more_than_it_did(compiling, bounds):
+    kernels = compiling.compiled_kernels()
+    check(compiling, bounds, kernels)
+    assert {kernel.target for kernel in kernels} == {"sm_70", "sm_80", "sm_90"}
+
+
+@pytest.mark.full
+def test_grids_of_the_largest_shapes_are_launched(compiling):
+    launches = compiling.launched_grids()
+    assert {case.rpartition("-")[2] for case, _, _ in launches} == {"8x65536", "32768x16"}
+    refused = [launch for launch in launches if any(n > most for n, most in zip(launch[2], LARGEST_GRID, strict=False))]
+    assert refused == []
+
+
+def is_program(node):
+    """True for a function with @triton.jit."""
+    return isinstance(node, ast.FunctionDef) and "triton.jit" in map(ast.unparse, node.decorator_list)
+
+
+def launched_kernels():
+    """Names of the @triton.jit functions that the launchers of kernels/ name: what only programs call is a part."""
+    trees = [ast.parse(path.read_text()) for path in KERNELS.glob("**/*.py")]
+    programs = {node.name for tree in trees for node in tree.body if is_program(node)}
+    launched = set()
+    for tree in trees:
+        rest = [node for part in tree.body if not is_program(part) for node in ast.walk(part)]
+        called = {id(node.func) for node in rest if isinstance(node, ast.Call)}
+        launched |= {node.id for node in rest if isinstance(node, ast.Name) and id(node) not in called}
+    return programs & launched
+
+
+@pytest.mark.full
+def test_every_kernel_has_a_case(compiling):
+    from gpu_model.launches import CASES
+
+    assert len(launched_kernels()) == 12
+    assert {kernel for _, kernel, _ in compiling.launched_grids(CASES)} == launched_kernels()
+
+
+@pytest.mark.full
+def test_a_case_that_does_not_compile_is_told(compiling):
+    with pytest.raises(RuntimeError, match=r"no-such-case for sm_80: KeyError"):
+        compiling.compiled_kernels([80], ["no-such-case"], processes=1)
