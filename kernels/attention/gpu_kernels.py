@@ -9,6 +9,7 @@ features by channels, and pairs inside it are taken one by one.
 import torch
 import triton
 
+from ..common.interpreter import interpreted
 from .programs_gpu import (
     causal_forward,
     causal_keys,
@@ -21,12 +22,14 @@ from .programs_gpu import (
 # benchmarks/gpu_model shows; without the limit ptxas may take the fewest registers, and spill most of them.
 ROWS, STATE_BYTES = 16, 16384
 WARPS, REGISTERS = 8, 255
+# Bytes of a row of features above which the programs do not fit into the shared memory of a V100.
+CAUSAL_ROW_BYTES, WHOLE_ROW_BYTES = 1024, 2048
 
 
 def attention(query, key, value, lengths, document_ids, causal, logarithms):
     """The operation on query and key (B, H, N, m) and value (B, H, N, d); see operator.py."""
     result = torch.zeros_like(value)
-    grid, options = _launch(query, value, logarithms)
+    grid, options = _launch(query, value, causal, logarithms)
     kernel = causal_forward if causal else whole_forward
     kernel[grid](query, key, value, lengths, document_ids, result, **options)
     return result
@@ -34,7 +37,7 @@ def attention(query, key, value, lengths, document_ids, causal, logarithms):
 
 def attention_backward(gradient, query, key, value, lengths, document_ids, causal, logarithms):
     """Gradients of query, key and value."""
-    grid, options = _launch(query, value, logarithms)
+    grid, options = _launch(query, value, causal, logarithms)
     blocks = grid[1]
     of_query, of_key = (query.new_zeros(blocks, *query.shape) for _ in range(2))
     of_value = torch.zeros_like(value)
@@ -53,10 +56,20 @@ def attention_backward(gradient, query, key, value, lengths, document_ids, causa
     return *(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key)), of_value
 
 
-def _launch(query: torch.Tensor, value: torch.Tensor, logarithms: bool) -> tuple[tuple[int, int], dict]:
-    """The grid, heads by blocks of channels, and the arguments behind the tensors."""
+def _launch(query: torch.Tensor, value: torch.Tensor, causal: bool, logarithms: bool) -> tuple[tuple[int, int], dict]:
+    """The grid, heads by blocks of channels, and the arguments behind the tensors.
+
+    Raises:
+        ValueError: more features than fit into the shared memory of every card.
+    """
     batch, heads, positions, features = query.shape
     width, block = value.shape[3], _block(features)
+    most = (CAUSAL_ROW_BYTES if causal else WHOLE_ROW_BYTES) // value.itemsize
+    if block > most and not interpreted():
+        raise ValueError(
+            f"the Triton kernel of {'causal ' if causal else ''}linear attention has {features} features in "
+            f"{value.dtype}; allowed: at most {most}; set LONGMIX_KERNELS=portable"
+        )
     channels = min(_block(width), _block(STATE_BYTES // (block * value.itemsize)), 64)
     options = {"heads": heads, "positions": positions, "features": features, "width": width}
     blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "LOGS": logarithms}
