@@ -22,7 +22,7 @@ from .programs_gpu import (
 # benchmarks/gpu_model shows; without the limit ptxas may take the fewest registers, and spill most of them.
 ROWS, STATE_BYTES = 16, 16384
 WARPS, REGISTERS = 8, 255
-# Bytes of a row of features above which the programs do not fit into the shared memory of a V100.
+# Bytes of a row of features, padded: the most that is known to fit into the shared memory of a V100.
 CAUSAL_ROW_BYTES, WHOLE_ROW_BYTES = 1024, 2048
 
 
@@ -60,7 +60,7 @@ def _launch(query: torch.Tensor, value: torch.Tensor, causal: bool, logarithms: 
     """The grid, heads by blocks of channels, and the arguments behind the tensors.
 
     Raises:
-        ValueError: more features than fit into the shared memory of every card.
+        ValueError: more features than are known to fit into the shared memory of every card.
     """
     batch, heads, positions, features = query.shape
     width, block = value.shape[3], _block(features)
