@@ -27,12 +27,9 @@ def check(
     Raises:
         WrongResultError: with what is wrong, and by how much.
     """
-    truth = _truth(case, length, device, dtype)
+    truth = truth_of(case, length, device, dtype)
     for implementation in implementations:
-        with using(implementation):
-            found = case.prepare(length, device, dtype).gradients()
-        for index, (tensor, expected) in enumerate(zip(found, truth, strict=True)):
-            error = relative_error(tensor, expected)
+        for index, error in enumerate(errors_of(case, implementation, length, device, dtype, truth)):
             allowed = TOLERANCES[dtype][min(index, 1)]
             if not error <= allowed:  # a NaN is wrong too
                 what = f"gradient {index}" if index else "result"
@@ -41,7 +38,23 @@ def check(
                 )
 
 
-def _truth(case: Operation | Layer, length: int, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
+def errors_of(
+    case: Operation | Layer,
+    implementation: str,
+    length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    truth: list[torch.Tensor],
+) -> list[float]:
+    """The relative errors of the result and of each gradient, against `truth_of` the same case."""
+    with using(implementation):
+        found = case.prepare(length, device, dtype).gradients()
+    return [relative_error(tensor, expected) for tensor, expected in zip(found, truth, strict=True)]
+
+
+def truth_of(case: Operation | Layer, length: int, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Result and gradients in float64 of the inputs that `dtype` rounds: by the equations up to length SMALL, beyond it
+    by plain PyTorch."""
     prepared = case.prepare(length, device, torch.float64)
     if dtype != torch.float64:
         rounded = case.prepare(length, device, dtype)

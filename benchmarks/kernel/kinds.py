@@ -57,6 +57,7 @@ class Operation:
         apply: the inputs -> the result.
         values: which of the inputs has the shape of the result.
         linear: the gradients do not depend on the inputs.
+        batch: B.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Operation:
     apply: Callable[..., torch.Tensor]
     values: int = 0
     linear: bool = False
+    batch: int = BATCH
 
     def prepare(self, length: int, device: torch.device, dtype: torch.dtype) -> Prepared:
         """The call, with inputs that are the same for all devices, and up to rounding for all dtypes."""
@@ -107,6 +109,7 @@ class Layer:
     fields: tuple[tuple[str, object], ...] = ()
 
     dimensions = f"D={LAYER_WIDTH}"
+    batch = BATCH
 
     def prepare(self, length: int, device: torch.device, dtype: torch.dtype) -> Prepared:
         """The call, initialised as in a model; differentiable in the input and all parameters."""
@@ -135,7 +138,7 @@ class Layer:
 
 def shape_of(case: Operation | Layer, length: int) -> str:
     """All dimensions, as they are recorded."""
-    return f"B={BATCH} N={length} {case.dimensions}"
+    return f"B={case.batch} N={length} {case.dimensions}"
 
 
 def _competing(operations: tuple[str, ...], device: torch.device) -> list[str]:

@@ -1,0 +1,153 @@
+"""Inputs on which kernels go wrong first: single rows, empty and ragged samples, odd sizes, documents, extremes, and
+rows that fill several blocks."""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+# (arguments, keywords) of an operation, floating ones in fp32.
+Inputs = tuple[tuple, dict]
+# Empty samples among others, in odd numbers of rows.
+ROWS, LENGTHS = 61, (61, 0, 40)
+# Rows that fill blocks of several programs; too many for Triton's interpreter.
+MANY_ROWS, MANY_LENGTHS = 1030, (1030, 777)
+BLOCKS = "blocks"
+
+
+def _ids(batch: int, rows: int, generator: torch.Generator) -> torch.Tensor:
+    """(B, N) ids of documents of about ten rows; neither the first id nor their distance is 0 or 1."""
+    return (torch.rand(batch, rows, generator=generator) < 0.1).cumsum(1) * 3 - 5
+
+
+def _keywords(lengths: tuple[int, ...] | None, **more: object) -> dict:
+    return {"lengths": None if lengths is None else torch.tensor(lengths), **more}
+
+
+def _attention(name: str, rows: int, lengths=None, heads=2, features=17, width=7, documents=False, far=0.0, **keywords):
+    def make(generator):
+        batch = len(lengths) if lengths else 1
+        query, key = torch.randn(2, batch, heads, rows, features, generator=generator)
+        if name == "linear_attention":
+            query, key = query.relu(), key.relu()
+            key[:, 0] = 0.0  # a head that has nothing to say
+        if rows == 1:  # rounding must not hide gradients that are zero
+            query, key = torch.zeros_like(query) + (name == "linear_attention"), torch.ones_like(key)
+        query, key = (x + far * (2 * (x > 0) - 1) for x in (query, key))
+        value = torch.randn(batch, heads, rows, width, generator=generator)
+        ids = {"document_ids": _ids(batch, rows, generator)} if documents else {}
+        return (query, key, value), _keywords(lengths, **keywords, **ids)
+
+    return make
+
+
+def _attentions(name: str, far: float) -> dict[str, Callable]:
+    wide = {"heads": 3, "features": 64, "width": 64}
+    found = {}
+    for suffix, keywords in (("", {"causal": False}), ("-causal", {"causal": True})):
+        found |= {
+            f"one{suffix}": _attention(name, 1, (1, 0), **keywords),
+            f"ragged{suffix}": _attention(name, ROWS, LENGTHS, **keywords),
+            f"documents{suffix}": _attention(name, ROWS, LENGTHS, documents=True, far=far, **keywords),
+            f"{BLOCKS}{suffix}": _attention(name, MANY_ROWS, MANY_LENGTHS, **wide, **keywords),
+            f"{BLOCKS}-documents{suffix}": _attention(
+                name, MANY_ROWS, MANY_LENGTHS, documents=True, **wide, **keywords
+            ),
+        }
+    return found
+
+
+def _givens(rows: int, lengths=None, width=7, orders=1, permuted=False, phases=2.0):
+    def make(generator):
+        batch = len(lengths) if lengths else 1
+        value = torch.randn(batch, rows, 1, width, 2, generator=generator)
+        upper, lower = (2 * torch.randn(batch, 1, orders, rows - 1, 3, generator=generator) for _ in range(2))
+        phase = phases * torch.randn(batch, 1, rows, generator=generator)
+        order = {"permutation": torch.rand(batch, orders, rows, generator=generator).argsort(-1)} if permuted else {}
+        return (value, upper, lower, phase), _keywords(lengths, **order)
+
+    return make
+
+
+def _link(rows: int, lengths=None, width=40, factors=2, links=3, documents=False, wrap=True):
+    def make(generator):
+        batch = len(lengths) if lengths else 1
+        value = torch.randn(batch, rows, width, generator=generator)
+        weights = torch.randn(batch, rows, factors, links, generator=generator) / links
+        offsets = torch.tensor([[0, *((-1) ** link * 2 ** (link % 9) for link in range(links - 1))]] * factors)
+        ids = {"document_ids": _ids(batch, rows, generator)} if documents else {}
+        return (value, weights, offsets), _keywords(lengths, wrap=wrap, **ids)
+
+    return make
+
+
+def _bands(rows: int, levels: int, is_synthesis: bool) -> tuple[int, tuple]:
+    """Rows of the input, and the arguments behind the filters."""
+    return (-(-rows // 2**levels) * 2**levels, (levels, rows)) if is_synthesis else (rows, (levels,))
+
+
+def _wavelet(is_synthesis: bool, rows: int, lengths=None, width=17, taps=4, levels=2, shared=False):
+    def make(generator):
+        batch = len(lengths) if lengths else 1
+        height, rest = _bands(rows, levels, is_synthesis)
+        x = torch.randn(batch, height, width, generator=generator)
+        filters = torch.randn((taps,) if shared else (taps, width), generator=generator) / math.sqrt(taps)
+        return (x, filters, *rest), _keywords(lengths)
+
+    return make
+
+
+def _lifting(is_synthesis: bool, rows: int, lengths=None, width=17, taps=(4, 3), levels=2, scale=1.0):
+    def make(generator):
+        batch = len(lengths) if lengths else 1
+        height, rest = _bands(rows, levels, is_synthesis)
+        x = scale * torch.randn(batch, height, width, generator=generator)
+        steps = [torch.randn(n, width, generator=generator) / math.sqrt(n) if n else None for n in taps]
+        return (x, *steps, *rest), _keywords(lengths)
+
+    return make
+
+
+def _transforms(is_synthesis: bool) -> tuple[dict[str, Callable], dict[str, Callable]]:
+    """The cases of a wavelet and of a lifting transform."""
+    wavelet = {
+        "one": _wavelet(is_synthesis, 1, (1, 0), taps=2, levels=1),
+        "ragged": _wavelet(is_synthesis, ROWS, LENGTHS),
+        "more-taps-than-rows": _wavelet(is_synthesis, 3, (3, 2), taps=6, shared=True),
+        BLOCKS: _wavelet(is_synthesis, MANY_ROWS, MANY_LENGTHS, width=100, taps=16, levels=3),
+    }
+    lifting = {
+        "one": _lifting(is_synthesis, 1, (1, 0), taps=(0, 0), levels=1),
+        "ragged": _lifting(is_synthesis, ROWS, LENGTHS),
+        "ragged-fixed": _lifting(is_synthesis, ROWS, LENGTHS, taps=(0, 0), levels=3),
+        "steep": _lifting(is_synthesis, 33, (33,), taps=(6, 5), levels=1, scale=80.0),
+        BLOCKS: _lifting(is_synthesis, MANY_ROWS, MANY_LENGTHS, width=100, levels=3),
+    }
+    return wavelet, lifting
+
+
+_ANALYSIS, _SYNTHESIS = _transforms(False), _transforms(True)
+# Operation -> name -> what makes the inputs.
+CASES: dict[str, dict[str, Callable[[torch.Generator], Inputs]]] = {
+    "feature_attention": _attentions("feature_attention", far=80.0),
+    "givens_mix": {
+        "one": _givens(1, (1, 0)),
+        "ragged": _givens(19, (19, 0, 12), orders=2, permuted=True),
+        "large-phases": _givens(34, (34,), width=2, phases=1e4),
+        BLOCKS: _givens(MANY_ROWS, MANY_LENGTHS, width=64),
+        f"{BLOCKS}-permuted": _givens(MANY_ROWS, MANY_LENGTHS, width=64, orders=2, permuted=True),
+    },
+    "lifting_analysis": _ANALYSIS[1],
+    "lifting_synthesis": _SYNTHESIS[1],
+    "linear_attention": _attentions("linear_attention", far=0.0),
+    "link_mix": {
+        "one": _link(1, (1, 0)),
+        "ragged": _link(ROWS, LENGTHS),
+        "documents": _link(ROWS, LENGTHS, documents=True),
+        "documents-dropped": _link(ROWS, LENGTHS, documents=True, wrap=False),
+        BLOCKS: _link(MANY_ROWS, MANY_LENGTHS, width=100, factors=5, links=9),
+        f"{BLOCKS}-documents": _link(MANY_ROWS, MANY_LENGTHS, width=100, factors=5, links=9, documents=True),
+    },
+    "wavelet_analysis": _ANALYSIS[0],
+    "wavelet_synthesis": _SYNTHESIS[0],
+}

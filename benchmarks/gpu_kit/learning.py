@@ -1,0 +1,105 @@
+"""Stage 4: models of the same size pre-trained on the same tokens, and fine-tuned on GLUE's small tasks."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from commands import records
+from gpu_kit.records import DONE, Measurement, Records
+from gpu_kit.setting import CONFIGS, Setting
+
+from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.tasks.embedded import write_embedded
+from longmix.modeling import MODEL_TYPES
+
+# Of the time of the stage, what pre-training may take.
+PRETRAINING = 0.7
+# Tokens per second where stage 3 has not measured them: of a GPU, and of a CPU.
+SLOW, SLOW_CPU = 20000.0, 500.0
+SAMPLES = 64
+SMALL_TASKS = ("cola", "mrpc", "rte", "stsb", "wnli")
+
+
+def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement]:
+    """Every model, for an equal number of tokens: as many as the time holds at the slowest one's speed."""
+    speeds = [
+        row["answer"]["tokens_per_second"]
+        for key, row in records.newest().items()
+        if key.startswith("3/speed/") and row["status"] == DONE
+    ]
+    # Stage 3 has timed models of twice this one's size, or more.
+    speed = min(speeds, default=SLOW if setting.device == "cuda" else SLOW_CPU)
+    each = max(1.0, seconds / len(MODEL_TYPES))
+    earlier = [row["answer"] for row in records.rows if row["key"] == "4/budget"]
+    # Decided once, so that those of a later call had the same.
+    tokens = earlier[0] if earlier else int(PRETRAINING * each * speed)
+    if not earlier:
+        records.append("4/budget", DONE, answer=tokens)
+    made = [Measurement("4/corpus", "gpu_kit.learning:corpus", seconds=300, alone=False)]
+    return made + [
+        Measurement(
+            f"4/learning/{model}", "gpu_kit.learning:learn", {"model": model, "tokens": tokens}, seconds=2 * each
+        )
+        for model in ("transformer", *(name for name in MODEL_TYPES if name != "transformer"))
+    ]
+
+
+def corpus(setting: Setting) -> dict[str, object]:
+    """The corpus of the pack, or one made of Python's documentation."""
+    if setting.pack is not None and (setting.pack / "corpus" / "train").is_dir():
+        return {"corpus": "the pack's", "folder": str(setting.pack / "corpus"), "glue": str(setting.pack / "glue")}
+    made = write_embedded(setting.work / "embedded")
+    data = setting.work / "corpus"
+    _longmix(
+        *("prepare", "text", "--source", made.text, "--output", data, "--vocab-size", "8000"),
+        *("--sequence-length", "128", "--packing", "one-per-row"),
+    )
+    return {"corpus": "the documentation that Python carries", "folder": str(data), "glue": str(made.glue)}
+
+
+def learn(setting: Setting, model: str, tokens: int) -> dict[str, object]:
+    """Pre-train on `tokens`, then fine-tune: held-out loss, and the scores of the tasks that there are."""
+    about = corpus(setting)
+    data, glue = Path(about["folder"]), Path(about["glue"])
+    manifest = Manifest.load(data / "train")
+    steps = max(2, tokens // (SAMPLES * manifest.sequence_length))
+    run, results = setting.work / "learning" / model, setting.work / "learning" / f"{model}-glue"
+    _longmix(
+        *("train", CONFIGS / "model" / f"{model}_{'tiny' if setting.device == 'cpu' else 'small'}.yaml"),
+        *(CONFIGS / "tasks" / "mlm.yaml", f"data.train={data / 'train'}", f"data.eval={data / 'validation'}"),
+        *(f"run.dir={run}", f"deepspeed={setting.engines[0]}", f"batch.samples={SAMPLES}", "batch.micro_batch=16"),
+        *(f"optim.max_steps={steps}", f"optim.warmup_steps={max(1, steps // 10)}", "log.tensorboard=false"),
+        *(f"eval.every_steps={steps}", f"checkpoint.every_steps={max(1, steps // 2)}", "checkpoint.keep=1"),
+        *("--processes", "1"),
+    )
+    before, after = (records(run, "eval")[index] for index in (0, -1))
+    tasks = [name for name in SMALL_TASKS if _has(glue, name)]
+    _longmix(
+        *("finetune", "--model", run / "model", "--data", glue, "--output", results, "--seeds", "1", "--epochs", "1"),
+        *(word for name in tasks for word in ("--task", name)),
+    )
+    from longmix.trainer.finetune.results import Results
+
+    scores = {task.task: task.score for task in Results.load(results).tasks}
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    return {
+        "corpus": about["corpus"],
+        "steps": steps,
+        "tokens": steps * SAMPLES * manifest.sequence_length,
+        "loss": [before["loss"], after["loss"]],
+        "scores": scores,
+    }
+
+
+def _has(glue: Path, name: str) -> bool:
+    from longmix.trainer.finetune.tasks import TASKS
+
+    return (glue / TASKS[name].folder).is_dir()
+
+
+def _longmix(*words: object) -> None:
+    """Run a command of longmix; RuntimeError where it fails."""
+    ended = subprocess.run([sys.executable, "-m", "longmix.trainer", *map(str, words)])
+    if ended.returncode != 0:
+        raise RuntimeError(f"longmix {words[0]} ended with {ended.returncode}")

@@ -1,0 +1,149 @@
+"""What the kit measures with: the device, the sizes, and what is installed."""
+
+import importlib.util
+import json
+import os
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from record import commit
+
+BENCHMARKS = Path(__file__).resolve().parents[1]
+ROOT = BENCHMARKS.parent
+CONFIGS = ROOT / "configs"
+
+
+class UserMistakeError(Exception):
+    """A mistake of whoever gave the command, in one line."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Handed to every process.
+
+    Attributes:
+        work: folder of everything that is written.
+        device: cuda | cpu.
+        card: name of the GPU, or what the CPU is called.
+        cards: number of GPUs.
+        capability: of the GPU, (9, 0); (0, 0) for CPUs.
+        quick: small sizes, for a trial.
+        pack: folder that benchmarks/gpu_pack.py has made; None: there is none.
+        commit: of the code that measures.
+    """
+
+    work: Path
+    device: str
+    card: str
+    cards: int
+    capability: tuple[int, int]
+    quick: bool
+    pack: Path | None
+    commit: str = ""
+
+    @classmethod
+    def find(cls, work: Path, quick: bool, pack: Path | None) -> "Setting":
+        """The setting of this machine.
+
+        Raises:
+            UserMistakeError: no GPU, and not quick.
+        """
+        if torch.cuda.is_available():
+            properties = torch.cuda.get_device_properties(0)
+            capability = (properties.major, properties.minor)
+            return cls(work, "cuda", properties.name, torch.cuda.device_count(), capability, quick, pack, commit())
+        if not quick:
+            raise UserMistakeError(
+                "torch sees no GPU here (longmix doctor says why); to try the kit on a CPU, add --quick"
+            )
+        return cls(work, "cpu", "CPU", 0, (0, 0), quick, pack, commit())
+
+    # The sizes. The first of several is what tells most, should the time not suffice for all.
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Positions N."""
+        return (64, 32) if self.quick else (2048, 512, 8192)
+
+    @property
+    def tokens(self) -> int:
+        """Of a batch: B = tokens / N."""
+        return 128 if self.quick else 16384
+
+    @property
+    def size(self) -> str:
+        """Which files of configs/model are built."""
+        return "tiny" if self.quick else "base"
+
+    @property
+    def half(self) -> str:
+        """The half precision to train in: bf16 from A100 on, fp16 on older GPUs."""
+        return "float16" if self.device == "cuda" and self.capability < (8, 0) else "bfloat16"
+
+    @property
+    def kernels(self) -> str:
+        """The value of LONGMIX_KERNELS that means hand-written kernels: Triton's on GPUs, C++ on a CPU."""
+        return "triton" if self.device == "cuda" else "cpu"
+
+    @property
+    def together(self) -> int:
+        """Processes at a time, of those that are not timed."""
+        return max(1, min(len(os.sched_getaffinity(0)), 12))
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Values of `deepspeed` in a run file; without DeepSpeed there is Accelerate alone."""
+        return ("zero1", "null", "zero2", "zero3", "zero0") if installed("deepspeed") else ("null",)
+
+    def refuse_another(self) -> None:
+        """Note this setting in the work folder.
+
+        Raises:
+            UserMistakeError: the folder holds results of another card, or of other sizes.
+        """
+        path = self.work / "setting.json"
+        mine = {name: value for name, value in asdict(self).items() if name in ("device", "card", "cards", "quick")}
+        if not path.is_file():
+            path.write_text(json.dumps(mine), encoding="utf-8")
+            return
+        there = json.loads(path.read_text(encoding="utf-8"))
+        if there != mine:
+            changed = ", ".join(
+                f"{name} {there.get(name)!r}, now {mine[name]!r}" for name in mine if there.get(name) != mine[name]
+            )
+            raise UserMistakeError(
+                f"--work {self.work} holds results of another setting ({changed}): choose another folder"
+            )
+
+
+def installed(name: str) -> bool:
+    """Whether a library is there; it is not imported."""
+    return importlib.util.find_spec(name) is not None
+
+
+def environment(setting: Setting) -> dict[str, str]:
+    """Variables of all processes of the kit, where they are not set yet."""
+    found = {
+        # Whether there is a GPU is asked without touching it: what is forked later can use it.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "TRITON_CACHE_DIR": str(setting.work.resolve() / "triton-cache"),
+        "TORCHINDUCTOR_CACHE_DIR": str(setting.work.resolve() / "inductor-cache"),
+        "HF_HUB_OFFLINE": "1",
+        "GOMP_SPINCOUNT": "1000",
+    }
+    if setting.device == "cpu":
+        found["TRITON_INTERPRET"] = "1"
+    return found
+
+
+def clocks() -> dict[str, str]:
+    """What the first GPU says of its clocks, temperature and power now; empty where nobody can tell."""
+    names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active")
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader", "--id=0"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(names, (part.strip() for part in told.strip().split(",")), strict=False))

@@ -1,0 +1,203 @@
+"""Stage 2: the time of blocks, operations and attentions, of each in every way that computes the same."""
+
+import dataclasses
+
+import torch
+from gpu_kit import contestants, timers
+from gpu_kit.processes import NotHereError
+from gpu_kit.records import Measurement
+from gpu_kit.setting import Setting, clocks
+from kernel.cases import Size, operations_of
+from kernel.gate import SMALL, TOLERANCES, WrongResultError, errors_of, truth_of
+from kernel.kinds import Operation, using
+from measuring import Competitor, peak_memory
+
+from longmix.kernels.selection import obstacle
+from longmix.modeling import MODEL_TYPES
+
+# Seconds of calls for each figure.
+BUDGET, QUICK_BUDGET = 1.0, 0.02
+# Models whose documents see nothing of each other.
+ISOLATING = ("transformer", "flt", "paramixer", "converter")
+# Portable PyTorch may be so far from the truth in half precision; the others twice as far as it, or within TOLERANCES.
+FARTHEST = 0.2
+KERNELS = {"converter": "givens_mix", "paramixer": "link_mix", "wavspa": "wavelet_analysis", "flt": "feature_attention"}
+COMPILE_SECONDS = 240
+
+
+def plan(setting: Setting) -> list[Measurement]:
+    """First the blocks at the length that tells most, then other lengths, attentions, operations, packed documents."""
+    found = []
+    for length in setting.lengths:
+        found += [_block(setting, model, length, way) for way in ("portable", "kernels") for model in MODEL_TYPES]
+        found += [_attention(length, way, False) for way in contestants.WAYS if _is_tried(setting, way)]
+    for length in setting.lengths:
+        found += [
+            _operation(length, name, way)
+            for name in operations_of(Size())
+            for way in ("portable", "kernels", "baseline")
+        ]
+        found.append(_operation(length, "linear_attention-causal", "fla"))
+    # What torch compiles takes long, and is told last.
+    if not setting.quick:
+        found += [_block(setting, model, length, "compiled") for length in setting.lengths for model in MODEL_TYPES]
+        found += [_operation(length, name, "compiled") for length in setting.lengths for name in operations_of(Size())]
+    for length in setting.lengths:
+        for way in ("portable", "kernels"):
+            found += [_block(setting, model, length, way, documents=True) for model in ISOLATING]
+        found += [_attention(length, way, True) for way in contestants.WAYS if _is_tried(setting, way)]
+    return _once(setting, found)
+
+
+def _once(setting: Setting, found: list[Measurement]) -> list[Measurement]:
+    """All; on a trial, the first of every kind and way: enough to see that each runs."""
+    if not setting.quick:
+        return found
+    kinds = {}
+    for one in found:
+        kinds.setdefault((one.job, one.arguments["way"], one.arguments.get("documents")), one)
+    return list(kinds.values())
+
+
+def _is_tried(setting: Setting, way: str) -> bool:
+    return setting.device == "cuda" or way in ("sdpa flash", contestants.PLAIN)
+
+
+def _block(setting: Setting, model: str, length: int, way: str, documents: bool = False) -> Measurement:
+    key = f"2/block/{model}{'-documents' if documents else ''}/{length}/{way}"
+    arguments = {"model": model, "length": length, "way": way, "documents": documents}
+    return Measurement(
+        key, "gpu_kit.speeds:time_block", arguments, seconds=COMPILE_SECONDS if way == "compiled" else 90
+    )
+
+
+def _attention(length: int, way: str, documents: bool) -> Measurement:
+    key = f"2/attention{'-documents' if documents else ''}/{length}/{way.replace(' ', '-')}"
+    arguments = {"length": length, "way": way, "documents": documents}
+    return Measurement(
+        key, "gpu_kit.speeds:time_attention", arguments, seconds=COMPILE_SECONDS if way == "flex" else 60
+    )
+
+
+def _operation(length: int, name: str, way: str) -> Measurement:
+    arguments = {"name": name, "length": length, "way": way}
+    seconds = COMPILE_SECONDS if way == "compiled" else 60
+    return Measurement(
+        f"2/operation/{name}/{length}/{way}", "gpu_kit.speeds:time_operation", arguments, seconds=seconds
+    )
+
+
+# -----------------------------------------------------------------------------
+# The measurements. Each checks what it times.
+
+
+def time_block(setting: Setting, model: str, length: int, way: str, documents: bool) -> dict[str, object]:
+    """A block of a base model on a batch of `setting.tokens`."""
+    if way == "kernels":
+        if model not in KERNELS:
+            raise NotHereError(f"{model} has no kernels of its own")
+        _require_kernels(setting, (KERNELS[model],))
+    case = contestants.Block(
+        model, f"{model}_{setting.size}", setting.tokens // length, documents, compiled=way == "compiled"
+    )
+    small = dataclasses.replace(case, batch=2)
+    plain = dataclasses.replace(small, compiled=False)
+    found = _time(setting, case, small, plain, length, setting.kernels if way == "kernels" else "portable")
+    return {**found, "blocks": case.blocks}
+
+
+def time_attention(setting: Setting, length: int, way: str, documents: bool) -> dict[str, object]:
+    """Softmax attention of 12 heads by itself."""
+    heads, batch = (2, 1) if setting.quick else (12, setting.tokens // length)
+    # A length at which float64 is fast, and that none of the ways must pad.
+    short = min(length, 256)
+    case = contestants.attention(way, batch, heads, length, documents)
+    small, plain = (contestants.attention(name, 1, heads, short, documents) for name in (way, contestants.PLAIN))
+    return _time(setting, case, small, plain, length, "portable", short)
+
+
+def time_operation(setting: Setting, name: str, length: int, way: str) -> dict[str, object]:
+    """An operation at the width of a base model."""
+    sizes = (64, 2) if setting.quick else (768, 12)
+    case, small = (operations_of(Size(batch, *sizes))[name] for batch in (max(1, setting.tokens // length), 2))
+    plain = small
+    implementation = {"kernels": setting.kernels, "baseline": way}.get(way, "portable")
+    if way == "kernels":
+        _require_kernels(setting, case.operations)
+    if way == "baseline":
+        from kernel import baselines
+
+        if not all(hasattr(baselines, operation) for operation in case.operations):
+            raise NotHereError("its paper's algorithm is the portable one")
+    if way == "compiled":
+        case, small = (dataclasses.replace(one, apply=torch.compile(one.apply)) for one in (case, small))
+    if way == "fla":
+        case, small = contestants.fla(case), contestants.fla(small)
+    return _time(setting, case, small, plain, length, implementation)
+
+
+def _require_kernels(setting: Setting, operations: tuple[str, ...]) -> None:
+    for operation in operations:
+        reason = obstacle(operation, setting.kernels, setting.device)
+        if reason is not None:
+            raise NotHereError(f"{operation}: {reason}")
+
+
+def _time(
+    setting: Setting,
+    case: Operation | contestants.Block,
+    small: Operation | contestants.Block,
+    plain: Operation | contestants.Block,
+    length: int,
+    implementation: str,
+    short: int = SMALL,
+) -> dict[str, object]:
+    """Check `small` against `plain` in float64 and time `case`: "forward" and "both" in milliseconds, memory in MB.
+
+    Raises:
+        WrongResultError: what would be timed computes something else.
+    """
+    device, dtype = torch.device(setting.device), getattr(torch, setting.half)
+    worst = _check(small, plain, implementation, short, device, dtype)
+    prepared = case.prepare(length, device, dtype)
+    with using(implementation):
+        timer = timers.make_timer(setting.device)
+        memory = None
+        prepared.gradients()
+        if setting.device == "cuda":
+            memory = peak_memory(Competitor(case.name, prepared.gradients), device) / 1e6
+        budget = QUICK_BUDGET if setting.quick else BUDGET
+        before = clocks()
+        forward = timers.timed(prepared.forward, timer, budget)
+        both = timers.timed(prepared.gradients, timers.make_timer(setting.device), budget)
+    return {
+        "forward": forward,
+        "both": both,
+        "memory": memory,
+        "error": worst,
+        "batch": case.batch,
+        "dtype": setting.half,
+        "clocks": [before, clocks()],
+    }
+
+
+def _check(
+    small: Operation | contestants.Block,
+    plain: Operation | contestants.Block,
+    implementation: str,
+    length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> float:
+    """The largest error; allowed is what `gate` allows, or twice the error of plain PyTorch, which is bounded too."""
+    truth = truth_of(plain, length, device, dtype)
+    errors = errors_of(small, implementation, length, device, dtype, truth)
+    ordinary = errors_of(plain, "portable", length, device, dtype, truth)
+    for index, (error, usual) in enumerate(zip(errors, ordinary, strict=True)):
+        allowed = min(FARTHEST, max(TOLERANCES[dtype][min(index, 1)], 2 * usual))
+        if not error <= allowed:  # a NaN is wrong too
+            what = f"gradient {index}" if index else "result"
+            raise WrongResultError(
+                f"{small.name}, {implementation}: the {what} is off by {error:.1e}; allowed: {allowed:.1e}"
+            )
+    return max(errors)

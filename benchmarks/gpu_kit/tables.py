@@ -1,0 +1,221 @@
+"""The page's tables: each row is one measurement, or says why there is none."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpu_kit.contestants import LAYERS_OF_THE_TRANSFORMER
+from gpu_kit.records import ABSENT, DONE, FAILED
+from gpu_kit.setting import Setting
+
+NOTHING = "–"
+# Of gpu_cost's cards, as they are named there.
+PREDICTED = ("V100", "A100", "H100", "H200")
+
+
+@dataclass
+class Section:
+    """A heading, paragraphs and a table."""
+
+    title: str
+    texts: list[str] = field(default_factory=list)
+    header: list[str] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+
+
+def sections(setting: Setting, newest: dict[str, dict], prediction: dict | None) -> Iterator[Section]:
+    """All sections, of the newest rows by key."""
+    yield _environment(setting, newest)
+    yield _proofs(newest)
+    yield _blocks(setting, newest, prediction)
+    yield _times("Softmax attention by itself", "2/attention", newest)
+    yield _times("Operations", "2/operation/", newest)
+    yield _training(newest)
+    yield _resumed(newest)
+    yield _learning(newest)
+    yield _left_out(newest)
+
+
+def _of(newest: dict[str, dict], prefix: str) -> dict[str, dict]:
+    """Key without its prefix -> row."""
+    return {key.removeprefix(prefix): row for key, row in newest.items() if key.startswith(prefix)}
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return NOTHING if value is None else f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _environment(setting: Setting, newest: dict[str, dict]) -> Section:
+    section = Section("What was measured with", header=["", ""])
+    answer = newest.get("1/environment", {}).get("answer")
+    if isinstance(answer, dict):
+        section.rows = [[name, str(value)] for name, value in answer.items()]
+    commits = sorted({row["commit"] for row in newest.values() if row.get("commit")})
+    section.rows += [["commit", ", ".join(commits) or NOTHING]]
+    if setting.quick:
+        section.texts.append("Tried with --quick: small sizes, whose times say nothing.")
+    if setting.engines == ("null",):
+        section.texts.append("DeepSpeed is not installed: whole models are trained by Accelerate alone.")
+    return section
+
+
+def _proofs(newest: dict[str, dict]) -> Section:
+    section = Section(
+        "Kernels against the equations",
+        [
+            "Largest relative errors of Triton's kernels over all hard inputs, against the equations in float64 on the "
+            "CPU. Same bits: of two runs."
+        ],
+        ["operation, precision", "cases", "result", "gradients", "same bits", "verdict"],
+    )
+    for name, row in _of(newest, "1/proof/").items():
+        if row["status"] != DONE:
+            section.rows.append([name, *[NOTHING] * 4, f"{row['status']}: {row['answer']}"])
+            continue
+        cases = row["answer"]["cases"].values()
+        worst = [_number(max(case[index] for case in cases), 2) for index in (0, 1)] if cases else [NOTHING] * 2
+        bits = sum(case[2] for case in cases)
+        verdict = "; ".join(row["answer"]["wrong"]) or "right"
+        section.rows.append([name, str(len(cases)), *worst, f"{bits} of {len(cases)}", verdict])
+    return section
+
+
+def _blocks(setting: Setting, newest: dict[str, dict], prediction: dict | None) -> Section:
+    model = _predicted_card(setting, prediction)
+    section = Section(
+        "Blocks of the base models",
+        [
+            "Milliseconds of one block (mixer, feed-forward layer, residual connections), weights in half precision; "
+            "models of equal parameters: for each layer of the transformer, so that 8 of S3Attention's blocks count as "
+            "12. The model's figure is computed from bytes and operations (benchmarks/gpu_cost.py), not measured"
+            + ("." if model else "; there is none for this card.")
+        ],
+        ["block", "N", "by", "forward", "forward + backward", "p20 to p80", "memory, MB", "error", "model"],
+    )
+    for name, row in _of(newest, "2/block/").items():
+        layer, length, way = name.split("/")
+        if row["status"] != DONE:
+            section.rows.append([layer, length, way, *[NOTHING] * 5, f"{row['status']}: {row['answer']}"])
+            continue
+        answer = row["answer"]
+        factor = answer["blocks"] / LAYERS_OF_THE_TRANSFORMER if not setting.quick else 1.0
+        documents = layer.endswith("-documents")
+        predicted = _prediction(prediction, model, layer.removesuffix("-documents"), documents, int(length))
+        section.rows.append([layer, length, way, *_time_cells(answer, factor), _number(predicted)])
+    return section
+
+
+def _time_cells(answer: dict, factor: float = 1.0) -> list[str]:
+    both = answer["both"]
+    return [
+        _number(factor * answer["forward"]["median"]),
+        _number(factor * both["median"]),
+        f"{_number(factor * both['p20'])} to {_number(factor * both['p80'])}",
+        _number(answer["memory"]),
+        f"{answer['error']:.0e}",
+    ]
+
+
+def _predicted_card(setting: Setting, prediction: dict | None) -> str | None:
+    return None if prediction is None else next((name for name in PREDICTED if name in setting.card), None)
+
+
+def _prediction(prediction: dict | None, card: str | None, layer: str, documents: bool, length: int) -> float | None:
+    """Milliseconds of gpu_cost's row for a layer; None: it has none."""
+    for row in prediction["layers"] if prediction is not None and card is not None else ():
+        if (row["layer"], bool(row["documents"]), row["positions"]) == (layer, documents, length):
+            return row["milliseconds"].get(card)
+    return None
+
+
+def _times(title: str, prefix: str, newest: dict[str, dict]) -> Section:
+    section = Section(
+        title,
+        ["Milliseconds; the cache is flushed before each call."],
+        ["what", "N", "by", "forward", "forward + backward", "p20 to p80", "memory, MB", "error"],
+    )
+    for key, row in _of(newest, prefix).items():
+        *name, length, way = key.strip("/").split("/")
+        label = [name[0].strip("-") if name else "attention", length, way]
+        if row["status"] == DONE:
+            section.rows.append([*label, *_time_cells(row["answer"])])
+        else:
+            section.rows.append([*label, *[NOTHING] * 4, f"{row['status']}: {row['answer']}"])
+    return section
+
+
+def _training(newest: dict[str, dict]) -> Section:
+    section = Section(
+        "Whole models in training",
+        [
+            "longmix train on rows of 512 random tokens; the engine null is Accelerate. MFU counts 6 operations for "
+            "each token and parameter outside the embeddings. Waits: calls in which a step waits for the GPU."
+        ],
+        ["model, engine, precision", "tokens/s", "p20 to p80", "MFU", "memory, MB", "waits", "loss", "trace"],
+    )
+    for prefix in ("3/speed/", "3/cards/"):
+        for name, row in _of(newest, prefix).items():
+            answer = row["answer"]
+            if row["status"] != DONE:
+                section.rows.append([name, *[NOTHING] * 6, f"{row['status']}: {answer}"])
+                continue
+            label = f"{name}, {answer['cards']} cards" if "cards" in answer else name
+            section.rows.append(
+                [
+                    label,
+                    _number(answer["tokens_per_second"]),
+                    f"{_number(answer['p20'])} to {_number(answer['p80'])}" if "p20" in answer else NOTHING,
+                    NOTHING if answer["mfu"] is None else f"{100 * answer['mfu']:.1f} %",
+                    _number(answer.get("memory")),
+                    _number(answer.get("waits")),
+                    " to ".join(_number(value, 4) for value in answer["loss"]),
+                    answer.get("trace") or NOTHING,
+                ]
+            )
+    return section
+
+
+def _resumed(newest: dict[str, dict]) -> Section:
+    section = Section(
+        "Killed and resumed",
+        ["Losses behind the resume, against those of a run that was not killed."],
+        ["run", "killed at step", "resumed at", "steps compared", "equal to the bit", "largest relative difference"],
+    )
+    for name, row in _of(newest, "3/resume/").items():
+        answer = row["answer"]
+        if row["status"] != DONE:
+            section.rows.append([name, *[NOTHING] * 4, f"{row['status']}: {answer}"])
+            continue
+        counts = [str(answer[part]) for part in ("killed_at", "resumed_at", "compared", "equal")]
+        section.rows.append([name, *counts, _number(answer["largest"], 2)])
+    return section
+
+
+def _learning(newest: dict[str, dict]) -> Section:
+    section = Section(
+        "Learning on an equal budget",
+        ["Small models, the same tokens for each in masked language modelling, then one epoch of each task, one seed."],
+        ["model", "tokens", "held-out loss before", "after", "scores"],
+    )
+    for name, row in _of(newest, "4/learning/").items():
+        answer = row["answer"]
+        if row["status"] != DONE:
+            section.rows.append([name, *[NOTHING] * 3, f"{row['status']}: {answer}"])
+            continue
+        scores = ", ".join(f"{task} {100 * score:.1f}" for task, score in answer["scores"].items())
+        losses = [_number(value, 4) for value in answer["loss"]]
+        section.rows.append([name, f"{answer['tokens']:,}", *losses, scores or NOTHING])
+    return section
+
+
+def _left_out(newest: dict[str, dict]) -> Section:
+    """What was planned and has no row, and how the rest ended."""
+    section = Section("What there is", header=["stage", "planned", "done", "not here", "failed", "not measured"])
+    for key, row in newest.items():
+        stage, _, kind = key.partition("/")
+        if kind != "plan":
+            continue
+        status = [newest.get(one, {}).get("status") for one in row["answer"]]
+        counts = [status.count(kind) for kind in (DONE, ABSENT, FAILED, None)]
+        section.rows.append([stage, *map(str, (len(status), *counts))])
+    section.texts.append("Not measured: the time ran out. The same command goes on there.")
+    return section

@@ -1,0 +1,90 @@
+"""The time of a call: CUDA's events on a GPU, a clock on a CPU, behind one interface."""
+
+import time
+from collections.abc import Callable
+
+import torch
+from record import quantile
+
+WARM_UP = 3
+FEWEST, MOST = 5, 50
+# More than the second-level cache of any card holds (H200: 50 MB).
+FLUSHED = 256 << 20
+
+
+class Clock:
+    """Time on a CPU, whose calls are over when they return."""
+
+    def __init__(self):
+        self.laps: list[float] = []
+
+    def flush(self) -> None:
+        """Nothing: the inputs stay in the caches, and this is said."""
+
+    def lap(self, call: Callable[[], object]) -> None:
+        """Run and time a call."""
+        began = time.perf_counter()
+        call()
+        self.laps.append(time.perf_counter() - began)
+
+    def wait(self) -> None:
+        """Until everything that was begun is over."""
+
+    def seconds(self) -> list[float]:
+        """Of each lap."""
+        return self.laps
+
+
+class Events:
+    """Time on a GPU, between events in the stream that the calls run in."""
+
+    def __init__(self):
+        self.pairs: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self.rubbish = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
+
+    def flush(self) -> None:
+        """Put something else into the second-level cache."""
+        self.rubbish.zero_()
+
+    def lap(self, call: Callable[[], object]) -> None:
+        """Begin a call, between two events."""
+        pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        pair[0].record()
+        call()
+        pair[1].record()
+        self.pairs.append(pair)
+
+    def wait(self) -> None:
+        """Until everything that was begun is over."""
+        torch.cuda.synchronize()
+
+    def seconds(self) -> list[float]:
+        """Of each lap."""
+        self.wait()
+        return [begin.elapsed_time(end) / 1e3 for begin, end in self.pairs]
+
+
+def make_timer(device: str) -> Clock | Events:
+    """The timer of a device, cuda or cpu."""
+    return Events() if device == "cuda" else Clock()
+
+
+def timed(call: Callable[[], object], timer: Clock | Events, budget: float) -> dict[str, float]:
+    """Milliseconds of a call after a warm-up, with the cache flushed before each: median, 20 % and 80 %.
+
+    Args:
+        budget: seconds for all; at least FEWEST calls are made, at most MOST.
+    """
+    for _ in range(WARM_UP - 1):
+        call()
+    timer.wait()
+    began = time.perf_counter()
+    call()
+    timer.wait()
+    once = time.perf_counter() - began
+    for _ in range(max(FEWEST, min(MOST, int(budget / max(once, 1e-6))))):
+        timer.flush()
+        timer.lap(call)
+    milliseconds = [1e3 * seconds for seconds in timer.seconds()]
+    shares = {"median": 0.5, "p20": 0.2, "p80": 0.8}
+    return {name: quantile(milliseconds, share) for name, share in shares.items()} | {"runs": len(milliseconds)}
