@@ -16,10 +16,9 @@ from longmix.modeling import BatchContext
 from longmix.trainer.settings.run_file import parse_yaml
 
 # Tokens of a packed document, on average.
-DOCUMENT = 256
+DOCUMENT = 512
 # Of the attentions: the width of a head in the models of BERT-base's shape.
 HEAD_WIDTH = 64
-LAYERS_OF_THE_TRANSFORMER = 12
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Block:
         shared = model.shared.parameters() if model.shared is not None else ()
         ids = document_ids(self.batch, length).to(device) if self.documents else None
         context = BatchContext(document_ids=ids, embeddings=x)
-        call = torch.compile(block) if self.compiled else block
+        call = torch.compile(block, dynamic=False) if self.compiled else block
         return Prepared(lambda: call(x, context), [x, *block.parameters(), *shared], weights)
 
 
@@ -108,8 +107,13 @@ def _sdpa(backend: SDPBackend, ids: torch.Tensor | None) -> Callable:
     def apply(query, key, value):
         if not mask:  # once, as in a model
             mask["pairs"] = _pairs(ids, query.device)
-        with sdpa_kernel(backend):
-            return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask["pairs"])
+        try:
+            with sdpa_kernel(backend):
+                return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask["pairs"])
+        except RuntimeError as error:
+            if "No available kernel" in str(error):
+                raise NotHereError(f"{backend.name} does not take this here") from None
+            raise
 
     return apply
 
@@ -119,7 +123,7 @@ def _flex(ids: torch.Tensor | None) -> Callable:
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     except ImportError:
         raise NotHereError("this torch has no flex attention") from None
-    compiled, mask = torch.compile(flex_attention), {}
+    compiled, mask = torch.compile(flex_attention, dynamic=False), {}
 
     def apply(query, key, value):
         if not mask:

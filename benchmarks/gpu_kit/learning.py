@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from commands import records
+import commands
 from gpu_kit.records import DONE, Measurement, Records
 from gpu_kit.setting import CONFIGS, Setting
 
@@ -73,7 +73,7 @@ def learn(setting: Setting, model: str, tokens: int) -> dict[str, object]:
         *(f"eval.every_steps={steps}", f"checkpoint.every_steps={max(1, steps // 2)}", "checkpoint.keep=1"),
         *("--processes", "1"),
     )
-    before, after = (records(run, "eval")[index] for index in (0, -1))
+    before, after = (commands.records(run, "eval")[index] for index in (0, -1))
     tasks = [name for name in SMALL_TASKS if _has(glue, name)]
     _longmix(
         *("finetune", "--model", run / "model", "--data", glue, "--output", results, "--seeds", "1", "--epochs", "1"),

@@ -7,14 +7,12 @@ from pathlib import Path
 
 from gpu_kit import plots, tables
 from gpu_kit.records import Records
-from gpu_kit.setting import Setting
-from gpu_kit.training import TRACE
+from gpu_kit.setting import TRACE, Setting
 
 from longmix.data_prep.files import atomic_path, write_text
 from longmix.trainer.tables.text import escaped, html_text
 from longmix.trainer.tables.writing import markdown
 
-MOST_FILES, LARGEST_FILE = 8, 16 << 20
 _STYLE = """body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff; margin: 2rem auto;
  max-width: 80rem; padding: 0 1rem; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; display: block;

@@ -5,6 +5,7 @@ begins within a fraction of a second; where a fork cannot use the GPU, they begi
 """
 
 import contextlib
+import ctypes
 import importlib
 import json
 import multiprocessing
@@ -28,6 +29,7 @@ from longmix.data_prep.files import write_json
 PRELOADED = ["gpu_kit.processes", "gpu_kit.proofs", "gpu_kit.speeds"]
 # A process that its parent could not end does so itself, so long after its time.
 GRACE = 10
+PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 _LONGEST_REASON = 300
 
 
@@ -145,6 +147,7 @@ class _Running:
 def work(measurement: Measurement, setting: Setting, result: Path, log: Path, seconds: float) -> None:
     """The process of one measurement: its answer goes to `result`, what it says to `log`."""
     os.setsid()
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(int(seconds) + GRACE)
     with open(log, "ab", buffering=0) as stream:

@@ -7,7 +7,7 @@ import sys
 import torch
 from gpu_kit import processes
 from gpu_kit.hard_inputs import BLOCKS, CASES, Inputs
-from gpu_kit.records import Measurement
+from gpu_kit.records import Measurement, Records
 from gpu_kit.setting import Setting, clocks, installed
 from kernel.gate import TOLERANCES, relative_error
 from kernel.kinds import using
@@ -18,7 +18,7 @@ from longmix.kernels.selection import obstacle
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def plan(setting: Setting) -> list[Measurement]:
+def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement]:
     """The environment, then every operation in every precision, in processes side by side: they compile meanwhile."""
     found = [
         Measurement("1/environment", "gpu_kit.proofs:environment", seconds=60, alone=False),

@@ -1,10 +1,10 @@
 """The stages in their order, each within its share of the time."""
 
+import importlib
+import itertools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_kit import learning, proofs, speeds, training
 from gpu_kit.processes import Outcome, Workers
 from gpu_kit.records import DONE, Measurement, Records
 from gpu_kit.setting import Setting
@@ -16,20 +16,20 @@ class Stage:
 
     Attributes:
         title: for people.
-        plan: (setting, records, seconds of the stage) -> what to measure, the most telling first.
+        module: its `plan(setting, records, seconds of the stage)` says what to measure, the most telling first.
         weight: its share of the time, against those of the stages behind it.
     """
 
     title: str
-    plan: Callable[[Setting, Records, float], list[Measurement]]
+    module: str
     weight: float
 
 
 STAGES = {
-    1: Stage("what is here, and every kernel against the equations", lambda setting, *_: proofs.plan(setting), 2.0),
-    2: Stage("blocks, operations and attentions by every way", lambda setting, *_: speeds.plan(setting), 3.0),
-    3: Stage("whole models in training", lambda setting, *_: training.plan(setting), 4.0),
-    4: Stage("learning on an equal budget", learning.plan, 2.0),
+    1: Stage("what is here, and every kernel against the equations", "gpu_kit.proofs", 2.0),
+    2: Stage("blocks, operations and attentions by every way", "gpu_kit.speeds", 3.0),
+    3: Stage("whole models in training", "gpu_kit.training", 4.0),
+    4: Stage("learning on an equal budget", "gpu_kit.learning", 2.0),
 }
 
 
@@ -53,7 +53,8 @@ def run_stage(
     number: int, setting: Setting, records: Records, workers: Workers, deadline: float, console: Console
 ) -> None:
     """Make what is due of a stage until time.monotonic() is `deadline`; every end is recorded at once."""
-    planned = STAGES[number].plan(setting, records, deadline - time.monotonic())
+    plan = importlib.import_module(STAGES[number].module).plan
+    planned = plan(setting, records, deadline - time.monotonic())
     due = records.due(planned)
     records.append(f"{number}/plan", DONE, answer=[one.key for one in planned])
     console.say(f"stage {number}: {STAGES[number].title}; {len(due)} of {len(planned)} measurements to make")
@@ -70,11 +71,13 @@ def run_stage(
                 seconds=round(outcome.seconds, 1),
                 commit=setting.commit,
             )
-        about = "" if isinstance(outcome.answer, dict) else f": {outcome.answer}"
+        about = f": {outcome.answer}" if isinstance(outcome.answer, str) else ""
+        if isinstance(outcome.answer, dict) and outcome.answer.get("wrong"):
+            about = f", but WRONG: {outcome.answer['wrong'][0]}"
         console.say(
-            f"{ended}/{len(due)} {measurement.key}: {outcome.status or 'cut off'}{about} ({outcome.seconds:.0f} s)"
+            f"{ended}/{len(due)} {measurement.key}: {outcome.status or 'no row'}{about} ({outcome.seconds:.0f} s)"
         )
 
-    side_by_side = [one for one in due if not one.alone]
-    workers.run(side_by_side, setting.together, deadline, told)
-    workers.run([one for one in due if one.alone], 1, deadline, told)
+    # In the order of the plan; neighbours that are not timed run side by side.
+    for is_alone, group in itertools.groupby(due, key=lambda one: one.alone):
+        workers.run(list(group), 1 if is_alone else setting.together, deadline, told)

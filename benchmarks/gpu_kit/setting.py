@@ -10,9 +10,15 @@ from pathlib import Path
 import torch
 from record import commit
 
+from longmix.data_prep.files import write_json
+
 BENCHMARKS = Path(__file__).resolve().parents[1]
 ROOT = BENCHMARKS.parent
 CONFIGS = ROOT / "configs"
+# Layers of the base models are counted by those of the transformer, for models of equal parameters.
+LAYERS_OF_THE_TRANSFORMER = 12
+# In the work folder and on the page.
+TRACE = "trace.json.gz"
 
 
 class UserMistakeError(Exception):
@@ -68,6 +74,11 @@ class Setting:
         return (64, 32) if self.quick else (2048, 512, 8192)
 
     @property
+    def rows(self) -> int:
+        """Positions N of the rows that whole models are trained on."""
+        return 64 if self.quick else 512
+
+    @property
     def tokens(self) -> int:
         """Of a batch: B = tokens / N."""
         return 128 if self.quick else 16384
@@ -106,7 +117,7 @@ class Setting:
         path = self.work / "setting.json"
         mine = {name: value for name, value in asdict(self).items() if name in ("device", "card", "cards", "quick")}
         if not path.is_file():
-            path.write_text(json.dumps(mine), encoding="utf-8")
+            write_json(path, mine)
             return
         there = json.loads(path.read_text(encoding="utf-8"))
         if there != mine:
@@ -130,8 +141,11 @@ def environment(setting: Setting) -> dict[str, str]:
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "TRITON_CACHE_DIR": str(setting.work.resolve() / "triton-cache"),
         "TORCHINDUCTOR_CACHE_DIR": str(setting.work.resolve() / "inductor-cache"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "4",
         "HF_HUB_OFFLINE": "1",
         "GOMP_SPINCOUNT": "1000",
+        # A measurement ends without tidying up, on purpose.
+        "PYTHONWARNINGS": "ignore:resource_tracker:UserWarning",
     }
     if setting.device == "cpu":
         found["TRITON_INTERPRET"] = "1"

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from gpu_kit import contestants, timers
 from gpu_kit.processes import NotHereError
-from gpu_kit.records import Measurement
+from gpu_kit.records import Measurement, Records
 from gpu_kit.setting import Setting, clocks
 from kernel.cases import Size, operations_of
 from kernel.gate import SMALL, TOLERANCES, WrongResultError, errors_of, truth_of
@@ -13,39 +13,32 @@ from kernel.kinds import Operation, using
 from measuring import Competitor, peak_memory
 
 from longmix.kernels.selection import obstacle
-from longmix.modeling import MODEL_TYPES
+from longmix.modeling import MODEL_TYPES, model_class
 
 # Seconds of calls for each figure.
 BUDGET, QUICK_BUDGET = 1.0, 0.02
-# Models whose documents see nothing of each other.
-ISOLATING = ("transformer", "flt", "paramixer", "converter")
 # Portable PyTorch may be so far from the truth in half precision; the others twice as far as it, or within TOLERANCES.
 FARTHEST = 0.2
 KERNELS = {"converter": "givens_mix", "paramixer": "link_mix", "wavspa": "wavelet_analysis", "flt": "feature_attention"}
 COMPILE_SECONDS = 240
 
 
-def plan(setting: Setting) -> list[Measurement]:
-    """First the blocks at the length that tells most, then other lengths, attentions, operations, packed documents."""
+def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement]:
+    """What tells most first: blocks and attentions at the first length, what torch compiles of them, packed documents,
+    operations; then the other lengths."""
     found = []
     for length in setting.lengths:
-        found += [_block(setting, model, length, way) for way in ("portable", "kernels") for model in MODEL_TYPES]
+        found += [_block(length, model, way) for way in ("portable", "kernels") for model in MODEL_TYPES]
         found += [_attention(length, way, False) for way in contestants.WAYS if _is_tried(setting, way)]
-    for length in setting.lengths:
-        found += [
-            _operation(length, name, way)
-            for name in operations_of(Size())
-            for way in ("portable", "kernels", "baseline")
-        ]
-        found.append(_operation(length, "linear_attention-causal", "fla"))
-    # What torch compiles takes long, and is told last.
-    if not setting.quick:
-        found += [_block(setting, model, length, "compiled") for length in setting.lengths for model in MODEL_TYPES]
-        found += [_operation(length, name, "compiled") for length in setting.lengths for name in operations_of(Size())]
-    for length in setting.lengths:
-        for way in ("portable", "kernels"):
-            found += [_block(setting, model, length, way, documents=True) for model in ISOLATING]
+        if not setting.quick:
+            found += [_compiling(length, model) for model in MODEL_TYPES]  # side by side, then timed one by one
+            found += [_block(length, model, "compiled") for model in MODEL_TYPES]
+        isolating = [model for model in MODEL_TYPES if model_class(model, "Model").mixer_class.isolates_documents]
+        found += [_block(length, model, way, True) for way in ("portable", "kernels") for model in isolating]
         found += [_attention(length, way, True) for way in contestants.WAYS if _is_tried(setting, way)]
+        ways = ("portable", "kernels") if setting.quick else ("portable", "kernels", "compiled")
+        found += [_operation(length, name, way) for way in ways for name in operations_of(Size())]
+        found.append(_operation(length, "linear_attention-causal", "fla"))
     return _once(setting, found)
 
 
@@ -63,12 +56,18 @@ def _is_tried(setting: Setting, way: str) -> bool:
     return setting.device == "cuda" or way in ("sdpa flash", contestants.PLAIN)
 
 
-def _block(setting: Setting, model: str, length: int, way: str, documents: bool = False) -> Measurement:
+def _block(length: int, model: str, way: str, documents: bool = False) -> Measurement:
     key = f"2/block/{model}{'-documents' if documents else ''}/{length}/{way}"
     arguments = {"model": model, "length": length, "way": way, "documents": documents}
     return Measurement(
         key, "gpu_kit.speeds:time_block", arguments, seconds=COMPILE_SECONDS if way == "compiled" else 90
     )
+
+
+def _compiling(length: int, model: str) -> Measurement:
+    arguments = {"model": model, "length": length, "way": "compiling"}
+    key = f"2/compiling/{model}/{length}"
+    return Measurement(key, "gpu_kit.speeds:compile_block", arguments, seconds=COMPILE_SECONDS, alone=False)
 
 
 def _attention(length: int, way: str, documents: bool) -> Measurement:
@@ -91,19 +90,30 @@ def _operation(length: int, name: str, way: str) -> Measurement:
 # The measurements. Each checks what it times.
 
 
+def compile_block(setting: Setting, model: str, length: int, way: str) -> dict[str, object]:
+    """What torch compiles for `time_block`, to its cache on the disk."""
+    case = contestants.Block(model, f"{model}_{setting.size}", setting.tokens // length, compiled=True)
+    with using("portable"):
+        case.prepare(length, torch.device(setting.device), getattr(torch, setting.half)).gradients()
+    return {}
+
+
 def time_block(setting: Setting, model: str, length: int, way: str, documents: bool) -> dict[str, object]:
     """A block of a base model on a batch of `setting.tokens`."""
     if way == "kernels":
         if model not in KERNELS:
             raise NotHereError(f"{model} has no kernels of its own")
         _require_kernels(setting, (KERNELS[model],))
-    case = contestants.Block(
-        model, f"{model}_{setting.size}", setting.tokens // length, documents, compiled=way == "compiled"
-    )
-    small = dataclasses.replace(case, batch=2)
-    plain = dataclasses.replace(small, compiled=False)
-    found = _time(setting, case, small, plain, length, setting.kernels if way == "kernels" else "portable")
-    return {**found, "blocks": case.blocks}
+    plain = contestants.Block(model, f"{model}_{setting.size}", setting.tokens // length, documents)
+    implementation = setting.kernels if way == "kernels" else "portable"
+    if way == "compiled":
+        # Checked as it is timed: another shape would be compiled anew.
+        case = dataclasses.replace(plain, compiled=True)
+        found = _time(setting, case, case, plain, length, implementation, length)
+    else:
+        small = dataclasses.replace(plain, batch=2)
+        found = _time(setting, plain, small, small, length, implementation)
+    return {**found, "blocks": plain.blocks}
 
 
 def time_attention(setting: Setting, length: int, way: str, documents: bool) -> dict[str, object]:
@@ -120,20 +130,16 @@ def time_operation(setting: Setting, name: str, length: int, way: str) -> dict[s
     """An operation at the width of a base model."""
     sizes = (64, 2) if setting.quick else (768, 12)
     case, small = (operations_of(Size(batch, *sizes))[name] for batch in (max(1, setting.tokens // length), 2))
-    plain = small
-    implementation = {"kernels": setting.kernels, "baseline": way}.get(way, "portable")
+    plain, short = small, SMALL
+    implementation = setting.kernels if way == "kernels" else "portable"
     if way == "kernels":
         _require_kernels(setting, case.operations)
-    if way == "baseline":
-        from kernel import baselines
-
-        if not all(hasattr(baselines, operation) for operation in case.operations):
-            raise NotHereError("its paper's algorithm is the portable one")
     if way == "compiled":
-        case, small = (dataclasses.replace(one, apply=torch.compile(one.apply)) for one in (case, small))
+        case = small = dataclasses.replace(case, apply=torch.compile(case.apply, dynamic=False))
+        plain, short = operations_of(Size(case.batch, *sizes))[name], length
     if way == "fla":
         case, small = contestants.fla(case), contestants.fla(small)
-    return _time(setting, case, small, plain, length, implementation)
+    return _time(setting, case, small, plain, length, implementation, short)
 
 
 def _require_kernels(setting: Setting, operations: tuple[str, ...]) -> None:

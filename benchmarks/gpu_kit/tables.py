@@ -3,13 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpu_kit.contestants import LAYERS_OF_THE_TRANSFORMER
+from gpu_kit.prediction import card_of, milliseconds
 from gpu_kit.records import ABSENT, DONE, FAILED
-from gpu_kit.setting import Setting
+from gpu_kit.setting import LAYERS_OF_THE_TRANSFORMER, Setting
 
 NOTHING = "–"
-# Of gpu_cost's cards, as they are named there.
-PREDICTED = ("V100", "A100", "H100", "H200")
 
 
 @dataclass
@@ -29,7 +27,7 @@ def sections(setting: Setting, newest: dict[str, dict], prediction: dict | None)
     yield _blocks(setting, newest, prediction)
     yield _times("Softmax attention by itself", "2/attention", newest)
     yield _times("Operations", "2/operation/", newest)
-    yield _training(newest)
+    yield _training(setting, newest, prediction)
     yield _resumed(newest)
     yield _learning(newest)
     yield _left_out(newest)
@@ -80,26 +78,27 @@ def _proofs(newest: dict[str, dict]) -> Section:
 
 
 def _blocks(setting: Setting, newest: dict[str, dict], prediction: dict | None) -> Section:
-    model = _predicted_card(setting, prediction)
+    has_model = prediction is not None and card_of(setting.card) is not None
     section = Section(
         "Blocks of the base models",
         [
             "Milliseconds of one block (mixer, feed-forward layer, residual connections), weights in half precision; "
             "models of equal parameters: for each layer of the transformer, so that 8 of S3Attention's blocks count as "
             "12. The model's figure is computed from bytes and operations (benchmarks/gpu_cost.py), not measured"
-            + ("." if model else "; there is none for this card.")
+            + (": forward and backward." if has_model else "; there is none for this card.")
         ],
-        ["block", "N", "by", "forward", "forward + backward", "p20 to p80", "memory, MB", "error", "model"],
+        ["block", "N", "by", "forward", "forward + backward", "p20 to p80", "memory, MB", "error", "clock", "model"],
     )
     for name, row in _of(newest, "2/block/").items():
         layer, length, way = name.split("/")
         if row["status"] != DONE:
-            section.rows.append([layer, length, way, *[NOTHING] * 5, f"{row['status']}: {row['answer']}"])
+            section.rows.append([layer, length, way, *[NOTHING] * 6, f"{row['status']}: {row['answer']}"])
             continue
         answer = row["answer"]
         factor = answer["blocks"] / LAYERS_OF_THE_TRANSFORMER if not setting.quick else 1.0
         documents = layer.endswith("-documents")
-        predicted = _prediction(prediction, model, layer.removesuffix("-documents"), documents, int(length))
+        model = layer.removesuffix("-documents")
+        predicted = milliseconds(prediction, setting.card, model, way, int(length), documents)
         section.rows.append([layer, length, way, *_time_cells(answer, factor), _number(predicted)])
     return section
 
@@ -112,26 +111,15 @@ def _time_cells(answer: dict, factor: float = 1.0) -> list[str]:
         f"{_number(factor * both['p20'])} to {_number(factor * both['p80'])}",
         _number(answer["memory"]),
         f"{answer['error']:.0e}",
+        answer["clocks"][-1].get("clocks.sm", NOTHING),
     ]
-
-
-def _predicted_card(setting: Setting, prediction: dict | None) -> str | None:
-    return None if prediction is None else next((name for name in PREDICTED if name in setting.card), None)
-
-
-def _prediction(prediction: dict | None, card: str | None, layer: str, documents: bool, length: int) -> float | None:
-    """Milliseconds of gpu_cost's row for a layer; None: it has none."""
-    for row in prediction["layers"] if prediction is not None and card is not None else ():
-        if (row["layer"], bool(row["documents"]), row["positions"]) == (layer, documents, length):
-            return row["milliseconds"].get(card)
-    return None
 
 
 def _times(title: str, prefix: str, newest: dict[str, dict]) -> Section:
     section = Section(
         title,
         ["Milliseconds; the cache is flushed before each call."],
-        ["what", "N", "by", "forward", "forward + backward", "p20 to p80", "memory, MB", "error"],
+        ["what", "N", "by", "forward", "forward + backward", "p20 to p80", "memory, MB", "error", "clock"],
     )
     for key, row in _of(newest, prefix).items():
         *name, length, way = key.strip("/").split("/")
@@ -139,25 +127,30 @@ def _times(title: str, prefix: str, newest: dict[str, dict]) -> Section:
         if row["status"] == DONE:
             section.rows.append([*label, *_time_cells(row["answer"])])
         else:
-            section.rows.append([*label, *[NOTHING] * 4, f"{row['status']}: {row['answer']}"])
+            section.rows.append([*label, *[NOTHING] * 5, f"{row['status']}: {row['answer']}"])
     return section
 
 
-def _training(newest: dict[str, dict]) -> Section:
+def _training(setting: Setting, newest: dict[str, dict], prediction: dict | None) -> Section:
     section = Section(
         "Whole models in training",
         [
             "longmix train on rows of 512 random tokens; the engine null is Accelerate. MFU counts 6 operations for "
-            "each token and parameter outside the embeddings. Waits: calls in which a step waits for the GPU."
+            "each token and parameter outside the embeddings. Waits: calls in which a step waits for the GPU. "
+            "The model's figure is what its layers alone would allow, without embeddings, head, loss and optimizer."
         ],
-        ["model, engine, precision", "tokens/s", "p20 to p80", "MFU", "memory, MB", "waits", "loss", "trace"],
+        ["model, engine, precision", "tokens/s", "p20 to p80", "MFU", "memory, MB", "waits", "loss", "model", "trace"],
     )
     for prefix in ("3/speed/", "3/cards/"):
         for name, row in _of(newest, prefix).items():
             answer = row["answer"]
             if row["status"] != DONE:
-                section.rows.append([name, *[NOTHING] * 6, f"{row['status']}: {answer}"])
+                section.rows.append([name, *[NOTHING] * 7, f"{row['status']}: {answer}"])
                 continue
+            layer = milliseconds(prediction, setting.card, name.split("/")[0], "portable", setting.rows)
+            predicted = None
+            if layer is not None:
+                predicted = 1e3 * setting.tokens / (LAYERS_OF_THE_TRANSFORMER * layer) * answer.get("cards", 1)
             label = f"{name}, {answer['cards']} cards" if "cards" in answer else name
             section.rows.append(
                 [
@@ -168,6 +161,7 @@ def _training(newest: dict[str, dict]) -> Section:
                     _number(answer.get("memory")),
                     _number(answer.get("waits")),
                     " to ".join(_number(value, 4) for value in answer["loss"]),
+                    _number(predicted),
                     answer.get("trace") or NOTHING,
                 ]
             )

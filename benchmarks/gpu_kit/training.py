@@ -11,10 +11,10 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
+import commands
 import torch
-from commands import records
-from gpu_kit.records import Measurement
-from gpu_kit.setting import CONFIGS, Setting, clocks
+from gpu_kit.records import Measurement, Records
+from gpu_kit.setting import CONFIGS, TRACE, Setting, clocks
 from random_tokens import write_samples
 from record import quantile
 
@@ -22,24 +22,22 @@ from longmix.modeling import MODEL_TYPES
 
 # BERT's vocabulary has about as many pieces; with it the base models have 110 million parameters.
 VOCABULARY, QUICK_VOCABULARY = 30000, 500
-LENGTH, QUICK_LENGTH = 512, 64
 # Steps of a run: those that are timed stand between the first ones and those that are watched.
 WARM, TIMED, WATCHED = 6, 12, 3
 QUICK_STEPS = (1, 2, 1)
 # A trace of more bytes is left out.
 LARGEST_TRACE = 15 << 20
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
-TRACE = "trace.json.gz"
 # The one whose trace is kept, and that is killed: a mixer with kernels and buffers.
 SHOWN = "paramixer"
 
 
-def plan(setting: Setting) -> list[Measurement]:
+def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement]:
     """All models with the usual engine first; a kill; then other engines and fp16."""
     first, *others = setting.engines
     half = setting.half
-    seconds = 180
-    found = [_speed(setting, model, half, first, seconds) for model in MODEL_TYPES]
+    limit = 180
+    found = [_speed(setting, model, half, first, limit) for model in MODEL_TYPES]
     found.append(
         Measurement(
             f"3/resume/{SHOWN}/{first}", "gpu_kit.training:resume", {"model": SHOWN, "engine": first}, seconds=300
@@ -54,11 +52,11 @@ def plan(setting: Setting) -> list[Measurement]:
         ]
     if setting.quick:
         return [*found[:1], *(one for one in found if one.arguments["model"] == SHOWN)]
-    found += [_speed(setting, model, half, engine, seconds) for engine in others[:1] for model in MODEL_TYPES]
+    found += [_speed(setting, model, half, engine, limit) for engine in others[:1] for model in MODEL_TYPES]
     if half != "float16":
-        found += [_speed(setting, model, "float16", first, seconds) for model in MODEL_TYPES]
-    found += [_speed(setting, "transformer", half, engine, seconds) for engine in others[1:]]
-    found += [_speed(setting, SHOWN, half, engine, seconds) for engine in others[1:]]
+        found += [_speed(setting, model, "float16", first, limit) for model in MODEL_TYPES]
+    found += [_speed(setting, "transformer", half, engine, limit) for engine in others[1:]]
+    found += [_speed(setting, SHOWN, half, engine, limit) for engine in others[1:]]
     return found
 
 
@@ -73,12 +71,11 @@ def run_arguments(
     setting: Setting, model: str, dtype: str, engine: str, steps: int, run: Path, processes: int = 1
 ) -> list[str]:
     """Arguments of `longmix train`: masked language modelling on random tokens, every step noted."""
-    length = QUICK_LENGTH if setting.quick else LENGTH
+    length = setting.rows
     samples = max(1, setting.tokens // length)
-    precision = PRECISIONS[dtype] if setting.device == "cuda" else "fp32"
     return [
         *(str(CONFIGS / "model" / f"{model}_{setting.size}.yaml"), str(CONFIGS / "tasks" / "mlm.yaml")),
-        *(f"data.train={_data(setting)}", f"run.dir={run}", f"deepspeed={engine}", f"precision={precision}"),
+        *(f"data.train={_data(setting)}", f"run.dir={run}", f"deepspeed={engine}", f"precision={PRECISIONS[dtype]}"),
         *(f"batch.samples={samples * processes}", f"batch.micro_batch={samples}", "log.every_steps=1"),
         *(f"optim.max_steps={steps}", "optim.warmup_steps=2", f"checkpoint.every_steps={steps}", "checkpoint.keep=1"),
         "log.tensorboard=false",
@@ -90,7 +87,7 @@ def _data(setting: Setting) -> Path:
     folder = setting.work / "random-tokens"
     if not (folder / "manifest.json").is_file():
         shutil.rmtree(folder, ignore_errors=True)
-        length, vocabulary = (QUICK_LENGTH, QUICK_VOCABULARY) if setting.quick else (LENGTH, VOCABULARY)
+        length, vocabulary = setting.rows, QUICK_VOCABULARY if setting.quick else VOCABULARY
         write_samples(folder, length, 64 if setting.quick else 4096, vocabulary)
     return folder
 
@@ -120,7 +117,7 @@ def speed(setting: Setting, model: str, dtype: str, engine: str) -> dict[str, ob
         world = distributed.join()
         with mock.patch.object(loop._Run, "_step", watch.wrapped(loop._Run._step)):
             loop.train(reading.load(paths, changes), world)
-        steps = records(run, "train")
+        steps = commands.records(run, "train")
     finally:
         shutil.rmtree(run, ignore_errors=True)
     counted = steps[warm : warm + timed]
@@ -211,7 +208,7 @@ def cards(setting: Setting, model: str, engine: str) -> dict[str, object]:
     words = run_arguments(setting, model, setting.half, engine, warm + timed, run, setting.cards)
     try:
         _ended(_train(words, setting.cards))
-        steps = records(run, "train")[warm:]
+        steps = commands.records(run, "train")[warm:]
     finally:
         shutil.rmtree(run, ignore_errors=True)
     speeds = [step["tokens_per_second"] for step in steps]
@@ -266,7 +263,9 @@ def resume(setting: Setting, model: str, engine: str) -> dict[str, object]:
             killed_at = _kill_behind(_train(words, 1), run, every + 1)
             checkpoint = int((run / "checkpoints" / "latest").resolve().name.rpartition("-")[2])
             _ended(_train(words, 1))
-        expected, found = ({one["step"]: one["loss"] for one in records(run, "train")} for run in (whole, killed))
+        expected, found = (
+            {one["step"]: one["loss"] for one in commands.records(run, "train")} for run in (whole, killed)
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     behind = [step for step in expected if step > checkpoint]
@@ -285,7 +284,7 @@ def _kill_behind(process: subprocess.Popen, run: Path, step: int) -> int:
     while process.poll() is None:
         done = 0
         with contextlib.suppress(OSError, ValueError):
-            done = max((one["step"] for one in records(run, "train")), default=0)
+            done = max((one["step"] for one in commands.records(run, "train")), default=0)
         if done >= step and (run / "checkpoints" / "latest").exists():
             process.send_signal(signal.SIGKILL)
             process.wait()

@@ -1,0 +1,71 @@
+"""What the cost model says (benchmarks/gpu_cost.py), computed beside the first measurements, which are not timed."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from gpu_kit.setting import BENCHMARKS, Setting
+
+COST = BENCHMARKS / "gpu_cost.py"
+# The model's cards; a name is a part of what the driver calls the card.
+CARDS = ("V100", "A100", "H100", "H200")
+# The model's names of what stage 2 measures: plain PyTorch has a name of its own, except where there is nothing else.
+_PLAIN = ", portable"
+_BASELINE = "transformer"
+
+
+class CostModel:
+    """The command in the background; `answer` asks whether it has ended."""
+
+    def __init__(self, setting: Setting):
+        self.path, self.unfinished = setting.work / "prediction.json", setting.work / "new-prediction.json"
+        self.process = None
+        if COST.is_file() and not self.path.is_file() and setting.device == "cuda":
+            with open(setting.work / "logs" / "prediction.log", "wb") as log:
+                self.process = subprocess.Popen(
+                    ["nice", sys.executable, str(COST), "--json", str(self.unfinished)],
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+                    start_new_session=True,
+                )
+
+    def answer(self) -> dict | None:
+        """Its figures; None: not there (yet), or not readable."""
+        if self.process is not None and self.process.poll() == 0:
+            self.unfinished.replace(self.path)
+            self.process = None
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(self.path.read_text(encoding="utf-8"))
+        return None
+
+    def end(self) -> None:
+        """End the command if it still runs."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def card_of(name: str) -> str | None:
+    """The model's name of a card; None: it has none."""
+    return next((card for card in CARDS if card in name), None)
+
+
+def milliseconds(
+    prediction: dict | None, card: str, model: str, way: str, length: int, documents: bool = False
+) -> float | None:
+    """The predicted time of a layer, forward and backward; None: not predicted.
+
+    Args:
+        card: as the driver calls it.
+        way: kernels, or another: then that of plain PyTorch.
+    """
+    named = model if way == "kernels" or model == _BASELINE else f"{model}{_PLAIN}"
+    known = card_of(card)
+    for row in prediction["layers"] if prediction is not None and known is not None else ():
+        if (row["layer"], bool(row["documents"]), row["positions"]) == (named, documents, length):
+            return row["milliseconds"].get(known)
+    return None
