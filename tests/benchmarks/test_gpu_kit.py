@@ -1,14 +1,17 @@
 """The GPU kit: what is measured survives kills and crashes, the page is made of what there is, and all of it runs on a
 CPU."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "benchmarks" / "gpu.py"
@@ -87,7 +90,9 @@ def jobs(script, setting, monkeypatch, tmp_path):
         workers, found = script("gpu_kit.processes").Workers(setting, "fork"), {}
         monkeypatch.syspath_prepend(str(tmp_path))
         Measurement = script("gpu_kit.records").Measurement
-        measurements = [Measurement(f"0/{name}", f"made_jobs:{name}", seconds=1.0) for name in sources]
+        measurements = [
+            Measurement(f"0/{name}", f"made_jobs:{name}", seconds=1.0 if name == "hang" else 60.0) for name in sources
+        ]
         workers.run(
             measurements,
             together,
@@ -106,7 +111,7 @@ def test_a_crash_a_hang_and_an_error_cost_a_row_each(jobs):
         crash="os.write(1, b'so far'); os.kill(os.getpid(), 9)",
         error="raise ValueError('two\\nlines')",
         absent="raise NotHereError('no such library')",
-        hang="os.system('sleep 60')",
+        hang="os.system('sleep 60.125')",
         after="return {'x': 2}",
     )
     told = {name: (outcome.status, outcome.answer) for name, outcome in found.items()}
@@ -118,11 +123,13 @@ def test_a_crash_a_hang_and_an_error_cost_a_row_each(jobs):
         "hang": ("failed", "no end within 1 s"),
         "after": ("done", {"x": 2}),
     }
-    assert not [line for line in _processes() if line.startswith("sleep 60")]
+    assert not any(b"60.125" in command for command in _commands())
 
 
-def _processes():
-    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
+def _commands():
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield path.read_bytes()
 
 
 def test_what_the_end_of_a_stage_cuts_off_has_no_row(jobs):
@@ -208,3 +215,146 @@ def test_the_page_can_be_made_of_nothing_and_of_failures(page):
     markdown, html = page(None, {key: ("failed", reason) for key in ROWS if not key.endswith("plan")})
     assert markdown.count("failed: OutOfMemoryError: &lt;b&gt;too") == html.count("failed: OutOfMemoryError:") == 10
     assert "<b>" not in html
+
+
+# What only a GPU runs, with stand-ins.
+
+
+def test_a_gpus_time_is_that_between_its_events(script, monkeypatch):
+    timers, said = script("gpu_kit.timers"), []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            said.append("event")
+            self.number = len(said)
+
+        def elapsed_time(self, end):
+            return 1000.0 * (end.number - self.number)
+
+    class Rubbish:
+        def zero_(self):
+            said.append("flush")
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: said.append("wait"))
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: Rubbish())
+    found = timers.timed(lambda: said.append("call"), timers.make_timer("cuda"), budget=0.0)
+    assert found == {"median": 2000.0, "p20": 2000.0, "p80": 2000.0, "runs": timers.FEWEST}
+    assert said == [*["call"] * 2, "wait", "call", "wait", *["flush", "event", "call", "event"] * 5, "wait"]
+
+
+@pytest.mark.full
+def test_the_ways_of_attention_agree_on_packed_documents(script, monkeypatch):
+    contestants, gate = script("gpu_kit.contestants"), script("kernel.gate")
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+
+    def varlen_attn(query, key, value, edges, edges_of_keys, longest, longest_key):
+        assert edges.dtype == torch.int32 and edges is edges_of_keys and longest == longest_key
+        assert longest == edges.diff().max() and edges[-1] == len(query)
+        parts = [slice(*pair) for pair in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        pieces = [[x[part].transpose(0, 1) for x in (query, key, value)] for part in parts]
+        return torch.cat([attend(*piece).transpose(0, 1) for piece in pieces])
+
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    monkeypatch.setattr(varlen, "varlen_attn", varlen_attn)
+    for documents in (False, True):
+        ways = (contestants.PLAIN, "sdpa flash", "flex", "variable-length")
+        found = []
+        for way in ways:
+            case = contestants.attention(way, 2, 3, 64, documents)
+            inputs = case.make(64, torch.Generator().manual_seed(0))  # flex attention has no gradients on CPUs
+            found.append(case.apply(*inputs))
+        assert all(gate.relative_error(tensor, found[0]) < 1e-5 for tensor in found)
+    assert len(contestants.document_ids(2, 64).unique()) > 2
+
+
+@pytest.mark.full
+def test_waits_for_the_gpu_are_counted_in_the_steps_behind_those_that_are_timed(script, monkeypatch):
+    modes = ["default"]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    watch = script("gpu_kit.training").Watch("cuda", first=2, steps=2, trace=None)
+
+    def step(run, batch):
+        if modes[-1] == "warn":
+            for _ in range(3):
+                script("warnings").warn("called a synchronizing CUDA operation", stacklevel=1)
+        return batch
+
+    assert [watch.wrapped(step)(None, number) for number in range(6)] == list(range(6))
+    assert watch.waits == 3 and modes == ["default", "warn", "default", "warn", "default"]
+
+
+@pytest.mark.full
+def test_a_wrong_kernel_is_told_and_not_timed(script, setting, monkeypatch):
+    speeds, gate = script("gpu_kit.speeds"), script("kernel.gate")
+    right = script("kernel.kinds").Prepared.gradients
+    case = script("kernel.cases").operations_of(script("kernel.cases").Size(2, 16, 2))["lifting"]
+    cpu = torch.device("cpu")
+    speeds._check(case, case, "portable", 64, cpu, torch.float32)
+    calls = iter(range(9))
+    # The second of truth, contestant and plain PyTorch is the contestant.
+
+    def gradients(prepared):
+        factor = 1 + (next(calls) == 1)
+        return [factor * x for x in right(prepared)]
+
+    monkeypatch.setattr(script("kernel.kinds").Prepared, "gradients", gradients)
+    with pytest.raises(gate.WrongResultError, match="lifting, portable: the result is off by 1"):
+        speeds._check(case, case, "portable", 64, cpu, torch.float32)
+
+
+# All of it.
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_trial_on_a_cpu_is_killed_and_goes_on_to_its_page(tmp_path):
+    pytest.importorskip("triton")
+    command = [sys.executable, str(GPU), "--work", str(tmp_path / "work"), "--quick", "--stages", "1,2,3"]
+    results = tmp_path / "work" / "results.jsonl"
+
+    def rows():
+        text = results.read_text() if results.is_file() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    first = subprocess.Popen([*command, "--minutes", "20"])
+    while not any(row["key"].startswith("1/proof") for row in rows()) and first.poll() is None:
+        time.sleep(0.1)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    before = {row["key"] for row in rows() if row["status"] == "done"}
+    ended = subprocess.run([*command, "--minutes", "20"], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    found = [row for row in rows() if not row["key"].endswith("/plan")]
+    assert len({row["key"] for row in found}) == len(found) > len(before) > 1
+    status = {row["key"]: row["status"] for row in found}
+    assert {key: state for key, state in status.items() if state == "failed"} == {}
+    assert not any(row["answer"].get("wrong") for row in found if row["status"] == "done")
+    assert {key[0] for key in status} == {"1", "2", "3"} and "3/resume/paramixer/zero1" in status
+    page = tmp_path / "work" / "page"
+    report = (page / "report.md").read_text(encoding="utf-8")
+    assert "| paramixer/zero1 | 3 | 2 | 4 | 4 | 0 |" in report and "Triton's kernels" in report
+    assert (page / "trace.json.gz").stat().st_size > 1000
+    again = subprocess.run([*command, "--minutes", "20"], capture_output=True, text=True)
+    assert "0 of 10 measurements to make" in again.stdout and len(rows()) == len(found) + 9
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "error: torch sees no GPU here (longmix doctor says why); to try the kit on a CPU, add --quick"),
+        (["--stages", "1,7"], "'1,7'; allowed: some of 1,2,3,4, with commas between"),
+        (["--pack", "nowhere"], "--pack nowhere is no folder; make one with benchmarks/gpu_pack.py"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(words, told, tmp_path):
+    ended = subprocess.run([sys.executable, str(GPU), "--work", str(tmp_path), *words], capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.strip().splitlines()[-1].endswith(told)
