@@ -51,10 +51,11 @@ def corpus(setting: Setting) -> dict[str, object]:
         return {"corpus": "the pack's", "folder": str(setting.pack / "corpus"), "glue": str(setting.pack / "glue")}
     made = write_embedded(setting.work / "embedded")
     data = setting.work / "corpus"
-    _longmix(
-        *("prepare", "text", "--source", made.text, "--output", data, "--vocab-size", "8000"),
-        *("--sequence-length", "128", "--packing", "one-per-row"),
-    )
+    if not all((data / split / "manifest.json").is_file() for split in ("train", "validation")):
+        _longmix(
+            *("prepare", "text", "--source", made.text, "--output", data, "--vocab-size", "8000"),
+            *("--sequence-length", "128", "--packing", "one-per-row"),
+        )
     return {"corpus": "the documentation that Python carries", "folder": str(data), "glue": str(made.glue)}
 
 

@@ -1,5 +1,6 @@
 """Stage 1: what there is, and whether every kernel computes what it should here."""
 
+import importlib.metadata
 import platform
 import subprocess
 import sys
@@ -8,13 +9,15 @@ import torch
 from gpu_kit import processes
 from gpu_kit.hard_inputs import BLOCKS, CASES, Inputs
 from gpu_kit.records import Measurement, Records
-from gpu_kit.setting import Setting, clocks, installed
+from gpu_kit.setting import Setting, clocks
 from kernel.gate import TOLERANCES, relative_error
 from kernel.kinds import using
 
 from longmix.kernels import ops
 from longmix.kernels.selection import obstacle
 
+# Library -> its name in the package index, where they differ.
+_DISTRIBUTIONS = {"fla": "flash-linear-attention"}
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -66,12 +69,10 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def _version(name: str) -> str:
-    if not installed(name):
-        return "not installed"
     try:
-        return str(__import__(name).__version__)
-    except Exception as error:
-        return processes.one_line(f"installed, but cannot be imported: {type(error).__name__}: {error}")
+        return importlib.metadata.version(_DISTRIBUTIONS.get(name, name))
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _driver() -> str:

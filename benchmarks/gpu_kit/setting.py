@@ -4,10 +4,10 @@ import importlib.util
 import json
 import os
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from record import commit
 
 from longmix.data_prep.files import write_json
@@ -19,6 +19,12 @@ CONFIGS = ROOT / "configs"
 LAYERS_OF_THE_TRANSFORMER = 12
 # In the work folder and on the page.
 TRACE = "trace.json.gz"
+
+
+# [name, capability, number] of the GPUs as JSON; null: there is none.
+_CARDS = """import json, torch
+found = torch.cuda.is_available() and torch.cuda.get_device_properties(0)
+print(json.dumps([found.name, found.major, found.minor, torch.cuda.device_count()] if found else None))"""
 
 
 class UserMistakeError(Exception):
@@ -56,10 +62,12 @@ class Setting:
         Raises:
             UserMistakeError: no GPU, and not quick.
         """
-        if torch.cuda.is_available():
-            properties = torch.cuda.get_device_properties(0)
-            capability = (properties.major, properties.minor)
-            return cls(work, "cuda", properties.name, torch.cuda.device_count(), capability, quick, pack, commit())
+        # Asked in another process: a GPU may be for one process at a time, and this one waits for those that measure.
+        told = subprocess.run([sys.executable, "-c", _CARDS], capture_output=True, text=True).stdout
+        found = json.loads(told.strip().rpartition("\n")[2] or "null")
+        if found is not None:
+            name, major, minor, count = found
+            return cls(work, "cuda", name, count, (major, minor), quick, pack, commit())
         if not quick:
             raise UserMistakeError(
                 "torch sees no GPU here (longmix doctor says why); to try the kit on a CPU, add --quick"
@@ -154,7 +162,7 @@ def environment(setting: Setting) -> dict[str, str]:
 
 def clocks() -> dict[str, str]:
     """What the first GPU says of its clocks, temperature and power now; empty where nobody can tell."""
-    names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active")
+    names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader", "--id=0"]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout

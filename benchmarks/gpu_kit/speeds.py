@@ -21,6 +21,8 @@ BUDGET, QUICK_BUDGET = 1.0, 0.02
 FARTHEST = 0.2
 KERNELS = {"converter": "givens_mix", "paramixer": "link_mix", "wavspa": "wavelet_analysis", "flt": "feature_attention"}
 COMPILE_SECONDS = 240
+# The length at which attention is checked: float64 is fast there, and none of the ways must pad it.
+SHORT = 256
 
 
 def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement]:
@@ -94,7 +96,9 @@ def compile_block(setting: Setting, model: str, length: int, way: str) -> dict[s
     """What torch compiles for `time_block`, to its cache on the disk."""
     case = contestants.Block(model, f"{model}_{setting.size}", setting.tokens // length, compiled=True)
     with using("portable"):
-        case.prepare(length, torch.device(setting.device), getattr(torch, setting.half)).gradients()
+        prepared = case.prepare(length, torch.device(setting.device), getattr(torch, setting.half))
+        prepared.gradients()
+        prepared.forward()
     return {}
 
 
@@ -119,8 +123,7 @@ def time_block(setting: Setting, model: str, length: int, way: str, documents: b
 def time_attention(setting: Setting, length: int, way: str, documents: bool) -> dict[str, object]:
     """Softmax attention of 12 heads by itself."""
     heads, batch = (2, 1) if setting.quick else (12, setting.tokens // length)
-    # A length at which float64 is fast, and that none of the ways must pad.
-    short = min(length, 256)
+    short = min(length, SHORT)
     case = contestants.attention(way, batch, heads, length, documents)
     small, plain = (contestants.attention(name, 1, heads, short, documents) for name in (way, contestants.PLAIN))
     return _time(setting, case, small, plain, length, "portable", short)
@@ -195,8 +198,12 @@ def _check(
     device: torch.device,
     dtype: torch.dtype,
 ) -> float:
-    """The largest error; allowed is what `gate` allows, or twice the error of plain PyTorch, which is bounded too."""
-    truth = truth_of(plain, length, device, dtype)
+    """The largest error; allowed is what `gate` allows, or twice the error of plain PyTorch, which is bounded too.
+
+    The truth is in float64, which a whole batch has no memory for: what is checked as it is timed has it in fp32.
+    """
+    exact = torch.float64 if length <= SHORT else torch.float32
+    truth = truth_of(plain, length, device, dtype, exact)
     errors = errors_of(small, implementation, length, device, dtype, truth)
     ordinary = errors_of(plain, "portable", length, device, dtype, truth)
     for index, (error, usual) in enumerate(zip(errors, ordinary, strict=True)):

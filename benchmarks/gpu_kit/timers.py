@@ -6,7 +6,8 @@ from collections.abc import Callable
 import torch
 from record import quantile
 
-WARM_UP = 3
+# Calls before those that count, and the share of the time that they take at least: clocks rise meanwhile.
+WARM_UP, WARM_SHARE = 3, 0.3
 FEWEST, MOST = 5, 50
 # More than the second-level cache of any card holds (H200: 50 MB).
 FLUSHED = 256 << 20
@@ -75,13 +76,12 @@ def timed(call: Callable[[], object], timer: Clock | Events, budget: float) -> d
     Args:
         budget: seconds for all; at least FEWEST calls are made, at most MOST.
     """
-    for _ in range(WARM_UP - 1):
+    began, calls = time.perf_counter(), 0
+    while calls < WARM_UP or time.perf_counter() - began < WARM_SHARE * budget:
+        at = time.perf_counter()
         call()
-    timer.wait()
-    began = time.perf_counter()
-    call()
-    timer.wait()
-    once = time.perf_counter() - began
+        timer.wait()
+        once, calls = time.perf_counter() - at, calls + 1
     for _ in range(max(FEWEST, min(MOST, int(budget / max(once, 1e-6))))):
         timer.flush()
         timer.lap(call)

@@ -52,11 +52,17 @@ def errors_of(
     return [relative_error(tensor, expected) for tensor, expected in zip(found, truth, strict=True)]
 
 
-def truth_of(case: Operation | Layer, length: int, device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Result and gradients in float64 of the inputs that `dtype` rounds: by the equations up to length SMALL, beyond it
+def truth_of(
+    case: Operation | Layer,
+    length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    exact: torch.dtype = torch.float64,
+) -> list[torch.Tensor]:
+    """Result and gradients in `exact` of the inputs that `dtype` rounds: by the equations up to length SMALL, beyond it
     by plain PyTorch."""
-    prepared = case.prepare(length, device, torch.float64)
-    if dtype != torch.float64:
+    prepared = case.prepare(length, device, exact)
+    if dtype != exact:
         rounded = case.prepare(length, device, dtype)
         with torch.no_grad():
             for leaf, value in zip(prepared.leaves, rounded.leaves, strict=True):
