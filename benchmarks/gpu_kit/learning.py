@@ -75,14 +75,7 @@ def learn(setting: Setting, model: str, tokens: int) -> dict[str, object]:
         *("--processes", "1"),
     )
     before, after = (commands.records(run, "eval")[index] for index in (0, -1))
-    tasks = [name for name in SMALL_TASKS if _has(glue, name)]
-    _longmix(
-        *("finetune", "--model", run / "model", "--data", glue, "--output", results, "--seeds", "1", "--epochs", "1"),
-        *(word for name in tasks for word in ("--task", name)),
-    )
-    from longmix.trainer.finetune.results import Results
-
-    scores = {task.task: task.score for task in Results.load(results).tasks}
+    scores = _fine_tuned(run / "model", glue, results)
     shutil.rmtree(run / "checkpoints", ignore_errors=True)
     return {
         "corpus": about["corpus"],
@@ -93,10 +86,19 @@ def learn(setting: Setting, model: str, tokens: int) -> dict[str, object]:
     }
 
 
-def _has(glue: Path, name: str) -> bool:
+def _fine_tuned(model: Path, glue: Path, results: Path) -> dict[str, float]:
+    """Task -> score, of those of SMALL_TASKS that `glue` holds: one epoch, one seed."""
+    from longmix.trainer.finetune.results import Results
     from longmix.trainer.finetune.tasks import TASKS
 
-    return (glue / TASKS[name].folder).is_dir()
+    tasks = [name for name in SMALL_TASKS if (glue / TASKS[name].folder).is_dir()]
+    if not tasks:
+        return {}
+    _longmix(
+        *("finetune", "--model", model, "--data", glue, "--output", results, "--seeds", "1", "--epochs", "1"),
+        *(word for name in tasks for word in ("--task", name)),
+    )
+    return {task.task: task.score for task in Results.load(results).tasks}
 
 
 def _longmix(*words: object) -> None:

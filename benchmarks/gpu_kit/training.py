@@ -13,6 +13,7 @@ from unittest import mock
 
 import commands
 import torch
+from gpu_kit.processes import one_line
 from gpu_kit.records import Measurement, Records
 from gpu_kit.setting import CONFIGS, TRACE, Setting, clocks
 from random_tokens import write_samples
@@ -184,10 +185,24 @@ class Watch:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.device == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        with torch.profiler.profile(activities=activities) as profile:
-            result = step(run, batch)
-            if self.device == "cuda":
-                torch.cuda.synchronize()
+        profile = torch.profiler.profile(activities=activities)
+        try:
+            profile.start()
+        except RuntimeError as error:  # a cluster may keep its users from profiling
+            self.note = one_line(f"no trace: {error}")
+            return step(run, batch)
+        result = step(run, batch)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        try:
+            self._export(profile)
+        except RuntimeError as error:
+            self.note = one_line(f"no trace: {error}")
+        return result
+
+    def _export(self, profile: torch.profiler.profile) -> None:
+        """Write the trace, unless it is too large."""
+        profile.stop()
         temporary = self.trace.with_name(f"new-{self.trace.name}")
         profile.export_chrome_trace(str(temporary))
         size = temporary.stat().st_size
@@ -197,7 +212,6 @@ class Watch:
         else:
             temporary.replace(self.trace)
             self.note = f"one step, {size / 2**20:.1f} MiB: {self.trace.name}"
-        return result
 
 
 def cards(setting: Setting, model: str, engine: str) -> dict[str, object]:
