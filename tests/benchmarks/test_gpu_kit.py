@@ -335,13 +335,15 @@ def test_a_trial_on_a_cpu_is_killed_and_goes_on_to_its_page(tmp_path):
     status = {row["key"]: row["status"] for row in found}
     assert {key: state for key, state in status.items() if state == "failed"} == {}
     assert not any(row["answer"].get("wrong") for row in found if row["status"] == "done")
-    assert {key[0] for key in status} == {"1", "2", "3"} and "3/resume/paramixer/zero1" in status
+    assert {key[0] for key in status} == {"1", "2", "3"}
+    (resumed,) = (row["answer"] for row in found if row["key"] == "3/resume/paramixer/zero1")
+    assert resumed["killed_at"] >= 3 and resumed["compared"] == resumed["equal"] > 0
     page = tmp_path / "work" / "page"
     report = (page / "report.md").read_text(encoding="utf-8")
-    assert "| paramixer/zero1 | 3 | 2 | 4 | 4 | 0 |" in report and "Triton's kernels" in report
+    assert "| paramixer/zero1 | " in report and "Triton's kernels" in report
     assert (page / "trace.json.gz").stat().st_size > 1000
     again = subprocess.run([*command, "--minutes", "20"], capture_output=True, text=True)
-    assert "0 of 10 measurements to make" in again.stdout and len(rows()) == len(found) + 9
+    assert "0 of 10 measurements to make" in again.stdout and len(rows()) == len(found) + 1 + 3 + 3  # plans
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
