@@ -101,6 +101,8 @@ def prove(setting: Setting, operation: str, dtype: str) -> dict[str, object]:
     reason = obstacle(operation, "triton", setting.device)
     if reason is not None:
         raise processes.NotHereError(f"{operation} has no Triton kernel here: {reason}")
+    if dtype == "bfloat16" and setting.half != dtype:
+        raise processes.NotHereError("this card has no bf16")
     torch.set_num_threads(1)
     kind = getattr(torch, dtype)
     cases, wrong = {}, []
