@@ -199,7 +199,9 @@ def test_any_length(variant, make_mixer, positions):
         result = mixer(x, BatchContext(mask, **arguments))
         assert result.isfinite().all() and (result[~mask] == 0).all()
         alone = mixer(x[:1], BatchContext(**part(arguments, slice(0, 1), positions)))
-    torch.testing.assert_close(result[:1], alone, rtol=1e-5, atol=1e-5)
+    # Products of matrices of other shapes are summed in another order; some variants' results go up to 160.
+    assert (result[:1] - alone).norm() <= 5e-6 * alone.norm()
+    assert (result[:1] - alone).abs().max() <= 5e-6 * alone.abs().max()
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (2, 0)], ids=str)
