@@ -34,15 +34,24 @@ def kernel_for(query: torch.Tensor, dropout: float) -> str | None:
     """
     if not query.is_cuda or torch.version.hip is not None or query.numel() == 0:
         return None
-    has_gpu = torch.cuda.is_available()
-    if query.dtype in (torch.bfloat16, torch.float16) and query.shape[-1] <= MOST_FLASH_FEATURES:
-        # Fake tensors without a GPU stand for those of an A100.
-        ampere = not has_gpu or torch.cuda.get_device_properties(query.device).major >= 8
-        if ampere and torch.backends.cuda.flash_sdp_enabled():
-            return FLASH
-    if query.dtype == torch.float64 or dropout > 0 or not has_gpu or torch.compiler.is_compiling():
+    has_flash, has_memory_efficient = _offered(query.device)
+    if query.dtype in (torch.bfloat16, torch.float16) and query.shape[-1] <= MOST_FLASH_FEATURES and has_flash:
+        return FLASH
+    if query.dtype == torch.float64 or dropout > 0 or torch.compiler.is_compiling():
         return None
-    return MEMORY_EFFICIENT if torch.backends.cuda.mem_efficient_sdp_enabled() else None
+    return MEMORY_EFFICIENT if has_memory_efficient else None
+
+
+@torch.compiler.assume_constant_result  # torch.compile cannot trace what torch allows
+def _offered(device: torch.device) -> tuple[bool, bool]:
+    """Whether a GPU runs FlashAttention, and memory-efficient attention."""
+    has_gpu = torch.cuda.is_available()
+    # Fake tensors without a GPU stand for those of an A100.
+    is_ampere = not has_gpu or torch.cuda.get_device_properties(device).major >= 8
+    return (
+        is_ampere and torch.backends.cuda.flash_sdp_enabled(),
+        has_gpu and torch.backends.cuda.mem_efficient_sdp_enabled(),
+    )
 
 
 def variable_length_attention(

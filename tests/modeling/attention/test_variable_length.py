@@ -227,6 +227,16 @@ def test_which_kernel_runs_where(monkeypatch):
     assert kernel_for(half, 0.0) is kernel_for(full, 0.0) is None
 
 
+def test_the_choice_of_a_kernel_compiles_without_breaks():
+    """On a fake CUDA tensor: a break in every layer would cut the model to pieces."""
+    with FakeTensorMode():
+        half = torch.empty(1, 2, 4, 64, device="cuda", dtype=torch.float16)
+        compiled = torch.compile(
+            lambda x: x + 1 if kernel_for(x, 0.1) == FLASH else x.sum(), fullgraph=True, backend="eager"
+        )
+        assert compiled(half).shape == half.shape
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_flash_attention_compiles_without_breaks(is_causal, make_mixer, monkeypatch):
