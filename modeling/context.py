@@ -4,7 +4,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
+
+from longmix.kernels.common.documents import document_begins
 
 from .masking import right_padded
 
@@ -46,21 +49,45 @@ class BatchContext:
     coordinates: torch.Tensor | None = None
     documents: Segments | None = None
     lengths: torch.Tensor | None = field(init=False)
-    _of_mask: list[Segments] = field(init=False, repr=False, compare=False, default_factory=list)
+    _found: list[Segments] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self):
         object.__setattr__(self, "lengths", None if self.mask is None else self.mask.sum(1))
 
     @property
     def segments(self) -> Segments | None:
-        """The batch as segments, some perhaps empty; None where they are not known without waiting for the device."""
-        if self.documents is not None or self.document_ids is not None or self.mask is None:
+        """The batch as segments, some perhaps empty; None where there are none, or they cannot be found.
+
+        Documents that the caller does not know as segments are searched: once in a forward pass, which waits for the
+        device once. That cannot be compiled, nor recorded as a CUDA graph.
+        """
+        if self.documents is not None or (self.document_ids is None and self.mask is None):
             return self.documents
-        if torch.compiler.is_compiling():
+        is_compiled = torch.compiler.is_compiling()
+        if self.document_ids is not None and (is_compiled or not _can_wait(self.document_ids)):
+            return None
+        if is_compiled:
             return self._segments_of_mask()  # the compiler makes equal ones once, and may not see a list change
-        if not self._of_mask:
-            self._of_mask.append(self._segments_of_mask())
-        return self._of_mask[0]
+        if not self._found:
+            self._found.append(self._segments_of_mask() if self.document_ids is None else self._segments_of_documents())
+        return self._found[0]
+
+    def _segments_of_documents(self) -> Segments:
+        batch, positions = self.document_ids.shape
+        begins = document_begins(self.document_ids)
+        within = torch.arange(positions, device=begins.device)
+        if self.mask is not None:
+            # Past the first padding position nothing begins.
+            end = self.lengths.unsqueeze(1)
+            begins = (begins & (within < end)) | (within == end)
+        longest = (within - torch.where(begins, within, 0).cummax(1).values).max() + 1
+        begins = begins.flatten()
+        count, longest = torch.stack([begins.sum(), longest]).tolist()
+        # The others share a place behind the last.
+        places = torch.where(begins, begins.cumsum(0) - 1, count)
+        flat = torch.arange(batch * positions, device=begins.device, dtype=torch.int32)
+        offsets = flat.new_empty(count + 1).scatter_(0, places, flat)
+        return Segments(functional.pad(offsets[:count], (0, 1), value=batch * positions), longest)
 
     def _segments_of_mask(self) -> Segments:
         batch, positions = self.mask.shape
@@ -75,3 +102,10 @@ class BatchContext:
             ValueError: a mask that is not right-padded.
         """
         return replace(self, mask=right_padded(self.mask))
+
+
+def _can_wait(tensor: torch.Tensor) -> bool:
+    """Whether the host may ask for values of a tensor: not for pretended ones, nor while a CUDA graph is recorded."""
+    if isinstance(tensor, FakeTensor) or tensor.is_meta:
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())

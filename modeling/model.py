@@ -157,8 +157,9 @@ class MixerModel(MixerPreTrainedModel):
             document_ids: (B, N) int64, equal on the tokens of one packed document.
             coordinates: (B, N, l), positions of the tokens in l dimensions.
             segment_offsets: (S + 1,) int32, beside document_ids of a right-padded batch: where each document and each
-                row's padding begins among the B N positions, row by row, and B N. With it softmax attention on GPUs
-                makes no (N, N) mask. Its values are trusted: to check them would wait for the device.
+                row's padding begins among the B N positions, row by row, and B N. Without it softmax attention on GPUs
+                waits for the device once to find it, or makes an (N, N) mask where it cannot: under torch.compile. Its
+                values are trusted: to check them would wait too.
             longest_segment: positions of the longest of these segments.
             output_hidden_states: return the embeddings and each block's output as well.
 

@@ -32,6 +32,8 @@ def arguments_of(config, isolates_documents):
     }
     if isolates_documents:
         arguments["document_ids"] = (torch.arange(POSITIONS) >= 5).long().expand(2, -1).contiguous()
+        arguments["segment_offsets"] = torch.tensor([0, 5, 12, 17, 19, 24], dtype=torch.int32)
+        arguments["longest_segment"] = 7
     dimensions = getattr(config, "coordinate_dimensions", 0)
     if dimensions:
         arguments["coordinates"] = torch.randn(2, POSITIONS, dimensions, generator=generator)
@@ -45,9 +47,9 @@ def on_card(stand_in, model, arguments, precision):
         parameter.data = parameter.data.to(weights)
     with stand_in.card() as card:
         card.holds(model.train())
-        arguments = {name: card.holds(tensor) for name, tensor in arguments.items()}
+        moved = {name: card.holds(value) for name, value in arguments.items() if isinstance(value, torch.Tensor)}
         with stand_in.autocast(narrow):
-            output = model(**arguments)
+            output = model(**{**arguments, **moved})
         loss = output.last_hidden_state.float().square().mean()
         if output.auxiliary_loss is not None:
             assert output.auxiliary_loss.dtype == torch.float32

@@ -159,6 +159,35 @@ def test_whole_models_give_the_same_losses_and_gradients(model_type, auto_class,
         torch.testing.assert_close(again[0], expected[0], rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("has_padding", [False, True])
+def test_documents_without_segments_are_found_once(has_padding, make_model, on_gpu):
+    """Ids of any kind, padding anywhere, also documents that would run on through it."""
+    model = make_model("transformer", AutoModelForMaskedLM).double()
+    generator = torch.Generator().manual_seed(0)
+    batch = {
+        "input_ids": torch.randint(5, 60, (5, 13), generator=generator),
+        "document_ids": torch.randint(-1, 2, (5, 13), generator=generator),
+    }
+    batch["document_ids"][3] = 7
+    if has_padding:
+        batch["attention_mask"] = (
+            torch.rand(5, 13, generator=generator) < torch.tensor([1, 0, 0.5, 0.5, 0.9])[:, None]
+        ).int()
+    expected = model(**batch).logits
+    seen = on_gpu(FLASH)
+    found = model(**batch).logits
+    assert len(seen) == 2 and seen[0] is seen[1]
+    assert seen[0].offsets.diff().max() == seen[0].longest and seen[0].offsets.diff().min() > 0
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_segments_that_cannot_be_found():
+    ids = torch.zeros(2, 13, dtype=torch.int64)
+    assert BatchContext(document_ids=ids).segments.offsets.tolist() == [0, 13, 26]
+    compiled = torch.compile(lambda ids: BatchContext(document_ids=ids).segments is None, backend="eager")
+    assert compiled(ids) and BatchContext(document_ids=ids.to("meta")).segments is None
+
+
 def test_segments_of_a_mask_are_made_once_and_without_waiting(make_model, on_gpu):
     seen = on_gpu(FLASH)
     mask = torch.arange(13) < torch.tensor([13, 0, 5, 1])[:, None]
