@@ -40,6 +40,7 @@ OPERATIONS = {
 # Implementation -> its module in the operation's folder. Model folders that longmix 0.1.0 exported with their code look
 # for cpu.py and gpu.py there, whose functions took other arguments: without them they run their own plain PyTorch.
 _MODULES = {"cpu": "cpu_kernels", "triton": "gpu_kernels"}
+OLDEST_TRITON = "3.5"  # 3.4 has no triton.constexpr_function
 GPU = "cuda"  # the kind of devices on which kernels prove themselves before they are chosen
 
 
@@ -91,19 +92,38 @@ def _obstacle(operation: str, name: str, kind: str) -> str | None:
             return "triton is not installed"
         if kind != "cuda" and not interpreted():
             return f"triton needs a GPU, not {kind}, or its interpreter (TRITON_INTERPRET=1)"
-        return None
+        return _triton_fault(module)
     if kind != "cpu":
         return f"it is for the CPU, not for {kind}"
     reason = importlib.import_module(module).FUNCTIONS[operation].obstacle()
     if reason is not None:
-        _warn_once(reason)
+        _warn_once(reason, "C++")
     return reason
+
+
+def _triton_fault(module: str) -> str | None:
+    """Why kernels cannot be imported, with what is needed."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        version = getattr(sys.modules.get("triton"), "__version__", "of an unknown version")
+        fault = (str(error).splitlines() or [""])[0]
+        return (
+            f"triton {version} cannot import its kernels ({type(error).__name__}: {fault}); needed is a triton that "
+            f"fits this torch, {OLDEST_TRITON} or later"
+        )
+    return None
 
 
 @torch.compiler.assume_constant_result
 def may_prove(operation: str) -> bool:
     """Whether there are kernels and a GPU to prove them on: tensors may be on one that is only pretended."""
-    return _obstacle(operation, "triton", GPU) is None and _gpu_is_here()
+    if not _gpu_is_here():
+        return False
+    reason = _obstacle(operation, "triton", GPU)
+    if reason is not None and "cannot import" in reason:
+        _warn_once(reason, "Triton")
+    return reason is None
 
 
 @functools.cache
@@ -122,11 +142,11 @@ def _is_proved(operation: str, device: torch.device, form: tuple | None) -> bool
 _warned: list[str] = []
 
 
-def _warn_once(reason: str) -> None:
-    """Warn the first time only: what keeps one operation from its C++ keeps the others from theirs, as a rule."""
-    if not _warned:
-        _warned.append(reason)
-        warnings.warn(f"{reason}; plain PyTorch runs in place of the C++ kernels", stacklevel=4)
+def _warn_once(reason: str, kernels: str) -> None:
+    """Warn the first time only: what keeps one operation from its kernels keeps the others from theirs, as a rule."""
+    if kernels not in _warned:
+        _warned.append(kernels)
+        warnings.warn(f"{reason}; plain PyTorch runs in place of the {kernels} kernels", stacklevel=4)
 
 
 def select(operation: str, device: torch.device, implementations: dict[str, Callable]) -> Callable:

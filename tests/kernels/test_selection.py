@@ -1,7 +1,9 @@
 """The choice of the implementation that runs, and the reasons why another one cannot."""
 
+import importlib.machinery
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -39,6 +41,23 @@ def test_what_cannot_run_is_refused_with_the_reason(operation, name, device, rea
         pytest.importorskip("triton")
     with pytest.raises(ValueError, match=f"LONGMIX_KERNELS is '{name}', but {operation} cannot run so: {reason}"):
         ops.implementation(operation, device)
+
+
+def test_a_triton_that_is_too_old_is_told_in_one_line(monkeypatch):
+    old = types.ModuleType("triton")
+    old.__version__, old.__spec__ = "3.4.0", importlib.machinery.ModuleSpec("triton", None)
+    monkeypatch.setitem(sys.modules, "triton", old)
+    for module in [name for name in sys.modules if name.startswith("longmix.kernels.lifting.gpu_kernels")]:
+        monkeypatch.delitem(sys.modules, module)
+    for module in [name for name in sys.modules if name.startswith(("triton.", "longmix.kernels.bands.gpu"))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(selection, "_gpu_is_here", lambda: True)
+    reason = r"triton 3\.4\.0 cannot import its kernels \(.*Error: .*\); needed is a triton .* 3\.5 or later"
+    with pytest.warns(UserWarning, match=reason + "; plain PyTorch runs in place of the Triton kernels"):
+        assert ops.implementation("lifting_analysis", "cuda") == "portable"
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+    with pytest.raises(ValueError, match="lifting_analysis cannot run so: " + reason):
+        ops.implementation("lifting_analysis", "cuda")
 
 
 @pytest.mark.parametrize("name", ["cpu", "triton"])
@@ -87,6 +106,7 @@ def test_a_call_chooses_once_and_its_derivative_runs_what_was_chosen(monkeypatch
 def test_everything_runs_without_triton():
     code = """
 import sys
+import types
 sys.modules["triton"] = None
 import torch
 from longmix.kernels import ops
