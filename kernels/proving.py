@@ -259,10 +259,17 @@ def _ask(
     """Outcomes of the first proofs, at least one, or of the next one that of a process which did not end well."""
     spelled = [(proof.operation, spell(proof.form)) for proof in proofs]
     asked = {"device": str(device), "proofs": spelled, "measured_positions": measured_positions, "parent": os.getpid()}
+    # Wherever this process has longmix from: a script may have put its folder on the path.
+    path = os.pathsep.join(os.path.abspath(folder) for folder in sys.path)
     try:
         # A terminal's Ctrl-C reaches this process alone. The other one ends with it.
         process = subprocess.Popen(
-            WORKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+            WORKER,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": path},
         )
     except OSError as error:
         return [], Outcome(False, reason=f"no process can be started for it: {error}", decided=False)

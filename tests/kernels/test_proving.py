@@ -124,6 +124,15 @@ def files(tmp_path):
     return sorted((tmp_path / "cache" / "longmix" / "kernels").glob("*.json"))
 
 
+def test_the_process_finds_what_this_one_finds(monkeypatch, tmp_path):
+    """longmix may be on the path of a script alone, or in the folder where it was started."""
+    (tmp_path / "only_here.py").write_text("input(); print('{\"reason\": null}', flush=True)")
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(proving, "WORKER", (sys.executable, "-P", "-m", "only_here"))
+    assert proving.fault("cpu") is None
+
+
 def test_a_kernel_that_has_proved_itself_runs(pretend, sevens, tmp_path):
     assert mix() == mix() == 42
     forget()
