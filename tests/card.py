@@ -17,7 +17,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-ROOT = Path(__file__).resolve().parent.parent
+from longmix.kernels import ops
+
+# As frames name it: the package may be a link, or a copy.
+PACKAGE = Path(ops.__file__).parent.parent
 HALVES = (torch.bfloat16, torch.float16)
 CUDA, HOST = torch.device("cuda", 0), torch.device("cpu")
 
@@ -41,6 +44,8 @@ WAITS = _names(
 )
 # Calls that wait where an index is a mask.
 INDEXED = {"index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put"}
+# Calls that take no number of the host's beside tensors on the card.
+STRICT = {"cat", "stack"}
 
 
 class CardTensor(torch.Tensor):
@@ -144,7 +149,8 @@ class Card(TorchDispatchMode):
             if from_card != to_card and waits and tensors[-1].numel():
                 self.waits.append(f"copy to the {'host' if from_card else 'card'}{_place()}")
         elif any(on_card):
-            if not all(there or not tensor.dim() for there, tensor in zip(on_card, tensors, strict=True)):
+            is_number = [name not in STRICT and not tensor.dim() for tensor in tensors]
+            if not all(map(max, on_card, is_number)):
                 shapes = [(tuple(tensor.shape), str(tensor.device)) for tensor in tensors]
                 raise DevicesMixed(f"{name} of tensors on different devices{_place()}: {shapes}")
             if name in WAITS or (name in INDEXED and any(tensor.dtype == torch.bool for tensor in tensors[1:])):
@@ -290,9 +296,9 @@ def _place() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(ROOT):
-            folder = path.relative_to(ROOT).parts[0]
+        if path.is_relative_to(PACKAGE):
+            folder = path.relative_to(PACKAGE).parts[0]
             if folder in ("modeling", "kernels", "trainer"):
-                return f" in {path.relative_to(ROOT)}, {frame.f_code.co_name}"
+                return f" in {path.relative_to(PACKAGE)}, {frame.f_code.co_name}"
         frame = frame.f_back
     return " in a backward pass" if torch._C._current_graph_task_id() != -1 else ""
