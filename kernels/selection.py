@@ -17,7 +17,8 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -57,6 +58,12 @@ def implementation(operation: str, device: torch.device | str, form: tuple | Non
     """
     if operation not in OPERATIONS:
         raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join(OPERATIONS)}")
+    name = _implementation(operation, device, form)
+    _note(operation, name)
+    return name
+
+
+def _implementation(operation: str, device: torch.device | str, form: tuple | None) -> str:
     kind = torch.device(device).type
     choice = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
     if choice not in CHOICES:
@@ -71,6 +78,21 @@ def implementation(operation: str, device: torch.device | str, form: tuple | Non
     if kind == GPU:
         return "triton" if may_prove(operation) and _is_proved(operation, torch.device(device), form) else "portable"
     return "cpu" if obstacle(operation, "cpu", kind) is None else "portable"
+
+
+_chosen: dict[str, set[str]] = {}
+
+
+@torch.compiler.assume_constant_result  # noted when a call is compiled
+def _note(operation: str, name: str) -> None:
+    _chosen.setdefault(operation, set()).add(name)
+
+
+@contextmanager
+def noted_choices() -> Iterator[dict[str, set[str]]]:
+    """What is chosen in this context, by operation: implementations, on a GPU one for each form of calls."""
+    _chosen.clear()
+    yield _chosen
 
 
 @torch.compiler.assume_constant_result  # torch.compile does not look into imports and builds

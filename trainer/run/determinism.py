@@ -74,7 +74,7 @@ def changed_circumstances(run: RunSection, before: dict[str, Any], now: dict[str
     """
     changed = {
         name: (_without_cores(before[name]), _without_cores(now[name]))
-        for name in ("threads", "processes", "device")
+        for name in ("threads", "processes", "device", "kernels")
         if name in before and _without_cores(before[name]) != _without_cores(now[name])
     }
     if run.deterministic and changed and "run.deterministic" not in run.allow_changes:
@@ -83,12 +83,15 @@ def changed_circumstances(run: RunSection, before: dict[str, Any], now: dict[str
             f"run.deterministic: the run in {run.dir} cannot go on to the same bits: {listed}. Bring that back, or "
             "allow it with 'run.allow_changes=[run.deterministic]'"
         )
-    if "threads" not in changed:
-        return []
-    old, new = changed["threads"]
+    notes = {
+        "threads": ("{} threads in each process", "run.threads, or OMP_NUM_THREADS, sets the number"),
+        "kernels": ("the kernels {}", "LONGMIX_KERNELS sets them; longmix doctor says what keeps some from running"),
+    }
     return [
-        f"note: until here this run computed with {old} threads in each process, and now with {new}: sums are rounded "
-        "otherwise, and weights differ in their last bits (run.threads, or OMP_NUM_THREADS, sets the number)"
+        f"note: until here this run computed with {what.format(changed[name][0])}, and now with {changed[name][1]}: "
+        f"sums are rounded otherwise, and weights differ in their last bits ({remedy})"
+        for name, (what, remedy) in notes.items()
+        if name in changed
     ]
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from longmix.kernels.selection import noted_choices
+
 from ..checkpoints.resuming import resume
 from ..checkpoints.run_log import RunLog
 from ..checkpoints.saving import Saver
@@ -106,7 +108,9 @@ class _Run:
         # The model is equal on all ranks. From here on they differ: dropout must not repeat itself.
         seed_generators(configuration.run.seed, world.rank)
         self.engine = agree(world, lambda: make_engine(model, configuration, prepared.precision, world))
-        dry_run(self.engine, model, prepared, world)
+        with noted_choices() as kernels:
+            dry_run(self.engine, model, prepared, world)
+            self.kernels = ", ".join(f"{name} {' and '.join(sorted(kernels[name]))}" for name in sorted(kernels))
         state = self.state = resume(configuration, self.data, self.engine, world)
         self.resume_notes: list[str] = []
         agree(world, lambda: self._write_configuration(parameters) if world.is_first else None)
@@ -135,6 +139,7 @@ class _Run:
             "device": device_name(self.world.device.type),
             "processes": self.world.size,
             "threads": torch.get_num_threads(),
+            "kernels": self.kernels,
             "parameters": parameters,
             "data": {
                 "task": manifest.report.get("task"),

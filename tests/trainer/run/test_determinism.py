@@ -69,7 +69,7 @@ def test_settings_that_cannot_be_are_refused(run_values, tmp_path):
 
 
 def test_a_run_that_goes_on_says_what_lets_it_differ():
-    before = {"threads": 1, "processes": 2, "device": "A processor, 8 cores"}
+    before = {"threads": 1, "processes": 2, "device": "A processor, 8 cores", "kernels": "link_mix triton"}
     elsewhere = {**before, "device": "A processor, 4 cores"}
     deterministic = RunSection("r", deterministic=True)
     for run in (RunSection("r"), deterministic):
@@ -77,7 +77,10 @@ def test_a_run_that_goes_on_says_what_lets_it_differ():
         assert determinism.changed_circumstances(run, {}, elsewhere) == []  # of an earlier version
     (line,) = determinism.changed_circumstances(RunSection("r"), before, {**elsewhere, "threads": 4})
     assert "until here this run computed with 1 threads in each process, and now with 4" in line
-    for change in ({"threads": 4}, {"processes": 1}, {"device": "Another, 8 cores"}):
+    other = {"kernels": "link_mix portable"}
+    (line,) = determinism.changed_circumstances(RunSection("r"), before, {**before, **other})
+    assert "until here this run computed with the kernels link_mix triton, and now with link_mix portable: " in line
+    for change in ({"threads": 4}, {"processes": 1}, {"device": "Another, 8 cores"}, other):
         with pytest.raises(UserError, match=f"same bits: {next(iter(change))} was "):
             determinism.changed_circumstances(deterministic, before, {**before, **change})
     allowed = RunSection("r", deterministic=True, allow_changes=["run.deterministic"])
@@ -116,6 +119,18 @@ def test_a_run_that_goes_on_with_another_number_of_threads_says_so(train, tmp_pa
     assert "computed with 1 threads in each process, and now with 2" in capsys.readouterr().err
     train(tmp_path / "run")
     assert "threads in each process" not in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_a_run_that_goes_on_with_other_kernels_says_so(train, tmp_path, monkeypatch, capsys):
+    model = {"model_type": "paramixer"}
+    monkeypatch.setenv("LONGMIX_KERNELS", "reference")
+    train(tmp_path / "run", **model, **{"run.stop_at_step": 2})
+    monkeypatch.setenv("LONGMIX_KERNELS", "portable")
+    train(tmp_path / "run", **model, **{"run.stop_at_step": 3})
+    assert "with the kernels link_mix reference, and now with link_mix portable: " in capsys.readouterr().err
+    train(tmp_path / "run", **model)
+    assert "kernels" not in capsys.readouterr().err
 
 
 @pytest.mark.full
