@@ -81,3 +81,9 @@ def test_model_types(stand_in, make_model, model_type, precision):
 def test_variants(stand_in, make_model, variant, precision):
     model = make_model(variant[0], num_hidden_layers=1, **variant[1])
     check(stand_in, model, model.isolates_documents, precision)
+
+
+def test_computed_positions(stand_in, make_model):
+    """They have the dtype of the tokens' embeddings."""
+    model = make_model("transformer", num_hidden_layers=1, position_embedding_type="sinusoidal")
+    check(stand_in, model, model.isolates_documents, "bf16-weights")
