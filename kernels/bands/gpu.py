@@ -8,6 +8,7 @@ import torch
 import triton
 from triton import language as tl
 
+from ..common.grids import checked
 from ..common.interpreter import interpreted
 
 if interpreted():
@@ -23,7 +24,7 @@ def lengths_of(x: torch.Tensor, positions: int, lengths: torch.Tensor | None) ->
 
 def grid(rows: int, x: torch.Tensor) -> tuple[int, int, int]:
     """Programs for each block of so many rows and of the channels of each sample of x (B, N, D)."""
-    return triton.cdiv(rows, ROWS), triton.cdiv(x.shape[2], CHANNELS), len(x)
+    return checked(triton.cdiv(rows, ROWS), triton.cdiv(x.shape[2], CHANNELS), len(x))
 
 
 @triton.jit

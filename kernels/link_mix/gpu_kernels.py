@@ -6,6 +6,7 @@ import torch
 import triton
 from triton import language as tl
 
+from ..common.grids import checked
 from ..common.interpreter import interpreted
 from .rows import clear, prepare
 
@@ -55,7 +56,7 @@ def _apply(value, weights, offsets, start, length, wrap, factor, transposed=Fals
     """(I + W) value of one factor, or (I + W^T) value."""
     result = torch.empty_like(value)
     batch, positions, width = value.shape
-    grid = triton.cdiv(positions, ROWS), triton.cdiv(width, CHANNELS), batch
+    grid = checked(triton.cdiv(positions, ROWS), triton.cdiv(width, CHANNELS), batch)
     _add_links[grid](
         *(value, weights, offsets, start, length, result, positions, width, *weights.shape[2:], factor),
         *(wrap, transposed, ROWS, CHANNELS),
@@ -66,7 +67,7 @@ def _apply(value, weights, offsets, start, length, wrap, factor, transposed=Fals
 def _differentiate(gradient, value, of_weights, offsets, start, length, wrap, factor):
     """Write the gradient of one factor's weights: <gradient, value that a link leads to>."""
     batch, positions, width = value.shape
-    _dot_products[triton.cdiv(positions, ROWS), batch](
+    _dot_products[checked(triton.cdiv(positions, ROWS), batch)](
         *(gradient, value, of_weights, offsets, start, length, positions, width, *of_weights.shape[2:], factor),
         *(wrap, ROWS, CHANNELS),
     )
