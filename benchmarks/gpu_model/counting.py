@@ -42,6 +42,11 @@ class _Operators(TorchDispatchMode):
             # Under meta tensors torch would run the declaration, which makes the results and nothing else.
             with self:
                 return OPDEFS[function._schema.name]._init_fn(*args, **kwargs)
+        with self:
+            # Inside our own operators, where autograd is out of the way, composite ones arrive whole.
+            result = function.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
         result = function(*args, **kwargs)
         launch = launch_of(function, args, kwargs, result)
         if launch is not None:

@@ -40,7 +40,9 @@ INTO_ZEROS = {
     "diag_embed",
 }
 # Others that take more launches than one, each of which reads and writes what the operator does.
-PASSES = {"sort": 6, "argsort": 6, "topk": 2, "nonzero": 3, "_fft_c2r": 2, "masked_fill": 2, "repeat": 2}
+PASSES = {"sort": 6, "argsort": 6, "topk": 2, "nonzero": 3, "masked_fill": 2, "repeat": 2}
+# Fourier transforms of (tensor, axes, normalization, ..).
+FOURIER = {"_fft_r2c", "_fft_c2c", "_fft_c2r"}
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -104,6 +106,10 @@ def _traffic(name: str, args: tuple, read: list[torch.Tensor], written: list[tor
     if name == "convolution_backward":
         # Two products of three tensors each, with changes of layout, and the sum for the bias.
         return 9, 6 * of_read + 3 * of_written
+    if name in FOURIER:
+        # From complex to real the input is copied first, for cuFFT overwrites it; a scale is a launch of its own.
+        copied, scaled = int(name == "_fft_c2r"), int(args[2] != 0)
+        return 1 + copied + scaled, (1 + 2 * copied) * of_read + (1 + 2 * scaled) * of_written
     passes = PASSES.get(name, 1)
     return passes, passes * (of_read + of_written)
 
@@ -131,7 +137,7 @@ def _operations(
         count = flop_registry[function.overloadpacket](*args, **kwargs, out_val=result)
         return int(count), "tensor core" if half else unit
     largest = max((tensor.numel() for tensor in floating), default=0)
-    if name.startswith("_fft"):
+    if name in FOURIER:
         length = max(tensor.shape[-1] for tensor in (*read, *written))
         return int(2.5 * largest * math.log2(max(2, length))), unit
     if name in FILLS or name in OVERWRITES or name in GATHERS or name in ("clone", "_to_copy", "cat"):

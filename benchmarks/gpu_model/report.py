@@ -69,18 +69,19 @@ def redraw(found: dict[str, list[Row]], made: str) -> None:
 
 
 def verdict(layers: list[Row]) -> str:
-    """Which layers are faster than flash attention, said plainly."""
-    flash = {_place(row): row["milliseconds"][REFERENCE] for row in layers if row["layer"] == BASELINE}
+    """Which layers are faster than flash attention, in the digits of the tables, said plainly."""
+    flash = {_place(row): row for row in layers if row["layer"] == BASELINE}
     sentences = []
     for documents, which in ((False, "one document in each sample"), (True, "packed documents")):
         faster = {}
         for row in layers:
             is_ours = row["layer"].partition(",")[0] != BASELINE and row["documents"] == documents
-            if is_ours and row["milliseconds_of_programs"][REFERENCE] < flash[_place(row)]:
+            if is_ours and float(_multiple(row, flash[_place(row)])) < 1:
                 faster.setdefault(row["layer"], []).append(str(row["positions"]))
         names = "; ".join(f"{name} at N = {', '.join(lengths)}" for name, lengths in faster.items())
         sentences.append(f"With {which}: {names or 'none'}.")
-    return f"Faster than flash attention on {REFERENCE}, by the model: {' '.join(sentences)} All others are slower."
+    found = " ".join(sentences)
+    return f"Faster than flash attention on {REFERENCE}, by the model: {found} All others are as slow or slower."
 
 
 def _costs(which: str, layers: list[Row]) -> Table:

@@ -121,6 +121,16 @@ def test_views_launch_nothing_and_library_calls_several(count):
     assert expanded.bytes == 4 * (64 * 8 + 8 + 64 * 8)
 
 
+def test_transforms_inside_our_operators_are_copied_and_scaled(count):
+    launches = count(lambda x, s: ops.spectral_filter(x, s, 32, segments=4), (2, 16, 8), (17, 8, 2))
+    transforms = {launch.name: launch for launch in launches if "fft" in launch.name}
+    assert set(transforms) == {"_fft_r2c", "_fft_c2r"}
+    back = transforms["_fft_c2r"]
+    assert back.operations == 2.5 * 2 * 8 * 32 * 5
+    # A copy, the transform of 17 frequencies into 32 rows, and their scale.
+    assert (back.launches, back.bytes) == (3, 3 * 2 * 8 * 17 * 8 + 3 * 2 * 8 * 32 * 4)
+
+
 def test_double_precision_is_a_unit_of_its_own(count):
     assert only(count(torch.sin, (8,), dtype=torch.float64)).unit == "fp64"
 
@@ -149,6 +159,19 @@ def test_a_triton_launch_has_programs_and_what_they_read(count):
     assert ragged.operations == rows * launch.operations  # each document takes a whole block
 
 
+def test_more_samples_than_a_grid_takes_are_refused(count):
+    pytest.importorskip("triton")
+    offsets = torch.zeros(1, 2, dtype=torch.int64, device="meta")
+    calls = [
+        (lambda value, weights: ops.link_mix(value, weights, offsets), lambda samples: (samples, 2, 1, 2)),
+        (lambda value, filters: ops.wavelet_analysis(value, filters, 1), lambda samples: (2, 1)),
+    ]
+    for call, shape in calls:
+        assert count(call, (65535, 2, 1), shape(65535), dtype=torch.float32, triton=True)
+        with pytest.raises(ValueError, match="65536 programs along axis 2 of its grid, one for each sample"):
+            count(call, (65536, 2, 1), shape(65536), dtype=torch.float32, triton=True)
+
+
 LENGTHS = [20, 12, 32, 40, 24]
 OFFSETS = torch.tensor([[0, 1, 2, 4], [0, 1, 2, 4], [0, 8, 16, 3]])
 HEADS = [(1, 2, 128, 16)] * 3
@@ -168,6 +191,7 @@ def there_and_back(x, filters):
     ("call", "shapes", "cached"),
     [
         pytest.param(ops.linear_attention, HEADS, 0.0, id="whole"),
+        pytest.param(ops.linear_attention, [*[(1, 1, 64, 128)] * 2, (1, 1, 64, 64)], 0.0, id="blocks of channels"),
         pytest.param(lambda q, k, v: ops.feature_attention(q, k, v, causal=True), HEADS, 0.0, id="causal"),
         pytest.param(in_documents, HEADS, 0.01, id="documents"),
         pytest.param(
@@ -272,6 +296,16 @@ def test_the_transformer_has_a_row_with_each_attention(script):
     alone, packed, dense = rows
     assert packed["operations"]["tensor core"] < alone["operations"]["tensor core"]
     assert packed["launches"] < dense["launches"] and packed["bytes"] < dense["bytes"]
+
+
+def test_faster_is_what_the_tables_show_as_faster(script):
+    def row(layer, milliseconds):
+        times = {"milliseconds": {"A100": milliseconds}, "milliseconds_of_programs": {"A100": milliseconds}}
+        return {"layer": layer, "documents": False, "positions": 512, **times}
+
+    verdict = script("gpu_model.report").verdict
+    said = verdict([row("transformer", 4.0), row("flt", 3.9), row("wavspa", 3.7)])
+    assert "wavspa at N = 512" in said and "flt" not in said
 
 
 @dataclasses.dataclass(frozen=True)
