@@ -8,12 +8,13 @@ import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longmix.kernels.selection import OPERATIONS
-
+# Found here and not by longmix.kernels.selection, which loads torch._dynamo: a second for each process.
+FOLDERS = sorted(path.parent.name for path in Path(__file__).parents[2].glob("kernels/*/gpu_kernels.py"))
 # Samples and positions of most cases; Triton compiles alike for all that are multiples of 16.
 BATCH, POSITIONS = 8, 2048
 
@@ -33,26 +34,28 @@ class Case:
 class _ToLaunchers(TorchDispatchMode):
     """Sends longmix's operators on meta tensors to the functions of gpu_kernels.py, not to their declarations."""
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # nothing is compiled by torch here, and skipping would load torch._dynamo
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function.namespace != "longmix":
             return function(*args, **(kwargs or {}))
         _, *arguments = args
-        return _launcher(function._schema.name.removeprefix("longmix::"))(*arguments)
+        return _function("gpu_kernels", function._schema.name.removeprefix("longmix::"))(*arguments)
 
 
-def _launcher(name: str) -> Callable:
-    """The function of that name in the operations' gpu_kernels.py."""
-    folders = sorted(set(OPERATIONS.values()) - {"spectral_filter"})
-    modules = (importlib.import_module(f"longmix.kernels.{folder}.gpu_kernels") for folder in folders)
+def _function(file: str, name: str) -> Callable:
+    """The function of that name in this file of the operations' folders."""
+    modules = (importlib.import_module(f"longmix.kernels.{folder}.{file}") for folder in FOLDERS)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
 def call(operation: str, floating: list[torch.Tensor], *others: object) -> None:
     """Run an operation's launchers forward and backward on meta tensors."""
-    module = importlib.import_module(f"longmix.kernels.{OPERATIONS[operation]}.operator")
     leaves = [tensor.requires_grad_() for tensor in floating if tensor is not None]
     with _ToLaunchers():
-        result = getattr(module, operation)("gpu_kernels", *floating, *others)
+        result = _function("operator", operation)("gpu_kernels", *floating, *others)
         torch.autograd.grad(result, leaves, torch.empty_like(result))
 
 
