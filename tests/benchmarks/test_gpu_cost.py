@@ -131,6 +131,15 @@ def test_transforms_inside_our_operators_are_copied_and_scaled(count):
     assert (back.launches, back.bytes) == (3, 3 * 2 * 8 * 17 * 8 + 3 * 2 * 8 * 32 * 4)
 
 
+def test_copies_inside_our_operators_count(count):
+    pytest.importorskip("triton")
+    offsets = torch.zeros(1, 2, dtype=torch.int64, device="meta")
+    launches = count(lambda x, w: ops.link_mix(x, w, offsets), (2, 16, 8), (2, 16, 1, 2), triton=True)
+    copies = sorted(launch.bytes for launch in launches if launch.name == "_to_copy")
+    assert copies == [2 * 16 * 2 * 6, 2 * 16 * 8 * 6]  # weights and values to fp32; the result has as many bytes
+    assert sum(number for launch, number in launches.items() if launch.name == "_to_copy") == 3
+
+
 def test_double_precision_is_a_unit_of_its_own(count):
     assert only(count(torch.sin, (8,), dtype=torch.float64)).unit == "fp64"
 
