@@ -13,6 +13,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from longmix.modeling import BatchContext
+from longmix.modeling.attention.variable_length import kernel_for, variable_length_attention
+from longmix.modeling.context import Segments
 from longmix.trainer.settings.run_file import parse_yaml
 
 # Tokens of a packed document, on average.
@@ -65,8 +67,12 @@ class Block:
             parameter.data = parameter.data.to(dtype)
         block = model.layers[0].train()
         shared = model.shared.parameters() if model.shared is not None else ()
-        ids = document_ids(self.batch, length).to(device) if self.documents else None
-        context = BatchContext(document_ids=ids, embeddings=x)
+        context = BatchContext(embeddings=x)
+        if self.documents:
+            ids = document_ids(self.batch, length)
+            # As the collate gives them: without segments softmax attention would take a dense mask on GPUs, too.
+            segments = segments_of(self.batch, length, ids, device)
+            context = BatchContext(document_ids=ids.to(device), embeddings=x, documents=segments)
         call = torch.compile(block, dynamic=False) if self.compiled else block
         return Prepared(lambda: call(x, context), [x, *block.parameters(), *shared], weights)
 
@@ -76,6 +82,14 @@ def document_ids(batch: int, length: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     begins = torch.rand(batch, length, generator=generator) < 1 / min(DOCUMENT, max(2, length // 4))
     return begins.cumsum(1)
+
+
+def segments_of(batch: int, length: int, ids: torch.Tensor | None, device: torch.device) -> Segments:
+    """The documents `ids` (B, N) on the CPU as segments on a device; None: one document a row."""
+    starts = torch.ones(batch, length, dtype=torch.bool)
+    starts[:, 1:] = False if ids is None else ids[:, 1:] != ids[:, :-1]
+    offsets = torch.cat([starts.flatten().nonzero().flatten(), torch.tensor([batch * length])])
+    return Segments(offsets.to(device, torch.int32), int(offsets.diff().max()))
 
 
 # -----------------------------------------------------------------------------
@@ -141,23 +155,15 @@ def _flex(ids: torch.Tensor | None) -> Callable:
 
 
 def _varlen(ids: torch.Tensor | None) -> Callable:
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        raise NotHereError("this torch has no variable-length attention") from None
     places = {}
 
     def apply(query, key, value):
-        batch, heads, length, width = query.shape
-        if not places:
-            starts = torch.ones(batch, length, dtype=torch.bool)
-            starts[:, 1:] = False if ids is None else ids[:, 1:] != ids[:, :-1]
-            edges = torch.cat([starts.flatten().nonzero().flatten(), torch.tensor([batch * length])])
-            places["edges"], places["longest"] = edges.to(query.device, torch.int32), int(edges.diff().max())
-        edges, longest = places["edges"], places["longest"]
-        rows = [x.transpose(1, 2).reshape(batch * length, heads, width) for x in (query, key, value)]
-        found = varlen_attn(*rows, edges, edges, longest, longest)
-        return found.view(batch, length, heads, width).transpose(1, 2)
+        kernel = kernel_for(query, 0.0)
+        if kernel is None:
+            raise NotHereError("this card or dtype has no variable-length attention")
+        if not places:  # once, as in a model
+            places["segments"] = segments_of(query.shape[0], query.shape[2], ids, query.device)
+        return variable_length_attention(query, key, value, places["segments"], kernel, causal=False, dropout=0.0)
 
     return apply
 

@@ -2,6 +2,7 @@
 CPU."""
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -251,16 +252,17 @@ def test_the_ways_of_attention_agree_on_packed_documents(script, monkeypatch):
     contestants, gate = script("gpu_kit.contestants"), script("kernel.gate")
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
 
-    def varlen_attn(query, key, value, edges, edges_of_keys, longest, longest_key):
-        assert edges.dtype == torch.int32 and edges is edges_of_keys and longest == longest_key
-        assert longest == edges.diff().max() and edges[-1] == len(query)
-        parts = [slice(*pair) for pair in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)]
+    def variable_length(query, key, value, segments, kernel, causal, dropout):
+        offsets, longest = segments
+        assert offsets.dtype == torch.int32 and longest == offsets.diff().max() and not causal and not dropout
+        flat = [x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)]
+        parts = [slice(*pair) for pair in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
         attend = torch.nn.functional.scaled_dot_product_attention
-        pieces = [[x[part].transpose(0, 1) for x in (query, key, value)] for part in parts]
-        return torch.cat([attend(*piece).transpose(0, 1) for piece in pieces])
+        pieces = [attend(*(x[part].transpose(0, 1) for x in flat)).transpose(0, 1) for part in parts]
+        return torch.cat(pieces).unflatten(0, (query.shape[0], query.shape[2])).transpose(1, 2)
 
-    varlen = pytest.importorskip("torch.nn.attention.varlen")
-    monkeypatch.setattr(varlen, "varlen_attn", varlen_attn)
+    monkeypatch.setattr(contestants, "kernel_for", lambda query, dropout: "flash")
+    monkeypatch.setattr(contestants, "variable_length_attention", variable_length)
     for documents in (False, True):
         ways = (contestants.PLAIN, "sdpa flash", "flex", "variable-length")
         found = []
@@ -270,6 +272,22 @@ def test_the_ways_of_attention_agree_on_packed_documents(script, monkeypatch):
             found.append(case.apply(*inputs))
         assert all(gate.relative_error(tensor, found[0]) < 1e-5 for tensor in found)
     assert len(contestants.document_ids(2, 64).unique()) > 2
+
+
+def test_a_block_with_documents_takes_them_as_segments_where_a_gpu_can(script, monkeypatch):
+    softmax, taken = importlib.import_module("longmix.modeling.attention.softmax"), []
+    monkeypatch.setattr(softmax, "kernel_for", lambda query, dropout: "flash")
+
+    def variable_length(query, key, value, segments, kernel, **more):
+        taken.append(segments)
+        return value
+
+    monkeypatch.setattr(softmax, "variable_length_attention", variable_length)
+    block = script("gpu_kit.contestants").Block("transformer", "transformer_tiny", 2, documents=True)
+    block.prepare(64, torch.device("cpu"), torch.float32).forward()
+    ((offsets, longest),) = taken
+    assert offsets[0] == 0 and offsets[-1] == 128 and 64 in offsets and len(offsets) > 3
+    assert longest == offsets.diff().max() < 64
 
 
 @pytest.mark.full
