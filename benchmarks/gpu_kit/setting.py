@@ -1,5 +1,6 @@
 """What the kit measures with: the device, the sizes, and what is installed."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -67,12 +68,12 @@ class Setting:
         found = json.loads(told.strip().rpartition("\n")[2] or "null")
         if found is not None:
             name, major, minor, count = found
-            return cls(work, "cuda", name, count, (major, minor), quick, pack, commit())
+            return cls(work, "cuda", name, count, (major, minor), quick, pack, commit_with(pack))
         if not quick:
             raise UserMistakeError(
                 "torch sees no GPU here (longmix doctor says why); to try the kit on a CPU, add --quick"
             )
-        return cls(work, "cpu", "CPU", 0, (0, 0), quick, pack, commit())
+        return cls(work, "cpu", "CPU", 0, (0, 0), quick, pack, commit_with(pack))
 
     # The sizes. The first of several is what tells most, should the time not suffice for all.
 
@@ -135,6 +136,17 @@ class Setting:
             raise UserMistakeError(
                 f"--work {self.work} holds results of another setting ({changed}): choose another folder"
             )
+
+
+def commit_with(pack: Path | None) -> str:
+    """The commit that runs; of code that was carried here without its history, the one that its pack was made from."""
+    found = commit()
+    if found or pack is None:
+        return found
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        packed = json.loads((pack / "MANIFEST.json").read_text(encoding="utf-8"))["commit"]
+        return f"{packed} (the pack's)" if packed else ""
+    return ""
 
 
 def installed(name: str) -> bool:

@@ -75,6 +75,16 @@ def test_a_trial_and_a_whole_measurement_do_not_share_a_folder(script, setting):
         other.refuse_another()
 
 
+def test_code_without_its_history_has_the_commit_of_the_pack(script, monkeypatch, tmp_path):
+    settings = script("gpu_kit.setting")
+    monkeypatch.setattr(settings, "commit", lambda: "")
+    assert settings.commit_with(None) == settings.commit_with(tmp_path) == ""
+    (tmp_path / "MANIFEST.json").write_text('{"commit": "0123abc+changes"}')
+    assert settings.commit_with(tmp_path) == "0123abc+changes (the pack's)"
+    monkeypatch.setattr(settings, "commit", lambda: "4567def")
+    assert settings.commit_with(tmp_path) == "4567def"
+
+
 # What runs in processes of its own.
 
 
