@@ -19,6 +19,7 @@ PACK holds
 - triton-cache.tar.xz: the kernels as gpu_model/launches.py launches them, compiled for A100 and H100. Triton takes
   them only where its own files are the same to the byte: --compile-with names a Python of the same version with the
   other machine's torch and Triton, which needs no GPU. Without it the first use compiles them there;
+- prediction.json: what benchmarks/gpu_cost.py says of the layers;
 - install.py, and MANIFEST.json with the size and SHA-256 of every file.
 
 A pack larger than --limit is refused with the names of its largest parts. PACK appears whole or not at all, and takes
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import record
+from gpu_kit import prediction
 from packing import data, install, kernels, wheels
 
 from longmix.data_prep.errors import UserError
@@ -68,6 +70,8 @@ def make(pack: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         if arguments.compile_with is not None:
             _tell("kernels")
             kernels.compile_for(arguments.compile_with, arguments.python, have, new / install.KERNELS)
+        _tell("the cost model's figures")
+        prediction.write(new / prediction.FILE)
         shutil.copyfile(install.__file__, new / "install.py")
         refuse_larger(parts_of(new), arguments.limit)
         files = described(new)

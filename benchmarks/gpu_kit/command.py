@@ -13,12 +13,13 @@ from gpu_kit.records import ABSENT, DONE, FAILED, Measurement, Records
 from gpu_kit.runner import Console, run_stage, share
 from gpu_kit.setting import BENCHMARKS, Setting, UserMistakeError, environment
 
-INTERRUPTED = 75
+FAILURE, INTERRUPTED = 1, 75
 PROBE_SECONDS = 180
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure; returns the exit code: 0, 2 for a mistake of the user, 75 when interrupted."""
+    """Measure; returns the exit code: 0, 1 where nothing can be written, 2 for a mistake of the user, 75 when
+    interrupted."""
     work = arguments.work
     try:
         work.mkdir(parents=True, exist_ok=True)
@@ -44,6 +45,15 @@ def _measure(setting: Setting, records: Records, arguments: argparse.Namespace) 
     end = time.monotonic() + 60 * arguments.minutes
     console = Console(end)
     signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _stages(setting, records, arguments, end, console)
+    except OSError as error:
+        print(f"error: --work {setting.work}: {error}; the same command goes on", file=sys.stderr)
+        return FAILURE
+
+
+def _stages(setting: Setting, records: Records, arguments: argparse.Namespace, end: float, console: Console) -> int:
+    """The exit code: 0, or 75 when interrupted; OSError where nothing more can be written."""
     code, cost = 0, None
     try:
         workers = _workers(setting, console)
@@ -56,6 +66,7 @@ def _measure(setting: Setting, records: Records, arguments: argparse.Namespace) 
     except KeyboardInterrupt:
         code = INTERRUPTED
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the page is made in a second
         answer = None
         if cost is not None:
             answer = cost.answer()

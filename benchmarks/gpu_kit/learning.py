@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import commands
+from gpu_kit.processes import end_with_parent
 from gpu_kit.records import DONE, Measurement, Records
 from gpu_kit.setting import CONFIGS, Setting
 
@@ -15,6 +16,9 @@ from longmix.modeling import MODEL_TYPES
 
 # Of the time of the stage, what pre-training may take.
 PRETRAINING = 0.7
+# Seconds that a model's two commands take before they compute, and all that a model may take: what the stage cuts off
+# goes on at its checkpoint.
+STARTING, LIMIT = 30.0, 3600.0
 # Tokens per second where stage 3 has not measured them: of a GPU, and of a CPU.
 SLOW, SLOW_CPU = 20000.0, 500.0
 SAMPLES = 64
@@ -33,14 +37,12 @@ def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement
     each = max(1.0, seconds / len(MODEL_TYPES))
     earlier = [row["answer"] for row in records.rows if row["key"] == "4/budget"]
     # Decided once, so that those of a later call had the same.
-    tokens = earlier[0] if earlier else int(PRETRAINING * each * speed)
+    tokens = earlier[0] if earlier else int(PRETRAINING * max(1.0, each - STARTING) * speed)
     if not earlier:
         records.append("4/budget", DONE, answer=tokens)
     made = [Measurement("4/corpus", "gpu_kit.learning:corpus", seconds=300, alone=False)]
     return made + [
-        Measurement(
-            f"4/learning/{model}", "gpu_kit.learning:learn", {"model": model, "tokens": tokens}, seconds=2 * each
-        )
+        Measurement(f"4/learning/{model}", "gpu_kit.learning:learn", {"model": model, "tokens": tokens}, seconds=LIMIT)
         for model in ("transformer", *(name for name in MODEL_TYPES if name != "transformer"))
     ]
 
@@ -103,6 +105,6 @@ def _fine_tuned(model: Path, glue: Path, results: Path) -> dict[str, float]:
 
 def _longmix(*words: object) -> None:
     """Run a command of longmix; RuntimeError where it fails."""
-    ended = subprocess.run([sys.executable, "-m", "longmix.trainer", *map(str, words)])
+    ended = subprocess.run([sys.executable, "-m", "longmix.trainer", *map(str, words)], preexec_fn=end_with_parent)
     if ended.returncode != 0:
         raise RuntimeError(f"longmix {words[0]} ended with {ended.returncode}")

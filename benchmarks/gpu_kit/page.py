@@ -1,14 +1,17 @@
 """One page of everything that has been measured: Markdown, and one HTML file that needs nothing else."""
 
+import html
 import json
 import re
 import shutil
+import textwrap
 from pathlib import Path
 
 from gpu_kit import plots, tables
 from gpu_kit.records import Records
 from gpu_kit.setting import TRACE, Setting
 
+from longmix.data_prep.errors import printable_lines
 from longmix.data_prep.files import atomic_path, write_text
 from longmix.trainer.tables.text import escaped, html_text
 from longmix.trainer.tables.writing import markdown
@@ -56,6 +59,8 @@ def _markdown(title: str, sections: list[tables.Section], note: str, has_plots: 
         parts += [str(escaped(text)) for text in section.texts]
         if section.rows:
             parts.append(markdown(section.header, section.rows, right=range(1, len(section.header))))
+        if section.lines:
+            parts.append(textwrap.indent(printable_lines(section.lines), "    "))
     parts.append("![Plots](plots.svg)" if has_plots else note)
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -67,6 +72,8 @@ def _html(title: str, sections: list[tables.Section], note: str, drawn: str | No
         parts += [f"<p>{html_text(text)}</p>" for text in section.texts]
         if section.rows:
             parts.append(_table(section))
+        if section.lines:
+            parts.append(f"<pre>{html.escape(printable_lines(section.lines))}</pre>")
     parts.append(f"<p>{html_text(note)}</p>" if drawn is None else re.sub(r"^.*?(?=<svg)", "", drawn, flags=re.DOTALL))
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     head = (

@@ -1,4 +1,5 @@
-"""What the cost model says (benchmarks/gpu_cost.py), computed beside the first measurements, which are not timed."""
+"""What the cost model says of layers (benchmarks/gpu_cost.py): the pack has it, else it is counted beside the first
+measurements, which are not timed."""
 
 import contextlib
 import json
@@ -6,10 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
-from gpu_kit.setting import BENCHMARKS, Setting
+from gpu_kit.processes import end_with_parent
+from gpu_kit.setting import Setting
 
-COST = BENCHMARKS / "gpu_cost.py"
+from longmix.data_prep.files import write_json
+
+# In a pack, and in the work folder.
+FILE = "prediction.json"
+_COUNT = "import sys; from gpu_kit import prediction; prediction.write(sys.argv[1])"
 # The model's cards; a name is a part of what the driver calls the card.
 CARDS = ("V100", "A100", "H100", "H200")
 # The model's names of what stage 2 measures: plain PyTorch has a name of its own, except where there is nothing else.
@@ -17,20 +24,30 @@ _PLAIN = ", portable"
 _BASELINE = "transformer"
 
 
+def write(path: str | Path) -> None:
+    """Count the layers, which takes half a minute and no GPU."""
+    import gpu_cost
+    from gpu_model import layers
+
+    write_json(path, {"layers": gpu_cost.layer_rows(layers.cases())})
+
+
 class CostModel:
-    """The command in the background; `answer` asks whether it has ended."""
+    """The count in the background, where no pack has it; `answer` asks whether it has ended."""
 
     def __init__(self, setting: Setting):
-        self.path, self.unfinished = setting.work / "prediction.json", setting.work / "new-prediction.json"
-        self.process = None
-        if COST.is_file() and not self.path.is_file() and setting.device == "cuda":
+        packed = [] if setting.pack is None else [setting.pack / FILE]
+        self.path = next((path for path in packed if path.is_file()), setting.work / FILE)
+        self.unfinished, self.process = setting.work / f"new-{FILE}", None
+        if not self.path.is_file() and setting.device == "cuda":
             with open(setting.work / "logs" / "prediction.log", "wb") as log:
                 self.process = subprocess.Popen(
-                    ["nice", sys.executable, str(COST), "--json", str(self.unfinished)],
+                    ["nice", sys.executable, "-c", _COUNT, str(self.unfinished)],
                     stdout=log,
                     stderr=log,
                     env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
                     start_new_session=True,
+                    preexec_fn=end_with_parent,
                 )
 
     def answer(self) -> dict | None:

@@ -147,7 +147,7 @@ class _Running:
 def work(measurement: Measurement, setting: Setting, result: Path, log: Path, seconds: float) -> None:
     """The process of one measurement: its answer goes to `result`, what it says to `log`."""
     os.setsid()
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    end_with_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(int(seconds) + GRACE)
     with open(log, "ab", buffering=0) as stream:
@@ -166,6 +166,11 @@ def work(measurement: Measurement, setting: Setting, result: Path, log: Path, se
     sys.stderr.flush()
     # A GPU's library may hang or abort while an interpreter ends after an error.
     os._exit(0)
+
+
+def end_with_parent() -> None:
+    """Let the system kill this process once the one that has started it is gone, a kill of that one included."""
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def one_line(text: str) -> str:

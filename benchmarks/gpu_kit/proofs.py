@@ -9,7 +9,7 @@ import torch
 from gpu_kit import processes
 from gpu_kit.hard_inputs import BLOCKS, CASES, Inputs
 from gpu_kit.records import Measurement, Records
-from gpu_kit.setting import Setting, clocks
+from gpu_kit.setting import Setting, asked_of_the_card, clocks
 from kernel.gate import TOLERANCES, relative_error
 from kernel.kinds import using
 
@@ -76,9 +76,8 @@ def _version(name: str) -> str:
 
 
 def _driver() -> str:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        return asked_of_the_card("driver_version")[0]
     except (OSError, subprocess.SubprocessError) as error:
         return processes.one_line(f"unknown: {error}")
 

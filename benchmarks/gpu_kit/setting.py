@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
 from record import commit
 
 from longmix.data_prep.files import write_json
@@ -173,11 +174,25 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def clocks() -> dict[str, str]:
-    """What the first GPU says of its clocks, temperature and power now; empty where nobody can tell."""
+    """What the GPU that this process computes on says of its clocks, temperature and power now; empty where nobody can
+    tell."""
     names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
-    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader", "--id=0"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        return dict(zip(names, asked_of_the_card(*names), strict=False))
     except (OSError, subprocess.SubprocessError):
         return {}
-    return dict(zip(names, (part.strip() for part in told.strip().split(",")), strict=False))
+
+
+def asked_of_the_card(*names: str) -> list[str]:
+    """What nvidia-smi says of the first GPU of this process; it numbers all of the machine, so that one is asked for by
+    its own identity.
+
+    Raises:
+        OSError, subprocess.SubprocessError: it is not here, or says nothing; this process has not touched a GPU.
+    """
+    if not torch.cuda.is_initialized():
+        raise FileNotFoundError("no GPU has been used")
+    card = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader", f"--id={card}"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    return [part.strip() for part in told.strip().split(",")]

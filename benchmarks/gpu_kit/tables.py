@@ -12,18 +12,20 @@ NOTHING = "–"
 
 @dataclass
 class Section:
-    """A heading, paragraphs and a table."""
+    """A heading, paragraphs, a table, and lines as a terminal shows them."""
 
     title: str
     texts: list[str] = field(default_factory=list)
     header: list[str] = field(default_factory=list)
     rows: list[list[str]] = field(default_factory=list)
+    lines: str = ""
 
 
 def sections(setting: Setting, newest: dict[str, dict], prediction: dict | None) -> Iterator[Section]:
     """All sections, of the newest rows by key."""
     yield _environment(setting, newest)
     yield _proofs(newest)
+    yield _doctor(newest)
     yield _blocks(setting, newest, prediction)
     yield _times("Softmax attention by itself", "2/attention", newest)
     yield _times("Operations", "2/operation/", newest)
@@ -74,6 +76,17 @@ def _proofs(newest: dict[str, dict]) -> Section:
         bits = sum(case[2] for case in cases)
         verdict = "; ".join(row["answer"]["wrong"]) or "right"
         section.rows.append([name, str(len(cases)), *worst, f"{bits} of {len(cases)}", verdict])
+    return section
+
+
+def _doctor(newest: dict[str, dict]) -> Section:
+    section = Section("What longmix doctor says: versions, and whether auto takes each kernel here")
+    row = newest.get("1/doctor")
+    if row is None or row["status"] != DONE:
+        section.texts.append("Not asked yet." if row is None else f"{row['status']}: {row['answer']}")
+        return section
+    section.texts += [f"Exit code {row['answer']['code']}: something is wrong."] * (row["answer"]["code"] != 0)
+    section.lines = row["answer"]["text"]
     return section
 
 

@@ -8,6 +8,7 @@ kernels are those of the repository that is carried.
 
 import json
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -30,6 +31,7 @@ compiled_kernels({}, [name for name in CASES if "float64" not in name], pathlib.
 _VERSIONS = "import json, sys, triton; print(json.dumps(['{}.{}'.format(*sys.version_info), triton.__version__]))"
 # What is read when a kernel is loaded; the steps on the way to it are ten times as large.
 _KEPT = (".json", ".cubin")
+_LONGEST_REASON = 500
 
 
 def compile_for(python: str, wanted: str, have: Mapping[str, str], archive: Path) -> None:
@@ -89,6 +91,11 @@ def _run(python: str, code: str, packages: str) -> str:
     except OSError as error:
         raise UserError(f"--compile-with {python} cannot be run: {error.strerror}") from None
     if process.returncode != 0:
-        told = process.stderr.strip().rpartition("\n")[2]
-        raise UserError(f"--compile-with {python}: {told}")
+        raise UserError(f"--compile-with {python}: {reason(process.stderr)}")
     return process.stdout
+
+
+def reason(errors: str) -> str:
+    """Of a Python program's last error its name and the beginning of its text, which may have many lines, in one."""
+    raised = [match.start() for match in re.finditer(r"^[\w.]*(?:Error|Exception|Exit)\b", errors, re.MULTILINE)]
+    return " ".join(errors[raised[-1] if raised else 0 :].split())[:_LONGEST_REASON] or "it does not say why"

@@ -166,6 +166,7 @@ TIME = {"median": 3.0, "p20": 2.5, "p80": 3.5, "runs": 9}
 TIMED = {"forward": TIME, "both": {**TIME, "median": 6.0}, "memory": 12.0, "error": 1e-3, "clocks": [{}, {}]}
 ROWS = {
     "1/plan": ["1/proof/link_mix/float16", "1/proof/link_mix/float32"],
+    "1/doctor": {"code": 1, "text": "torch  2.11.0\n  kernel <x>\x1b[2J"},
     "1/proof/link_mix/float16": {"cases": {"ragged": [1e-4, 2e-4, True]}, "wrong": ["ragged: the result is off"]},
     "2/block/flt/512/portable": {**TIMED, "blocks": 12},
     "2/block/flt/512/kernels": {**TIMED, "blocks": 12},
@@ -214,6 +215,8 @@ def test_the_page_shows_every_figure_beside_the_models(page, setting):
         "|1|2|1|0|0|1|",
     ):
         assert line in lines or line.replace("\\", "") in lines, line
+    assert "\n    torch  2.11.0\n      kernel <x>\\x1b[2J" in markdown and "\n  kernel &lt;x&gt;\\x1b[2J" in html
+    assert "Exit code 1" in markdown
     assert "There are no plots: matplotlib is not installed." in markdown and "<td>1.25</td>" in html
     names = {path.name: path.stat().st_size for path in (setting.work / "page").iterdir()}
     assert len(names) <= 8 and max(names.values()) <= 16 << 20
@@ -224,7 +227,7 @@ def test_the_page_can_be_made_of_nothing_and_of_failures(page):
     page(None, {})
     reason = "OutOfMemoryError: <b>too | much</b>"
     markdown, html = page(None, {key: ("failed", reason) for key in ROWS if not key.endswith("plan")})
-    assert markdown.count("failed: OutOfMemoryError: &lt;b&gt;too") == html.count("failed: OutOfMemoryError:") == 10
+    assert markdown.count("failed: OutOfMemoryError: &lt;b&gt;too") == html.count("failed: OutOfMemoryError:") == 11
     assert "<b>" not in html
 
 

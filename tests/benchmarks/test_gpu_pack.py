@@ -56,6 +56,7 @@ def light(pack_script, monkeypatch):
     monkeypatch.setattr(
         pack_script.data, "prepare", lambda texts, size, length, folder, work: write(folder, "manifest.json", b"{}")
     )
+    monkeypatch.setattr(pack_script.prediction, "write", lambda path: path.write_text("{}"))
     monkeypatch.setattr(pack_script.data, "take_glue", lambda source, folder: write(folder, "train.tsv", b"text"))
 
 
@@ -116,7 +117,7 @@ def test_a_pack_lists_every_file_and_takes_the_place_of_an_unchanged_one_only(pa
     listed = {entry["file"]: entry["bytes"] for entry in manifest["files"]}
     found = {path.relative_to(pack).as_posix(): path.stat().st_size for path in pack.rglob("*") if path.is_file()}
     assert listed == {name: size for name, size in found.items() if name not in ("MANIFEST.json", ".longmix.json")}
-    assert set(listed) == {"wheels/a.whl", "corpus/manifest.json", "glue/train.tsv", "install.py"}
+    assert set(listed) == {"wheels/a.whl", "corpus/manifest.json", "glue/train.tsv", "prediction.json", "install.py"}
     pack_script.make(pack, arguments())
     (pack / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"holds notes\.txt, which longmix did not write there"):
@@ -182,6 +183,16 @@ def test_kernels_are_compiled_by_the_triton_that_will_load_them(pack_script, tmp
         UserError, match=r"is Python 3\.12 with Triton 3\.7\.1, and the other machine has Python 3\.12 w"
     ):
         pack_script.kernels.compile_for("python", "3.12", {"triton": "3.6.0"}, tmp_path / "kernels")
+
+
+def test_a_kernel_that_does_not_compile_is_named_in_a_line(pack_script):
+    errors = (
+        "Traceback (most recent call last):\n  File x\nRuntimeError: links for sm_90: CompilationError: at 7:4:\n"
+        "    x = tl.load(y)\n        ^\n"
+    )
+    told = "RuntimeError: links for sm_90: CompilationError: at 7:4: x = tl.load(y) ^"
+    assert pack_script.kernels.reason(errors) == told
+    assert pack_script.kernels.reason("killed") == "killed" and "not say" in pack_script.kernels.reason("")
 
 
 def test_of_glue_the_small_tasks_are_taken(pack_script, monkeypatch, tmp_path):
