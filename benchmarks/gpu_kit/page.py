@@ -33,7 +33,7 @@ def make(setting: Setting, records: Records, prediction: dict | None) -> Path:
     folder.mkdir(exist_ok=True)
     newest = records.newest()
     sections = list(tables.sections(setting, newest, prediction))
-    drawn = plots.draw(setting, newest)
+    drawn = plots.draw(setting, newest, prediction)
     note = "" if drawn is not None else "There are no plots: matplotlib is not installed."
     title = f"longmix on {setting.cards} x {setting.card}" if setting.cards else "longmix's GPU kit, tried on a CPU"
     write_text(folder / "report.md", _markdown(title, sections, note, drawn is not None))

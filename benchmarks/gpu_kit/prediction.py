@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from gpu_kit.processes import end_with_parent
-from gpu_kit.setting import Setting
+from gpu_kit.setting import LAYERS_OF_THE_TRANSFORMER, Setting
 
 from longmix.data_prep.files import write_json
 
@@ -86,3 +86,11 @@ def milliseconds(
         if (row["layer"], bool(row["documents"]), row["positions"]) == (named, documents, length):
             return row["milliseconds"].get(known)
     return None
+
+
+def tokens_per_second(prediction: dict | None, setting: Setting, model: str, cards: int = 1) -> float | None:
+    """What the layers of a base model alone would allow in training, by plain PyTorch; None: not predicted."""
+    layer = milliseconds(prediction, setting.card, model, "portable", setting.rows)
+    if layer is None:
+        return None
+    return 1e3 * setting.tokens / (LAYERS_OF_THE_TRANSFORMER * layer) * cards

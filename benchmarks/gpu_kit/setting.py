@@ -118,6 +118,11 @@ class Setting:
         """Values of `deepspeed` in a run file; without DeepSpeed there is Accelerate alone."""
         return ("zero1", "null", "zero2", "zero3", "zero0") if installed("deepspeed") else ("null",)
 
+    def share_of_blocks(self, blocks: int) -> float:
+        """What the time of one block counts for, where a whole model has so many: models of equal parameters are
+        compared."""
+        return 1.0 if self.quick else blocks / LAYERS_OF_THE_TRANSFORMER
+
     def refuse_another(self) -> None:
         """Note this setting in the work folder.
 

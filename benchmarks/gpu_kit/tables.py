@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpu_kit.prediction import card_of, milliseconds
+from gpu_kit.prediction import card_of, milliseconds, tokens_per_second
 from gpu_kit.records import ABSENT, DONE, FAILED
-from gpu_kit.setting import LAYERS_OF_THE_TRANSFORMER, Setting
+from gpu_kit.setting import Setting
 
 NOTHING = "–"
 
@@ -108,7 +108,7 @@ def _blocks(setting: Setting, newest: dict[str, dict], prediction: dict | None) 
             section.rows.append([layer, length, way, *[NOTHING] * 6, f"{row['status']}: {row['answer']}"])
             continue
         answer = row["answer"]
-        factor = answer["blocks"] / LAYERS_OF_THE_TRANSFORMER if not setting.quick else 1.0
+        factor = setting.share_of_blocks(answer["blocks"])
         documents = layer.endswith("-documents")
         model = layer.removesuffix("-documents")
         predicted = milliseconds(prediction, setting.card, model, way, int(length), documents)
@@ -160,10 +160,7 @@ def _training(setting: Setting, newest: dict[str, dict], prediction: dict | None
             if row["status"] != DONE:
                 section.rows.append([name, *[NOTHING] * 7, f"{row['status']}: {answer}"])
                 continue
-            layer = milliseconds(prediction, setting.card, name.split("/")[0], "portable", setting.rows)
-            predicted = None
-            if layer is not None:
-                predicted = 1e3 * setting.tokens / (LAYERS_OF_THE_TRANSFORMER * layer) * answer.get("cards", 1)
+            predicted = tokens_per_second(prediction, setting, name.split("/")[0], answer.get("cards", 1))
             label = f"{name}, {answer['cards']} cards" if "cards" in answer else name
             section.rows.append(
                 [

@@ -22,7 +22,9 @@ def causal_forward(
     """The result where a row sees itself and what stands before it."""
     head = tl.program_id(0).to(tl.int64)
     query, key, value, result = _of_head(query, key, value, result, head * positions, features, width)
-    length, ids = _of_sample(lengths, ids, head // heads, positions)
+    length = _length(lengths, head // heads, positions)
+    if ids is not None:
+        ids += (head // heads) * positions
     index = tl.arange(0, ROWS)
     feature = tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -58,7 +60,9 @@ def whole_forward(
     """The result where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
     query, key, value, result = _of_head(query, key, value, result, head * positions, features, width)
-    length, ids = _of_sample(lengths, ids, head // heads, positions)
+    length = _length(lengths, head // heads, positions)
+    if ids is not None:
+        ids += (head // heads) * positions
     index = tl.arange(0, ROWS)
     feature = tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -94,7 +98,9 @@ def whole_backward(
     query, key, value, gradient = _of_head(query, key, value, gradient, first, features, width)
     share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
     of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
-    length, ids = _of_sample(lengths, ids, head // heads, positions)
+    length = _length(lengths, head // heads, positions)
+    if ids is not None:
+        ids += (head // heads) * positions
     index = tl.arange(0, ROWS)
     feature = tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -143,7 +149,9 @@ def causal_queries(
     share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
     of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
     inverses, offsets, scales, sizes, peaks = _notes(inverses, offsets, scales, sizes, peaks, share, features)
-    length, ids = _of_sample(lengths, ids, head // heads, positions)
+    length = _length(lengths, head // heads, positions)
+    if ids is not None:
+        ids += (head // heads) * positions
     index = tl.arange(0, ROWS)
     feature = tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -198,7 +206,9 @@ def causal_keys(
     share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
     of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
     inverses, offsets, scales, sizes, peaks = _notes(inverses, offsets, scales, sizes, peaks, share, features)
-    length, ids = _of_sample(lengths, ids, head // heads, positions)
+    length = _length(lengths, head // heads, positions)
+    if ids is not None:
+        ids += (head // heads) * positions
     index = tl.arange(0, ROWS)
     feature = tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -250,13 +260,12 @@ def _notes(inverses, offsets, scales, sizes, peaks, share, features):
 
 
 @triton.jit
-def _of_sample(lengths, ids, sample, positions):
+def _length(lengths, sample, positions):
+    # Where there are no ids, the kernels have them as None; Triton 3.6 lets no function hand None back.
     length = sample * 0 + positions
     if lengths is not None:
         length = tl.maximum(tl.minimum(tl.load(lengths + sample), length), 0)
-    if ids is not None:
-        ids += sample * positions
-    return length, ids
+    return length
 
 
 @triton.jit

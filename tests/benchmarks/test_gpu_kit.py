@@ -183,7 +183,7 @@ ROWS = {
 @pytest.fixture
 def page(script, setting, monkeypatch):
     """page(prediction, **rows): the page of these rows, as (Markdown, HTML)."""
-    monkeypatch.setattr(script("gpu_kit.plots"), "draw", lambda setting, newest: None)
+    monkeypatch.setattr(script("gpu_kit.plots"), "draw", lambda *words: None)
 
     def make(prediction, rows):
         records = script("gpu_kit.records").Records(setting.work / "results.jsonl")
