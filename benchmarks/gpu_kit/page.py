@@ -16,13 +16,15 @@ from longmix.data_prep.files import atomic_path, write_text
 from longmix.trainer.tables.text import escaped, html_text
 from longmix.trainer.tables.writing import markdown
 
+# Characters.
+_LONGEST_FIGURE = 32
 _STYLE = """body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff; margin: 2rem auto;
  max-width: 80rem; padding: 0 1rem; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; display: block;
  overflow-x: auto; }
 th, td { padding: .3rem .55rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-td.text { text-align: left; white-space: normal; }
+td.text { text-align: left; white-space: normal; min-width: 16rem; max-width: 28rem; }
 svg { max-width: 100%; height: auto; }
 pre { font-size: 12px; overflow-x: auto; }"""
 
@@ -86,5 +88,11 @@ def _html(title: str, sections: list[tables.Section], note: str, drawn: str | No
 
 def _table(section: tables.Section) -> str:
     head = "".join(f"<th>{html_text(name)}</th>" for name in section.header)
-    rows = ("".join(f"<td>{html_text(cell)}</td>" for cell in row) for row in section.rows)
+    rows = ("".join(map(_cell, row)) for row in section.rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table>"
+
+
+def _cell(text: str) -> str:
+    """A figure keeps its line; a reason, of more characters than any figure has, breaks where it must."""
+    kind = ' class="text"' if len(text) > _LONGEST_FIGURE else ""
+    return f"<td{kind}>{html_text(text)}</td>"

@@ -33,7 +33,7 @@ def draw(setting: Setting, newest: dict[str, dict], prediction: dict | None) -> 
             _draw_blocks(axes, length, layers, blocks)
         above.suptitle("Time of a block, forward and backward; empty marks: the cost model, not measured")
         handles, labels = panels[0].get_legend_handles_labels()
-        above.legend(handles, labels, loc="outside lower center", ncols=6)
+        above.legend(handles, labels, loc="outside lower center", ncols=5)
         below.suptitle("Whole models in training; lines: the cost model's layers alone, not measured")
         _draw_models(below.subplots(), models)
         buffer = io.StringIO()
@@ -49,7 +49,9 @@ def _times(setting: Setting, newest: dict[str, dict], prediction: dict | None) -
             layer, length, way = key.split("/")[2:]
             measured = setting.share_of_blocks(row["answer"]["blocks"]) * row["answer"]["both"]["median"]
             model = layer.removesuffix("-documents")
-            predicted = milliseconds(prediction, setting.card, model, way, int(length), model != layer)
+            predicted = None  # of what torch compiles the cost model says nothing
+            if way != "compiled":
+                predicted = milliseconds(prediction, setting.card, model, way, int(length), model != layer)
             found[layer, int(length), way] = measured, predicted
     return found
 
@@ -65,8 +67,11 @@ def _speeds(setting: Setting, newest: dict[str, dict], prediction: dict | None) 
 
 
 def _draw_blocks(axes, length: int, layers: list[str], blocks: dict[tuple, tuple]) -> None:
+    from matplotlib.ticker import LogLocator
+
     for way, (marker, colour) in _WAYS.items():
-        for index, (label, face) in enumerate(((way, colour), (f"{way}, cost model", "none"))):
+        looks = ((way, colour), (f"{way}, cost model", "none"))
+        for index, (label, face) in enumerate(looks[:1] if way == "compiled" else looks):
             points = [
                 (found[index], layers.index(layer))
                 for (layer, at, by), found in blocks.items()
@@ -76,7 +81,9 @@ def _draw_blocks(axes, length: int, layers: list[str], blocks: dict[tuple, tuple
             axes.scatter(xs, ys, marker=marker, edgecolors=colour, facecolors=face, label=label)
     axes.set(title=f"N = {length}", xlabel="ms", yticks=range(len(layers)), yticklabels=layers)
     if blocks:
-        axes.set_xscale("log")
+        axes.set_xscale("log", subs=())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.3)
 
 

@@ -98,7 +98,11 @@ def _blocks(setting: Setting, newest: dict[str, dict], prediction: dict | None) 
             "Milliseconds of one block (mixer, feed-forward layer, residual connections), weights in half precision; "
             "models of equal parameters: for each layer of the transformer, so that 8 of S3Attention's blocks count as "
             "12. The model's figure is computed from bytes and operations (benchmarks/gpu_cost.py), not measured"
-            + (": forward and backward." if has_model else "; there is none for this card.")
+            + (
+                ": forward and backward, beside compiled that of portable PyTorch."
+                if has_model
+                else "; there is none for this card."
+            )
         ],
         ["block", "N", "by", "forward", "forward + backward", "p20 to p80", "memory, MB", "error", "clock", "model"],
     )
@@ -149,7 +153,8 @@ def _training(setting: Setting, newest: dict[str, dict], prediction: dict | None
         "Whole models in training",
         [
             "longmix train on rows of 512 random tokens; the engine null is Accelerate. MFU counts 6 operations for "
-            "each token and parameter outside the embeddings. Waits: calls in which a step waits for the GPU. "
+            "each token and parameter outside the embeddings. Waits: calls in which a step waits for the GPU, "
+            "each step being logged. "
             "The model's figure is what its layers alone would allow, without embeddings, head, loss and optimizer."
         ],
         ["model, engine, precision", "tokens/s", "p20 to p80", "MFU", "memory, MB", "waits", "loss", "model", "trace"],
