@@ -16,7 +16,8 @@ PACK holds
 - corpus/: the data sets train/ and validation/, and their tokenizer, made from the first --corpus-megabytes of the
   texts of --corpus, else of the documentation that every Python carries;
 - glue/: GLUE's small tasks, from --glue; else the task of ./quickstart, which is not GLUE's;
-- triton-cache.tar.xz: the kernels as gpu_model/launches.py launches them, compiled for A100 and H100. Triton takes
+- triton-cache.tar.xz: the kernels as gpu_model/launches.py launches them, compiled for A100 and H100: most of what the
+  base models launch. The odd shapes that the kit's first stage proves are compiled there. Triton takes
   them only where its own files are the same to the byte: --compile-with names a Python of the same version with the
   other machine's torch and Triton, which needs no GPU. Without it the first use compiles them there;
 - prediction.json: what benchmarks/gpu_cost.py says of the layers;
