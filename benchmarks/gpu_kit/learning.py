@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import commands
-from gpu_kit.processes import end_with_parent
+from gpu_kit.processes import NotHereError, end_with_parent
 from gpu_kit.records import DONE, Measurement, Records
 from gpu_kit.setting import CONFIGS, Setting
 
@@ -26,7 +26,8 @@ SMALL_TASKS = ("cola", "mrpc", "rte", "stsb", "wnli")
 
 
 def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement]:
-    """Every model, for an equal number of tokens: as many as the time holds at the slowest one's speed."""
+    """Every model, for an equal number of tokens: as many as the time holds at the slowest one's speed. All are
+    pre-trained before the first is fine-tuned: should the time run out, there is a loss of each."""
     speeds = [
         row["answer"]["tokens_per_second"]
         for key, row in records.newest().items()
@@ -41,9 +42,14 @@ def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement
     if not earlier:
         records.append("4/budget", DONE, answer=tokens)
     made = [Measurement("4/corpus", "gpu_kit.learning:corpus", seconds=300, alone=False)]
-    return made + [
+    models = ("transformer", *(name for name in MODEL_TYPES if name != "transformer"))
+    made += [
         Measurement(f"4/learning/{model}", "gpu_kit.learning:learn", {"model": model, "tokens": tokens}, seconds=LIMIT)
-        for model in ("transformer", *(name for name in MODEL_TYPES if name != "transformer"))
+        for model in models
+    ]
+    return made + [
+        Measurement(f"4/tasks/{model}", "gpu_kit.learning:fine_tune", {"model": model}, seconds=LIMIT)
+        for model in models
     ]
 
 
@@ -62,12 +68,12 @@ def corpus(setting: Setting) -> dict[str, object]:
 
 
 def learn(setting: Setting, model: str, tokens: int) -> dict[str, object]:
-    """Pre-train on `tokens`, then fine-tune: held-out loss, and the scores of the tasks that there are."""
+    """Pre-train on `tokens`: held-out loss before and after."""
     about = corpus(setting)
-    data, glue = Path(about["folder"]), Path(about["glue"])
+    data = Path(about["folder"])
     manifest = Manifest.load(data / "train")
     steps = max(2, tokens // (SAMPLES * manifest.sequence_length))
-    run, results = setting.work / "learning" / model, setting.work / "learning" / f"{model}-glue"
+    run = setting.work / "learning" / model
     _longmix(
         *("train", CONFIGS / "model" / f"{model}_{'tiny' if setting.device == 'cpu' else 'small'}.yaml"),
         *(CONFIGS / "tasks" / "mlm.yaml", f"data.train={data / 'train'}", f"data.eval={data / 'validation'}"),
@@ -77,30 +83,37 @@ def learn(setting: Setting, model: str, tokens: int) -> dict[str, object]:
         *("--processes", "1"),
     )
     before, after = (commands.records(run, "eval")[index] for index in (0, -1))
-    scores = _fine_tuned(run / "model", glue, results)
     shutil.rmtree(run / "checkpoints", ignore_errors=True)
     return {
         "corpus": about["corpus"],
         "steps": steps,
         "tokens": steps * SAMPLES * manifest.sequence_length,
         "loss": [before["loss"], after["loss"]],
-        "scores": scores,
     }
 
 
-def _fine_tuned(model: Path, glue: Path, results: Path) -> dict[str, float]:
-    """Task -> score, of those of SMALL_TASKS that `glue` holds: one epoch, one seed."""
+def fine_tune(setting: Setting, model: str) -> dict[str, object]:
+    """Fine-tune what `learn` has made on those of SMALL_TASKS that there are: one epoch, one seed.
+
+    Raises:
+        NotHereError: no task is there.
+        RuntimeError: the model has not been pre-trained, or cannot be fine-tuned.
+    """
     from longmix.trainer.finetune.results import Results
     from longmix.trainer.finetune.tasks import TASKS
 
+    trained, glue = setting.work / "learning" / model / "model", Path(corpus(setting)["glue"])
+    results = setting.work / "learning" / f"{model}-glue"
+    if not trained.is_dir():
+        raise RuntimeError("it has not been pre-trained")
     tasks = [name for name in SMALL_TASKS if (glue / TASKS[name].folder).is_dir()]
     if not tasks:
-        return {}
+        raise NotHereError("there are no tasks")
     _longmix(
-        *("finetune", "--model", model, "--data", glue, "--output", results, "--seeds", "1", "--epochs", "1"),
+        *("finetune", "--model", trained, "--data", glue, "--output", results, "--seeds", "1", "--epochs", "1"),
         *(word for name in tasks for word in ("--task", name)),
     )
-    return {task.task: task.score for task in Results.load(results).tasks}
+    return {"scores": {task.task: task.score for task in Results.load(results).tasks}}
 
 
 def _longmix(*words: object) -> None:

@@ -210,9 +210,12 @@ def _learning(newest: dict[str, dict]) -> Section:
         if row["status"] != DONE:
             section.rows.append([name, *[NOTHING] * 3, f"{row['status']}: {answer}"])
             continue
-        scores = ", ".join(f"{task} {100 * score:.1f}" for task, score in answer["scores"].items())
+        tuned = newest.get(f"4/tasks/{name}", {"status": "not measured", "answer": "the time ran out"})
+        scores = f"{tuned['status']}: {tuned['answer']}"
+        if tuned["status"] == DONE:
+            scores = ", ".join(f"{task} {100 * score:.1f}" for task, score in tuned["answer"]["scores"].items())
         losses = [_number(value, 4) for value in answer["loss"]]
-        section.rows.append([name, f"{answer['tokens']:,}", *losses, scores or NOTHING])
+        section.rows.append([name, f"{answer['tokens']:,}", *losses, scores])
     return section
 
 

@@ -176,7 +176,9 @@ ROWS = {
     "2/operation/link_mix/512/compiled": TIMED,
     "3/speed/transformer/zero1/bf16": {"tokens_per_second": 5e5, "mfu": 0.421, "loss": [10.4, 9.5]},
     "3/resume/flt/zero1": {"killed_at": 7, "resumed_at": 4, "compared": 8, "equal": 8, "largest": 0.0},
-    "4/learning/flt": {"tokens": 10**6, "loss": [9.0, 5.0], "scores": {"cola": 0.125}},
+    "4/learning/flt": {"tokens": 10**6, "loss": [9.0, 5.0]},
+    "4/learning/wavspa": {"tokens": 10**6, "loss": [9.0, 6.0]},
+    "4/tasks/flt": {"scores": {"cola": 0.125}},
 }
 
 
@@ -212,6 +214,7 @@ def test_the_page_shows_every_figure_beside_the_models(page, setting):
         "|transformer/zero1/bf16|500,000|–|42.1%|–|–|10.4to9.5|1,820,444|–|",
         "|flt/zero1|7|4|8|8|0|",
         "|flt|1,000,000|9|5|cola12.5|",
+        "|wavspa|1,000,000|9|6|notmeasured:thetimeranout|",
         "|1|2|1|0|0|1|",
     ):
         assert line in lines or line.replace("\\", "") in lines, line
@@ -227,8 +230,8 @@ def test_the_page_can_be_made_of_nothing_and_of_failures(page):
     page(None, {})
     reason = "OutOfMemoryError: <b>too | much</b>"
     markdown, html = page(None, {key: ("failed", reason) for key in ROWS if not key.endswith("plan")})
-    assert markdown.count("failed: OutOfMemoryError: &lt;b&gt;too") == html.count("failed: OutOfMemoryError:") == 11
-    assert "<b>" not in html and html.count('<td class="text">failed') == 10  # they do not stretch the columns
+    assert markdown.count("failed: OutOfMemoryError: &lt;b&gt;too") == html.count("failed: OutOfMemoryError:") == 12
+    assert "<b>" not in html and html.count('<td class="text">failed') == 11  # they do not stretch the columns
 
 
 # What only a GPU runs, with stand-ins.
