@@ -41,7 +41,11 @@ def main() -> None:
     report.show(report.layer_tables(found["layers"]))
     print(f"\n{report.verdict(found['layers'])}")
     print("A model, not a measurement: nothing has run on a GPU. docs/kernels.md says what it assumes.", flush=True)
-    found["kernels"] = kernel_rows()
+    try:
+        found["kernels"] = kernel_rows()
+    except RuntimeError as error:
+        *_, reason = str(error).splitlines()
+        sys.exit(f"error: not every Triton kernel compiles, so nothing is written: {reason}")
     report.show(report.kernel_tables(found["kernels"]))
     if arguments.json:
         write_json(arguments.json, found)

@@ -417,3 +417,21 @@ def test_the_command_writes_every_row(tmp_path):
         "s3attention",
         "wavspa",
     }
+
+
+def test_a_kernel_that_does_not_compile_is_one_line(script, monkeypatch, tmp_path, capsys):
+    command, path = script("gpu_cost"), tmp_path / "cost.json"
+
+    def fails():
+        raise RuntimeError("Traceback\n  File\ntriton.CompilationError: at 3:4")
+
+    monkeypatch.setattr(command, "layer_rows", lambda cases: [])
+    monkeypatch.setattr(command, "kernel_rows", fails)
+    monkeypatch.setattr(command.report, "show", lambda found: None)
+    monkeypatch.setattr(command.report, "layer_tables", lambda rows: [])
+    monkeypatch.setattr(command.report, "verdict", lambda rows: "")
+    monkeypatch.setattr("sys.argv", ["gpu_cost.py", "--json", str(path)])
+    monkeypatch.setattr(command, "interpreted", lambda: False)
+    with pytest.raises(SystemExit, match=r"^error: .*: triton.CompilationError: at 3:4$"):
+        command.main()
+    assert not path.exists()
