@@ -215,6 +215,7 @@ def copy(tmp_path_factory):
     return made
 
 
+@pytest.mark.full
 def test_a_mixer_and_an_objective_that_the_recipes_added_train(copy):
     small = ["--min-length", "10", "--max-length", "40", "--train-samples", "64", "--validation-samples", "16"]
     data = ["data.train=data/train", "data.eval=data/validation", "optim.max_steps=2", "optim.warmup_steps=1"]

@@ -70,6 +70,7 @@ def test_runs_that_compute_different_things_have_no_figures(speed, runs, figure,
         speed.measure(tmp_path, "flt", 512, speed.CHOICES, ARGUMENTS)
 
 
+@pytest.mark.full
 def test_a_command_runs_with_the_environment_that_it_is_given(script, tmp_path):
     commands = script("commands")
     log = tmp_path / "log"

@@ -156,6 +156,7 @@ def test_what_is_interrupted_or_fails_is_started_again(stub):
     assert not list(job.log.parent.glob(".longmix-*"))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_what_fails_twice_at_the_same_step_is_not(stub, tmp_path):
     """By the word of the real `longmix requeue`."""
@@ -168,6 +169,7 @@ def test_what_fails_twice_at_the_same_step_is_not(stub, tmp_path):
     assert job.text().count("this job is in the queue again") == 1
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_jobs_of_an_array_share_a_sweep(stub, slurm, tmp_path):
     """Each run of the sweep is in one share, whatever the range of the array. A job that is interrupted is started

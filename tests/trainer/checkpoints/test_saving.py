@@ -158,7 +158,9 @@ def test_a_latest_that_a_copy_has_made_a_folder_is_told_once(memory, capsys):
     assert folders.newest(memory) == folders.path_of(memory, 6)
 
 
-@pytest.mark.parametrize(("case", "asynchronous"), [("next", False), ("same", True)])
+@pytest.mark.parametrize(
+    ("case", "asynchronous"), [("next", False), pytest.param("same", True, marks=pytest.mark.full)]
+)
 def test_killed_between_any_two_file_operations_a_whole_checkpoint_is_found(memory, case, asynchronous):
     engine, step = start_of(case, memory / "start")
     found, at, code = set(), 0, KILLED

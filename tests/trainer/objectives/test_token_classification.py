@@ -59,6 +59,7 @@ def test_a_model_learns_the_task_and_is_evaluated_alike_everywhere(
         assert found == pytest.approx({name: after[name] for name in ("loss", "accuracy", "items")}, abs=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_every_engine_and_way_to_cut_the_batch_takes_the_same_steps(train, read_metrics, changes, tmp_path):
     curves = {}

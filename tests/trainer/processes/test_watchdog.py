@@ -118,6 +118,7 @@ def test_an_alarm_takes_every_rank_along(ranks):
     assert len(told(outputs)) == 1 and len(list((run / "stacks").iterdir())) == 2
 
 
+@pytest.mark.full
 def test_a_slow_start_and_a_pause_of_the_whole_job_are_no_hang(ranks):
     run, commands = ranks("crawl", "crawl")
     for command in commands:
