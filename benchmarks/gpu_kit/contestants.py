@@ -70,7 +70,7 @@ class Block:
         context = BatchContext(embeddings=x)
         if self.documents:
             ids = document_ids(self.batch, length)
-            # As the collate gives them: without segments softmax attention would take a dense mask on GPUs, too.
+            # As the collate gives them: without segments softmax attention would search them, and wait for the GPU.
             segments = segments_of(self.batch, length, ids, device)
             context = BatchContext(document_ids=ids.to(device), embeddings=x, documents=segments)
         call = torch.compile(block, dynamic=False) if self.compiled else block
