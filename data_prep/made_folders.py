@@ -186,9 +186,20 @@ def _remove_unfinished(left: Path) -> None:
     with contextlib.suppress(OSError):
         left.rmdir()
     if _kind_of(left) == _UNFINISHED or _is_hardly_begun(left):
-        shutil.rmtree(left, ignore_errors=True)
+        _remove_whole(left)
     else:
         remove_made(left)
+
+
+def _remove_whole(left: Path) -> None:
+    """Remove a folder with all that it holds, the marker last: after a kill the rest is still known."""
+    with contextlib.suppress(OSError):
+        for path in sorted(left.iterdir(), key=lambda path: path.name == MARKER):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+        left.rmdir()
 
 
 def _is_hardly_begun(left: Path) -> bool:

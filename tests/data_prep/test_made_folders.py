@@ -1,5 +1,6 @@
 """Folders that longmix makes as a whole: what it may replace, and what it removes."""
 
+import contextlib
 import json
 import os
 import re
@@ -148,3 +149,26 @@ def test_a_folder_that_was_hardly_begun_is_removed(tmp_path):
     (kept / "notes").write_text("mine")
     make(tmp_path / "made", one="1")
     assert not left.exists() and (kept / "notes").exists()
+
+
+@pytest.mark.parametrize("removed", range(1, 5))
+def test_a_folder_whose_removal_was_cut_short_is_removed_by_the_next_writer(tmp_path, monkeypatch, removed):
+    left = tmp_path / ".made.7.new"
+    (left / "below").mkdir(parents=True)
+    for name in ("one", "below/two", "z"):
+        (left / name).write_text(name)
+    made_folders._write_marker(left, made_folders._UNFINISHED, [])
+    done, unlink = [], os.unlink
+
+    def cut_short(path, **options):
+        if len(done) == removed:
+            raise KeyboardInterrupt  # as a kill: nothing after it happens
+        done.append(path)
+        unlink(path, **options)
+
+    with monkeypatch.context() as patches, contextlib.suppress(KeyboardInterrupt):
+        patches.setattr(os, "unlink", cut_short)
+        make(tmp_path / "made", one="1")
+    assert len(done) == removed
+    make(tmp_path / "made", one="1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made"]
