@@ -26,6 +26,8 @@ TOKENIZER_FILES = re.compile(
     r"(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json"
     r"|(tokenizer|spiece|sentencepiece\.bpe)\.model|(vocab|merges)\.txt|chat_template\.jinja"
 )
+# Also as what they are written before they are renamed.
+_UNFINISHED_FILES = re.compile(rf"{TOKENIZER_FILES.pattern}|\.({TOKENIZER_FILES.pattern})\.\d+(-\d+)?\.tmp")
 _LARGEST_FILE = 2**30
 
 # The sums of SentencePiece's EM steps depend on the number of threads, not on the number of cores: one fixed number.
@@ -145,7 +147,7 @@ def _explain(message: str, vocab_size: int) -> Exception:
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes have left of a tokenizer in `folder`: it would be taken for a part of one."""
     for left in (*folder.glob(".training-*"), *folder.glob(".tokenizer-*")):
-        remove_files(left, TOKENIZER_FILES)
+        remove_files(left, _UNFINISHED_FILES)
 
 
 def save_tokenizer(tokenizer: Any, folder: str | Path) -> None:

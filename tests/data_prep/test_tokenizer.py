@@ -9,6 +9,7 @@ import sentencepiece
 from transformers import AutoTokenizer
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.tokenizer import (
     call,
     encode,
@@ -105,6 +106,17 @@ def test_saving_leaves_other_files(tokenizer_folder, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "config.json", "tokenizer.model", "tokenizer_config.json",
     ]  # fmt: skip
+
+
+def test_what_a_kill_has_left_of_saving_is_removed(tokenizer_folder, tmp_path):
+    tokenizer = load_tokenizer(tokenizer_folder)
+    left = tmp_path / ".tokenizer-left"
+    left.mkdir()
+    # Moments of the kill: while the configuration is written, and before it is renamed.
+    for name in (".tokenizer_config.json.7.tmp", ".tokenizer_config.json.7-1.tmp", "tokenizer_config.json"):
+        (left / name).write_text("{")
+    save_tokenizer(tokenizer, tmp_path)
+    assert sha256_of_folder(tmp_path) == sha256_of_folder(tokenizer_folder)
 
 
 def test_training_repeats_to_the_byte(tokenizer_folder, tmp_path):
