@@ -102,6 +102,8 @@ def _refuse_fewer_steps(run: RunSection, last_step: int, step: int) -> None:
 
 
 def _best_by(configuration: RunConfiguration) -> list[Any] | None:
-    """Metric, mode and samples, by which two values of `checkpoint.best` are comparable."""
-    best = configuration.checkpoint.best
-    return None if best is None else [best.metric, best.mode, configuration.eval.samples]
+    """Metric, mode and samples, by which two values of `checkpoint.best` are comparable; and the share of the tokens
+    that evaluations hide, where it is not that of training, as it was in all runs of earlier versions."""
+    best, share = configuration.checkpoint.best, configuration.eval.mask_probability
+    own = [] if share in (None, configuration.objective.mask_probability) else [share]
+    return None if best is None else [best.metric, best.mode, configuration.eval.samples, *own]

@@ -37,7 +37,8 @@ class RunState:
         row_of_spikes: steps dropped as spikes since the last one that was taken.
         interval: sums of loss, hits and items since the last record in metrics.jsonl.
         tokens: valid tokens consumed.
-        best_by: metric, mode and evaluated samples that the best checkpoint is chosen by.
+        best_by: metric, mode and evaluated samples that the best checkpoint is chosen by, and the share of the tokens
+            that evaluations hide where training hides another.
         best_step, best_value: the best checkpoint by `checkpoint.best`.
         evaluation_due: the evaluation of this step was cut short by a stop; a resumed run makes it first.
         stopped_by: what stopped the run here (see stop_conditions.Decision); None in a checkpoint that was due.
@@ -117,7 +118,7 @@ def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
     if not all(value is None or type(value) in (int, float) for value in state.figures.values()):
         yield "figures", "are numbers"
     if not _is_best_by(state.best_by):
-        yield "best_by", f"is {state.best_by!r}, but takes null or [metric, min or max, samples or null]"
+        yield "best_by", f"is {state.best_by!r}, but takes null or [metric, min or max, samples or null(, masks)]"
     if state.best_step is not None and not 0 < state.best_step <= state.step:
         yield "best_step", f"is {state.best_step}, but must be 1 to {state.step} (step)"
     if state.best_step is not None and (state.best_value is None or "loss" not in state.figures):
@@ -131,11 +132,12 @@ def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
 def _is_best_by(value: list[Any] | None) -> bool:
     if value is None:
         return True
-    if len(value) != 3:
+    if len(value) not in (3, 4):
         return False
-    metric, mode, samples = value
+    metric, mode, samples, *share = value
     counts = samples is None or (type(samples) is int and samples > 0)
-    return type(metric) is str and mode in ("min", "max") and counts
+    shares = all(type(one) is float and 0 < one < 1 for one in share)
+    return type(metric) is str and mode in ("min", "max") and counts and shares
 
 
 def _is_data(data: dict[str, Any]) -> bool:

@@ -6,7 +6,7 @@ import torch
 
 from longmix.data_prep.errors import UserError
 
-from ..run.folder import refuse_changes, refuse_unusable
+from ..run.folder import refuse_changes, refuse_unusable, resolved
 from ..run.memory import GIGABYTE, refuse_beyond_memory, state_bytes
 from ..run.setup import Prepared, prepare
 from ..samples.collate import TOKEN_IDS
@@ -22,6 +22,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
         UserError: whatever training would refuse.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    configuration = resolved(Path(configuration.run.dir), configuration)
     refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
     prepared = prepare(configuration, processes, device)

@@ -19,11 +19,13 @@ from ..samples.dataset import ShardedDataset
 from ..samples.tokenizer import tokenizer_folder
 from ..samples.windows import Dataset, as_seen, unfitting_kind
 from ..settings.objectives import FORECASTING, OBJECTIVES
-from ..settings.sections import ObjectiveSection
+from ..settings.sections import EVALUATION_MASK_PROBABILITY, ObjectiveSection
 
 
 def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -> str:
     """Figures of the objective that `checkpoint` was trained with on the data set folder `data`, as lines of text.
+
+    Masks hide EVALUATION_MASK_PROBABILITY of the tokens, whatever training hid, and a line says so.
 
     Raises:
         UserError: the checkpoint or the data set cannot be read, or they do not belong together.
@@ -59,6 +61,8 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
             f"the evaluated samples of {data} hold nothing to predict, so there are no figures: raise --samples, or "
             "name another data set"
         )
+    if OBJECTIVES[section.name].hides_tokens:
+        values["mask_probability"] = EVALUATION_MASK_PROBABILITY
     return "\n".join(
         f"{name:<18}{value:.4f}" if isinstance(value, float) else f"{name:<18}{value:,}"
         for name, value in values.items()

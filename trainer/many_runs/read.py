@@ -21,6 +21,7 @@ from longmix.kernels.common.safe_files import read_input
 
 from ..settings.objectives import OBJECTIVES
 from ..settings.run_file import MOST_BYTES, parse_yaml
+from ..settings.sections import EVALUATION_MASK_PROBABILITY
 from .run_values import checked_values, wrong_figure
 
 CONFIG, METRICS, FAILURE, PLAN = "config.yaml", "metrics.jsonl", "failure.json", "sweep.json"
@@ -123,6 +124,15 @@ class Run:
     @property
     def objective(self) -> str:
         return str(self.value("objective.name", "mlm"))
+
+    @property
+    def evaluation_mask_probability(self) -> float | None:
+        """The share of the tokens that evaluations hid; None: the objective hides none."""
+        if self.objective not in OBJECTIVES or not OBJECTIVES[self.objective].hides_tokens:
+            return None
+        # Runs of earlier versions evaluated at the share of their training.
+        of_training = self.value("objective.mask_probability", EVALUATION_MASK_PROBABILITY)
+        return self.value("eval.mask_probability", of_training)
 
     @property
     def predicts_tokens(self) -> bool:

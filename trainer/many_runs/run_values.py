@@ -30,6 +30,7 @@ def _is_best(value: Any) -> bool:
 
 # {dotted key of config.yaml: (whether a value will do, what is expected)}. What is missing, or null, always will.
 _TEXT, _COUNT = (_is_text, "a text"), (_is_count, "a whole number")
+_SHARE = (lambda value: type(value) is float and 0 < value < 1, "a number between 0 and 1")
 _DATA = (_is_data, "a folder, or a list of maps with a path")
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "run.dir": _TEXT,
@@ -40,6 +41,8 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "objective.name": _TEXT,
     "objective.input_length": _COUNT,
     "objective.horizon": _COUNT,
+    "objective.mask_probability": _SHARE,
+    "eval.mask_probability": _SHARE,
     "optim.max_steps": _COUNT,
     "checkpoint.every_steps": (lambda value: _is_count(value) and value > 0, "a whole number above 0"),
     "checkpoint.best": (_is_best, "a map with a metric, and max or min as its mode"),

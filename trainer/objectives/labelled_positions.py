@@ -31,16 +31,25 @@ _OF_SECOND = 3
 # The makers that the rows of settings/objectives.py name: make(auto_class, section, seed, manifest, load_tokenizer).
 
 
-def masked_language_modelling(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
-    masker = TokenMasker(
-        seed,
-        section.mask_probability,
-        manifest.mask_token_id,
-        manifest.vocab_size,
-        manifest.special_token_ids,
-        word_starts(load_tokenizer()) if section.whole_word else None,
+def masked_language_modelling(
+    auto_class,
+    section: ObjectiveSection,
+    seed: int,
+    manifest: Manifest,
+    load_tokenizer,
+    evaluation_mask_probability: float,
+):
+    starts = word_starts(load_tokenizer()) if section.whole_word else None
+    tokens = (manifest.mask_token_id, manifest.vocab_size, manifest.special_token_ids, starts)
+    masker = TokenMasker(seed, section.mask_probability, *tokens)
+    evaluation_masker = TokenMasker(seed, evaluation_mask_probability, *tokens)
+    return LabelledPositions(
+        auto_class,
+        masker,
+        manifest.pad_token_id,
+        accuracy_name="masked_accuracy",
+        evaluation_masker=evaluation_masker,
     )
-    return LabelledPositions(auto_class, masker, manifest.pad_token_id, accuracy_name="masked_accuracy")
 
 
 def causal_language_modelling(auto_class, section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer):
@@ -59,6 +68,7 @@ class LabelledPositions:
 
     Args:
         trained_places: see `Manifest`; None: labels have no places.
+        evaluation_masker: hides the share of the tokens that evaluations hide.
     """
 
     def __init__(
@@ -68,20 +78,24 @@ class LabelledPositions:
         pad_token_id: int | None,
         accuracy_name: str,
         trained_places: int | None = None,
+        evaluation_masker: TokenMasker | None = None,
     ):
+        assert (masker is None) == (evaluation_masker is None)
         self.auto_class, self.masker, self.pad_token_id = auto_class, masker, pad_token_id
+        self.evaluation_masker = evaluation_masker
         self.accuracy_name, self.trained_places = accuracy_name, trained_places
         self.perplexity_name = None if masker is None else "perplexity"
 
     def training_batch(self, samples: list[Sample], draw: Draw) -> Batch:
         if self.masker is not None:
             keys = map(self.masker.training_key, draw.source.tolist(), draw.epoch.tolist(), draw.sample.tolist())
-            samples = self._masked(samples, keys)
+            samples = self._masked(self.masker, samples, keys)
         return collate(samples, self.pad_token_id)
 
     def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
-        if self.masker is not None:
-            samples = self._masked(samples, map(self.masker.evaluation_key, indices.tolist()))
+        if self.evaluation_masker is not None:
+            keys = map(self.evaluation_masker.evaluation_key, indices.tolist())
+            samples = self._masked(self.evaluation_masker, samples, keys)
         return collate(samples, self.pad_token_id)
 
     def rehearsal_batch(self, samples: list[Sample]) -> Batch:
@@ -89,12 +103,12 @@ class LabelledPositions:
             samples = [self.masker.mask_without_draw(one) for sample in samples for one in _sequences(sample)]
         return collate(samples, self.pad_token_id)
 
-    def _masked(self, samples: list[Sample], keys: Iterator[int]) -> list[Sample]:
+    def _masked(self, masker: TokenMasker, samples: list[Sample], keys: Iterator[int]) -> list[Sample]:
         masked = []
         for sample, key in zip(samples, keys, strict=True):
             first, *second = _sequences(sample)
-            masked.append(self.masker.mask(first, key))
-            masked.extend(self.masker.mask(one, int(counter_random.key(key, _OF_SECOND))) for one in second)
+            masked.append(masker.mask(first, key))
+            masked.extend(masker.mask(one, int(counter_random.key(key, _OF_SECOND))) for one in second)
         return masked
 
     def items(self, batch: Batch) -> int:

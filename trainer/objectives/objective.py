@@ -15,7 +15,7 @@ from longmix.data_prep.manifest import Manifest
 from ..samples.collate import VALUES, Batch, Sample, is_pair
 from ..samples.order import Draw
 from ..settings.objectives import OBJECTIVES
-from ..settings.sections import ObjectiveSection
+from ..settings.sections import EVALUATION_MASK_PROBABILITY, ObjectiveSection
 
 
 class Objective(Protocol):
@@ -53,18 +53,29 @@ class Objective(Protocol):
         """The figures of an evaluation, from the sums of all batches and their outputs."""
 
 
-def make_objective(section: ObjectiveSection, seed: int, manifest: Manifest, load_tokenizer) -> Objective:
+def make_objective(
+    section: ObjectiveSection,
+    seed: int,
+    manifest: Manifest,
+    load_tokenizer,
+    evaluation_mask_probability: float | None = None,
+) -> Objective:
     """The objective of a run file over the data set of `manifest`.
 
     Args:
         load_tokenizer: called without arguments when whole words are to be hidden.
+        evaluation_mask_probability: share of the tokens that evaluations hide, for an objective that hides any;
+            None: EVALUATION_MASK_PROBABILITY.
 
     Raises:
         UserError: the data set lacks what the objective needs.
     """
     check_data(section.name, manifest)
-    maker = resolve_name(OBJECTIVES[section.name].maker)
-    return maker(auto_class(section.name), section, seed, manifest, load_tokenizer)
+    row = OBJECTIVES[section.name]
+    arguments = [auto_class(section.name), section, seed, manifest, load_tokenizer]
+    if row.hides_tokens:
+        arguments.append(evaluation_mask_probability or EVALUATION_MASK_PROBABILITY)
+    return resolve_name(row.maker)(*arguments)
 
 
 def auto_class(name: str) -> type:

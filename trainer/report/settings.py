@@ -21,7 +21,8 @@ class Setting:
 
     Attributes:
         data: what the data set is called.
-        objective: of the tokens themselves, mlm or clm; None where the task's own labels are predicted.
+        objective: of the tokens themselves, mlm, with the share that evaluations hide, or clm; None where the task's
+            own labels are predicted.
     """
 
     task: str
@@ -81,7 +82,10 @@ def settings_of(runs: list[Run]) -> list[Setting]:
 
 
 def _setting(run: Run, data: str) -> Setting:
-    return Setting(run.task, data, run.length, run.horizon, run.objective if run.predicts_tokens else None, run.split)
+    objective, hidden = run.objective if run.predicts_tokens else None, run.evaluation_mask_probability
+    if hidden is not None:
+        objective = f"{objective} with {100 * hidden:g} % masked"
+    return Setting(run.task, data, run.length, run.horizon, objective, run.split)
 
 
 def _data_folder(run: Run) -> Path:

@@ -4,6 +4,7 @@ import fcntl
 import itertools
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import make_folder, write_text
 from longmix.kernels.common.safe_files import open_lock, open_to_read, read_input
 
+from ..checkpoints import folders
 from ..models.field_check import field_mistakes
+from ..optimization.schedule import learning_rate
 from ..settings import reading
-from ..settings.changes import changed_keys
+from ..settings.changes import SCHEDULE_KEYS, changed_keys
 from ..settings.configuration import RunConfiguration
+from ..settings.objectives import OBJECTIVES
 from ..settings.provenance import provenance
 from ..settings.run_file import MOST_BYTES
+from ..settings.sections import EVALUATION_MASK_PROBABILITY, OptimSection
 from .own_files import CONFIG, has_own_configuration, is_run, refuse_foreign_files
 
 LOCK = ".lock"
@@ -28,7 +33,12 @@ LOCK_POLL_SECONDS = 0.02
 
 
 def refuse_changes(run: Path, now: RunConfiguration) -> None:
-    """Raise UserError if the run folder was begun with another configuration."""
+    """Raise UserError if the run folder was begun with another configuration.
+
+    The schedule of a run that is not finished may be another one if no step that was made would have had another
+    learning rate: it is then the run that the new schedule would have made. So a `wsd` run whose rate has not begun to
+    fall takes more steps, or fewer.
+    """
     path = run / CONFIG
     if not is_run(run):
         return
@@ -37,7 +47,10 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
             f"{run} holds checkpoints, but no {CONFIG} that says which run they are of: put it back (a copy of the "
             "run file that it was begun with will do), or choose another run.dir"
         )
-    changes = changed_keys(reading.load([str(path)], [], field_mistakes), now)
+    before = reading.load([str(path)], [], field_mistakes)
+    changes = changed_keys(before, now)
+    if any(key in SCHEDULE_KEYS for key, _, _ in changes) and _could_be(now.optim, before.optim, run):
+        changes = [change for change in changes if change[0] not in SCHEDULE_KEYS]
     if changes:
         listed = "; ".join(f"{key} was {before!r} and is now {after!r}" for key, before, after in changes)
         names = ", ".join(key for key, _, _ in changes)
@@ -45,6 +58,33 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
             f"{run} holds a run with another configuration: {listed}. Choose another run.dir, or allow it with "
             f"'run.allow_changes=[{names}]'"
         )
+
+
+def _could_be(now: OptimSection, before: OptimSection, run: Path) -> bool:
+    """Whether the steps that an unfinished run has made had the learning rates that they would have had under `now`."""
+    made = max(folders.steps(run), default=0)
+    return made < before.max_steps and all(
+        learning_rate(before, step) == learning_rate(now, step) for step in range(1, made + 1)
+    )
+
+
+def resolved(run: Path, now: RunConfiguration) -> RunConfiguration:
+    """The configuration with what it leaves open as the run in the folder has it, or by default for a new one.
+
+    eval.mask_probability: a run of an earlier version, whose config.yaml does not have it, evaluated at the share of
+    its training.
+
+    Raises:
+        UserError: config.yaml cannot be read.
+    """
+    if now.eval.mask_probability is not None or not OBJECTIVES[now.objective.name].hides_tokens:
+        return now
+    share = EVALUATION_MASK_PROBABILITY
+    if has_own_configuration(run):
+        before = reading.load([str(run / CONFIG)], [])
+        if OBJECTIVES[before.objective.name].hides_tokens:
+            share = before.eval.mask_probability or before.objective.mask_probability
+    return replace(now, eval=replace(now.eval, mask_probability=share))
 
 
 def noted_facts(run: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from .best_checkpoint import Evaluator
 from .determinism import changed_circumstances, computing
 from .dry_run import dry_run
 from .final_model import FinalModel
-from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, write_configuration
+from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, resolved, write_configuration
 from .memory import refuse_beyond_memory
 from .setup import Prepared, prepare
 from .speed import Interval, device_name
@@ -67,6 +67,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
     """
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(world, Path(configuration.run.dir), configuration.run.hang_minutes))
+        configuration = _resolved(configuration, world)
         prepared = agree(world, lambda: _prepare(configuration, world))
         stack.enter_context(computing(configuration.run, world.device))
         lock = RunLock(Path(configuration.run.dir))
@@ -75,6 +76,12 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         model = agree(world, prepared.build)
         requests = requests if requests is not None else stack.enter_context(StopRequests())
         return _Run(prepared, model, world, requests).train()
+
+
+def _resolved(configuration: RunConfiguration, world: World) -> RunConfiguration:
+    # By the first rank: on other hosts config.yaml may still be the one before.
+    run = Path(configuration.run.dir)
+    return world.from_first(agree(world, lambda: resolved(run, configuration) if world.is_first else None))
 
 
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:

@@ -96,7 +96,11 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
         with mistakes:
             tokenizer = tokenizer_folder(first, manifest, configuration.data.cache)
             objective = make_objective(
-                configuration.objective, configuration.run.seed, manifest, tokenizer_loader(tokenizer)
+                configuration.objective,
+                configuration.run.seed,
+                manifest,
+                tokenizer_loader(tokenizer),
+                configuration.eval.mask_probability,
             )
     for dataset in () if data is None else data.all()[1:]:
         with mistakes:

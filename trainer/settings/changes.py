@@ -21,6 +21,14 @@ FREE_KEYS = (
     "checkpoint",
     "log",
 )
+# Decide the learning rate of each step, and nothing else: free where no step so far had another (run/folder.py).
+SCHEDULE_KEYS = (
+    "optim.schedule",
+    "optim.decay_share",
+    "optim.warmup_steps",
+    "optim.warmup_share",
+    "optim.max_steps",
+)
 
 
 def is_free(key: str, free: Iterable[str]) -> bool:

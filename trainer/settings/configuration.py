@@ -57,6 +57,9 @@ class RunConfiguration:
         yield from _model_mistakes(self.model)
         yield from _password_mistakes(self)
         yield from _best_mistakes(self)
+        share, name = self.eval.mask_probability, self.objective.name
+        if share is not None and not OBJECTIVES[name].hides_tokens:
+            yield "eval.mask_probability", f"is {share}, but is for objective mlm, and this is {name}: leave it out"
         if self.deepspeed not in (None, *SHIPPED_DEEPSPEED) and not os.path.isfile(self.deepspeed):
             names = ", ".join(SHIPPED_DEEPSPEED)
             yield "deepspeed", f"is {self.deepspeed!r}: neither {names}, null, nor an existing JSON file"

@@ -19,7 +19,7 @@ class ObjectiveRow:
         heads: endings of the model classes that are trained with it; of two rows with one ending the first is meant.
         labelled: what has one label in the data set; None where labels are made from the inputs.
         is_language_model: its labels are the tokens themselves, and columns of labels are left alone.
-        hides_tokens: it needs a mask token.
+        hides_tokens: it needs a mask token, and its maker takes the share that an evaluation hides as a last argument.
         takes_real_labels: labels may be real values, not classes alone.
         time_steps: keys of the section that this objective alone takes, numbers of time steps, with their least values.
     """

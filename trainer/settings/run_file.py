@@ -88,6 +88,9 @@ _Loader.yaml_implicit_resolvers = {
 
 # Merging: each key remembers the file that set it, so that a mistake can name it.
 
+# Of two keys that exclude each other a later file's, or change's, takes the place of an earlier one's.
+_INSTEAD_OF = {"optim.warmup_steps": "optim.warmup_share", "optim.warmup_share": "optim.warmup_steps"}
+
 
 @dataclass
 class Settings:
@@ -114,6 +117,9 @@ class Settings:
                     target[key] = {}
                 self._merge(target[key], value, origin, f"{dotted}.")
             else:
+                other = _INSTEAD_OF.get(dotted)
+                if value is not None and self.origin.get(other, origin) != origin:
+                    target.pop(other.rpartition(".")[2], None)
                 target[key] = value
 
 

@@ -21,6 +21,12 @@ Finding = tuple[str, ...]
 LONGEST_HANG_MINUTES = 1e6
 # More than any machine has cores.
 MOST_THREADS = 4096
+# Of optim, where its keys leave them open. A fifth of the steps suffices (Hägele et al. 2024, section 3).
+WARMUP_STEPS = 100
+DECAY_SHARE = 0.2
+# Share of the tokens that an evaluation of masked language modelling hides, whatever training hides (as Devlin et al.
+# 2019, section 3.1, train): so that models trained at other shares compare.
+EVALUATION_MASK_PROBABILITY = 0.15
 
 # Checks that several sections share: a key that is null has no value that could be wrong.
 
@@ -165,11 +171,32 @@ class OptimSection:
     eps: float = 1e-6
     weight_decay: float = 0.01
     no_decay: list[str] = field(default_factory=lambda: ["bias", "norm"])
-    schedule: Literal["linear", "cosine", "constant", "inverse_sqrt"] = "linear"
-    warmup_steps: int = 100
+    schedule: Literal["linear", "cosine", "constant", "inverse_sqrt", "wsd"] = "linear"
+    decay_share: float | None = None
+    warmup_steps: int | None = None
+    warmup_share: float | None = None
     max_steps: int = 1000
     grad_clip: float | None = 1.0
     skip_spikes: bool = False
+
+    def __post_init__(self) -> None:
+        # What the other keys leave open, resolved here, so that a run keeps what it was begun with.
+        if self.decay_share is None and self.schedule == "wsd":
+            self.decay_share = DECAY_SHARE
+        if self.warmup_steps is None and self.warmup_share is None:
+            self.warmup_steps = WARMUP_STEPS
+
+    @property
+    def steps_of_warmup(self) -> int:
+        """Steps over which the rate rises; with `warmup_share` never more than `max_steps`."""
+        return self.warmup_steps if self.warmup_share is None else round(self.warmup_share * self.max_steps)
+
+    @property
+    def steps_before_fall(self) -> int:
+        """The step after which a rate that falls to 0 at `max_steps` begins to fall."""
+        if self.schedule != "wsd":
+            return self.steps_of_warmup
+        return max(self.steps_of_warmup, self.max_steps - round(self.decay_share * self.max_steps))
 
     def mistakes(self) -> Iterator[Finding]:
         yield from _at_least(self, warmup_steps=0, max_steps=1)
@@ -179,9 +206,25 @@ class OptimSection:
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             yield "betas", f"is {self.betas}, but takes two numbers in [0, 1)"
         yield from _positive(self, "grad_clip", text="must be positive, or null for no clipping")
-        if self.warmup_steps > self.max_steps:
-            text = f"is {self.warmup_steps}, more than optim.max_steps {self.max_steps}"
+        yield from self._schedule_mistakes()
+
+    def _schedule_mistakes(self) -> Iterator[Finding]:
+        if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
+            text = f"is {self.warmup_steps}, more than optim.max_steps {self.max_steps}; optim.warmup_share fits any"
             yield "warmup_steps", text, "optim.max_steps"
+        if self.warmup_share is not None and not 0 <= self.warmup_share <= 1:
+            yield "warmup_share", f"is {self.warmup_share}, but must lie between 0 and 1: a share of optim.max_steps"
+        elif self.warmup_share is not None and self.warmup_steps is not None:
+            text = f"is {self.warmup_share}, and optim.warmup_steps is {self.warmup_steps}: set one of the two to null"
+            yield "warmup_share", text, "optim.warmup_steps"
+        if self.decay_share is not None and self.schedule != "wsd":
+            text = f"is {self.decay_share}, but is for optim.schedule wsd, and this is {self.schedule}: set it to null"
+            yield "decay_share", text, "optim.schedule"
+        elif self.decay_share is not None and not 0 < self.decay_share <= 1:
+            yield "decay_share", f"is {self.decay_share}, but must lie above 0 and at most at 1"
+        elif self.decay_share is not None and (self.warmup_share or 0) + self.decay_share > 1:
+            text = f"is {self.decay_share}, but beside optim.warmup_share {self.warmup_share} no more than "
+            yield "decay_share", f"{text}{1 - self.warmup_share:g} of the steps are left", "optim.warmup_share"
 
 
 # What is kept and shown of a run.
@@ -191,9 +234,12 @@ class OptimSection:
 class EvalSection:
     every_steps: int = 200
     samples: int | None = 1000
+    mask_probability: float | None = None
 
     def mistakes(self) -> Iterator[Finding]:
-        return _at_least(self, every_steps=1, samples=1)
+        yield from _at_least(self, every_steps=1, samples=1)
+        if self.mask_probability is not None and not 0 < self.mask_probability < 1:
+            yield "mask_probability", f"is {self.mask_probability}, but must lie between 0 and 1"
 
 
 @dataclass

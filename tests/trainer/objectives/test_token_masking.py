@@ -111,6 +111,22 @@ def test_the_mask_of_an_evaluation_is_the_same_in_every_run(data):
     assert (shifted["labels"] != batches[0]["labels"]).any()
 
 
+def test_an_evaluation_hides_its_own_share_whatever_training_hides(data):
+    dataset = ShardedDataset(str(data / "validation"))
+    indices = np.arange(len(dataset))
+
+    def evaluated(training, *evaluation):
+        made = make_objective(ObjectiveSection(mask_probability=training), 0, dataset.manifest, None, *evaluation)
+        return made.evaluation_batch(dataset.read(indices), indices), made
+
+    (expected, _), (other, made) = evaluated(0.15), evaluated(0.6)
+    assert all(np.array_equal(expected[name], other[name]) for name in expected)
+    share = (expected["labels"] != IGNORED).float().mean()
+    assert (evaluated(0.15, 0.6)[0]["labels"] != IGNORED).float().mean() > 2 * share
+    drawn = made.rehearsal_batch(dataset.read(indices))["labels"] != IGNORED
+    assert drawn.float().mean() > 2 * share, "the dry run must meet as many labels as training does"
+
+
 def test_whole_words_are_hidden_together():
     starts = np.arange(1000) % 3 == 0
     masker = make_masker(probability=0.3, starts_word=starts)

@@ -1,5 +1,6 @@
 """Learning rates, parameter groups, the guarded optimizer, and DeepSpeed's file."""
 
+import itertools
 import json
 import math
 import re
@@ -23,6 +24,7 @@ from longmix.trainer.settings.sections import OptimSection
         ("constant", {1: 0.25, 4: 1.0, 5: 1.0, 12: 1.0}),
         ("linear", {1: 0.25, 4: 1.0, 5: 8 / 9, 8: 5 / 9, 12: 1 / 9}),
         ("cosine", {4: 1.0, 8: 0.5 + 0.5 * math.cos(math.pi * 4 / 9), 12: 0.5 + 0.5 * math.cos(math.pi * 8 / 9)}),
+        ("wsd", {2: 0.5, 4: 1.0, 10: 1.0, 11: 1 - math.sqrt(1 / 3), 12: 1 - math.sqrt(2 / 3)}),
         ("inverse_sqrt", {2: 0.5, 4: 1.0, 9: 2 / 3, 12: math.sqrt(1 / 3)}),
     ],
 )
@@ -32,7 +34,27 @@ def test_schedules(schedule, expected):
         assert learning_rate(optim, step) == pytest.approx(2.0 * share)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "inverse_sqrt"])
+def test_a_share_of_warm_up_serves_every_length():
+    for max_steps in (1, 2, 7, 100, 10**6):
+        for share in (0.0, 0.06, 0.5, 1.0):
+            optim = OptimSection(lr=2.0, warmup_share=share, max_steps=max_steps)
+            assert list(optim.mistakes()) == [] and optim.warmup_steps is None
+            steps = OptimSection(lr=2.0, warmup_steps=round(share * max_steps), max_steps=max_steps)
+            for step in {1, max_steps // 2 + 1, max_steps}:
+                assert 0 < learning_rate(optim, step) == learning_rate(steps, step) <= 2.0
+
+
+def test_the_fall_of_wsd_ends_with_the_last_step_and_never_starts_in_the_warm_up():
+    for decay, warmup, max_steps in itertools.product((0.01, 0.2, 1.0), (0, 3, 10), (10, 1000)):
+        optim = OptimSection(lr=1.0, schedule="wsd", decay_share=decay, warmup_steps=warmup, max_steps=max_steps)
+        rates = [learning_rate(optim, step) for step in range(1, max_steps + 1)]
+        top = rates.index(max(rates))
+        assert rates[:top] == sorted(rates[:top]) and rates[top:] == sorted(rates[top:], reverse=True)
+        assert rates[-1] > 0 and rates.count(1.0) >= max_steps - warmup - round(decay * max_steps)
+        assert learning_rate(optim, max_steps + 1) == 0
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "inverse_sqrt", "wsd"])
 def test_without_warm_up_the_first_step_has_the_full_rate(schedule):
     optim = OptimSection(lr=2.0, schedule=schedule, warmup_steps=0, max_steps=1)
     assert 0 < learning_rate(optim, 1) <= 2.0

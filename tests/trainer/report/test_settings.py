@@ -21,7 +21,7 @@ def test_another_objective_on_the_tasks_data_is_another_setting(tmp_path, write_
         "clm": [],
     }
     titles = {rows[name].setting.title for name in ("classification", "mlm", "clm")}
-    assert titles == {"listops, N = 1999", "listops, N = 1999, mlm", "listops, N = 1999, clm"}
+    assert titles == {"listops, N = 1999", "listops, N = 1999, mlm with 15 % masked", "listops, N = 1999, clm"}
     wikitext = {
         "model__model_type": "flt",
         "model__spectral_kind": "local",
@@ -147,3 +147,12 @@ def test_only_lengths_of_one_data_set_and_one_horizon_are_a_curve(tmp_path, writ
     ]
     names = [name for each in plots.draw(report_of(tmp_path)).values() for _, name, _ in each]
     assert len(names) == len(set(names)) and len([name for name in names if name.startswith("length")]) == 7
+
+
+def test_evaluations_that_hide_other_shares_are_other_settings(tmp_path, write_run, report_of):
+    """The share is that of config.yaml; runs of earlier versions evaluated at the share of their training."""
+    shares = {"new": {"eval__mask_probability": 0.15}, "old": {}, "own": {"eval__mask_probability": 0.4}}
+    for name, values in shares.items():
+        write_run(tmp_path / "runs" / name, objective__name="mlm", objective__mask_probability=0.3, **values)
+    found = {row.runs[0].folder.name: row.setting.title.rpartition(", ")[2] for row in report_of(tmp_path / "runs").rows}
+    assert found == {"new": "mlm with 15 % masked", "old": "mlm with 30 % masked", "own": "mlm with 40 % masked"}

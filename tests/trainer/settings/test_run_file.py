@@ -12,7 +12,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.trainer.models.field_check import field_mistakes, quick_field_mistakes
 from longmix.trainer.objectives.objective import make_objective
-from longmix.trainer.run.folder import refuse_changes, write_configuration
+from longmix.trainer.run.folder import refuse_changes, resolved, write_configuration
 from longmix.trainer.settings import deepspeed_file, reading, run_file
 from longmix.trainer.settings.objectives import OBJECTIVES
 from longmix.trainer.settings.sections import ObjectiveSection
@@ -57,7 +57,9 @@ def test_defaults_are_those_of_the_documented_run_file(small):
         "weight_decay": 0.01,
         "no_decay": ["bias", "norm"],
         "schedule": "linear",
+        "decay_share": None,
         "warmup_steps": 100,
+        "warmup_share": None,
         "max_steps": 1000,
         "grad_clip": 1.0,
         "skip_spikes": False,
@@ -91,7 +93,7 @@ def test_defaults_are_those_of_the_documented_run_file(small):
         "max_failures": 3,
     }
     assert (values["precision"], values["deepspeed"]) == ("auto", "zero1")
-    assert values["eval"] == {"every_steps": 200, "samples": 1000}
+    assert values["eval"] == {"every_steps": 200, "samples": 1000, "mask_probability": None}
     assert values["log"] == {"every_steps": 10, "tensorboard": True}
 
 
@@ -113,7 +115,7 @@ def test_all_mistakes_at_once_with_file_key_and_nearest_name(write, small):
         f"{wrong}: optim.lrr is not a key of a run file; did you mean optim.lr?",
         f"{wrong}: optim.warmup_steps is 20, more than optim.max_steps 10",
         f"{wrong}: optim.betas is [0.9, 1.0], but takes two numbers in [0, 1)",
-        f"{wrong}: optim.schedule is 'cosin', but takes linear or cosine or constant or inverse_sqrt; "
+        f"{wrong}: optim.schedule is 'cosin', but takes linear or cosine or constant or inverse_sqrt or wsd; "
         "did you mean cosine?",
         f"{wrong}: batch.samples is 10, which batch.micro_batch 4 does not divide; nearest: 8",
         f"{wrong}: objective.mask_probability is 1.5, but must lie between 0 and 1",
@@ -445,6 +447,89 @@ def test_a_run_folder_refuses_another_configuration_unless_it_is_allowed(small, 
     refuse_changes(tmp_path, reading.load([small], ["optim.lr=0.5", "run.allow_changes=[optim.lr]"]))
     refuse_changes(tmp_path, reading.load([small], ["optim.lr=0.5", "run.allow_changes=[optim]"]))
     assert "optim.eps" in refused("optim.lr=0.5", "optim.eps=0.5", "run.allow_changes=[optim.lr]")
+
+
+def test_a_schedule_that_every_step_so_far_had_is_the_same_run(small, tmp_path):
+    def allowed(made, before, now):
+        """Whether a run of `made` steps with the changes `before` goes on with `now`."""
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        (folder / "checkpoints" / f"step-{made:08d}").mkdir(parents=True)
+        write_configuration(folder, reading.load([small], [f"optim.{change}" for change in before]))
+        try:
+            refuse_changes(folder, reading.load([small], [f"optim.{change}" for change in now]))
+        except UserError as error:
+            assert "optim." in str(error) and "run.allow_changes=[optim." in str(error)
+            return False
+        return True
+
+    wsd, longer = ["schedule=wsd", "max_steps=1000"], ["schedule=wsd", "max_steps=3000"]
+    # The rate falls from step 801 on.
+    assert allowed(800, wsd, longer) and not allowed(801, wsd, longer) and not allowed(1000, wsd, longer)
+    assert allowed(800, longer, wsd) and not allowed(900, longer, wsd)
+    assert allowed(900, wsd, [*wsd, "decay_share=0.2"]) and not allowed(900, wsd, [*wsd, "decay_share=0.3"])
+    # A constant rate may come to fall, but a run that is done stays as it is.
+    constant = ["schedule=constant", "max_steps=1000"]
+    assert allowed(700, constant, wsd) and not allowed(1000, constant, ["schedule=constant", "max_steps=2000"])
+    # Another warm-up is another run once it is under way, unless it has as many steps.
+    share = ["warmup_share=0.1", "max_steps=1000"]
+    assert allowed(500, share, ["warmup_steps=100"]) and not allowed(500, share, ["warmup_steps=120"])
+    assert not allowed(150, ["schedule=wsd", *share], ["schedule=wsd", "warmup_share=0.1", "max_steps=3000"])
+    # All other schedules fall from the first step after the warm-up on.
+    assert not allowed(500, ["max_steps=1000"], ["max_steps=3000"])
+    assert not allowed(0, ["lr=0.1"], ["lr=0.2"])
+
+
+def test_of_warm_ups_a_later_file_takes_the_place_of_an_earlier_one(small, write):
+    share = write("share.yaml", "optim: {warmup_share: 0.06, max_steps: 50}")
+    steps = write("steps.yaml", "optim: {warmup_steps: 7}")
+    for order, expected in (([small, share, steps], (7, None)), ([small, steps, share], (None, 0.06))):
+        optim = reading.load(order, []).optim
+        assert (optim.warmup_steps, optim.warmup_share) == expected
+    assert reading.load([small, share], ["optim.warmup_steps=1"]).optim.steps_of_warmup == 1
+    assert reading.load([small, steps], ["optim.warmup_share=0.1", "optim.max_steps=50"]).optim.steps_of_warmup == 5
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ("{warmup_steps: 5, warmup_share: 0.1}", "optim.warmup_share is 0.1, and optim.warmup_steps is 5: set one of"),
+        ("{warmup_share: 6}", "optim.warmup_share is 6.0, but must lie between 0 and 1: a share of optim.max_steps"),
+        (
+            "{decay_share: 0.2}",
+            "optim.decay_share is 0.2, but is for optim.schedule wsd, and this is linear: set it to",
+        ),
+        ("{schedule: wsd, decay_share: 0}", "optim.decay_share is 0.0, but must lie above 0 and at most at 1"),
+        (
+            "{schedule: wsd, decay_share: 0.5, warmup_share: 0.6}",
+            "optim.decay_share is 0.5, but beside optim.warmup_share 0.6 no more than 0.4 of the steps are left",
+        ),
+        ("{warmup_steps: 2000}", "optim.warmup_steps is 2000, more than optim.max_steps 1000; optim.warmup_share fits"),
+    ],
+)
+def test_mistakes_in_the_schedule_are_one_line_each(small, write, values, told):
+    text = mistakes_of([small, write("wrong.yaml", f"optim: {values}")])
+    assert told in text and text.count("; ") == told.count("; ")
+
+
+def test_what_evaluations_hide_is_for_masked_language_modelling(small):
+    assert "eval.mask_probability is 1.5, but must lie between 0 and 1" in mistakes_of(
+        [small], "eval.mask_probability=1.5"
+    )
+    told = "eval.mask_probability is 0.2, but is for objective mlm, and this is clm: leave it out"
+    assert told in mistakes_of([small], "objective.name=clm", "eval.mask_probability=0.2")
+
+
+def test_what_evaluations_hide_is_resolved_once_and_kept(small, tmp_path):
+    """0.15 in a new run; a run of an earlier version goes on at the share of its training."""
+    asked = reading.load([small], ["objective.mask_probability=0.3"])
+    assert asked.eval.mask_probability is None and resolved(tmp_path, asked).eval.mask_probability == 0.15
+    write_configuration(tmp_path, asked)  # as earlier versions did: nothing is said of evaluations
+    assert resolved(tmp_path, asked).eval.mask_probability == 0.3
+    own = reading.load([small], ["objective.mask_probability=0.3", "eval.mask_probability=0.4"])
+    assert resolved(tmp_path, own).eval.mask_probability == 0.4
+    write_configuration(tmp_path, own)
+    assert resolved(tmp_path, asked).eval.mask_probability == 0.4
+    assert resolved(tmp_path, reading.load([small], ["objective.name=clm"])).eval.mask_probability is None
 
 
 def test_checkpoints_without_the_configuration_of_their_run_are_refused(small, tmp_path):
