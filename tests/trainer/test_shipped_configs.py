@@ -12,11 +12,13 @@ from longmix.modeling import MODEL_TYPES
 from longmix.trainer.models.field_check import field_mistakes
 from longmix.trainer.models.sizes import count_parameters
 from longmix.trainer.run import loop
+from longmix.trainer.run.setup import prepare
 from longmix.trainer.settings import configuration, reading, run_file
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 COMPLETE = sorted(CONFIGS.glob("*.yaml"))
 MODELS = sorted(CONFIGS.glob("model/*.yaml"))
+RECIPES = sorted(CONFIGS.glob("recipes/*.yaml"))
 FRAGMENTS = [*MODELS, CONFIGS / "tasks" / "mlm.yaml"]
 # Tasks, the rows that they compare, and the papers' own recipes: test_task_configs trains them.
 TASKS = [path for name in ("tasks", "mixer", "papers") for path in CONFIGS.glob(f"{name}/**/*.yaml")]
@@ -49,7 +51,7 @@ def train_two_steps(paths, folder, world, read_metrics, **changes):
 
 
 def test_every_file_is_of_a_known_kind():
-    assert {*COMPLETE, *FRAGMENTS, *TASKS, *DEEPSPEED} == {
+    assert {*COMPLETE, *FRAGMENTS, *RECIPES, *TASKS, *DEEPSPEED} == {
         path for path in CONFIGS.rglob("*") if path.suffix in (".yaml", ".json")
     }
     assert COMPLETE and FRAGMENTS
@@ -92,8 +94,46 @@ def test_a_fragment_on_a_small_task_trains(path, tmp_path, data, world, read_met
     checked = train_two_steps([small, path], tmp_path / "run", world, read_metrics, deepspeed=None)
     fragment = configuration.flatten(run_file.parse_yaml(path.read_text(), str(path)))
     taken = configuration.flatten(checked.to_dict())
-    kept = {key: value for key, value in fragment.items() if key not in SHORT and key != "deepspeed"}
+    replaced = {*SHORT, "optim.warmup_share", "deepspeed"}
+    kept = {key: value for key, value in fragment.items() if key not in replaced}
     assert {key: taken[key] for key in kept} == kept
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("path", RECIPES, ids=name_of)
+def test_a_recipe_is_valid_for_every_model_and_length(path, model_type, data, tmp_path):
+    """As it is used: the recipe, a model, data; and with few steps, to which its warm-up fits."""
+    rows = [f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={tmp_path / 'run'}"]
+    files = [str(path), str(CONFIGS / "model" / f"{model_type}_tiny.yaml")]
+    checked = reading.load(files, rows, field_mistakes)
+    prepared = prepare(checked, 1, torch.device("cpu"))
+    assert prepared.configuration.objective.name == "mlm"
+    assert not {"max_position_embeddings", "vocab_size"} & set(
+        run_file.parse_yaml(path.read_text(), str(path)).get("model", {})
+    )
+    if checked.optim.warmup_share is not None:
+        for steps in (1, 10, 1000):
+            short = reading.load(files, [*rows, f"optim.max_steps={steps}"], field_mistakes).optim
+            assert short.steps_of_warmup <= steps and short.steps_before_fall <= steps
+
+
+@pytest.mark.parametrize(
+    ("path", "model_type"),
+    [
+        pytest.param(path, model_type, marks=[pytest.mark.full] if number else [], id=f"{path.stem}-{model_type}")
+        for path in RECIPES
+        for number, model_type in enumerate(MODEL_TYPES[-1:] + MODEL_TYPES[:-1])
+        if not number or path.stem == "small_budget"
+    ],
+)
+def test_a_recipe_trains(path, model_type, tmp_path, data, world, read_metrics):
+    rows = {"data.train": str(data / "train"), "data.eval": str(data / "validation"), "deepspeed": None}
+    checked = train_two_steps(
+        [path, CONFIGS / "model" / f"{model_type}_tiny.yaml"], tmp_path / "run", world, read_metrics, **rows
+    )
+    assert checked.eval.mask_probability is None  # 0.15, so that recipes compare
+    first, second = (record["lr"] for record in read_metrics(tmp_path / "run", "train"))
+    assert first == checked.optim.lr and 0 < second <= first
 
 
 @pytest.mark.parametrize("path", DEEPSPEED, ids=name_of)
