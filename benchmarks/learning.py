@@ -158,12 +158,12 @@ def text_figures(case: Case) -> dict:
 
 
 def count_baselines(work: Path, corpus: Path) -> None:
-    """Figures of counting at the very positions that the models are evaluated at."""
+    """Figures of counting at the very positions that the models are evaluated at, with weights for as many masks."""
     path = work / "baselines.json"
     if path.is_file():
         return
     train, validation = (ShardedDataset(text_folder(work) / split) for split in ("train", "validation"))
-    masker = make_objective(ObjectiveSection(), 0, train.manifest, None).masker
+    masker = make_objective(ObjectiveSection(), 0, train.manifest, None).evaluation_masker
     bigram = NeighbourBigram(train, np.arange(len(train)), masker)
     where = positions(validation, np.arange(len(validation)), masker, is_training=False)
     rows = {**most_frequent(bigram, where), "interpolated bigram": bigram.evaluate(where)}

@@ -61,7 +61,7 @@ class NeighbourBigram:
     Args:
         dataset: the training data.
         indices: the samples that the models train on.
-        masker: the trainer's.
+        masker: the trainer's, with the share that evaluations hide: the weights are fitted at it.
     """
 
     def __init__(self, dataset: ShardedDataset, indices: np.ndarray, masker: TokenMasker):

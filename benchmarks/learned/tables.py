@@ -8,6 +8,7 @@ from learned.cases import CONTROL, DISTANCES, TASKS, Case, probe_cases, text_cas
 
 from longmix.data_prep.files import write_text
 from longmix.modeling import MODEL_TYPES
+from longmix.trainer.settings.sections import EVALUATION_MASK_PROBABILITY
 from longmix.trainer.tables.figures import ABSENT, percent
 
 COMMAND = "python benchmarks/learning.py --work FOLDER --corpus FILE"
@@ -100,7 +101,8 @@ def _text_table(work: Path, cases: list[Case]) -> str:
     about = counted["about"]
     source = (
         f"Text: the first {about['bytes'] / 1e6:.1f} MB of {about['corpus']}, {about['tokens']:,} tokens to train on, "
-        f"a vocabulary of {about['vocabulary']:,}; {about['masked']:,} positions to evaluate at. "
+        f"a vocabulary of {about['vocabulary']:,}; {about['masked']:,} positions to evaluate at, "
+        f"{100 * EVALUATION_MASK_PROBABILITY:g} % of the tokens. "
     )
     made = tables.measured((found["made"] for found in records.values() if found is not None), source)
     return f"{tables.draw(header, rows)}\n\n{made}"
