@@ -154,5 +154,7 @@ def test_evaluations_that_hide_other_shares_are_other_settings(tmp_path, write_r
     shares = {"new": {"eval__mask_probability": 0.15}, "old": {}, "own": {"eval__mask_probability": 0.4}}
     for name, values in shares.items():
         write_run(tmp_path / "runs" / name, objective__name="mlm", objective__mask_probability=0.3, **values)
-    found = {row.runs[0].folder.name: row.setting.title.rpartition(", ")[2] for row in report_of(tmp_path / "runs").rows}
+    found = {
+        row.runs[0].folder.name: row.setting.title.rpartition(", ")[2] for row in report_of(tmp_path / "runs").rows
+    }
     assert found == {"new": "mlm with 15 % masked", "old": "mlm with 30 % masked", "own": "mlm with 40 % masked"}

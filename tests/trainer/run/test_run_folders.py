@@ -6,6 +6,9 @@ import re
 import signal
 
 import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders
@@ -77,6 +80,36 @@ def test_another_metric_seeks_the_best_checkpoint_anew(train, tmp_path):
     assert outcome.state.best_by == ["perplexity", "max", 12]
     assert outcome.state.best_step in (6, 8)
     assert outcome.state.best_value == outcome.state.figures["perplexity"]
+
+
+def test_another_share_of_masks_seeks_the_best_checkpoint_anew(train, tmp_path):
+    best = {"optim.schedule": "constant", "checkpoint.best": {"metric": "loss", "mode": "min"}, "checkpoint.keep": 9}
+    assert train(tmp_path / "run", **best, **{"run.stop_at_step": 5}).state.best_by == ["loss", "min", 12]
+    outcome = train(tmp_path / "run", **best, **{"eval.mask_probability": 0.5})
+    assert outcome.state.best_by == ["loss", "min", 12, 0.5] and outcome.state.best_step == 6
+
+
+def test_an_older_run_goes_on_evaluating_at_the_share_of_its_training(train, tmp_path, read_metrics):
+    """0.15 is resolved in a new run and stays; config.yaml of an earlier version says nothing of evaluations."""
+    run, half = tmp_path / "run", {"objective.mask_probability": 0.5}
+    train(run, **half, **{"run.stop_at_step": 4})
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert config["eval"].pop("mask_probability") == 0.15
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    train(run, **half)
+    hidden = {record["step"]: record["items"] for record in read_metrics(run, "eval")}
+    assert hidden[6] > 2 * hidden[4]
+    assert yaml.safe_load((run / "config.yaml").read_text())["eval"]["mask_probability"] == 0.5
+
+
+@pytest.mark.full
+def test_a_wsd_run_that_is_made_longer_is_the_longer_run(train, tmp_path):
+    wsd = {"optim.schedule": "wsd", "optim.decay_share": 0.25, "data.eval": None}
+    train(tmp_path / "run", **wsd, **{"optim.max_steps": 8, "run.stop_at_step": 4})
+    for name in ("run", "whole"):
+        assert train(tmp_path / name, **wsd, **{"optim.max_steps": 12}).code == 0
+    both = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("run", "whole")]
+    assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
 
 
 def test_cards_speak_of_the_step_that_the_model_is_from(train, tmp_path):
