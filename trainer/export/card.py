@@ -10,6 +10,7 @@ from longmix.data_prep.manifest import Manifest
 from ..checkpoints.state import RunState
 from ..models.folder import OBJECTIVE
 from ..settings.configuration import RunConfiguration
+from ..settings.objectives import OBJECTIVES
 from ..settings.optimizers import OPTIMIZERS
 from ..tables.text import escaped, yaml_word
 from ..tables.writing import markdown
@@ -44,6 +45,8 @@ configuration is the run's `config.yaml`.
 
 {scores}
 """
+
+_NOT_EVALUATED = "Not evaluated at this step."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +92,14 @@ class ModelCard:
             notes="".join(f"{escaped(note)}\n\n" for note in self.notes),
             state=state,
             empty=f", {state.empty} passed over with nothing to predict" if state.empty else "",
-            scores=markdown(("figure", "value"), scores) if figures else "Not evaluated at this step.",
+            scores=f"{self._hidden()}{markdown(('figure', 'value'), scores)}" if figures else _NOT_EVALUATED,
         )
         write_text(folder / CARD, card)
+
+    def _hidden(self) -> str:
+        """A line that says what evaluations hide, where they hide anything."""
+        if not OBJECTIVES[self.configuration.objective.name].hides_tokens:
+            return ""
+        # config.yaml of an earlier version has none: its evaluations were at the share of training.
+        share = self.configuration.eval.mask_probability or self.configuration.objective.mask_probability
+        return f"Evaluations hide {100 * share:g} % of the tokens.\n\n"

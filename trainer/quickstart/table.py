@@ -35,7 +35,8 @@ def closing_table(plan: Plan, corpus: str, task: str) -> str:
         ("held-out loss", f"{before['loss']:.3f} before, {after['loss']:.3f} after"),
         (
             "masked accuracy",
-            f"{percent(before['masked_accuracy'])} % before, {percent(after['masked_accuracy'])} % after",
+            f"{percent(before['masked_accuracy'])} % before, {percent(after['masked_accuracy'])} % after, "
+            f"with {100 * run.evaluation_mask_probability:g} % masked",
         ),
         *task_rows(task, Results.load(plan.output / "finetune").tasks[0]),
     ]

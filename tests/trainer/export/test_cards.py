@@ -44,3 +44,14 @@ def test_the_example_of_a_card_loads_the_folder_of_that_name(tmp_path):
         code = self_contained._example(tmp_path, NAME, config, {"AutoModel": AutoThing})
         constants = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
         assert NAME in constants and code.count("\n") <= 5
+
+
+def test_a_card_says_what_evaluations_hide(tmp_path, card):
+    card.configuration.objective.mask_probability = 0.3
+    for share, told in ((0.15, "hide 15 %"), (None, "hide 30 %")):
+        card.configuration.eval.mask_probability = share
+        card.write(tmp_path, RunState(step=1), {"loss": 1.0})
+        assert f"Evaluations {told} of the tokens." in (tmp_path / "README.md").read_text()
+    card.configuration.objective.name = "clm"
+    card.write(tmp_path, RunState(step=1), {"loss": 1.0})
+    assert "Evaluations hide" not in (tmp_path / "README.md").read_text()

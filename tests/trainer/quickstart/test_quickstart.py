@@ -140,7 +140,7 @@ def test_the_whole_path_and_a_second_call(text, glue, tmp_path, monkeypatch, cap
     closing = output[output.index("[6/6] Result") :]
     for expected in (r"corpus +articles.txt", r"\d+ documents", rf"{steps:,} steps", r"tokens/s", r"task +GLUE's rte"):
         assert re.search(expected, closing), (expected, closing)
-    assert re.search(r"masked accuracy +\d+\.\d % before, \d+\.\d % after", closing)
+    assert re.search(r"masked accuracy +\d+\.\d % before, \d+\.\d % after, with 15 % masked", closing)
     assert "[MASK]" in output
     metrics = (run / "pretrain" / "metrics.jsonl").read_bytes()
     results = (run / "finetune" / "results.json").read_bytes()
