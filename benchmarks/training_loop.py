@@ -50,7 +50,7 @@ def bare_seconds(checked: configuration.RunConfiguration, world: distributed.Wor
     """Seconds for `steps` steps of a plain loop: zero_grad, forward, backward, clip, step."""
     prepared = prepare(checked, 1, world.device)
     model = prepared.build().to(world.device).train()
-    optimizer = make_optimizer(parameter_groups(model, checked.optim), checked.optim)
+    optimizer = make_optimizer(parameter_groups(model, checked.optim), checked.optim, checked.precision)
     data = prepared.data
     with BatchStream(data.train, data.order, prepared.objective, 32, 16, 0, 1, 0, 1) as stream:
         (batch,) = list(stream)

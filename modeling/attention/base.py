@@ -23,6 +23,11 @@ class Attention(nn.Module):
         self.projection = nn.Linear(width, 3 * config.hidden_size)
         self.output = nn.Linear(config.hidden_size, width)
 
+    def stacked_matrices(self) -> dict[str, tuple[int, int, int]]:
+        """Queries, keys and values: (matrices, rows, columns) of the parameter that stacks them."""
+        rows, columns = self.projection.weight.shape
+        return {"projection.weight": (3, rows // 3, columns)}
+
     def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """(B, N, D) -> (B, N, D), zero on padding."""
         query, key, value = self.project(hidden_states, context.mask)

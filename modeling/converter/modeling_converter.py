@@ -72,6 +72,11 @@ class Converter(Mixer):
             self.register_buffer("permutation_keys", torch.empty(shape, dtype=torch.int64))
             self.reset()
 
+    def stacked_matrices(self) -> dict[str, tuple[int, int, int]]:
+        """Real and imaginary part of the values: (matrices, rows, columns) of the parameter that stacks them."""
+        rows, columns = self.value.weight.shape
+        return {"value.weight": (2, rows // 2, columns)}
+
     def reset(self) -> None:
         """Draw the permutations."""
         if self.config.permutations:

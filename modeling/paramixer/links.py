@@ -62,6 +62,11 @@ class LinkNetworks(nn.Module):
             init.normal_(self.outer_weight, std=power**-0.5)
             init.zeros_(self.outer_bias)
 
+    def stacked_matrices(self) -> dict[str, tuple[int, int, int]]:
+        """The two layers of each factor's network: (matrices, rows, columns) of the parameters that stack them."""
+        factors, hidden, _ = self.outer_weight.shape
+        return {"inner.weight": (factors, hidden, self.inner.in_features), "outer_weight": self.outer_weight.shape}
+
     @torch.no_grad()
     def resize_positions(self) -> None:
         """Bring the links to the configuration's number. New ones weigh zero, so that nothing changes before training.

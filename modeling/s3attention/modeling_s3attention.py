@@ -93,6 +93,11 @@ class Smoother(nn.Module):
         """
         init.normal_(self.spectrum, std=math.sqrt(self.config.hidden_size / self.config.segments / 2))
 
+    def stacked_matrices(self) -> dict[str, tuple[int, int, int]]:
+        """The stem as the map of three positions' channels that it is: (matrices, rows, columns)."""
+        outputs, inputs, kernel = self.stem.weight.shape
+        return {"stem.weight": (1, outputs, inputs * kernel)}
+
     def resize_positions(self) -> None:
         """Bring the spectrum to the configuration's period: the same kernel, with zeros at the lags it lacked.
 

@@ -3,8 +3,9 @@
 The jobs are a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike | weight |
 memory}, "digest": true, "draws": true, "fewest": steps before one can be a spike, "slow": {"notes", "lag"} of a
 SlowFileSystem, "kill": {"rank", and "step" or "operation"}: SIGKILL after so many steps of this start, or before so
-many changes to files of the run folder}, all but the first at will; rank 0 prints one JSON line for each: how it ended,
-with "digest" a hash of the parameters after every step, and with "draws" the samples of every step, sorted.
+many changes to files of the run folder}, all but the first at will; rank 0 prints one JSON line for each: how it
+ended, with "digest" a hash of the parameters and of its optimizer's state after every step, and with "draws" the
+samples of every step, sorted.
 """
 
 import contextlib
@@ -69,6 +70,10 @@ def poisoned(poison, rank, digests):
             digest = hashlib.sha256()
             for name in sorted(weights):
                 digest.update(weights[name].float().numpy().tobytes())
+            optimizer = getattr(self.engine, "_optimizer", None) or self.engine.module.basic_optimizer
+            for moments in optimizer.state.values():
+                for value in moments.values():
+                    digest.update(value.numpy().tobytes())
             digests.append(digest.hexdigest())
         return decision
 

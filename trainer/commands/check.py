@@ -7,12 +7,11 @@ import torch
 from longmix.data_prep.errors import UserError
 
 from ..run.folder import refuse_changes, refuse_unusable, resolved
-from ..run.memory import GIGABYTE, refuse_beyond_memory, state_bytes
+from ..run.memory import GIGABYTE, kept_per_parameter, refuse_beyond_memory, state_bytes
 from ..run.setup import Prepared, prepare
 from ..samples.collate import TOKEN_IDS
 from ..settings.configuration import RunConfiguration
 from ..settings.deepspeed_file import read, stage_of
-from ..settings.optimizers import OPTIMIZERS
 
 
 def report(configuration: RunConfiguration, processes: int) -> str:
@@ -33,8 +32,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
     unit = "tokens" if TOKEN_IDS in data.manifest.columns else "positions"
     stage = None if configuration.deepspeed is None else stage_of(read(configuration.deepspeed))
     engine = "Accelerate" if stage is None else f"DeepSpeed, ZeRO stage {stage}"
-    kept = OPTIMIZERS[optim.name].state_per_parameter
-    states = state_bytes(parameters, prepared.precision, stage, processes, kept)
+    states = state_bytes(parameters, prepared.precision, stage, processes, kept_per_parameter(prepared))
     activations = activation_bytes(
         prepared.model_configuration, batch.micro_batch, data.tokens_per_sample, configuration
     )

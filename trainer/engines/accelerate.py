@@ -38,7 +38,7 @@ class AccelerateEngine:
         self._accelerator = accelerate.Accelerator(
             mixed_precision=mixed, cpu=world.device.type == "cpu", kwargs_handlers=[spare]
         )
-        optimizer = make_guarded_optimizer(parameter_groups(model, configuration.optim), configuration.optim)
+        optimizer = make_guarded_optimizer(parameter_groups(model, configuration.optim), configuration.optim, precision)
         # Alone there is nothing to reduce: no DDP.
         self.module = self._accelerator.prepare_model(model, evaluation_mode=world.size == 1)
         self._optimizer, self.guard = optimizer, optimizer.guard

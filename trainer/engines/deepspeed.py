@@ -12,6 +12,7 @@ import torch
 
 from longmix.data_prep.errors import UserError, reason_of
 
+from ..optimization.muon import Muon
 from ..optimization.optimizer import (
     GuardedOptimizer,
     StepGuard,
@@ -28,6 +29,7 @@ from . import elastic, random_state
 from .base import Forward, StepResult, common_files, spread_non_finite, to_device
 from .collector import Collector
 from .load_checks import loading, refuse_not_finite
+from .zero_shares import shares_of
 
 
 class DeepSpeedEngine:
@@ -44,13 +46,19 @@ class DeepSpeedEngine:
         self.layout = elastic.Layout(self.stage, world.size, precision)
         self._allowed = configuration.run.allow_changes
         groups = parameter_groups(model, configuration.optim)
+        views = {
+            id(one): view
+            for group in groups
+            if group.get("matrices")
+            for one, view in zip(group["params"], group["matrices"], strict=True)
+        }
         optimizer = None
         if "optimizer" not in values:
             if self.stage == 0 and precision == "fp32":
                 values["gradient_clipping"] = 0.0
-                optimizer = make_guarded_optimizer(groups, configuration.optim)
+                optimizer = make_guarded_optimizer(groups, configuration.optim, precision)
             else:
-                optimizer = make_optimizer(groups, configuration.optim)
+                optimizer = make_optimizer(groups, configuration.optim, precision)
         takes_a_step = self.stage == 0 and precision != "fp32" and optimizer is not None
         if takes_a_step:
             for group in optimizer.param_groups:
@@ -79,6 +87,8 @@ class DeepSpeedEngine:
             # To allocate its moments, DeepSpeed has taken a step with zero gradients: it must not count in Adam's
             # correction of their bias. The rate of 0 kept it from decaying weights; every step sets its own.
             optimizer.state.clear()
+        if self.stage > 0 and isinstance(optimizer, Muon):
+            optimizer.shares = shares_of(self.module.optimizer, self.stage, views, world, configuration.deepspeed)
         if isinstance(self.module.optimizer, GuardedOptimizer):
             self.guard = self.module.optimizer.guard
         else:
@@ -158,6 +168,8 @@ class DeepSpeedEngine:
             raise UserError(f"{source.folder}: DeepSpeed finds no state that it can load there")
         if source.is_converted:
             elastic.separate_steps(self.module.optimizer.optimizer)
+            if isinstance(self.module.basic_optimizer, Muon):
+                self.module.basic_optimizer.drop_second_moments()
             elastic.load_buffers(self.module.module, source.folder)
 
     # The whole model in fp32. Where its masters are depends on the stage: beside each parameter, with its optimizer, or
@@ -220,10 +232,14 @@ def _import_deepspeed(world: World):
     from deepspeed.ops import __compatible_ops__
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
     from deepspeed.utils import logger
     from deepspeed.utils.tensor_fragment import fragment_address
 
     torch.serialization.add_safe_globals([LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address])
+    # It warns of other optimizers, and of subclasses, and refuses them.
+    if Muon not in ZERO_SUPPORTED_OPTIMIZERS:
+        ZERO_SUPPORTED_OPTIMIZERS.append(Muon)
     # Would compile a kernel for more than a minute that only inference uses.
     __compatible_ops__["deepspeed_shm_comm"] = False
     logger.setLevel("WARNING" if world.is_first else "ERROR")

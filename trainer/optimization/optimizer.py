@@ -8,16 +8,20 @@ import torch
 
 from ..settings.optimizers import OPTIMIZERS
 from ..settings.sections import OptimSection
+from .matrices import matrix_views
 
 # Making one: which parameters decay, and which class the row of settings/optimizers.py names.
 
 
 def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
-    """Trainable parameters in two groups: with weight decay, and without for names that contain a word of `no_decay`.
+    """Trainable parameters in groups: with weight decay, and without for names that contain a word of `no_decay`.
 
     `norm` also stands for the weights of normalisation layers whatever their names; so do all vectors and scalars of
     such layers. The comparison ignores case. Our models name parameters of their own (`no_weight_decay`), such as the
     taps of a wavelet.
+
+    For an optimizer that moves matrices otherwise, the matrices of the layers follow in groups of their own. A group's
+    `matrices` are their views, and empty for other parameters.
     """
     words = [word.lower() for word in optim.no_decay]
     own = getattr(model, "no_weight_decay", ())
@@ -27,7 +31,10 @@ def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
         if "norm" in type(module).__name__.lower()
         for parameter in module.parameters(recurse=False)
     }
-    decayed, spared = [], []
+    splits = OPTIMIZERS[optim.name].state_per_matrix_entry is not None
+    views = matrix_views(model) if splits else {}
+    # By (is a matrix, is spared).
+    sorted_out = {key: [] for key in ((False, False), (False, True), (True, False), (True, True))}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -36,25 +43,33 @@ def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
             or any(part in name for part in own)
             or ("norm" in words and id(parameter) in of_norms)
         )
-        (spared if without else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": optim.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+        sorted_out[id(parameter) in views, without].append(parameter)
+    groups = []
+    for (is_matrix, without), parameters in sorted_out.items():
+        group = {"params": parameters, "weight_decay": 0.0 if without else optim.weight_decay}
+        if splits:
+            group["matrices"] = [views[id(parameter)] for parameter in parameters] if is_matrix else []
+        groups.append(group)
     return [group for group in groups if group["params"]]
 
 
-def make_optimizer(groups: list[dict], optim: OptimSection) -> torch.optim.Optimizer:
+def make_optimizer(groups: list[dict], optim: OptimSection, precision: str) -> torch.optim.Optimizer:
     """The optimizer of a run file as its library has it: for DeepSpeed's own, which clips (see `ask_before_steps`)."""
     row = OPTIMIZERS[optim.name]
-    return resolve_name(row.plain)(groups, **_arguments(optim))
+    return resolve_name(row.plain)(groups, **_arguments(optim, precision))
 
 
-def make_guarded_optimizer(groups: list[dict], optim: OptimSection) -> "GuardedOptimizer":
+def make_guarded_optimizer(groups: list[dict], optim: OptimSection, precision: str) -> "GuardedOptimizer":
     """The optimizer of a run file as one that clips and guards its steps itself."""
     row = OPTIMIZERS[optim.name]
-    return resolve_name(row.guarded)(groups, grad_clip=optim.grad_clip, **_arguments(optim))
+    return resolve_name(row.guarded)(groups, grad_clip=optim.grad_clip, **_arguments(optim, precision))
 
 
-def _arguments(optim: OptimSection) -> dict:
-    values = {key: getattr(optim, key) for key in ("lr", *OPTIMIZERS[optim.name].arguments)}
+def _arguments(optim: OptimSection, precision: str) -> dict:
+    row = OPTIMIZERS[optim.name]
+    values = {key: getattr(optim, key) for key in ("lr", *row.arguments)}
+    if row.takes_precision:
+        values["precision"] = precision
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 

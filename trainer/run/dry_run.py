@@ -24,6 +24,7 @@ from ..samples.run_data import RunData
 from ..samples.shard_check import DOCUMENT_STARTS
 from ..settings import deepspeed_file
 from .determinism import operation_refused
+from .memory import kept_per_parameter
 from .setup import Prepared
 
 # How many samples are looked at for the longest where the manifest does not say it.
@@ -243,13 +244,14 @@ def _without_trace(model: torch.nn.Module, device: torch.device) -> Iterator[Non
 
 
 def _reserve(model: torch.nn.Module, prepared: Prepared, stage: int, world: World) -> torch.Tensor | None:
-    """Hold as much of a GPU's memory as the optimizer's two moments in fp32 will take from the first step on."""
+    """Hold as much of a GPU's memory as the optimizer's moments in fp32 will take from the first step on."""
     name = prepared.configuration.deepspeed
     if world.device.type != "cuda" or (name is not None and deepspeed_file.offloads(deepspeed_file.read(name))):
         return None
     numbers = sum(getattr(one, "ds_numel", one.numel()) for one in model.parameters() if one.requires_grad)
     try:
-        return torch.empty(8 * numbers // (world.size if stage > 0 else 1), dtype=torch.uint8, device=world.device)
+        size = int(4 * kept_per_parameter(prepared) * numbers)
+        return torch.empty(size // (world.size if stage > 0 else 1), dtype=torch.uint8, device=world.device)
     except torch.OutOfMemoryError:
         raise UserError(
             f"the optimizer's state does not fit into the memory of rank {world.rank}: take a higher stage of ZeRO, "

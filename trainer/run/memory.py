@@ -12,6 +12,7 @@ import torch
 
 from longmix.data_prep.errors import UserError
 
+from ..optimization.matrices import matrix_entries
 from ..samples.collate import SECOND, TOKEN_IDS
 from ..settings import deepspeed_file
 from ..settings.optimizers import OPTIMIZERS
@@ -45,12 +46,12 @@ def refuse_beyond_memory(prepared: Prepared, processes: int, device: torch.devic
             )
 
 
-def state_bytes(parameters: int, precision: str, stage: int | None, processes: int, kept: int) -> float:
+def state_bytes(parameters: int, precision: str, stage: int | None, processes: int, kept: float) -> float:
     """Bytes of parameters, gradients and optimizer state in one process (Rajbhandari et al. 2020, section 3.1).
 
-    The optimizer keeps `kept` numbers of each parameter, AdamW two moments. fp32: 4 parameter + 4 gradient + 8 moments;
-    16 bit: 2 + 2 + 12 (fp32 master and moments). Stage 1 shares out the optimizer's part, stage 2 also the gradients,
-    stage 3 also the parameters.
+    The optimizer keeps `kept` numbers of each parameter on average, AdamW two moments. fp32: 4 parameter + 4 gradient
+    + 8 moments; 16 bit: 2 + 2 + 12 (fp32 master and moments). Stage 1 shares out the optimizer's part, stage 2 also the
+    gradients, stage 3 also the parameters.
     """
     parts = (4, 4, 4 * kept) if stage is None or precision == "fp32" else (2, 2, 4 + 4 * kept)
     shared_from = (3, 2, 1)
@@ -58,6 +59,17 @@ def state_bytes(parameters: int, precision: str, stage: int | None, processes: i
         size * parameters / (processes if stage is not None and stage >= first else 1)
         for size, first in zip(parts, shared_from, strict=True)
     )
+
+
+def kept_per_parameter(prepared: Prepared) -> float:
+    """Numbers that the optimizer keeps of each parameter, on average."""
+    row, size = OPTIMIZERS[prepared.configuration.optim.name], prepared.size
+    if row.state_per_matrix_entry is None:
+        return row.state_per_parameter
+    entries = matrix_entries(size.model)
+    if size.layers:  # of which that model has a few
+        entries *= size.layers / size.model.config.num_hidden_layers
+    return row.state_per_parameter - (row.state_per_parameter - row.state_per_matrix_entry) * entries / size.parameters
 
 
 def host_memory() -> int:
@@ -79,7 +91,7 @@ def host_memory() -> int:
 def _states_in_ranks(prepared: Prepared, processes: int) -> float:
     """Bytes of states in the memory of each rank's device; what DeepSpeed's file offloads is not counted."""
     configuration = prepared.configuration
-    kept = OPTIMIZERS[configuration.optim.name].state_per_parameter
+    kept = kept_per_parameter(prepared)
     stage = None
     if configuration.deepspeed is not None:
         values = deepspeed_file.read(configuration.deepspeed)

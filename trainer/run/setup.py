@@ -16,6 +16,7 @@ from ..models.field_check import FROM
 from ..models.loading import has_other_vocabulary
 from ..models.sizes import ModelSize, measure
 from ..objectives.objective import Objective, auto_class, check_data, make_objective
+from ..optimization.matrices import matrix_entries
 from ..processes.world import resolve_precision
 from ..samples.run_data import RunData, check_processes, open_data
 from ..samples.shard_check import COORDINATES
@@ -24,6 +25,7 @@ from ..samples.windows import manifest_seen
 from ..settings import deepspeed_file
 from ..settings.configuration import RunConfiguration
 from ..settings.mistakes import Mistakes
+from ..settings.optimizers import OPTIMIZERS
 from .determinism import refuse_impossible
 
 
@@ -114,6 +116,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
         config = model_configuration(configuration, known, auto_class(configuration.objective.name))
         size = measure(config, auto_class(configuration.objective.name))
         _refuse_metric(configuration, config, manifest)
+        _refuse_without_matrices(configuration, size)
     mistakes.tell()
     source = configuration.model.get(FROM)
     if source is not None and has_other_vocabulary(source, tokenizer):
@@ -144,6 +147,15 @@ def _refuse_metric(
         raise UserError(
             "checkpoint.best.metric accuracy of a regression needs data with a tolerance, as longmix prepare adding "
             "makes them: choose loss, pearson or spearman"
+        )
+
+
+def _refuse_without_matrices(configuration: RunConfiguration, size: ModelSize) -> None:
+    name = configuration.optim.name
+    if OPTIMIZERS[name].state_per_matrix_entry is not None and matrix_entries(size.model) == 0:
+        raise UserError(
+            f"optim.name {name} is for the matrices of a model's layers, and finds none in this "
+            f"{size.model.config.model_type}: set optim.name=adamw"
         )
 
 

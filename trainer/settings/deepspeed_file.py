@@ -167,6 +167,14 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
     kinds = [kind.lower() for kind in OPTIMIZERS[ours].deepspeed]
     if str(values.get("optimizer.type", kinds[0])).lower() not in kinds:
         found.append(f"optimizer.type is {values['optimizer.type']!r} in {name}; the run file's optim.name is {ours}")
+    section = nested.get("zero_optimization", {})
+    moved = [part for part in ("offload_optimizer", "offload_param") if section.get(part)]
+    if moved and not OPTIMIZERS[ours].offloads:
+        keys = " and ".join(f"zero_optimization.{part}" for part in moved)
+        found.append(
+            f"{keys} stands in {name}, but optim.name {ours} is not DeepSpeed's own and stays on the device: remove "
+            "it, or set optim.name=adamw"
+        )
     # What longmix's AdamW does anyway; DeepSpeed's own Adam runs where the optimizer is offloaded.
     meant = {"adam_w_mode": (True,), "torch_adam": (True, False) if offloads(nested) else (True,)}
     found += [

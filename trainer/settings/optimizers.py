@@ -16,6 +16,10 @@ class OptimizerRow:
         arguments: keys of the section that the class takes beside lr and weight_decay.
         state_per_parameter: numbers that it keeps of each parameter.
         deepspeed: its names in DeepSpeed's file, the first of them for DeepSpeed's own of an offloaded state.
+        state_per_matrix_entry: numbers that it keeps of each parameter in a matrix of the model's layers, which it then
+            gets in groups of their own; None: it does not tell them from others.
+        takes_precision: whether the class is told the run's precision.
+        offloads: whether DeepSpeed's own may stand in for it, its state outside of the device.
     """
 
     plain: str
@@ -23,6 +27,9 @@ class OptimizerRow:
     arguments: tuple[str, ...]
     state_per_parameter: int
     deepspeed: tuple[str, ...]
+    state_per_matrix_entry: int | None = None
+    takes_precision: bool = False
+    offloads: bool = False
 
 
 OPTIMIZERS = {
@@ -32,5 +39,15 @@ OPTIMIZERS = {
         arguments=("betas", "eps"),
         state_per_parameter=2,
         deepspeed=("AdamW", "Adam"),
+        offloads=True,
+    ),
+    "muon": OptimizerRow(
+        plain="longmix.trainer.optimization.muon:Muon",
+        guarded="longmix.trainer.optimization.muon:GuardedMuon",
+        arguments=("betas", "eps", "momentum"),
+        state_per_parameter=2,
+        deepspeed=("Muon",),
+        state_per_matrix_entry=1,
+        takes_precision=True,
     ),
 }

@@ -169,6 +169,7 @@ class OptimSection:
     lr: float = 1e-3
     betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
     eps: float = 1e-6
+    momentum: float = 0.95
     weight_decay: float = 0.01
     no_decay: list[str] = field(default_factory=lambda: ["bias", "norm"])
     schedule: Literal["linear", "cosine", "constant", "inverse_sqrt", "wsd"] = "linear"
@@ -205,6 +206,10 @@ class OptimSection:
             yield "weight_decay", f"is {self.weight_decay}, but must not be negative"
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             yield "betas", f"is {self.betas}, but takes two numbers in [0, 1)"
+        if not 0 <= self.momentum < 1:
+            yield "momentum", f"is {self.momentum}, but must lie in [0, 1)"
+        elif self.momentum != OptimSection.momentum and "momentum" not in OPTIMIZERS[self.name].arguments:
+            yield "momentum", f"is {self.momentum}, but is for muon, and optim.name is {self.name}: leave it out"
         yield from _positive(self, "grad_clip", text="must be positive, or null for no clipping")
         yield from self._schedule_mistakes()
 

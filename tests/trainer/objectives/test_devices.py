@@ -153,7 +153,7 @@ def on_card(stand_in, objective, model, samples, weights, narrow):
             assert parameter.grad is not None, name
             assert isinstance(parameter.grad, stand_in.CardTensor) and parameter.grad.dtype == weights, name
         if weights == torch.float32:  # else DeepSpeed's own optimizer holds weights in fp32
-            optimizer = make_guarded_optimizer(parameter_groups(model, optim), optim)
+            optimizer = make_guarded_optimizer(parameter_groups(model, optim), optim, "fp32")
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         of_optimizer, card.waits = card.waits, []

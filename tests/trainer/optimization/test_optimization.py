@@ -109,7 +109,7 @@ def make_pair(grad_clip, make=make_guarded_optimizer):
     torch.manual_seed(0)
     network = nn.Linear(3, 2)
     optim = OptimSection(lr=0.1, grad_clip=grad_clip)
-    return network, make(parameter_groups(network, optim), optim)
+    return network, make(parameter_groups(network, optim), optim, "fp32")
 
 
 @pytest.mark.parametrize("grad_clip", [None, 0.01, 100.0])
