@@ -48,6 +48,11 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
             "run file that it was begun with will do), or choose another run.dir"
         )
     before = reading.load([str(path)], [], field_mistakes)
+    if before.optim.name != now.optim.name:
+        raise UserError(
+            f"{run} holds a run with optim.name {before.optim.name}, whose state is of no use to {now.optim.name}: set "
+            f"it back, or start anew from its weights, with a fresh optimizer: model.from={run} and another run.dir"
+        )
     changes = changed_keys(before, now)
     if any(key in SCHEDULE_KEYS for key, _, _ in changes) and _could_be(now.optim, before.optim, run):
         changes = [change for change in changes if change[0] not in SCHEDULE_KEYS]
