@@ -1,9 +1,15 @@
 """Muon in every engine: ranks that hold pieces of matrices take the steps of one that holds them whole."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer.engines.zero_shares import shares_of
 
 ENGINES = ["zero0", "zero1", "zero2", "zero3", None]
 MUON = {"optim.name": "muon", "optim.max_steps": 12, "optim.warmup_steps": 3, "optim.weight_decay": 0.3}
@@ -139,3 +145,45 @@ def test_another_number_of_ranks_goes_on(make, alone, read_metrics, tmp_path, en
         assert report.get("code") == (0 if last is None else 75), report
     losses = [record["loss"] for record in read_metrics(folder, "train")]
     np.testing.assert_allclose(losses, alone("transformer"), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_parameters_that_are_dealt_out_in_turns_are_found(make, alone, read_metrics, tmp_path):
+    section = {"stage": 2, "round_robin_gradients": True, "reduce_bucket_size": 1000}
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": section}))
+    ((folder, report),) = make(2, ("transformer", {"deepspeed": str(tmp_path / "ds.json")}))
+    assert report["code"] == 0, report
+    losses = [record["loss"] for record in read_metrics(folder, "train")]
+    np.testing.assert_allclose(losses, alone("transformer"), rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def shares():
+    """shares(counts that rank 0 of two says it holds) -> the share of rank 1 in a flat tensor of two parameters."""
+    parameters = [torch.nn.Parameter(torch.zeros(4, 4)), torch.nn.Parameter(torch.zeros(2, 4))]
+    views = {id(parameters[0]): (2, 2, 4), id(parameters[1]): (1, 2, 4)}
+    flat = torch.zeros(12)
+    zero = SimpleNamespace(
+        single_partition_of_fp32_groups=[flat],
+        round_robin_bit16_groups=[parameters],
+        round_robin_bit16_offsets=[[0, 16]],
+    )
+
+    def find(counts):
+        world = SimpleNamespace(rank=1, gather=lambda value: [counts, value])
+        return shares_of(zero, 1, views, world, "own.json")[flat]
+
+    return find
+
+
+def test_a_rank_finds_its_pieces_and_who_holds_the_others(shares):
+    share = shares([12, 0])
+    assert share.views == [(2, 2, 4), (1, 2, 4)] and share.holders == [{0, 1}, {1}]
+    assert [(piece.place, piece.start, piece.count) for piece in share.pieces] == [(0, 12, 4), (4, 0, 8)]
+
+
+@pytest.mark.parametrize("counts", [[11, 0], [12, 1]])
+def test_a_way_to_share_parameters_out_that_is_not_known_is_refused(shares, counts):
+    with pytest.raises(UserError, match=r"own\.json shares parameters out in a way that .*deepspeed=zero1, or set"):
+        shares(counts)

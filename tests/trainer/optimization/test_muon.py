@@ -15,6 +15,9 @@ from longmix.trainer.optimization import muon
 from longmix.trainer.optimization.matrices import matrix_entries, matrix_views
 from longmix.trainer.optimization.muon import batches, orthogonalise
 from longmix.trainer.optimization.optimizer import make_guarded_optimizer, make_optimizer, parameter_groups
+from longmix.trainer.run.folder import refuse_changes, write_configuration
+from longmix.trainer.run.memory import kept_per_parameter
+from longmix.trainer.run.setup import prepare
 from longmix.trainer.settings import deepspeed_file, reading
 from longmix.trainer.settings.sections import OptimSection
 
@@ -343,3 +346,26 @@ def test_offloading_is_refused(configured, tmp_path, part):
         deepspeed_file.check(configuration, "fp32", 1)
     path.write_text('{"optimizer": {"type": "Muon"}, "zero_optimization": {"stage": 2, "offload_optimizer": null}}')
     deepspeed_file.check(configuration, "fp32", 1)
+
+
+def test_a_run_goes_on_with_its_own_optimizer_alone(configured, tmp_path):
+    before = configured("optim.name=adamw")
+    write_configuration(tmp_path, before)
+    refuse_changes(tmp_path, before)
+    with pytest.raises(UserError, match=r"with optim\.name adamw, whose state is of no use to muon.*model\.from="):
+        refuse_changes(tmp_path, configured("run.allow_changes=[optim]"))
+
+
+def test_a_model_without_matrices_in_its_layers_is_refused(configured):
+    configuration = configured(model_type="bert", **{"model.num_hidden_layers": 0})
+    with pytest.raises(UserError, match=r"finds none in this bert: set optim\.name=adamw"):
+        prepare(configuration, 1, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("layers", [2, 100])
+def test_of_a_matrix_one_number_is_kept_and_two_of_other_parameters(configured, layers):
+    configuration = configured(**{"model.num_hidden_layers": layers})
+    prepared = prepare(configuration, 1, torch.device("cpu"))
+    # Attention 4 x 16 x 16, feed-forward 2 x 16 x 32.
+    entries = layers * (4 * 256 + 2 * 512)
+    assert kept_per_parameter(prepared) == pytest.approx(2 - entries / prepared.size.parameters)
