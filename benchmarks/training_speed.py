@@ -6,6 +6,11 @@ Trains every model type of `configs/model/NAME_tiny.yaml` by `longmix train` on 
 with LONGMIX_KERNELS=portable and =auto in turn; the transformer, which has no kernels, once. Both runs have to begin
 with the same loss and the same gradient, or there are no figures. Appends tokens per second, the median over the steps
 behind the first ones, to benchmarks/results.csv, and draws the table of docs/learning.md from that file.
+
+    python benchmarks/training_speed.py --step-cost [--before PYTHON] [--models NAME ...] [--steps 40] [--rounds 3]
+
+measures instead the tokens per CPU-second of training steps in fp32 and bf16, beside transformers' BERT (see
+learned/step_cost.py). `PYTHON` is that of an environment with an earlier version of longmix, to compare with.
 """
 
 import argparse
@@ -18,6 +23,7 @@ import commands
 import record
 import tables
 import torch
+from learned import step_cost
 from learned.cases import CONFIGS, ROOT, SINGLE, model_file
 from random_tokens import write_samples
 
@@ -38,6 +44,13 @@ TOLERANCE = 1e-3
 
 def main() -> None:
     arguments = _parse()
+    if arguments.step_cost:
+        with tempfile.TemporaryDirectory() as temporary:
+            step_cost.measure(
+                Path(temporary), arguments.models, arguments.before, arguments.steps, arguments.rounds
+            )
+        _draw("step cost", step_cost.table(record.rows(step_cost.BENCHMARK)))
+        return
     device = "cuda" if torch.cuda.is_available() else "cpu"
     os.environ[selection.ENVIRONMENT_VARIABLE] = "auto"
     if selection.implementation("givens_mix", device) == "portable":
@@ -61,8 +74,11 @@ def main() -> None:
                         dtype="float32",
                         shape=f"B={TOKENS_OF_A_STEP // length} N={length}",
                     )
-    text = DOCUMENT.read_text(encoding="utf-8")
-    write_text(DOCUMENT, tables.replace(text, "speed", table(record.rows(BENCHMARK))))
+    _draw("speed", table(record.rows(BENCHMARK)))
+
+
+def _draw(name: str, drawn: str) -> None:
+    write_text(DOCUMENT, tables.replace(DOCUMENT.read_text(encoding="utf-8"), name, drawn))
 
 
 def _parse() -> argparse.Namespace:
@@ -71,7 +87,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10, help="steps of a run (default: 10)")
     parser.add_argument("--rounds", type=int, default=1, help="runs with each choice, in turn (default: 1)")
     parser.add_argument("--threads", type=int, default=2, help="threads of a run (default: 2)")
+    parser.add_argument("--step-cost", action="store_true", help="tokens per CPU-second of steps instead")
+    parser.add_argument("--before", metavar="PYTHON", help="with --step-cost: compare with that environment's version")
     arguments = parser.parse_args()
+    if arguments.before is not None and not arguments.step_cost:
+        parser.error("--before goes with --step-cost alone")
     if arguments.steps <= WARM_UP_STEPS:
         parser.error(f"--steps is {arguments.steps}; allowed: more than {WARM_UP_STEPS}, which are not counted")
     return arguments

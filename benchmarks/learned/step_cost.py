@@ -1,0 +1,128 @@
+"""CPU time of a training step: tokens per CPU-second by `benchmarks/training_speed.py --step-cost`.
+
+A step is all that `longmix train` does between two steps of the optimizer: reading and masking the batch, forward,
+backward, the gradient norm, AdamW. CPU time is that of the process, all threads: other programs hardly change it.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import record
+import tables
+from learned.cases import CONFIGS, SINGLE, TEXT_LENGTH, TEXT_VOCABULARY, model_file
+from random_tokens import write_samples
+
+from longmix.modeling import MODEL_TYPES
+from longmix.trainer.settings.run_file import parse_yaml
+
+BENCHMARK = "step_cost"
+FIGURE = "tokens per CPU-second"
+ROWS = (8, 32)
+PRECISIONS = ("fp32", "bf16")
+BEFORE = "before"
+BERT = "bert"
+WARM_UP_STEPS = 5
+_WORKER = Path(__file__).with_name("step_worker.py")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A model in a precision; `python`: of the environment whose version of longmix trains it."""
+
+    name: str
+    precision: str
+    python: str
+
+    @property
+    def case(self) -> str:
+        return f"{self.name}, {self.precision}"
+
+
+def contestants(models: list[str], before: str | None) -> list[Contestant]:
+    """Every model in every precision, transformers' BERT, and with `before` the same models by that environment."""
+    found = [Contestant(name, precision, sys.executable) for name in (*models, BERT) for precision in PRECISIONS]
+    if before is not None:
+        found += [Contestant(f"{name} {BEFORE}", precision, before) for name in models for precision in PRECISIONS]
+    return found
+
+
+def measure(work: Path, models: list[str], before: str | None, steps: int, rounds: int) -> None:
+    """Append tokens per CPU-second of every contestant to results.csv: the median step of each round, in turn."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for rows in ROWS:
+        write_samples(work / f"data-{rows}", TEXT_LENGTH, rows * (steps + 2), TEXT_VOCABULARY)
+    for number in range(rounds):
+        everyone = contestants(models, before)
+        # Whoever goes first does so in half of the rounds.
+        for contestant in everyone[:: -1 if number % 2 else 1]:
+            for rows in ROWS:
+                run = work / f"{contestant.case}-{rows}-{number}".replace(", ", "-").replace(" ", "-")
+                seconds = _seconds(contestant, rows, steps, work / f"data-{rows}", run)
+                found.setdefault((contestant.case, rows), []).append(rows * TEXT_LENGTH / seconds)
+    for (case, rows), speeds in found.items():
+        record.append(
+            BENCHMARK,
+            f"{case}, {rows} rows",
+            FIGURE,
+            speeds,
+            "tokens/s",
+            device="cpu",
+            threads=1,
+            dtype=case.rpartition(", ")[2],
+            shape=f"B={rows} N={TEXT_LENGTH}",
+        )
+
+
+def _seconds(contestant: Contestant, rows: int, steps: int, data: Path, run: Path) -> float:
+    """CPU-seconds of the median step of a run. Raises SystemExit if the run fails."""
+    target = run.with_suffix(".json")
+    words = [
+        *(*model_words(contestant.name.removesuffix(f" {BEFORE}")), str(CONFIGS / "tasks" / "mlm.yaml"), *SINGLE),
+        *(f"precision={contestant.precision}", "log.every_steps=1000", f"data.train={data}", f"run.dir={run}"),
+        *(f"batch.samples={rows}", f"batch.micro_batch={rows}", f"optim.max_steps={steps}"),
+        *("optim.warmup_steps=1", f"checkpoint.every_steps={steps}"),
+    ]
+    done = subprocess.run(
+        [contestant.python, str(_WORKER), str(target), *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{contestant.case}: {done.stderr.strip().rpartition(chr(10))[2]}")
+    return statistics.median(json.loads(target.read_text(encoding="utf-8"))[WARM_UP_STEPS:])
+
+
+def model_words(name: str) -> list[str]:
+    """Words of `longmix train` for half the layers of a `tiny` file; for `bert`, for the transformer's size of it."""
+    file = model_file("transformer" if name == BERT else name)
+    fields = parse_yaml(file.read_text(encoding="utf-8"), str(file))["model"]
+    fields["num_hidden_layers"] //= 2
+    if name != BERT:
+        return [str(file), f"model.num_hidden_layers={fields['num_hidden_layers']}"]
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return [f"model.{key}={value}" for key, value in {**fields, "model_type": BERT, **dropout}.items()]
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """The newest figure of every case among `rows` of results.csv, with the ratios to fp32 before."""
+    newest = {row["case"]: row for row in rows}
+    columns = [(count, precision) for count in ROWS for precision in PRECISIONS]
+    header = ["", *(f"{count} rows, {precision}" for count, precision in columns)]
+    lines, shown = [], []
+    for name in (*(f"{model}{suffix}" for model in MODEL_TYPES for suffix in (f" {BEFORE}", "")), BERT):
+        cells = []
+        for count, precision in columns:
+            row = newest.get(f"{name}, {precision}, {count} rows")
+            base = newest.get(f"{name.removesuffix(f' {BEFORE}')} {BEFORE}, fp32, {count} rows")
+            shown += [] if row is None else [row]
+            ratio = "" if row is None or base is None else f" ({float(row['value']) / float(base['value']):.2f}x)"
+            cells.append("" if row is None else f"{float(row['value']):,.0f}{ratio}")
+        if any(cells):
+            lines.append([f"`{name.removesuffix(f' {BEFORE}')}`{', before' * name.endswith(BEFORE)}", *cells])
+    return f"{tables.draw(header, lines)}\n\n{tables.measured(shown)}"
