@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..optimization.optimizer import make_guarded_optimizer, parameter_groups
+from ..optimization.optimizer import is_fused, make_guarded_optimizer, parameter_groups
 from ..processes.world import World
 from ..samples.collate import Batch
 from ..settings.configuration import RunConfiguration
@@ -28,7 +28,6 @@ class AccelerateEngine:
         import accelerate
 
         self.world, self.precision = world, precision
-        self.layout = elastic.Layout(None, world.size, precision)
         self._allowed = configuration.run.allow_changes
         mixed = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
         # Accelerate wants OMP_NUM_THREADS set; torch's own number is right for a single process.
@@ -39,6 +38,7 @@ class AccelerateEngine:
             mixed_precision=mixed, cpu=world.device.type == "cpu", kwargs_handlers=[spare]
         )
         optimizer = make_guarded_optimizer(parameter_groups(model, configuration.optim), configuration.optim, precision)
+        self.layout = elastic.Layout(None, world.size, precision, is_fused(optimizer))
         # Alone there is nothing to reduce: no DDP.
         self.module = self._accelerator.prepare_model(model, evaluation_mode=world.size == 1)
         self._optimizer, self.guard = optimizer, optimizer.guard
@@ -98,6 +98,7 @@ class AccelerateEngine:
             self._optimizer.load_state_dict(state["optimizer"])
             if self.scaler and source.saved.precision == self.precision:
                 self.scaler.load_state_dict(state["scaler"])
+        self.layout = elastic.go_on_as(source.saved, self.layout, self._optimizer)
         refuse_not_finite(folder, self._bare(), self._optimizer)
         random_state.restore(folder, self.world)
 

@@ -17,6 +17,7 @@ from ..optimization.optimizer import (
     GuardedOptimizer,
     StepGuard,
     ask_before_steps,
+    is_fused,
     make_guarded_optimizer,
     make_optimizer,
     parameter_groups,
@@ -43,7 +44,6 @@ class DeepSpeedEngine:
         values = deepspeed_file.fill(configuration, precision, world.size, parameters)
         self.stage = deepspeed_file.stage_of(values)
         self.world, self.precision = world, precision
-        self.layout = elastic.Layout(self.stage, world.size, precision)
         self._allowed = configuration.run.allow_changes
         groups = parameter_groups(model, configuration.optim)
         views = {
@@ -80,6 +80,7 @@ class DeepSpeedEngine:
                 f"deepspeed: DeepSpeed cannot do what {name} asks for{f' (with {keys})' if keys else ''}: "
                 f"{type(error).__name__}: {reason_of(error)[:300]}"
             ) from error
+        self.layout = elastic.Layout(self.stage, world.size, precision, is_fused(self.module.basic_optimizer))
         self.module.checkpoint_engine = Collector()
         # DeepSpeed would add a script that unpickles the checkpoint: `longmix export` makes its model from safetensors.
         self.module._copy_recovery_script = lambda folder: None
@@ -171,6 +172,7 @@ class DeepSpeedEngine:
             if isinstance(self.module.basic_optimizer, Muon):
                 self.module.basic_optimizer.drop_second_moments()
             elastic.load_buffers(self.module.module, source.folder)
+        self.layout = elastic.go_on_as(source.saved, self.layout, self.module.basic_optimizer)
 
     # The whole model in fp32. Where its masters are depends on the stage: beside each parameter, with its optimizer, or
     # in pieces on every rank.

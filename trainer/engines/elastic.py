@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.state_files import read_json
 
+from ..optimization.optimizer import set_fused
 from ..processes.shared_files import see_together
 from ..processes.world import World, agree
 
@@ -40,11 +41,14 @@ class Layout:
         stage: of ZeRO; None without DeepSpeed.
         ranks: how many there are.
         precision: fp32, bf16 or fp16.
+        fused: whether torch's fused steps are taken. Either way can go on from the other's state, with other last bits:
+            a run keeps its own. Earlier versions took none, and do not say so.
     """
 
     stage: int | None
     ranks: int
     precision: str
+    fused: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         engine = "without DeepSpeed" if self.stage is None else f"at ZeRO stage {self.stage}"
@@ -63,7 +67,7 @@ def read_layout(folder: Path) -> Layout:
 def _checked(values: Any) -> dict[str, Any]:
     """The fields of a layout. Raises ValueError for other values."""
     names = {entry.name for entry in fields(Layout)}
-    if not isinstance(values, dict) or set(values) != names:
+    if not isinstance(values, dict) or {*values, "fused"} != names:
         raise ValueError(f"it must be a map of {', '.join(sorted(names))}")
     stage, ranks, precision = (values[name] for name in ("stage", "ranks", "precision"))
     # JSON's true equals 1, and 1.0 does.
@@ -73,6 +77,8 @@ def _checked(values: Any) -> dict[str, Any]:
         raise ValueError(f"ranks is {ranks!r}, but takes a whole number from 1 on")
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {precision!r}, but takes one of {', '.join(PRECISIONS)}")
+    if type(values.get("fused", False)) is not bool:
+        raise ValueError(f"fused is {values['fused']!r}, but takes true or false")
     return values
 
 
@@ -226,6 +232,12 @@ def separate_steps(optimizer: torch.optim.Optimizer) -> None:
     for state in optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].clone()
+
+
+def go_on_as(saved: Layout, now: Layout, optimizer: torch.optim.Optimizer) -> Layout:
+    """Let a loaded optimizer step as the one that wrote the checkpoint did, and return the layout of that."""
+    set_fused(optimizer, saved.fused)
+    return replace(now, fused=saved.fused)
 
 
 def load_buffers(module: torch.nn.Module, folder: Path) -> None:

@@ -68,12 +68,38 @@ def make_guarded_optimizer(groups: list[dict], optim: OptimSection, precision: s
 def _arguments(optim: OptimSection, precision: str) -> dict:
     row = OPTIMIZERS[optim.name]
     values = {key: getattr(optim, key) for key in ("lr", *row.arguments)}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     if row.takes_precision:
         values["precision"] = precision
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return {**values, "fused": True} if row.has_fused else values
+
+
+# Fused steps round otherwise in the last bit than the others: a run goes on with those that it was begun with.
+
+
+def is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether torch takes the optimizer's steps in one pass over memory."""
+    return any(group.get("fused") for group in optimizer.param_groups)
+
+
+def set_fused(optimizer: torch.optim.Optimizer, fused: bool) -> None:
+    """Let an optimizer of torch's that knows both ways step in one of them from here on, with the state that it has."""
+    for group in optimizer.param_groups:
+        if "fused" not in group:
+            continue  # none of torch's
+        group["fused"] = True if fused else None  # torch chooses among the others
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if "step" in state:
+                # Fused steps count on the parameter's device, the others on the host.
+                state["step"] = state["step"].to(parameter.device if fused else "cpu")
 
 
 # Guarding its steps: a run that spikes, or whose gradients are not finite, must not change its weights.
+
+
+# More than what torch adds to a norm before it compares.
+_CLIP_MARGIN = 1e-5
 
 
 class StepGuard:
@@ -136,6 +162,7 @@ class GuardedOptimizer(torch.optim.Optimizer):
         self.overflow = not math.isfinite(self._global_grad_norm)
         if self.overflow or self.guard.drops(self._global_grad_norm):
             return
-        if self.grad_clip is not None:
+        # Far below the bound, torch would go through all gradients to multiply them by 1.
+        if self.grad_clip is not None and self._global_grad_norm + _CLIP_MARGIN > 0.99 * self.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.grad_clip, norm)
         super().step()

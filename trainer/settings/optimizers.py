@@ -16,6 +16,7 @@ class OptimizerRow:
         arguments: keys of the section that the class takes beside lr and weight_decay.
         state_per_parameter: numbers that it keeps of each parameter.
         deepspeed: its names in DeepSpeed's file, the first of them for DeepSpeed's own of an offloaded state.
+        has_fused: whether its classes take torch's `fused`: one pass over memory for a whole step.
         state_per_matrix_entry: numbers that it keeps of each parameter in a matrix of the model's layers, which it then
             gets in groups of their own; None: it does not tell them from others.
         takes_precision: whether the class is told the run's precision.
@@ -27,6 +28,7 @@ class OptimizerRow:
     arguments: tuple[str, ...]
     state_per_parameter: int
     deepspeed: tuple[str, ...]
+    has_fused: bool
     state_per_matrix_entry: int | None = None
     takes_precision: bool = False
     offloads: bool = False
@@ -39,6 +41,7 @@ OPTIMIZERS = {
         arguments=("betas", "eps"),
         state_per_parameter=2,
         deepspeed=("AdamW", "Adam"),
+        has_fused=True,
         offloads=True,
     ),
     "muon": OptimizerRow(
@@ -49,5 +52,6 @@ OPTIMIZERS = {
         deepspeed=("Muon",),
         state_per_matrix_entry=1,
         takes_precision=True,
+        has_fused=True,
     ),
 }

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders as checkpoint
 from longmix.trainer.engines import elastic, random_state, state_files
 from longmix.trainer.engines.elastic import Layout
+from longmix.trainer.settings.optimizers import OPTIMIZERS
 
 STEPS = 50
 # Ranks, micro-batch, and the step to stop at.
@@ -169,6 +171,32 @@ def test_what_cannot_be_converted_is_refused_with_the_way_round(train, read_metr
     np.testing.assert_allclose(losses, expected, rtol=0, atol=5e-3)
 
 
+@pytest.mark.parametrize(
+    ("engine", "precision"),
+    [
+        pytest.param(engine, precision, marks=[] if (engine, precision) == ("zero1", "fp32") else [pytest.mark.full])
+        for engine in ENGINES
+        for precision in TOLERANCE
+    ],
+)
+def test_a_run_that_began_with_unfused_steps_ends_with_them(train, tmp_path, monkeypatch, engine, precision):
+    """As those of earlier versions did, whose layouts do not say so."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    changes = {"deepspeed": engine, "precision": precision}
+    train(tmp_path / "fused", **changes)
+    with monkeypatch.context() as patch:
+        patch.setitem(OPTIMIZERS, "adamw", replace(OPTIMIZERS["adamw"], has_fused=False))
+        train(tmp_path / "whole", **changes)
+        assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 2}).code == 75
+    layout = tmp_path / "parts" / "checkpoints" / "step-00000002" / "layout.json"
+    assert json.loads(layout.read_text())["fused"] is False
+    # Twice: the checkpoint that this version writes says so, too.
+    assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 4}).code == 75
+    assert train(tmp_path / "parts", **changes).code == 0
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("fused", "whole", "parts")]
+    assert weights[1] == weights[2] != weights[0]
+
+
 @pytest.mark.parametrize("stages", [(1, 2), (2, 1), (1, 1), (2, 2), (3, 3)])
 @pytest.mark.parametrize("ranks", [(2, 1), (1, 4), (2, 2)])
 def test_what_is_the_same_is_loaded_as_it_is_and_the_rest_converted(stages, ranks):
@@ -210,6 +238,7 @@ def test_a_checkpoint_that_does_not_say_what_it_was_written_by_is_refused(tmp_pa
         *({"stage": stage, "ranks": 2, "precision": "fp32"} for stage in stages),
         *({"stage": 1, "ranks": count, "precision": "fp32"} for count in ranks),
         *({"stage": 1, "ranks": 2, "precision": precision} for precision in precisions),
+        *({"stage": 1, "ranks": 2, "precision": "fp32", "fused": fused} for fused in (1, None, "true")),
         {"stage": 1, "ranks": 2, "more": 3},
         {"stage": 1},
     ]

@@ -1,5 +1,6 @@
 """Learning rates, parameter groups, the guarded optimizer, and DeepSpeed's file."""
 
+import copy
 import itertools
 import json
 import math
@@ -12,7 +13,13 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 import longmix.modeling  # noqa: F401  registers our model types
 from longmix.data_prep.errors import UserError
-from longmix.trainer.optimization.optimizer import make_guarded_optimizer, make_optimizer, parameter_groups
+from longmix.trainer.optimization.optimizer import (
+    is_fused,
+    make_guarded_optimizer,
+    make_optimizer,
+    parameter_groups,
+    set_fused,
+)
 from longmix.trainer.optimization.schedule import learning_rate
 from longmix.trainer.settings import deepspeed_file, reading
 from longmix.trainer.settings.sections import OptimSection
@@ -125,6 +132,45 @@ def test_guarded_steps_equal_adamw_with_clipping(grad_clip):
         assert guarded._global_grad_norm == pytest.approx(norm.item())
         assert not guarded.overflow
     assert torch.equal(ours.weight, theirs.weight) and torch.equal(ours.bias, theirs.bias)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.985, 0.995, 1.0, 1.0 + 1e-6, 1.001, 1.1])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e3])
+def test_gradients_are_clipped_as_torch_clips_them_up_to_the_last_bit(size, share):
+    """Also those about as large as the bound, where it is hard to say whether they are larger."""
+    (ours, guarded), (theirs, _) = make_pair(None), make_pair(None)
+    for network in (ours, theirs):
+        network.weight.grad, network.bias.grad = torch.full((2, 3), size), torch.zeros(2)
+    guarded.grad_clip = share * size * math.sqrt(6)
+    guarded.step()
+    nn.utils.clip_grad_norm_(theirs.parameters(), guarded.grad_clip)
+    assert torch.equal(ours.weight.grad, theirs.weight.grad)
+
+
+@pytest.mark.parametrize("make", [make_optimizer, make_guarded_optimizer])
+def test_steps_are_fused_and_can_go_on_unfused_from_any_state(make):
+    network, optimizer = make_pair(None, make)
+    assert is_fused(optimizer)
+    theirs, plain = make_pair(None)
+    set_fused(plain, False)
+
+    def step(network, optimizer, number):
+        network.zero_grad()
+        network(torch.full((2, 3), number + 1.0)).square().sum().backward()
+        optimizer.step()
+
+    for number in range(3):
+        step(theirs, plain, number)
+    network.load_state_dict(theirs.state_dict())
+    optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
+    set_fused(optimizer, True)
+    set_fused(optimizer, False)
+    assert not is_fused(optimizer)
+    for number in range(3):
+        step(network, optimizer, number)
+        step(theirs, plain, number)
+    assert torch.equal(network.weight, theirs.weight)
+    assert [state["step"].item() for state in optimizer.state.values()] == [6, 6]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
