@@ -46,9 +46,7 @@ def main() -> None:
     arguments = _parse()
     if arguments.step_cost:
         with tempfile.TemporaryDirectory() as temporary:
-            step_cost.measure(
-                Path(temporary), arguments.models, arguments.before, arguments.steps, arguments.rounds
-            )
+            step_cost.measure(Path(temporary), arguments.models, arguments.before, arguments.steps, arguments.rounds)
         _draw("step cost", step_cost.table(record.rows(step_cost.BENCHMARK)))
         return
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -3,6 +3,7 @@
 It uses nothing of this folder, so that an environment with an earlier version of longmix can run it.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -33,7 +34,7 @@ def main() -> int:
     loop.make_engine = with_clock
     code = cli.main(["train", *words])
     # The first step is the dry run's.
-    target.write_text(json.dumps([now - before for before, now in zip(seconds[1:], seconds[2:], strict=False)]))
+    target.write_text(json.dumps([now - before for before, now in itertools.pairwise(seconds[1:])]))
     return code
 
 

@@ -1,5 +1,6 @@
 """`longmix train --check`: what a run would be, without running it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -8,6 +9,7 @@ from longmix.data_prep.errors import UserError
 
 from ..run.folder import refuse_changes, refuse_unusable, resolved
 from ..run.memory import GIGABYTE, kept_per_parameter, refuse_beyond_memory, state_bytes
+from ..run.precision import settle_precision
 from ..run.setup import Prepared, prepare
 from ..samples.collate import TOKEN_IDS
 from ..settings.configuration import RunConfiguration
@@ -21,6 +23,8 @@ def report(configuration: RunConfiguration, processes: int) -> str:
         UserError: whatever training would refuse.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    precision, chosen = settle_precision(configuration, device)
+    configuration = replace(configuration, precision=precision)
     configuration = resolved(Path(configuration.run.dir), configuration)
     refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
@@ -63,6 +67,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
     return "\n".join(
         [
             text,
+            *([chosen] if chosen else []),
             *prepared.notes(prepared.size.model, processes),
             *_told_of_memory(prepared, processes, device),
             "this run file is valid",

@@ -10,7 +10,7 @@ import torch
 from longmix.kernels import ops
 from longmix.kernels.selection import obstacle
 
-from ..processes.world import resolve_precision
+from ..processes.precision import choose_precision
 from ..settings.provenance import versions
 from .kernel_proofs import faulty_devices, proof_tables
 
@@ -57,14 +57,14 @@ def _devices(problems: list[str]) -> list[tuple[str, str]]:
                 "an NVIDIA driver is here, but this torch sees no GPU: install a CUDA build of torch that fits the "
                 "driver (see README.md, GPUs)"
             )
-        precision = resolve_precision("auto", torch.device("cpu"))
-        return [("devices", f"CPU only; precision auto means {precision}; fp32 and bf16 work")]
+        precision, reason = choose_precision(torch.device("cpu"))
+        return [("devices", f"CPU only; precision auto means {precision} ({reason}); fp32 and bf16 work")]
     built_for = torch.cuda.get_arch_list()
     lines = [("torch built for", ", ".join(built_for))]
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
         major, minor = torch.cuda.get_device_capability(device)
-        precision = resolve_precision("auto", device)
+        precision, _ = choose_precision(device)
         size = torch.cuda.get_device_properties(device).total_memory / 2**30
         name = torch.cuda.get_device_name(device)
         about = f"{name}, sm_{major}{minor}, {size:.0f} GiB; precision auto means {precision}"

@@ -11,7 +11,7 @@ import torch
 from longmix.kernels import ops, proving
 from longmix.kernels.selection import GPU, may_prove, obstacle
 
-from ..processes.world import resolve_precision
+from ..processes.precision import resolve_precision
 from ..tables.writing import aligned
 
 MEASURED_POSITIONS = 4096  # in a batch of proof.BATCH samples

@@ -180,12 +180,3 @@ def leave(world: World) -> None:
     """Leave together, so that no rank looks like a failure to another."""
     world.barrier()
     torch.distributed.destroy_process_group()
-
-
-def resolve_precision(precision: str, device: torch.device) -> str:
-    """`auto` by the device: bf16 from A100 on, fp16 before (V100), fp32 on a CPU."""
-    if precision != "auto":
-        return precision
-    if device.type != "cuda":
-        return "fp32"
-    return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"

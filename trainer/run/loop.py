@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ from .dry_run import dry_run
 from .final_model import FinalModel
 from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, resolved, write_configuration
 from .memory import refuse_beyond_memory
+from .precision import settle_precision
 from .setup import Prepared, prepare
 from .speed import Interval, device_name
 from .spikes import SpikeGuard
@@ -67,6 +68,10 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
     """
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(world, Path(configuration.run.dir), configuration.run.hang_minutes))
+        # By the first rank for all: its run folder, and its processor.
+        settled = agree(world, lambda: settle_precision(configuration, world.device) if world.is_first else None)
+        precision, chosen = world.from_first(settled)
+        configuration = replace(configuration, precision=precision)
         configuration = _resolved(configuration, world)
         prepared = agree(world, lambda: _prepare(configuration, world))
         stack.enter_context(computing(configuration.run, world.device))
@@ -75,7 +80,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         watchdog.share()
         model = agree(world, prepared.build)
         requests = requests if requests is not None else stack.enter_context(StopRequests())
-        return _Run(prepared, model, world, requests).train()
+        return _Run(prepared, model, world, requests).train([chosen] if chosen else [])
 
 
 def _resolved(configuration: RunConfiguration, world: World) -> RunConfiguration:
@@ -158,10 +163,10 @@ class _Run:
             self.resume_notes = changed_circumstances(self.configuration.run, noted_facts(self.folder), facts)
         write_configuration(self.folder, self.configuration, facts)
 
-    def train(self) -> Outcome:
-        """Make the steps that are left, then the model; or stop in between."""
+    def train(self, first_notes: list[str]) -> Outcome:
+        """Make the steps that are left, then the model; or stop in between. `first_notes`: lines to begin with."""
         with contextlib.closing(self.log), contextlib.closing(self.saver):
-            for note in [*self.prepared.start_notes, *self.notes, *self.resume_notes]:
+            for note in [*first_notes, *self.prepared.start_notes, *self.notes, *self.resume_notes]:
                 self.log.say(note)
             decision = self._train()
             if not decision.stops:

@@ -17,7 +17,7 @@ from ..models.loading import has_other_vocabulary
 from ..models.sizes import ModelSize, measure
 from ..objectives.objective import Objective, auto_class, check_data, make_objective
 from ..optimization.matrices import matrix_entries
-from ..processes.world import resolve_precision
+from ..processes.precision import resolve_precision
 from ..samples.run_data import RunData, check_processes, open_data
 from ..samples.shard_check import COORDINATES
 from ..samples.tokenizer import tokenizer_folder

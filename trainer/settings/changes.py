@@ -45,6 +45,8 @@ def changed_keys(before: RunConfiguration, now: RunConfiguration) -> list[tuple[
         for key in sorted({*first, *second})
         if first.get(key) != second.get(key)
         and not is_free(key, free)
+        # Left to the device, it is what the checkpoint says, which no other may go on from.
+        and not (key == "precision" and "auto" in (first[key], second[key]))
         and not (key == "deepspeed" and _differ_in_stage_alone(first[key], second[key]))
     ]
 

@@ -1,0 +1,46 @@
+"""The precision of a run that leaves it to the device: chosen once, and kept with the run."""
+
+from pathlib import Path
+
+import torch
+
+from longmix.data_prep.errors import UserError
+
+from ..checkpoints import folders
+from ..engines.elastic import read_layout
+from ..models.field_check import field_mistakes
+from ..processes.precision import choose_precision
+from ..settings import reading
+from ..settings.configuration import RunConfiguration
+from .own_files import CONFIG, is_run
+
+
+def settle_precision(configuration: RunConfiguration, device: torch.device) -> tuple[str, str | None]:
+    """The precision of a run, and where it is left to the device a line that says which and why.
+
+    A run that has begun keeps its own, whatever device it goes on with.
+    """
+    if configuration.precision != "auto":
+        return configuration.precision, None
+    kept = _kept_precision(Path(configuration.run.dir))
+    precision, reason = (kept, "as the run was begun") if kept else choose_precision(device)
+    return precision, f"precision: {precision} (auto: {reason})"
+
+
+def _kept_precision(run: Path) -> str | None:
+    """The precision of a run that has begun, by its config.yaml; earlier versions left `auto` there, and wrote it with
+    the checkpoints alone. None: nothing says it; what is damaged is told by those who need it."""
+    if not is_run(run):
+        return None
+    try:
+        noted = reading.load([str(run / CONFIG)], [], field_mistakes).precision
+    except UserError:
+        return None
+    if noted != "auto":
+        return noted
+    for step in sorted(folders.steps(run), reverse=True):
+        try:
+            return read_layout(folders.path_of(run, step)).precision
+        except UserError:
+            continue
+    return None
