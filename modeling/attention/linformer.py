@@ -4,13 +4,13 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers import initialization as init
 
 from ..configuration import MixerConfig
 from ..context import BatchContext
 from ..masking import keep_valid
 from .base import Attention
+from .dot_product import dot_product_attention
 
 
 class LinformerAttention(Attention):
@@ -43,6 +43,4 @@ class LinformerAttention(Attention):
         projection = self.sequence_projection[: query.shape[2]].transpose(0, 1)
         if context.mask is not None:
             key, value = (keep_valid(x.transpose(1, 2), context.mask).transpose(1, 2) for x in (key, value))
-        return functional.scaled_dot_product_attention(
-            query, projection @ key, projection @ value, dropout_p=self.dropout_probability
-        )
+        return dot_product_attention(query, projection @ key, projection @ value, dropout_p=self.dropout_probability)

@@ -3,13 +3,13 @@
 import math
 
 import torch
-from torch.nn import functional
 
 from longmix.kernels.common.documents import same_document
 
 from ..context import BatchContext
 from ..masking import keep_valid
 from .base import Attention
+from .dot_product import dot_product_attention
 from .variable_length import kernel_for, variable_length_attention
 
 
@@ -31,7 +31,7 @@ class SoftmaxAttention(Attention):
                 query, key, value, segments, kernel, causal=self.config.is_causal, dropout=self.dropout_probability
             )
         allowed = self.allowed_pairs(query, context)
-        return functional.scaled_dot_product_attention(
+        return dot_product_attention(
             query,
             key,
             value,

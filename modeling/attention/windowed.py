@@ -5,6 +5,7 @@ from torch.nn import functional
 
 from ..context import BatchContext
 from .base import Attention
+from .dot_product import dot_product_attention
 
 # Rows that are computed together, unless the window is wider: fewer would make small matrix products.
 SMALLEST_BLOCK = 32
@@ -44,7 +45,7 @@ class WindowedAttention(Attention):
         allowed = self.allowed_pairs(size, outside, reach, valid)
         # Blocks go to the batch, for the kernels of attention know four axes.
         query, key, value = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
-        mixed = functional.scaled_dot_product_attention(
+        mixed = dot_product_attention(
             query, key, value, attn_mask=allowed.flatten(0, 1)[:, None], dropout_p=self.dropout_probability
         )
         mixed = mixed.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)

@@ -12,6 +12,7 @@ from transformers import initialization as init
 
 from longmix.kernels import ops
 
+from ..attention.dot_product import dot_product_attention
 from ..block import BarePreNormBlock, Mixer, buffer_generator
 from ..context import BatchContext
 from ..forecasting import MixerForForecasting
@@ -193,7 +194,7 @@ class SkeletonAttention(nn.Module):
         key_rows, key_columns = map(self._split, self.key(landmarks, hidden_states, columns))
         value_rows, value_columns = map(self._split, self.value(landmarks, hidden_states, columns))
 
-        row = functional.scaled_dot_product_attention(
+        row = dot_product_attention(
             query,
             key_rows,
             value_rows,
