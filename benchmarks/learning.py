@@ -1,15 +1,18 @@
 """The tasks that each mixer learns: probes of copying and look-up at a distance, and masked language modelling of text.
 
     python benchmarks/learning.py --work FOLDER --corpus FILE [--part probes] [--part text] [--jobs 2]
+    python benchmarks/learning.py --part recipes --work FOLDER --corpus FILE [--trial grid] [--plan]
 
 Trains every model type, a control and the transformer by `longmix train`, `--jobs` runs at a time with one thread each;
 what has finished in FOLDER is not run again, so the same command goes on after an interruption. Appends the figures to
 benchmarks/results.csv and redraws the tables of docs/learning.md. FILE is UTF-8 text; only its beginning is read.
+`--part recipes` makes the trials of configs/recipes/small_budget.yaml, and takes hours: `--plan` says how many.
 """
 
 import argparse
 import contextlib
 import datetime
+import itertools
 import statistics
 import sys
 from collections.abc import Callable
@@ -22,13 +25,13 @@ import numpy as np
 import record
 import torch
 import transformers
+from learned import recipe_baselines, recipe_cases, recipe_tables
 from learned import tables as learning_tables
 from learned.cases import (
     CONTROL,
     DISTANCES,
     RECIPES,
     ROOT,
-    TEXT_BYTES,
     Case,
     probe_cases,
     probe_commands,
@@ -46,11 +49,13 @@ from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings.sections import ObjectiveSection
 
-PARTS = ("probes", "text")
+PARTS = ("probes", "text", "recipes")
 
 
 def main() -> int:
     arguments = _parse()
+    if arguments.plan:
+        return plan(arguments.models, arguments.trial)
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
     work = arguments.work.resolve()
@@ -67,6 +72,12 @@ def main() -> int:
         cases = text_cases(work)
         count_baselines(work, arguments.corpus)
         failed += run_all(cases, arguments.jobs, text_figures, arguments.models)
+    if "recipes" in arguments.part:
+        for command in (text_command, recipe_cases.recipe_command):
+            commands.longmix(command(work, arguments.corpus), work / "prepare.log")
+        recipe_baselines.count(work)
+        for trial in arguments.trial:
+            failed += run_trial(work, trial, arguments.jobs, arguments.models)
     learning_tables.redraw(ROOT / "docs" / "learning.md", work)
     for case, log in failed:
         print(f"failed: {case.name}; see {log}", file=sys.stderr)
@@ -76,15 +87,62 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder for data and runs; outside the repository")
-    parser.add_argument("--corpus", type=Path, help=f"text file, of which the first {TEXT_BYTES:,} bytes are taken")
-    parser.add_argument("--part", action="append", choices=PARTS, help="one part only (default: both)")
+    parser.add_argument("--corpus", type=Path, help="text file to learn from, of which the beginning is taken")
+    parser.add_argument("--part", action="append", choices=PARTS, help="one part only (default: probes and text)")
+    parser.add_argument(
+        "--trial", action="append", choices=recipe_cases.TRIALS, help="of --part recipes, one only (default: all)"
+    )
     parser.add_argument("--models", nargs="*", metavar="NAME", help="these rows only (default: all)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each (default: 2)")
+    parser.add_argument(
+        "--plan", action="store_true", help="print the runs of --part recipes and their hours; run none"
+    )
     arguments = parser.parse_args()
-    arguments.part = arguments.part or list(PARTS)
-    if "text" in arguments.part and (arguments.corpus is None or not arguments.corpus.is_file()):
+    arguments.part = arguments.part or ["probes", "text"]
+    if (arguments.trial or arguments.plan) and arguments.part != ["recipes"]:
+        parser.error("--trial and --plan are for --part recipes")
+    arguments.trial = arguments.trial or list(recipe_cases.TRIALS)
+    if arguments.plan or arguments.part == ["probes"]:
+        return arguments
+    if arguments.corpus is None or not arguments.corpus.is_file():
         parser.error("--corpus names the text file to learn from (or give --part probes)")
+    least = recipe_cases.CORPUS_BYTES
+    if "recipes" in arguments.part and arguments.corpus.stat().st_size < least:
+        parser.error(f"--corpus {arguments.corpus} is too short for --part recipes, which takes {least:,} bytes of it")
     return arguments
+
+
+def plan(rows: list[str] | None, trials: list[str]) -> int:
+    """Print the runs of the trials, and the core-hours that they take at the speed of the latest table of text."""
+    speeds = {found["case"].removeprefix("text, "): float(found["value"]) for found in _speeds_of_text()}
+    total = 0.0
+    for trial, row, runs, tokens in recipe_cases.planned(rows, trials):
+        hours = tokens / speeds[row] / 3600
+        total += hours
+        print(f"{trial:6} {row:12} {runs:3} runs  {hours:6.2f} core-hours at {speeds[row]:,.0f} tokens/s")
+    print(f"{total:.1f} core-hours in all; runs that have finished in --work are not repeated")
+    return 0
+
+
+def _speeds_of_text() -> list[dict[str, str]]:
+    return [
+        row
+        for row in record.rows("learning")
+        if row["figure"] == "tokens_per_second" and row["case"].startswith("text, ")
+    ]
+
+
+def run_trial(work: Path, trial: str, jobs: int, rows: list[str] | None) -> list[tuple[Case, Path]]:
+    """The runs of one trial of the recipe; the grid's further seeds follow when its rates are chosen."""
+    if trial == recipe_cases.CURVE:
+        return run_all(
+            list(recipe_cases.curve_cases(work).values()), jobs, lambda case: curve_figures(work, case), rows
+        )
+    if trial == recipe_cases.SEEDS:
+        return run_all(list(itertools.chain(*recipe_cases.seed_cases(work).values())), jobs, trial_figures, rows)
+    failed = run_all(list(recipe_cases.grid_cases(work).values()), jobs, trial_figures, rows)
+    further = list(itertools.chain(*recipe_cases.chosen_cases(work).values()))
+    return failed + run_all(further, jobs, trial_figures, rows)
 
 
 def run_all(
@@ -113,9 +171,10 @@ def run_all(
 
 def _note(case: Case, values: dict) -> None:
     case.finish({**values, "made": made()})
+    command = recipe_tables.COMMAND if case.table in recipe_cases.TABLES else learning_tables.COMMAND
     for figure, unit in learning_tables.UNITS.items():
         if figure in values:
-            record.append("learning", case.name, figure, [values[figure]], unit, learning_tables.COMMAND)
+            record.append("learning", case.name, figure, [values[figure]], unit, command)
 
 
 def _train(case: Case) -> int:
@@ -155,6 +214,25 @@ def text_figures(case: Case) -> dict:
     everything, outside = count_parameters(model)
     figures = {name: evaluation[name] for name in ("masked_accuracy", "loss")}
     return {**figures, "parameters": everything, "parameters_outside_embeddings": outside, **speed}
+
+
+def trial_figures(case: Case) -> dict:
+    """Masked accuracy and loss on the rows that are reported, and on those by which a rate is chosen."""
+    evaluation, speed = _metrics(case)
+    reported = commands.records(case.folder, "test")[-1]
+    names = ("masked_accuracy", "loss")
+    chosen_by = {f"validation_{name}": evaluation[name] for name in names}
+    return {**{name: reported[name] for name in names}, **chosen_by, **speed}
+
+
+def curve_figures(work: Path, case: Case) -> dict:
+    """`curve`: [tokens, masked accuracy, loss] of every evaluation; masked accuracy and loss of the last."""
+    evaluation, speed = _metrics(case)
+    per_step = recipe_cases.tokens_of_step(work, recipe_cases.CURVE)
+    # By step: a resumed run may have evaluated twice. Before the first step nothing has been read.
+    evaluations = {found["step"]: found for found in commands.records(case.folder, "eval") if found["step"] > 0}
+    curve = [[step * per_step, found["masked_accuracy"], found["loss"]] for step, found in sorted(evaluations.items())]
+    return {**{name: evaluation[name] for name in ("masked_accuracy", "loss")}, "curve": curve, **speed}
 
 
 def count_baselines(work: Path, corpus: Path) -> None:

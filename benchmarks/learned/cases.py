@@ -1,5 +1,6 @@
 """The runs of benchmarks/learning.py: one case for each cell of its tables, each a command of longmix."""
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +62,12 @@ class Case:
     """A run of `longmix train` and its place in the tables.
 
     Args:
-        table: copy | lookup | text.
+        table: copy | lookup | text, or one of recipe_cases.TABLES.
         row: model type, or CONTROL.
         distance: of a probe; 0 for text.
         folder: run folder.
         arguments: of `longmix train`.
+        variant: what tells runs of one row apart, in words; empty where there is one.
     """
 
     table: str
@@ -73,10 +75,12 @@ class Case:
     distance: int
     folder: Path
     arguments: tuple[str, ...]
+    variant: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.table} {self.distance}, {self.row}" if self.distance else f"{self.table}, {self.row}"
+        place = f"{self.table} {self.distance}, {self.row}" if self.distance else f"{self.table}, {self.row}"
+        return f"{place}, {self.variant}" if self.variant else place
 
     def record(self) -> dict | None:
         """The record of the run if it has finished with these arguments."""
@@ -163,11 +167,9 @@ def text_cases(work: Path) -> list[Case]:
     steps = manifest.samples // TEXT_BATCH
     cases = []
     for row in MODEL_TYPES:
-        file = model_file(row)
-        layers = parse_yaml(file.read_text(encoding="utf-8"), str(file))["model"]["num_hidden_layers"]
         folder = work / "runs" / "text" / row
         arguments = (
-            *(str(file), str(CONFIGS / "tasks" / "mlm.yaml"), f"model.num_hidden_layers={layers // 2}"),
+            *(str(model_file(row)), str(CONFIGS / "tasks" / "mlm.yaml"), half_the_layers(row)),
             *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
             *(f"batch.samples={TEXT_BATCH}", f"batch.micro_batch={TEXT_BATCH}", "optim.lr=3e-3"),
             *("optim.warmup_steps=100", f"optim.max_steps={steps}", f"checkpoint.every_steps={steps}"),
@@ -180,16 +182,36 @@ def text_cases(work: Path) -> list[Case]:
 def text_command(work: Path, corpus: Path) -> list[str]:
     """`longmix prepare` for the beginning of a text file, whose lines stay whole: one document a row, for all alike."""
     source = work / "data" / "corpus.txt"
-    if not source.is_file():
-        with open(corpus, "rb") as stream:
-            text = stream.read(TEXT_BYTES) + stream.readline()
-        source.parent.mkdir(parents=True, exist_ok=True)
-        write_text(source, text.decode())
+    write_part(corpus, source, 0, TEXT_BYTES)
     return [
         *("prepare", "text", "--source", str(source), "--output", str(text_folder(work))),
         *("--vocab-size", str(TEXT_VOCABULARY), "--sequence-length", str(TEXT_LENGTH)),
         *("--packing", "one-per-row", "--workers", "1"),
     ]
+
+
+def write_part(corpus: Path, target: Path, first: int, size: int) -> None:
+    """About `size` bytes of a text file from byte `first` on, into `target`, unless it is there.
+
+    Lines stay whole: one that began before `first` is left out, and the one that is begun at the end is read through.
+    """
+    if target.is_file():
+        return
+    with open(corpus, "rb") as stream:
+        if first > 0:
+            stream.seek(first - 1)
+            stream.readline()
+        text = stream.read(max(0, first + size - stream.tell())) + stream.readline()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_text(target, text.decode())
+
+
+@functools.cache
+def half_the_layers(model_type: str) -> str:
+    """The change of `longmix train` that halves the layers of a type's `tiny` file."""
+    file = model_file(model_type)
+    layers = parse_yaml(file.read_text(encoding="utf-8"), str(file))["model"]["num_hidden_layers"]
+    return f"model.num_hidden_layers={layers // 2}"
 
 
 def model_file(model_type: str) -> Path:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import tables
+from learned import recipe_tables
 from learned.cases import CONTROL, DISTANCES, TASKS, Case, probe_cases, text_cases, text_folder
 
 from longmix.data_prep.files import write_text
@@ -16,6 +17,8 @@ UNITS = {
     "accuracy": "fraction",
     "masked_accuracy": "fraction",
     "loss": "nats",
+    "validation_masked_accuracy": "fraction",
+    "validation_loss": "nats",
     "parameters": "parameters",
     "tokens_per_second": "tokens/s",
 }
@@ -32,7 +35,7 @@ def redraw(path: Path, work: Path) -> None:
         text = tables.replace(text, "influence", _influence_table(probes))
     if (work / "baselines.json").is_file() and (text_folder(work) / "train" / "manifest.json").is_file():
         text = tables.replace(text, "text", _text_table(work, text_cases(work)))
-    write_text(path, text)
+    write_text(path, recipe_tables.redraw(text, work))
 
 
 def _probe_table(probes: dict) -> str:

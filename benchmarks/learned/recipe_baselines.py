@@ -1,0 +1,92 @@
+"""Counting at the positions at which the recipe's trials are reported: what a model must pass."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from learned.cases import text_folder
+from learned.recipe_cases import CURVE, EVALUATION_MASK, batch_of, recipe_folder
+from neighbour_bigram import NeighbourBigram, Positions, most_frequent, positions
+
+from longmix.data_prep.files import write_json
+from longmix.trainer.objectives.masking import TokenMasker
+from longmix.trainer.objectives.objective import make_objective
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.order import RunOrder, partitions_of
+from longmix.trainer.settings.sections import DataSection, ObjectiveSection
+
+BIGRAM = "interpolated bigram"
+SHOWN = "token shown there, or the most frequent"
+# Tokens after which the curve's bigram is counted anew; between them it is interpolated over the logarithm.
+MARKS = (0.5e6, 1e6, 2e6, 4e6, 8e6, 16e6)
+
+
+def count(work: Path) -> dict:
+    """The baselines, counted once.
+
+    `rows`: of the short text, by name; `curve`: [tokens, masked accuracy, loss] of the bigram of the rows that a run of
+    the curve has read by then; `about`: sizes.
+    """
+    path = work / "recipe-baselines.json"
+    if path.is_file():
+        return json.loads(path.read_text(encoding="utf-8"))
+    short = ShardedDataset(text_folder(work) / "train")
+    long, reported = (ShardedDataset(recipe_folder(work) / split) for split in ("train", "test"))
+    section = ObjectiveSection(mask_probability=EVALUATION_MASK)
+    masker = make_objective(section, 0, short.manifest, None).masker
+    where = positions(reported, np.arange(len(reported)), masker, is_training=False)
+    bigram = NeighbourBigram(short, np.arange(len(short)), masker)
+    made = {
+        "rows": {**most_frequent(bigram, where), BIGRAM: bigram.evaluate(where)},
+        "curve": _curve(long, batch_of(work, CURVE), masker, where),
+        "about": {
+            "tokens": short.manifest.tokens,
+            "curve_tokens": long.manifest.tokens,
+            "masked": len(where),
+            "vocabulary": short.manifest.vocab_size,
+        },
+    }
+    write_json(path, made)
+    return made
+
+
+def _curve(dataset: ShardedDataset, batch: int, masker: TokenMasker, where: Positions) -> list[list[float]]:
+    """The bigram of ever more rows, in the order in which a run of seed 0 reads them."""
+    size = len(dataset)
+    order = RunOrder([size], [1.0], partitions_of(DataSection(train=""), batch), 0).draw(0, size).sample
+    per_row = dataset.manifest.tokens / size
+    points = []
+    for rows in [*(round(mark / per_row) for mark in MARKS if mark < dataset.manifest.tokens), size]:
+        figures = NeighbourBigram(dataset, order[:rows], masker).evaluate(where)
+        points.append([rows * per_row, figures["masked_accuracy"], figures["loss"]])
+    return points
+
+
+def at(curve: list[list[float]], tokens: float) -> tuple[float, float]:
+    """(masked accuracy, loss) of a curve at a number of tokens, linear in their logarithm between its points."""
+    known, *figures = np.asarray(curve, dtype=float).T
+    accuracy, loss = (float(np.interp(np.log(tokens), np.log(known), column)) for column in figures)
+    return accuracy, loss
+
+
+def passed_at(curve: list[list[float]], bar: list[list[float]]) -> tuple[float | None, float | None]:
+    """Tokens from which on every evaluation of a model is above a bar in masked accuracy, and below it in loss.
+
+    Args:
+        curve: [tokens, masked accuracy, loss] of the model's evaluations, in their order.
+        bar: the same of what it must pass.
+
+    Returns:
+        (by masked accuracy, by loss); None: its last evaluation does not pass.
+    """
+    bars = [at(bar, tokens) for tokens, _, _ in curve]
+    above = [accuracy > figures[0] for (_, accuracy, _), figures in zip(curve, bars, strict=True)]
+    below = [loss < figures[1] for (_, _, loss), figures in zip(curve, bars, strict=True)]
+    return _since(curve, above), _since(curve, below)
+
+
+def _since(curve: list[list[float]], passes: list[bool]) -> float | None:
+    since = None
+    for (tokens, _, _), is_past in zip(curve, passes, strict=True):
+        since = (tokens if since is None else since) if is_past else None
+    return since

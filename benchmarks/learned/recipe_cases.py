@@ -1,0 +1,219 @@
+"""The trials of the recipe for small budgets: a grid of its choices, seeds of what is shipped, and a long curve.
+
+Three sets of rows never meet: models train on `train`, rates are chosen on `validation`, and the figures that the
+tables report of a chosen point, of the seeds and of the curve are those of `test`.
+"""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from learned.cases import (
+    CONFIGS,
+    SINGLE,
+    TEXT_BYTES,
+    TEXT_LENGTH,
+    Case,
+    half_the_layers,
+    model_file,
+    text_folder,
+    write_part,
+)
+
+from longmix.data_prep.manifest import Manifest
+from longmix.modeling import MODEL_TYPES
+from longmix.trainer.settings.run_file import read_settings
+
+RECIPE = CONFIGS / "recipes" / "small_budget.yaml"
+GRID, SEEDS, CURVE = TRIALS = ("grid", "seeds", "curve")
+# Their names as `Case.table`.
+TABLES = tuple(f"recipe {trial}" for trial in TRIALS)
+# The rows of the grid, and its points. Each is tried at half the tokens of the table of text.
+GRID_ROWS = ("transformer", "paramixer", "s3attention")
+OPTIMIZERS = ("adamw", "muon")
+MASKS = (0.15, 0.30)
+RATES = (1e-3, 2e-3, 3e-3, 5e-3)
+SEED_NUMBERS = range(5)
+# Of the grid's chosen points, and of the two-seed means.
+TWO_SEEDS = (0, 1)
+# Of all models, whatever they are trained with, and of counting.
+EVALUATION_MASK = 0.15
+# Bytes of the corpus, from its beginning: the text of the curve (about 20 million tokens, of which the 2 million of the
+# other trials are the first) and, each behind a gap in which an article can end, the rows held out.
+CURVE_BYTES = 70_400_000
+GAP_BYTES = 100_000
+CHOOSING_BYTES, REPORTED_BYTES = 500_000, 700_000
+CORPUS_BYTES = CURVE_BYTES + 2 * GAP_BYTES + CHOOSING_BYTES + REPORTED_BYTES
+CURVE_EVALUATIONS = 40
+BYTES_PER_TOKEN = 3.5
+# What `--plan` counts with, before there are data: tokens of a run, and those that it evaluates on.
+TOKENS = {GRID: TEXT_BYTES / BYTES_PER_TOKEN / 2, SEEDS: TEXT_BYTES / BYTES_PER_TOKEN, CURVE: 20e6}
+EVALUATED = {
+    GRID: (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN,
+    SEEDS: (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN,
+    CURVE: CURVE_EVALUATIONS * REPORTED_BYTES / BYTES_PER_TOKEN,
+}
+# Forward alone, beside forward and backward.
+EVALUATION_COST = 1 / 3
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the grid."""
+
+    row: str
+    optimizer: str
+    mask: float
+    rate: float
+
+    @property
+    def choices(self) -> tuple[str, str, float]:
+        """All but the rate, which is chosen."""
+        return self.row, self.optimizer, self.mask
+
+    @property
+    def words(self) -> str:
+        return f"{self.optimizer} {self.rate:g}, mask {self.mask:g}"
+
+
+def recipe_folder(work: Path) -> Path:
+    """The data of the curve, with the rows held out from all trials."""
+    return work / "data" / "recipes"
+
+
+def recipe_command(work: Path, corpus: Path) -> list[str]:
+    """`longmix prepare` of the long text and of the rows held out, with the tokenizer of the short one."""
+    data = work / "data"
+    first_held_out = CURVE_BYTES + GAP_BYTES
+    parts = {
+        "source": (data / "recipes-train.txt", 0, CURVE_BYTES),
+        "validation": (data / "recipes-validation.txt", first_held_out, CHOOSING_BYTES),
+        "test": (data / "recipes-test.txt", first_held_out + CHOOSING_BYTES + GAP_BYTES, REPORTED_BYTES),
+    }
+    words = ["prepare", "text", "--output", str(recipe_folder(work))]
+    for option, (target, first, size) in parts.items():
+        write_part(corpus, target, first, size)
+        words += [f"--{option}", str(target)]
+    words += ["--tokenizer", str(text_folder(work) / "tokenizer"), "--sequence-length", str(TEXT_LENGTH)]
+    return [*words, "--packing", "one-per-row", "--workers", "1"]
+
+
+def grid_points() -> list[Point]:
+    return [
+        Point(row, optimizer, mask, rate)
+        for row in GRID_ROWS
+        for optimizer in OPTIMIZERS
+        for mask in MASKS
+        for rate in RATES
+    ]
+
+
+def grid_case(work: Path, point: Point, seed: int) -> Case:
+    """The recipe with a point's optimizer, rate and mask, on half of the short text."""
+    name = f"{point.optimizer}-{point.rate:g}-mask-{point.mask:g}-seed-{seed}"
+    changes = (
+        f"optim.name={point.optimizer}",
+        f"optim.lr={point.rate:g}",
+        f"objective.mask_probability={point.mask:g}",
+    )
+    return _case(work, GRID, point.row, name, seed, changes, f"{point.words}, seed {seed}")
+
+
+def grid_cases(work: Path) -> dict[Point, Case]:
+    """The first seed of every point."""
+    return {point: grid_case(work, point, TWO_SEEDS[0]) for point in grid_points()}
+
+
+def chosen_points(work: Path) -> list[Point]:
+    """The best rate of every row, optimizer and mask of which all rates have been tried, by the validation rows.
+
+    A rate whose run has failed has no record, and so leaves its choice open.
+    """
+    found = {point: case.record() for point, case in grid_cases(work).items()}
+    best: dict[tuple, Point] = {}
+    for point, record in found.items():
+        rates = [found[other] for other in found if other.choices == point.choices]
+        if None in rates:
+            continue
+        known = best.get(point.choices)
+        if known is None or record["validation_masked_accuracy"] > found[known]["validation_masked_accuracy"]:
+            best[point.choices] = point
+    return list(best.values())
+
+
+def chosen_cases(work: Path) -> dict[Point, list[Case]]:
+    """The seeds of every chosen point; the first of them is a run of the grid."""
+    return {point: [grid_case(work, point, seed) for seed in TWO_SEEDS] for point in chosen_points(work)}
+
+
+def seed_cases(work: Path) -> dict[str, list[Case]]:
+    """The recipe as it is shipped, for every mixer, on the short text."""
+    return {
+        row: [_case(work, SEEDS, row, f"seed-{seed}", seed, (), f"seed {seed}") for seed in SEED_NUMBERS]
+        for row in MODEL_TYPES
+    }
+
+
+def curve_cases(work: Path) -> dict[str, Case]:
+    """The recipe as it is shipped, for every mixer, on the long text, evaluated on the way."""
+    return {row: _case(work, CURVE, row, "seed-0", 0, (), "seed 0") for row in MODEL_TYPES}
+
+
+def batch_of(work: Path, trial: str) -> int:
+    """Samples of a step."""
+    return _sizes(RECIPE, _train(work, trial))[0]
+
+
+def steps_of(work: Path, trial: str) -> int:
+    """Steps in which a trial reads its text once; the grid reads half of it."""
+    batch, samples, _ = _sizes(RECIPE, _train(work, trial))
+    return samples // (batch * (2 if trial == GRID else 1))
+
+
+def tokens_of_step(work: Path, trial: str) -> float:
+    """Mean tokens of a step."""
+    batch, samples, tokens = _sizes(RECIPE, _train(work, trial))
+    return batch * tokens / samples
+
+
+@functools.cache
+def _sizes(recipe: Path, train: Path) -> tuple[int, int, int]:
+    """Samples of a step of the recipe; samples and tokens of the data."""
+    manifest = Manifest.load(train)
+    return read_settings([str(recipe)], []).values["batch"]["samples"], manifest.samples, manifest.tokens
+
+
+def _train(work: Path, trial: str) -> Path:
+    return (recipe_folder(work) if trial == CURVE else text_folder(work)) / "train"
+
+
+def _case(work: Path, trial: str, row: str, name: str, seed: int, changes: tuple[str, ...], variant: str) -> Case:
+    folder = work / "runs" / "recipes" / trial / row / name
+    held_out = recipe_folder(work)
+    steps = steps_of(work, trial)
+    if trial == CURVE:
+        # Nothing is chosen on this curve, so it is that of the rows that are reported.
+        data = (f"data.eval={held_out / 'test'}",)
+        every = max(1, steps // CURVE_EVALUATIONS)
+    else:
+        data = (f"data.eval={held_out / 'validation'}", f"data.test={held_out / 'test'}")
+        every = steps
+    arguments = (
+        *(str(RECIPE), str(model_file(row)), half_the_layers(row)),
+        *(f"data.train={_train(work, trial)}", *data, f"run.dir={folder}", f"run.seed={seed}", *changes),
+        *(f"optim.max_steps={steps}", f"checkpoint.every_steps={every}", f"eval.every_steps={every}"),
+        *("eval.samples=null", f"eval.mask_probability={EVALUATION_MASK}", *SINGLE),
+    )
+    return Case(f"recipe {trial}", row, 0, folder, arguments, variant)
+
+
+def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, int, float]]:
+    """(trial, row, runs, tokens computed by them as if all were trained on) of all trials, finished or not."""
+    points = len(OPTIMIZERS) * len(MASKS)
+    runs = {GRID: points * (len(RATES) + len(TWO_SEEDS) - 1), SEEDS: len(SEED_NUMBERS), CURVE: 1}
+    return [
+        (trial, row, runs[trial], runs[trial] * (TOKENS[trial] + EVALUATION_COST * EVALUATED[trial]))
+        for trial in trials
+        for row in (GRID_ROWS if trial == GRID else MODEL_TYPES)
+        if rows is None or row in rows
+    ]

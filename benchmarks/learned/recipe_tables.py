@@ -1,0 +1,149 @@
+"""The tables of docs/learning.md about the recipe for small budgets, drawn from the trials that have finished."""
+
+import json
+import statistics
+from pathlib import Path
+
+import tables
+from learned import recipe_cases
+from learned.recipe_baselines import BIGRAM, SHOWN, at, passed_at
+from learned.recipe_cases import CURVE, GRID, MASKS, OPTIMIZERS, RATES, SEEDS, TWO_SEEDS
+
+from longmix.trainer.tables.figures import ABSENT, percent
+
+COMMAND = "python benchmarks/learning.py --part recipes --work FOLDER --corpus FILE"
+# A run has left the plateau when it knows this much more than what the masked position itself shows.
+MARGIN = 0.02
+CURVE_MARKS = (1e6, 2e6, 5e6, 10e6, 20e6)
+
+
+def redraw(text: str, work: Path) -> str:
+    """The document with the tables of which there are figures."""
+    baselines = work / "recipe-baselines.json"
+    if not baselines.is_file():
+        return text
+    counted = json.loads(baselines.read_text(encoding="utf-8"))
+    for trial, draw in ((GRID, grid_table), (SEEDS, seed_table), (CURVE, curve_table)):
+        drawn = draw(work, counted)
+        if drawn is not None:
+            text = tables.replace(text, f"recipe-{trial}", drawn)
+    return text
+
+
+def grid_table(work: Path, counted: dict) -> str | None:
+    """Validation accuracy at each rate, and at the chosen one the accuracy and loss that are reported."""
+    first = {point: case.record() for point, case in recipe_cases.grid_cases(work).items()}
+    if not any(first.values()):
+        return None
+    chosen = {point: [case.record() for case in cases] for point, cases in recipe_cases.chosen_cases(work).items()}
+    rows, used = [], [found for found in first.values() if found is not None]
+    for row in recipe_cases.GRID_ROWS:
+        for optimizer in OPTIMIZERS:
+            for mask in MASKS:
+                points = [recipe_cases.Point(row, optimizer, mask, rate) for rate in RATES]
+                best = next((point for point in points if point in chosen), None)
+                again = [] if best is None else [found for found in chosen[best] if found is not None]
+                used += again
+                cells = [_chosen(first[point], point == best) for point in points]
+                rows.append([f"`{row}`", optimizer, f"{mask:g}", *cells, *_reported(again)])
+    rates = [f"validation, {rate:g}" for rate in RATES]
+    header = ["", "optimizer", "mask", *rates, "test, seeds of the chosen rate", "their mean", "loss"]
+    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
+
+
+def _chosen(found: dict | None, is_chosen: bool) -> str:
+    if found is None:
+        return ABSENT
+    shown = percent(found["validation_masked_accuracy"])
+    return f"**{shown}**" if is_chosen else shown
+
+
+def _reported(found: list[dict]) -> list[str]:
+    if len(found) < len(TWO_SEEDS):
+        return [ABSENT] * 3
+    accuracies = [one["masked_accuracy"] for one in found]
+    loss = statistics.mean(one["loss"] for one in found)
+    return [", ".join(map(percent, accuracies)), percent(statistics.mean(accuracies)), f"{loss:.2f}"]
+
+
+def seed_table(work: Path, counted: dict) -> str | None:
+    """Five seeds of the shipped recipe beside counting."""
+    records = {
+        row: {seed: found for seed, case in enumerate(cases) if (found := case.record()) is not None}
+        for row, cases in recipe_cases.seed_cases(work).items()
+    }
+    if not any(records.values()):
+        return None
+    rows = []
+    for name, figures in counted["rows"].items():
+        loss = f"{figures['loss']:.2f}" if "loss" in figures else ""
+        rows.append([name, "", percent(figures["masked_accuracy"]), "", loss, "", "", ""])
+    bar = counted["rows"][SHOWN]["masked_accuracy"] + MARGIN
+    bigram = counted["rows"][BIGRAM]["masked_accuracy"]
+    for row, found in sorted(records.items(), key=lambda item: item[0] != "transformer"):
+        if not found:
+            continue
+        accuracies = [one["masked_accuracy"] for one in found.values()]
+        rows.append(
+            [
+                f"`{row}`",
+                f"{sum(value > bar for value in accuracies)} of {len(accuracies)}",
+                _with_deviation([100 * value for value in accuracies], 1),
+                f"{percent(min(accuracies))} to {percent(max(accuracies))}",
+                _with_deviation([one["loss"] for one in found.values()], 2),
+                *_two([found[seed]["masked_accuracy"] for seed in TWO_SEEDS if seed in found], bigram),
+                f"{statistics.median(one['tokens_per_second'] for one in found.values()):,.0f}",
+            ]
+        )
+    used = [one for found in records.values() for one in found.values()]
+    header = ["", "seeds past the plateau", "masked accuracy, %", "least to most", "loss"]
+    header += ["seeds 0 and 1", "points beyond the bigram", "tokens/s"]
+    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
+
+
+def _with_deviation(values: list[float], digits: int) -> str:
+    """Mean ± standard deviation over the seeds."""
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def _two(values: list[float], bigram: float) -> list[str]:
+    if len(values) < len(TWO_SEEDS):
+        return [ABSENT, ABSENT]
+    mean = statistics.mean(values)
+    return [percent(mean), f"{100 * (mean - bigram):+.1f}"]
+
+
+def curve_table(work: Path, counted: dict) -> str | None:
+    """Accuracy on the way, and the tokens after which a model passes the bigram."""
+    records = {row: case.record() for row, case in recipe_cases.curve_cases(work).items()}
+    records = {row: found for row, found in records.items() if found is not None}
+    if not records:
+        return None
+    marks = [mark for mark in CURVE_MARKS if mark <= counted["about"]["curve_tokens"]]
+    fixed = counted["rows"][BIGRAM]
+    bars = {"same": counted["curve"], "fixed": [[1.0, fixed["masked_accuracy"], fixed["loss"]]]}
+    rows = [["interpolated bigram of as many tokens", *_on_the_way(counted["curve"], marks), "", "", ""]]
+    for row, found in sorted(records.items(), key=lambda item: item[0] != "transformer"):
+        by_accuracy, by_loss = passed_at(found["curve"], bars["same"])
+        of_short, _ = passed_at(found["curve"], bars["fixed"])
+        rows.append(
+            [f"`{row}`", *_on_the_way(found["curve"], marks), *map(_millions, (of_short, by_accuracy, by_loss))]
+        )
+    header = ["", *(f"{mark / 1e6:g} M" for mark in marks)]
+    header += ["passes the bigram of 2 M tokens", "passes that of as many tokens", "the same by loss"]
+    return f"{tables.draw(header, rows)}\n\n{_measured(records.values(), counted)}"
+
+
+def _on_the_way(curve: list[list[float]], marks: list[float]) -> list[str]:
+    return [percent(at(curve, mark)[0]) for mark in marks]
+
+
+def _millions(tokens: float | None) -> str:
+    return "not yet" if tokens is None else f"{tokens / 1e6:.1f} M"
+
+
+def _measured(found, counted: dict) -> str:
+    about = counted["about"]
+    source = f"{about['masked']:,} positions to evaluate at, a vocabulary of {about['vocabulary']:,}. `{COMMAND}`. "
+    return tables.measured((one["made"] for one in found), source)

@@ -1,0 +1,249 @@
+"""The trials of the small recipe: rows that never meet, choices without the reported rows, resumable runs, tables."""
+
+import json
+
+import numpy as np
+import pytest
+
+from longmix.data_prep.shards import LIST_INT32, write_dataset
+from longmix.modeling import MODEL_TYPES
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.settings import reading
+
+MADE = {"made": {"date": "2026-01-02", "commit": "abc", "machine": "one core"}}
+MARKS = "".join(
+    f"<!-- recipe-{name}: begin -->\nold\n<!-- recipe-{name}: end -->\n" for name in ("grid", "seeds", "curve")
+)
+
+
+@pytest.fixture
+def cases(script, tmp_path, monkeypatch):
+    """learned.recipe_cases, with a recipe of 4 samples a step."""
+    module = script("learned.recipe_cases")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"extends: {module.CONFIGS / 'tasks' / 'mlm.yaml'}\nbatch: {{samples: 4, micro_batch: 2}}\n")
+    monkeypatch.setattr(module, "RECIPE", recipe)
+    return module
+
+
+@pytest.fixture
+def work(script, cases, tmp_path):
+    """A work folder with small data: 80 rows of the short text, 160 of the long one, and rows held out."""
+    generator = np.random.default_rng(0)
+    fields = {"split": "train", "split_rule": "all", "vocab_size": 12, "mask_token_id": 2, "pad_token_id": 0}
+    folders = {script("learned.cases").text_folder(tmp_path) / "train": 80}
+    held_out = cases.recipe_folder(tmp_path)
+    folders |= {held_out / split: rows for split, rows in (("train", 160), ("validation", 20), ("test", 30))}
+    for folder, rows in folders.items():
+        samples = [{"input_ids": [1, *generator.integers(3, 12, 9).tolist()]} for _ in range(rows)]
+        write_dataset(folder, samples, {"input_ids": LIST_INT32}, **fields)
+    return tmp_path
+
+
+@pytest.fixture
+def benchmark(script, cases, monkeypatch):
+    """benchmarks/learning.py, whose runs write figures in place of training, and note their names in `.ran`."""
+    module = script("learning")
+    module.ran = []
+    monkeypatch.setattr(module.record, "append", lambda *values: None)
+
+    def train(case):
+        module.ran.append(case.name)
+        run = dict(text.split("=", 1) for text in case.arguments if "=" in text)
+        rate, seed = float(run.get("optim.lr", 1)), int(run["run.seed"])
+        # Best on validation at 2e-3, on test at 5e-3.
+        validation = 0.3 - 100 * abs(rate - 2e-3)
+        records = [{"kind": "train", "tokens_per_second": 50.0}]
+        for step in (0, int(run["eval.every_steps"]), int(run["optim.max_steps"])):
+            records.append({"kind": "eval", "step": step, "masked_accuracy": validation, "loss": 5 - validation})
+        records.append({"kind": "test", "masked_accuracy": min(rate, 1) / 1e2 + seed / 10, "loss": 4.0 + seed})
+        case.folder.mkdir(parents=True)
+        (case.folder / "metrics.jsonl").write_text("".join(json.dumps(found) + "\n" for found in records))
+        return 0
+
+    monkeypatch.setattr(module, "_train", train)
+    return module
+
+
+def test_the_recipe_and_the_mixers_take_every_trial(script, work, monkeypatch):
+    """With the recipe that is shipped."""
+    cases = script("learned.recipe_cases")
+    monkeypatch.setattr(cases, "RECIPE", cases.CONFIGS / "recipes" / "small_budget.yaml")
+    made = [*cases.grid_cases(work).values(), *cases.curve_cases(work).values()]
+    made += [case for cases_of_row in cases.seed_cases(work).values() for case in cases_of_row]
+    assert len({case.folder for case in made}) == len({case.name for case in made}) == len(made)
+    assert len(made) == 48 + len(MODEL_TYPES) + 5 * len(MODEL_TYPES)
+    for case in made:
+        paths = [text for text in case.arguments if "=" not in text]
+        run = reading.load(paths, [text for text in case.arguments if "=" in text])
+        assert run.model["model_type"] == case.row and run.eval.mask_probability == 0.15
+        # What is chosen by is not what is reported, and neither is trained on.
+        sets = {run.data.train, run.data.eval, run.data.test}
+        assert len(sets) == 3 and (run.data.test is None) == (case.table == "recipe curve")
+        assert (run.data.test or run.data.eval).endswith("recipes/test")
+
+
+def test_the_texts_of_the_three_sets_never_meet(script, cases, tmp_path, monkeypatch):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(f"line {number} is its own\n" for number in range(100)))
+    for name, size in (("CURVE_BYTES", 800), ("GAP_BYTES", 90), ("CHOOSING_BYTES", 300), ("REPORTED_BYTES", 400)):
+        monkeypatch.setattr(cases, name, size)
+    words = cases.recipe_command(tmp_path / "work", corpus)
+    parts = {
+        option: (tmp_path / "work" / "data" / f"recipes-{name}.txt").read_text().splitlines()
+        for option, name in (("--source", "train"), ("--validation", "validation"), ("--test", "test"))
+    }
+    for option in parts:
+        assert words[words.index(option) + 1].startswith(str(tmp_path / "work" / "data" / "recipes-"))
+    numbers = [[int(line.split()[1]) for line in lines] for lines in parts.values()]
+    # Whole lines, in one piece each, and lines between the pieces that none has.
+    assert all(line.endswith("is its own") for lines in parts.values() for line in lines)
+    assert all(found == list(range(found[0], found[-1] + 1)) for found in numbers)
+    train, validation, test = numbers
+    assert train[0] == 0 and train[-1] + 3 < validation[0] and validation[-1] + 3 < test[0]
+    assert len(validation) in (15, 16) and len(test) in (20, 21)
+
+
+def test_the_further_seed_is_of_the_rate_that_validation_chooses(benchmark, cases, work, monkeypatch):
+    monkeypatch.setattr(cases, "GRID_ROWS", ("paramixer",))
+    assert benchmark.run_trial(work, "grid", 1, None) == []
+    assert len(benchmark.ran) == len(set(benchmark.ran)) == 16 + 4
+    assert all("0.002" in name for name in benchmark.ran[16:])
+    chosen = cases.chosen_cases(work)
+    assert {point.rate for point in chosen} == {2e-3} and len(chosen) == 4
+    for runs in chosen.values():
+        assert [case.record()["masked_accuracy"] for case in runs] == pytest.approx([2e-5, 0.1 + 2e-5])
+    # Finished runs are not repeated, nor chosen anew.
+    assert benchmark.run_trial(work, "grid", 1, None) == [] and len(benchmark.ran) == 20
+
+
+def test_a_rate_is_chosen_when_all_have_been_tried(benchmark, cases, work):
+    for point, case in cases.grid_cases(work).items():
+        if point.row == "paramixer" and (point.optimizer, point.rate) != ("muon", 5e-3):
+            benchmark._train(case)
+            benchmark._note(case, benchmark.trial_figures(case))
+    assert {point.choices[:2] for point in cases.chosen_points(work)} == {("paramixer", "adamw")}
+
+
+def test_trials_of_some_rows_alone(benchmark, work):
+    assert benchmark.run_trial(work, "seeds", 1, ["flt"]) == benchmark.run_trial(work, "curve", 1, ["flt"]) == []
+    assert benchmark.ran == [*(f"recipe seeds, flt, seed {seed}" for seed in range(5)), "recipe curve, flt, seed 0"]
+
+
+def test_the_curve_has_the_tokens_of_each_evaluation_and_none_before_the_first_step(benchmark, cases, work):
+    benchmark.run_trial(work, "curve", 1, ["paramixer"])
+    found = cases.curve_cases(work)["paramixer"].record()
+    # 160 rows of 10 tokens, 4 rows a step, one evaluation each step of the 40.
+    assert [point[0] for point in found["curve"]] == [40.0, 1600.0]
+    assert benchmark.commands.records(cases.curve_cases(work)["paramixer"].folder, "eval")[0]["step"] == 0
+
+
+def test_a_model_has_passed_where_no_later_evaluation_falls_behind(script):
+    baselines = script("learned.recipe_baselines")
+    bar = [[100, 0.10, 5.0], [10_000, 0.30, 4.0]]
+    assert baselines.at(bar, 1000) == pytest.approx((0.2, 4.5))
+    assert baselines.at(bar, 10) == pytest.approx((0.1, 5.0))
+    curve = [[100, 0.15, 6.0], [1000, 0.19, 5.5], [5000, 0.29, 3.9], [10_000, 0.31, 4.1]]
+    assert baselines.passed_at(curve, bar) == (5000, None)
+    assert baselines.passed_at(curve[:2], bar) == (None, None)
+
+
+def test_the_bigrams_are_those_of_the_tokens_that_are_read(script, cases, work, monkeypatch):
+    baselines, counting = script("learned.recipe_baselines"), script("neighbour_bigram")
+    monkeypatch.setattr(baselines, "MARKS", (500,))
+    made = baselines.count(work)
+    assert baselines.count(work) == json.loads((work / "recipe-baselines.json").read_text()) == made
+    short = ShardedDataset(script("learned.cases").text_folder(work) / "train")
+    long, test = (ShardedDataset(cases.recipe_folder(work) / split) for split in ("train", "test"))
+    masker = baselines.make_objective(baselines.ObjectiveSection(), 0, short.manifest, None).masker
+    where = counting.positions(test, np.arange(30), masker, is_training=False)
+    assert made["about"]["masked"] == len(where)
+    assert made["rows"]["interpolated bigram"] == counting.NeighbourBigram(short, np.arange(80), masker).evaluate(where)
+    # The rows of the long text in the order of a run, of which 50 hold 500 tokens.
+    run = baselines.RunOrder([160], [1.0], 4, 0).draw(0, 160).sample
+    for (tokens, *figures), rows in zip(made["curve"], (50, 160), strict=True):
+        expected = counting.NeighbourBigram(long, run[:rows], masker).evaluate(where)
+        assert tokens == 10 * rows and figures == [expected["masked_accuracy"], expected["loss"]]
+
+
+def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, work):
+    counted = {
+        "rows": {
+            "token shown there, or the most frequent": {"masked_accuracy": 0.14},
+            "interpolated bigram": {"masked_accuracy": 0.26, "loss": 4.3},
+        },
+        "curve": [[1e6, 0.24, 4.5], [20e6, 0.30, 4.0]],
+        "about": {"tokens": 2_000_000, "curve_tokens": 20_000_000, "masked": 1234, "vocabulary": 4000},
+    }
+    tables = script("learned.recipe_tables")
+    assert tables.redraw(MARKS, work) == MARKS
+    (work / "recipe-baselines.json").write_text(json.dumps(counted))
+    assert tables.redraw(MARKS, work) == MARKS
+    for point, case in cases.grid_cases(work).items():
+        case.folder.mkdir(parents=True)
+        if point.row == "paramixer" and point.choices[1:] == ("muon", 0.3):
+            values = {"validation_masked_accuracy": 0.25 if point.rate == 3e-3 else 0.2, "masked_accuracy": 0.21}
+            case.finish({**values, "loss": 4.4, **MADE})
+    again = cases.grid_case(work, cases.Point("paramixer", "muon", 0.3, 3e-3), 1)
+    again.folder.mkdir(parents=True)
+    again.finish({"masked_accuracy": 0.23, "loss": 4.6, "validation_masked_accuracy": 0.24, **MADE})
+    for seed, case in enumerate(cases.seed_cases(work)["wavspa"]):
+        case.folder.mkdir(parents=True)
+        values = {"masked_accuracy": (0.26, 0.28, 0.159, 0.161, 0.24)[seed], "loss": 4 + seed / 10}
+        case.finish({**values, "tokens_per_second": 1000 + seed, **MADE})
+    curve = [[1e6, 0.20, 5.0], [2e6, 0.27, 4.3], [5e6, 0.27, 4.29], [10e6, 0.30, 4.1], [20e6, 0.33, 3.9]]
+    case = cases.curve_cases(work)["flt"]
+    case.folder.mkdir(parents=True)
+    case.finish({"curve": curve, **MADE})
+    text = tables.redraw(MARKS, work)
+    for line in (
+        "| `paramixer` | muon | 0.3 | 20.0 | 20.0 | **25.0** | 20.0 | 21.0, 23.0 | 22.0 | 4.50 |",
+        "| `paramixer` | adamw | 0.3 | – | – | – | – | – | – | – |",
+        "| interpolated bigram |  | 26.0 |  | 4.30 |  |  |  |",
+        # Past the plateau: more than 14 + 2 points.
+        "| `wavspa` | 4 of 5 | 22.0 ± 5.7 | 15.9 to 28.0 | 4.20 ± 0.16 | 27.0 | +1.0 | 1,002 |",
+        "| interpolated bigram of as many tokens | 24.0 | 25.4 | 27.2 | 28.6 | 30.0 |  |  |  |",
+        "| `flt` | 20.0 | 27.0 | 27.0 | 30.0 | 33.0 | 2.0 M | 10.0 M | 10.0 M |",
+    ):
+        assert text.count(line) == 1, line
+    assert "old" not in text and text.count("Measured 2026-01-02 on one core, commits abc.") == 3
+    assert tables.redraw(text, work) == text
+
+
+def test_the_plan_counts_runs_and_hours(script, cases, monkeypatch, capsys, tmp_path):
+    learning = script("learning")
+    monkeypatch.setattr("sys.argv", ["learning.py", "--part", "recipes", "--plan", "--work", str(tmp_path / "new")])
+    assert learning.main() == 0 and not (tmp_path / "new").exists()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 + 6 + 6 + 1
+    assert [line.split()[2] for line in lines[:4]] == ["20", "20", "20", "5"]
+    hours = sum(float(line.split()[4]) for line in lines[:-1])
+    assert lines[-1].startswith(f"{hours:.1f} core-hours in all") or abs(hours - float(lines[-1].split()[0])) < 0.1
+    only = cases.planned(["flt"], ["seeds"])
+    assert [(trial, row, runs) for trial, row, runs, _ in only] == [("seeds", "flt", 5)] and only[0][3] > 10e6
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ["--part", "recipes", "--corpus", "short"],
+            "short is too short for --part recipes, which takes 71,800,000 bytes",
+        ),
+        (["--plan"], "--trial and --plan are for --part recipes"),
+        (["--part", "recipes"], "--corpus names the text file to learn from"),
+    ],
+)
+def test_commands_that_are_refused(script, cases, tmp_path, monkeypatch, capsys, words, text):
+    (tmp_path / "short").write_text("a line\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["learning.py", "--work", "new", *words])
+    with pytest.raises(SystemExit):
+        script("learning").main()
+    assert text in capsys.readouterr().err
+
+
+def test_the_document_has_the_marks(script):
+    text = (script("learned.cases").ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
+    for name in ("recipe-grid", "recipe-seeds", "recipe-curve"):
+        assert text.count(f"<!-- {name}: begin -->\n") == text.count(f"<!-- {name}: end -->") == 1
