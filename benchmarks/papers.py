@@ -1,28 +1,36 @@
 """The papers' experiments at a size for two CPU cores; docs/results/README.md has the results and how they were made.
 
-    python benchmarks/papers.py synthetic|long-range|forecasting|language --work FOLDER [--jobs 2] [--minutes 1.5]
+    python benchmarks/papers.py synthetic|long-range|forecasting|language --work FOLDER [--jobs 2] [--plan]
 
 Makes the data that can be made, writes a run file for each task and mixer into FOLDER/files, runs them with `longmix
-sweep` and tabulates them with `longmix report`. What has finished is not run again, so the same command goes on after
-an interruption. Data that cannot be made are named with the command that prepares them.
+sweep` and tabulates them with `longmix report`; where an experiment searches, each row's rate and initial weights are
+first chosen on the validation split. What has finished is not run again, so the same command goes on after an
+interruption. Data that cannot be made are named with the command that prepares them.
 """
 
 import argparse
-import itertools
 import json
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
+import causal_bigram
 import commands
 import yaml
-from learned.papers_cases import EXPERIMENTS, Case
+from learned import papers_tables
+from learned.papers_cases import EXPERIMENTS, Case, Experiment, Trial
 
-from longmix.data_prep.files import write_json
+from longmix.data_prep.files import write_text
+from longmix.data_prep.manifest import Manifest
+from longmix.trainer.many_runs.read import FAILURE
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.order import RunOrder, partitions_of
+from longmix.trainer.settings.exit_codes import INTERRUPTED
+from longmix.trainer.settings.run_file import read_settings
+from longmix.trainer.settings.sections import DataSection
 
-# Of a run that measures the speed: the first steps, which start everything, do not count.
-SPEED_STEPS, SPEED_SKIPPED = 40, 10
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 
 def main() -> int:
@@ -33,15 +41,27 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     _prepare(experiment.data, work)
     cases = experiment.cases(work)
-    if experiment.is_timed:
-        cases = _with_equal_time(cases, work, arguments)
+    if arguments.plan:
+        return plan(arguments.experiment, experiment, cases)
     output = (arguments.output or work / "results" / arguments.experiment).resolve()
     runs = work / "runs" / arguments.experiment
+    found: dict[str, dict[Trial, float | None]] = {}
+    if experiment.trials:
+        found, code = search(experiment, cases, work, arguments)
+        if code != 0:
+            return code
+        cases = [papers_tables.best(found[case.name]).of(case) for case in cases]
     code = _sweep(cases, work / "files" / arguments.experiment, runs, experiment.seeds, arguments.jobs)
     if code != 0:
         return code
     # From there, since the tables name the folders as they are given.
-    return _longmix("report", str(runs.relative_to(work)), "--output", str(output), folder=work)
+    code = _longmix("report", str(runs.relative_to(work)), "--output", str(output), folder=work)
+    if code == 0:
+        page = output / "report.md"
+        added = papers_tables.search_section(found, runs) if found else ""
+        added += papers_tables.bigram_section(counted(cases[0])) if experiment.has_bigram else ""
+        write_text(page, page.read_text(encoding="utf-8") + added)
+    return code
 
 
 def _parse() -> argparse.Namespace:
@@ -51,7 +71,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="folder of the tables and plots (default: in --work)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, which share the processors (default: 2)")
     parser.add_argument(
-        "--minutes", type=float, default=1.5, help="of training, for each run of long-range (default: 1.5)"
+        "--plan", action="store_true", help="prepare the data, print the runs and their hours; run none"
     )
     return parser.parse_args()
 
@@ -68,53 +88,71 @@ def _prepare(data: dict[str, tuple[str, bool]], work: Path) -> None:
         raise SystemExit("missing data; prepare them first:\n" + "\n".join(missing))
 
 
-def _with_equal_time(cases: list[Case], work: Path, arguments: argparse.Namespace) -> list[Case]:
-    """The cases with as many steps as each makes in `--minutes`.
+def plan(name: str, experiment: Experiment, cases: list[Case]) -> int:
+    """Print the runs and the hours of training that they take at the speed of the tables in docs/results."""
+    known = json.loads((RESULTS / name / "report.json").read_text(encoding="utf-8"))["rows"]
+    total, runs = 0.0, experiment.seeds + len(experiment.trials)
+    for case in cases:
+        model_type = read_settings(case.values["extends"], []).values["model"]["model_type"]
+        data = case.name.split("/")[0]
+        speeds = [row["tokens_per_second"] for row in known if (row["data"], row["model_type"]) == (data, model_type)]
+        if not speeds:
+            print(f"{case.name:40} {runs:3} runs, of a speed that no table has")
+            continue
+        hours = runs * _tokens(case) / statistics.median(speeds) / 3600
+        total += hours
+        print(f"{case.name:40} {runs:3} runs  {hours:6.2f} core-hours")
+    print(f"{total:.1f} core-hours of training in all; runs that have finished in --work are not repeated")
+    return 0
 
-    The speed is measured once, by short runs, as many at a time as the runs themselves. The steps stay in a file, so
-    that a run is what it was when the command goes on.
+
+def _tokens(case: Case) -> float:
+    """Tokens that a run trains on."""
+    manifest = Manifest.load(Path(case.values["data"]["train"]))
+    per_sample = manifest.sequence_length if manifest.tokens is None else manifest.tokens / manifest.samples
+    return case.values["optim"]["max_steps"] * case.values["batch"]["samples"] * per_sample
+
+
+def search(
+    experiment: Experiment, cases: list[Case], work: Path, arguments: argparse.Namespace
+) -> tuple[dict[str, dict[Trial, float | None]], int]:
+    """Run every trial of every case, with as many steps as the case and without the test split.
+
+    Returns:
+        (name of the case -> trial -> the best accuracy on validation, None where training has failed; exit code)
     """
-    place = work / "files" / f"{arguments.experiment}-steps.json"
-    asked = {"minutes": arguments.minutes, "jobs": arguments.jobs}
-    found = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {**asked, "steps": {}}
-    if {name: found[name] for name in asked} != asked:
-        raise SystemExit(
-            f"the runs in {work} were begun with --minutes {found['minutes']} --jobs {found['jobs']}: "
-            "give these again, or another --work"
-        )
-    if unknown := [case for case in cases if case.name not in found["steps"]]:
-        found["steps"] |= _measured_steps(unknown, work, arguments)
-        write_json(place, found)
-    return [case.with_steps(found["steps"][case.name]) for case in cases]
-
-
-def _measured_steps(cases: list[Case], work: Path, arguments: argparse.Namespace) -> dict[str, int]:
-    short = [
-        case.changed(
-            optim={"max_steps": SPEED_STEPS, "warmup_steps": 1},
-            eval={"every_steps": SPEED_STEPS, "samples": 8},
-            checkpoint={"every_steps": SPEED_STEPS},
-            log={"every_steps": SPEED_SKIPPED},
-            data={"test": None},
-        )
+    runs = work / "runs" / f"{arguments.experiment}-search"
+    tried = {
+        (case.name, trial): trial.of(case).renamed(f"{case.name}/{trial.name}").changed(data={"test": None})
         for case in cases
-    ]
-    speeds = work / "speed" / arguments.experiment
-    code = _sweep(short, work / "files" / f"{arguments.experiment}-speed", speeds, 1, arguments.jobs)
-    if code != 0:
-        raise SystemExit(code)
-    steps = {case.name: 60 * arguments.minutes / _seconds_per_step(speeds / case.name / "seed-0") for case in cases}
-    # Two digits: the speed is not known better.
-    return {name: max(10, int(float(f"{number:.1e}"))) for name, number in steps.items()}
+        for trial in experiment.trials
+    }
+    files = work / "files" / f"{arguments.experiment}-search"
+    code = _sweep(list(tried.values()), files, runs, 1, arguments.jobs)
+    found: dict[str, dict[Trial, float | None]] = {case.name: {} for case in cases}
+    if code == INTERRUPTED:
+        return found, code
+    for (name, trial), case in tried.items():
+        run = runs / case.name / "seed-0"
+        has_failed = (run / FAILURE).is_file()
+        if code != 0 and not has_failed and not (run / "model").is_dir():
+            return found, code
+        found[name][trial] = None if has_failed else _best_accuracy(run)
+    # A rate at which training fails is a finding; a row of which every trial fails is none.
+    return found, code if any(set(trials.values()) == {None} for trials in found.values()) else 0
 
 
-def _seconds_per_step(run: Path) -> float:
-    """The median over the records after the first; a record's seconds are its tokens by its speed."""
-    records = commands.records(run, "train")
-    return statistics.median(
-        (after["tokens_seen"] - before["tokens_seen"]) / after["tokens_per_second"] / (after["step"] - before["step"])
-        for before, after in itertools.pairwise(records)
-    )
+def _best_accuracy(run: Path) -> float:
+    return max(record["accuracy"] for record in commands.records(run, "eval"))
+
+
+def counted(case: Case) -> dict[str, dict[str, float]]:
+    """Unigram and bigram of the rows that the first seed of a run reads, on its test split."""
+    train, test = (ShardedDataset(Path(case.values["data"][split])) for split in ("train", "test"))
+    batch = case.values["batch"]["samples"]
+    order = RunOrder([len(train)], [1.0], partitions_of(DataSection(train=""), batch), 0)
+    read = order.draw(0, batch * case.values["optim"]["max_steps"]).sample
+    return causal_bigram.baselines(train, read[: len(train)], test)
 
 
 def _sweep(cases: list[Case], files: Path, runs: Path, seeds: int, jobs: int) -> int:

@@ -37,6 +37,9 @@ class Case:
             values[name] = {**values.get(name, {}), **section}
         return replace(self, values=values)
 
+    def renamed(self, name: str) -> "Case":
+        return replace(self, name=name)
+
     def with_steps(self, steps: int, evaluations: int = 2) -> "Case":
         """The same with this many steps, a tenth of them to warm up, and evaluations spread over them."""
         every = max(1, steps // evaluations)
@@ -49,6 +52,22 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """What is searched for each row: the same points for all of them."""
+
+    rate: float
+    deviation: float
+
+    @property
+    def name(self) -> str:
+        return f"rate-{self.rate:g}-deviation-{self.deviation:g}"
+
+    def of(self, case: Case) -> Case:
+        """The case with this trial's learning rate and standard deviation of the initial weights."""
+        return case.changed(optim={"lr": self.rate}, model={"initializer_range": self.deviation})
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One table.
 
@@ -56,13 +75,15 @@ class Experiment:
         data: folder below data/ -> words of `longmix prepare`, and whether they need no files from elsewhere.
         cases: the work folder -> the runs.
         seeds: of each run.
-        is_timed: the runs get equal time; else their number of steps stands in them.
+        trials: of which the best on the validation split is taken for each row; empty: the rows are as they stand.
+        has_bigram: unigram and bigram of the same tokens stand beside the rows.
     """
 
     data: dict[str, tuple[str, bool]]
     cases: Callable[[Path], list[Case]]
     seeds: int
-    is_timed: bool = False
+    trials: tuple[Trial, ...] = ()
+    has_bigram: bool = False
 
 
 def _splits(work: Path, data: str) -> dict[str, str]:
@@ -103,7 +124,7 @@ def _synthetic(work: Path) -> list[Case]:
 
 def _with_usual_deviation(case: Case) -> Case:
     """The usual deviation, for a row that SMALL's holds back. docs/results/README.md says what follows from both."""
-    return replace(case.changed(model={"initializer_range": 0.02}), name=f"{case.name}-usual-deviation")
+    return case.changed(model={"initializer_range": 0.02}).renamed(f"{case.name}-usual-deviation")
 
 
 LONG_RANGE_DATA = {
@@ -119,19 +140,24 @@ LONG_RANGE_DATA = {
 }
 
 
+# Task -> its configuration, samples of a step, and steps: 1.4, two and two and a half passes.
+LONG_RANGE = {
+    "listops-200": ("listops", 32, 800),
+    "image-16": ("image", 8, 2000),
+    "text-512": ("text_bytes_1000", 8, 1000),
+}
+# Thrice the rate of the one before; the usual deviation, and SMALL's.
+LONG_RANGE_TRIALS = tuple(
+    Trial(rate, deviation) for rate in (5e-4, 1.5e-3, 4.5e-3) for deviation in (0.02, SMALL["initializer_range"])
+)
+
+
 def _long_range(work: Path) -> list[Case]:
-    shapes = {
-        "listops-200": ("listops", 32),
-        "image-16": ("image", 8),
-        "text-512": ("text_bytes_1000", 8),
-    }
-    cases = [
-        _case(work, task, data, row, samples)
-        for data, (task, samples) in shapes.items()
+    return [
+        _case(work, task, data, row, samples).with_steps(steps, evaluations=4)
+        for data, (task, samples, steps) in LONG_RANGE.items()
         for row in (*MIXERS, "transformer", "fnet")
     ]
-    at_chance = ("image-16/paramixer", "text-512/paramixer", "text-512/s3attention")
-    return [*cases, *(_with_usual_deviation(case) for case in cases if case.name in at_chance)]
 
 
 FORECASTING_DATA = {
@@ -175,13 +201,13 @@ def _language(work: Path) -> list[Case]:
         case = _case(work, "clm", "wikipedia", row, 4, eval={"samples": 100})
         wider = {"hidden_size": 128, "intermediate_size": 512, "initializer_range": 0.02}
         model = {**case.values["model"], **wider, **model}
-        cases.append(replace(case.changed(model=model), name=f"wikipedia/{name}").with_steps(500))
+        cases.append(case.changed(model=model).renamed(f"wikipedia/{name}").with_steps(500))
     return cases
 
 
 EXPERIMENTS = {
     "synthetic": Experiment(_synthetic_data(), _synthetic, seeds=2),
-    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=3, is_timed=True),
+    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=3, trials=LONG_RANGE_TRIALS),
     "forecasting": Experiment(FORECASTING_DATA, _forecasting, seeds=2),
-    "language": Experiment(LANGUAGE_DATA, _language, seeds=3),
+    "language": Experiment(LANGUAGE_DATA, _language, seeds=3, has_bigram=True),
 }
