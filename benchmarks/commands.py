@@ -1,10 +1,15 @@
 """Commands of longmix, run for their figures."""
 
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 
 
 def longmix(words: list[str], log: Path, check: bool = True, threads: int = 1, **environment: str) -> int:
@@ -16,17 +21,40 @@ def longmix(words: list[str], log: Path, check: bool = True, threads: int = 1, *
         threads: that it computes with.
         environment: variables that it gets beside this process's.
     """
+    code, _ = timed_longmix(words, log, threads, **environment)
+    if check and code != 0:
+        raise SystemExit(f"longmix {' '.join(words)} ended with {code}: {last_line(log)} (log: {log})")
+    return code
+
+
+def timed_longmix(words: list[str], log: Path, threads: int = 1, **environment: str) -> tuple[int, dict[str, float]]:
+    """As `longmix`; returns the exit code, and `seconds` and `cpu_seconds` that it took.
+
+    The command ends with this process, a kill of this one included: begun again, nothing else writes to its folder.
+    """
+    began = time.monotonic()
     with open(log, "ab") as stream:
-        process = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "longmix.trainer", *words],
             stdout=stream,
             stderr=stream,
             env={**os.environ, "OMP_NUM_THREADS": str(threads), **environment},
+            preexec_fn=end_with_parent,
         )
-    if check and process.returncode != 0:
-        told = log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
-        raise SystemExit(f"longmix {' '.join(words)} ended with {process.returncode}: {told} (log: {log})")
-    return process.returncode
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
+    seconds = {"seconds": time.monotonic() - began, "cpu_seconds": usage.ru_utime + usage.ru_stime}
+    return process.returncode, seconds
+
+
+def last_line(log: Path) -> str:
+    """The last line of a command's output, which says how it ended."""
+    return log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+
+
+def end_with_parent() -> None:
+    """Let the system kill this process once the one that has started it is gone, a kill of that one included."""
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def records(run: Path, kind: str) -> list[dict]:

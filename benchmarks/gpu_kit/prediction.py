@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpu_kit.processes import end_with_parent
+from commands import end_with_parent
 from gpu_kit.setting import LAYERS_OF_THE_TRANSFORMER, Setting
 
 from longmix.data_prep.files import write_json

@@ -5,7 +5,6 @@ begins within a fraction of a second; where a fork cannot use the GPU, they begi
 """
 
 import contextlib
-import ctypes
 import importlib
 import json
 import multiprocessing
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 
+from commands import end_with_parent
 from gpu_kit.records import ABSENT, DONE, FAILED, Measurement
 from gpu_kit.setting import Setting
 
@@ -29,7 +29,6 @@ from longmix.data_prep.files import write_json
 PRELOADED = ["gpu_kit.processes", "gpu_kit.proofs", "gpu_kit.speeds"]
 # A process that its parent could not end does so itself, so long after its time.
 GRACE = 10
-PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 _LONGEST_REASON = 300
 
 
@@ -166,11 +165,6 @@ def work(measurement: Measurement, setting: Setting, result: Path, log: Path, se
     sys.stderr.flush()
     # A GPU's library may hang or abort while an interpreter ends after an error.
     os._exit(0)
-
-
-def end_with_parent() -> None:
-    """Let the system kill this process once the one that has started it is gone, a kill of that one included."""
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def one_line(text: str) -> str:

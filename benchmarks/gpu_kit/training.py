@@ -13,7 +13,7 @@ from unittest import mock
 
 import commands
 import torch
-from gpu_kit.processes import end_with_parent, one_line
+from gpu_kit.processes import one_line
 from gpu_kit.records import Measurement, Records
 from gpu_kit.setting import CONFIGS, TRACE, Setting, clocks
 from random_tokens import write_samples
@@ -238,7 +238,7 @@ def cards(setting: Setting, model: str, engine: str) -> dict[str, object]:
 def _train(words: list[str], processes: int) -> subprocess.Popen:
     """`longmix train` in processes of this one's group, which are ended with it."""
     command = [sys.executable, "-m", "longmix.trainer", "train", *words, "--processes", str(processes)]
-    return subprocess.Popen(command, preexec_fn=end_with_parent)
+    return subprocess.Popen(command, preexec_fn=commands.end_with_parent)
 
 
 def _ended(process: subprocess.Popen) -> None:

@@ -1,0 +1,121 @@
+"""What one table of benchmarks/glue.py spends, the same for every row; and the rows."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from longmix.data_prep.files import write_json
+from longmix.modeling import MODEL_TYPES
+from longmix.trainer.settings.run_file import parse_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "configs"
+RECIPE = CONFIGS / "recipes" / "small_budget.yaml"
+ROWS = ("transformer", *(name for name in MODEL_TYPES if name != "transformer"), "fnet", "bert")
+# The row that shows whether pre-training is worth anything, before the others run.
+PILOT, PILOT_TASK = "paramixer", "imdb"
+LENGTH = 128
+LARGEST_VOCABULARY = 8192
+BATCH = 32  # examples of a step of fine-tuning
+
+
+@dataclass(frozen=True)
+class Size:
+    """The rates that are tried, and what else depends on the models' size.
+
+    Attributes:
+        rates: of pre-training; the loss on the validation split after `Budget.search_share` of the tokens chooses.
+        tuning_rates: of fine-tuning; the selection split chooses.
+        overrides: of the recipe.
+        jobs: runs at a time, where nobody says how many.
+    """
+
+    rates: tuple[float, ...]
+    tuning_rates: tuple[float, ...]
+    overrides: tuple[str, ...]
+    jobs: int
+
+
+SIZES = {
+    "tiny": Size((1e-3, 2e-3, 4e-3), (2e-4, 6e-4, 2e-3), (), jobs=2),
+    # One GPU: rows enough to fill it, in the precision that it is made for.
+    "small": Size(
+        (5e-4, 1e-3, 2e-3),
+        (5e-5, 1.5e-4, 5e-4),
+        ("precision=bf16", "batch.samples=256", "batch.micro_batch=256"),
+        jobs=1,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Everything that a run depends on beside the row.
+
+    Attributes:
+        size: of SIZES.
+        tokens: of one pre-training run; each row has the same ones in the same order.
+        hours: that the whole table may take, where these say how many tokens; else None.
+        recipe: run file, a fragment without model and data.
+        search_share: of `tokens`, for each rate that is tried.
+        evaluations: of a pre-training run, evenly spaced: the curve against tokens.
+        pretraining_seeds: also the draws of each control.
+        tuning_seeds: of fine-tuning, for each seed of pre-training and task.
+        control_seeds: the same for each draw of a control: fewer, for there is nothing about it to learn but its mean.
+        labels: training examples of the tasks with few labels.
+        reported: of IMDb's test reviews, which are more than are needed to tell rows apart.
+    """
+
+    size: str
+    tokens: int
+    recipe: Path = RECIPE
+    hours: float | None = None
+    search_share: float = 0.05
+    evaluations: int = 20
+    pretraining_seeds: int = 2
+    tuning_seeds: int = 5
+    control_seeds: int = 3
+    labels: int = 1000
+    reported: int = 2500
+
+    @property
+    def rates(self) -> Size:
+        return SIZES[self.size]
+
+    def described(self) -> dict[str, object]:
+        """For the records; the recipe by its content, wherever it lies."""
+        content = hashlib.sha256(self.recipe.read_bytes()).hexdigest()[:12]
+        return {**asdict(self), "recipe": f"{self.recipe.name} {content}", **asdict(self.rates)}
+
+    def refuse_another(self, work: Path) -> None:
+        """Note this budget in the work folder.
+
+        Raises:
+            SystemExit: its runs were begun with another one.
+        """
+        path, mine = work / "budget.json", json.loads(json.dumps(self.described()))
+        if not path.is_file():
+            write_json(path, mine)
+            return
+        there = json.loads(path.read_text(encoding="utf-8"))
+        changed = [name for name in mine if there.get(name) != mine[name]]
+        if changed:
+            told = ", ".join(f"{name} {there.get(name)}, now {mine[name]}" for name in changed)
+            raise SystemExit(f"--work {work} was begun with another budget ({told}): choose another folder")
+
+
+def model_words(row: str, size: str) -> tuple[str, ...]:
+    """A row's model as words of `longmix train`: its file in configs/model, or a type of transformers made as large."""
+    if row in MODEL_TYPES:
+        return (str(CONFIGS / "model" / f"{row}_{size}.yaml"),)
+    file = CONFIGS / "model" / f"transformer_{size}.yaml"
+    shape = parse_yaml(file.read_text(encoding="utf-8"), str(file))["model"]
+    fields = {**shape, "model_type": row, "hidden_dropout_prob": 0.0}
+    if row == "fnet":
+        # It mixes without parameters: its inner layer has those of the four projections.
+        fields["intermediate_size"] += 2 * fields["hidden_size"]
+        del fields["num_attention_heads"]
+    else:
+        fields["attention_probs_dropout_prob"] = 0.0
+    return tuple(f"model.{name}={value}" for name, value in fields.items())

@@ -1,0 +1,189 @@
+"""The runs of the table: each is a command of longmix, known by its name, with a record once it has finished."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from glue_table.budget import Budget, model_words
+from glue_table.data import TASKS, task_folder, tokens_of_a_sample
+
+from longmix.data_prep.files import make_folder, write_json
+from longmix.trainer.settings.run_file import parse_yaml
+
+STARTS = ("pretrained", "random", "random at scale")
+# Of the two runs that measure the speed.
+SPEED_STEPS = (20, 120)
+SINGLE = ("deepspeed=null", "log.tensorboard=false", "checkpoint.keep=1")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run.
+
+    Attributes:
+        stage: speed | search | pretraining | tuning search | tuning.
+        row: of the table.
+        about: what else distinguishes it: rate, seed, start, task.
+        words: of the command.
+        folder: that the command writes.
+        record_path: of its record.
+    """
+
+    stage: str
+    row: str
+    words: tuple[str, ...]
+    folder: Path
+    record_path: Path
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return ", ".join([self.stage, self.row, *(f"{key} {value}" for key, value in self.about.items())])
+
+    def record(self) -> dict[str, Any] | None:
+        """Its record if it has finished with these words."""
+        if not self.record_path.is_file():
+            return None
+        found = json.loads(self.record_path.read_text(encoding="utf-8"))
+        return found if found["words"] == list(self.words) else None
+
+    def finish(self, figures: dict[str, Any]) -> None:
+        """Write its record: from here on it counts as finished."""
+        make_folder(self.record_path.parent)
+        about = {"stage": self.stage, "row": self.row, **self.about}
+        write_json(self.record_path, {"about": about, "words": list(self.words), **figures})
+
+
+@dataclass(frozen=True)
+class Table:
+    """The runs of one table: which there are follows from what has finished.
+
+    Attributes:
+        tasks: name -> sizes, of data.tasks.
+    """
+
+    work: Path
+    budget: Budget
+    corpus: Path
+    tasks: dict[str, dict[str, int]]
+
+    def speed(self, row: str) -> list[Case]:
+        """Two runs, of a few steps and of more."""
+        made = []
+        for steps in SPEED_STEPS:
+            words = self._train_words(row, steps, 0, self.budget.rates.rates[0], 1)
+            made.append(self._case("speed", row, (*words, "eval.samples=8"), {"steps": steps}))
+        return made
+
+    def measured(self, row: str) -> dict[str, Any] | None:
+        """Parameters, and tokens per second of training; None before both runs have finished.
+
+        A GPU's are those by the clock, a core's follow from the difference of the runs' processor time: other work on
+        the machine does not change it much.
+        """
+        short, long = (case.record() for case in self.speed(row))
+        if short is None or long is None:
+            return None
+        spent = long["cpu_seconds"] - short["cpu_seconds"]
+        is_by_core = not torch.cuda.is_available() and spent > 0
+        speed = (long["tokens"] - short["tokens"]) / spent if is_by_core else long["tokens_per_second"]
+        kept = ("parameters", "parameters_outside_embeddings")
+        return {**{name: long[name] for name in kept}, "tokens_per_second": speed}
+
+    def search(self, row: str) -> list[Case]:
+        """Short pre-training with each rate, whole schedules of their own."""
+        steps = max(2, round(self.steps() * self.budget.search_share))
+        return [
+            self._case("search", row, self._train_words(row, steps, 0, rate, 1), {"rate": rate})
+            for rate in self.budget.rates.rates
+        ]
+
+    def rate(self, row: str) -> float | None:
+        """The rate of pre-training with the least loss; None before the search has finished, or where all diverged."""
+        found = [(case.record(), case.about["rate"]) for case in self.search(row)]
+        if any(record is None for record, _ in found):
+            return None
+        return min(((record["loss"], rate) for record, rate in found if record["loss"] is not None), default=(0, None))[
+            1
+        ]
+
+    def pretraining(self, row: str, seed: int) -> Case | None:
+        """None while there is no rate."""
+        rate = self.rate(row)
+        if rate is None:
+            return None
+        words = self._train_words(row, self.steps(), seed, rate, self.budget.evaluations)
+        return self._case("pretraining", row, words, {"seed": seed})
+
+    def start_folder(self, row: str, start: str, seed: int) -> Path:
+        """The model that fine-tuning starts from. A control has a draw for each seed of pre-training."""
+        if start == "pretrained":
+            return self._run_folder("pretraining", row, {"seed": seed}) / "model"
+        return self.work / "controls" / row / f"{start.replace(' ', '-')}-{seed}"
+
+    def tuning_search(self, row: str, start: str, task: str) -> Case:
+        """One seed with each rate, from the first seed of pre-training, or the first draw."""
+        words = self._tune_words(row, start, 0, task, 1, self.budget.rates.tuning_rates)
+        return self._case("tuning search", row, words, {"start": start, "task": task})
+
+    def tuning(self, row: str, start: str, task: str, seed: int) -> Case | None:
+        """Every seed of fine-tuning; None while there is no rate."""
+        found = self.tuning_search(row, start, task).record()
+        if found is None:
+            return None
+        words = self._tune_words(row, start, seed, task, self.seeds_of(start), (found["rate"],))
+        return self._case("tuning", row, words, {"start": start, "task": task, "seed": seed})
+
+    def seeds_of(self, start: str) -> int:
+        """Seeds of fine-tuning."""
+        return self.budget.tuning_seeds if start == STARTS[0] else self.budget.control_seeds
+
+    # -------------------------------------------------------------------------
+
+    def batch(self) -> int:
+        """Samples of a step, as the recipe and the size's overrides say."""
+        texts = [text for text in self.budget.rates.overrides if text.startswith("batch.samples=")]
+        if texts:
+            return int(texts[-1].partition("=")[2])
+        return parse_yaml(self.budget.recipe.read_text(encoding="utf-8"), str(self.budget.recipe))["batch"]["samples"]
+
+    def tokens_of_a_step(self) -> float:
+        """Padding does not count: samples hold one document each."""
+        return self.batch() * tokens_of_a_sample(self.corpus)
+
+    def steps(self) -> int:
+        return max(2, round(self.budget.tokens / self.tokens_of_a_step()))
+
+    def _case(self, stage: str, row: str, words: tuple[str, ...], about: dict[str, Any]) -> Case:
+        folder = self._run_folder(stage, row, about)
+        output = f"run.dir={folder}" if words[0] == "train" else f"--output={folder}"
+        record = self.work / "records" / folder.relative_to(self.work / "runs").with_suffix(".json")
+        return Case(stage, row, (*words, output), folder, record, about)
+
+    def _run_folder(self, stage: str, row: str, about: dict[str, Any]) -> Path:
+        # No dots: what stands behind one would be taken for a suffix.
+        names = [f"{key}-{value}".replace(" ", "-").replace(".", "_") for key, value in about.items()]
+        return self.work / "runs" / stage.replace(" ", "-") / row / "-".join(names or ["run"])
+
+    def _train_words(self, row: str, steps: int, seed: int, rate: float, evaluations: int) -> tuple[str, ...]:
+        files_and_fields = (str(self.budget.recipe), *model_words(row, self.budget.size))
+        every = math.ceil(steps / evaluations)
+        return (
+            *("train", *files_and_fields, *self.budget.rates.overrides, *SINGLE),
+            *(f"data.train={self.corpus / 'train'}", f"data.eval={self.corpus / 'validation'}", f"run.seed={seed}"),
+            *(f"optim.lr={rate:g}", f"optim.max_steps={steps}", f"eval.every_steps={every}", "eval.samples=null"),
+            *(f"checkpoint.every_steps={math.ceil(steps / 5)}", f"log.every_steps={max(1, steps // 100)}"),
+        )
+
+    def _tune_words(
+        self, row: str, start: str, seed: int, task: str, seeds: int, rates: tuple[float, ...]
+    ) -> tuple[str, ...]:
+        """The only place that knows the options of `longmix finetune`."""
+        return (
+            *("finetune", "--model", str(self.start_folder(row, start, seed)), *TASKS[task].words),
+            *("--data", str(task_folder(self.work, task)), "--epochs", str(TASKS[task].epochs)),
+            *("--seeds", str(seeds), "--lr", *(f"{rate:g}" for rate in rates)),
+        )

@@ -1,0 +1,264 @@
+"""The page of a table: a pure function of its results, whatever of them is missing."""
+
+import statistics
+import textwrap
+from typing import Any
+
+import tables
+from glue_table.budget import PILOT, PILOT_TASK
+from glue_table.cases import STARTS
+from glue_table.data import BIGRAM, EVALUATED_SHARE, TASKS
+from glue_table.results import CONTROLS, differences, gate, is_above
+from glue_table.spread import crossing, score
+
+from longmix.trainer.tables.figures import ABSENT, percent
+
+ACCURACY, LOSS = 1, 2  # columns of a curve
+SHOWN_POINTS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+CSV_COLUMNS = ("table", "row", "start", "task", "pretraining_seed", "tuning_seed", "figure", "value")
+
+
+def render(results: dict[str, Any], command: str) -> str:
+    """The page as Markdown."""
+    budget = results["budget"]
+    sections = [
+        "# Equal pre-training, then fine-tuning",
+        _paragraph(
+            f"Every row has the same {budget['tokens']:,} tokens of {' and '.join(results['corpus']['files'])} "
+            f"(vocabulary {results['corpus']['vocabulary']:,}, rows of 128 tokens, each of one document), the same "
+            f"recipe ({budget['recipe']}) and the same search; `{command}` makes the page. `fnet` and `bert` are "
+            "transformers' own, made as large."
+        ),
+        _pretraining(results),
+        _curves(results),
+        "## Fine-tuning",
+        _paragraph(
+            "Every score is on the dev set (of IMDb: on a fixed part of its test reviews), which nothing is chosen on. "
+            f"There are {budget['tuning_seeds']} seeds of fine-tuning for each of {budget['pretraining_seeds']} seeds "
+            f"of pre-training, {budget['control_seeds']} for each of as many draws of a control's weights. Rates of "
+            "fine-tuning are searched for each row, "
+            f"task and start alike among {_list(budget['tuning_rates'])}, by one seed, on a tenth of the training "
+            "data. The controls: `random`, weights as a new model has; `random at scale`, every tensor drawn anew with "
+            "the mean and the standard deviation of the pre-trained one."
+        ),
+        _paragraph(
+            "Points are 100 x the metric. `±` is the standard error of the mean over all seeds. Spreads are standard "
+            "deviations by the analysis of variance (nested, by moments): by fine-tuning, the root of the mean "
+            "variance within a seed of pre-training; by pre-training, what the variance of the seeds' means has beyond "
+            "that, 0.0 where it has less. Neither holds the error of a dev set of finite size. **Bold**: "
+            "pre-training lies above both controls by more than two standard errors."
+        ),
+        _paragraph(gate(results["tasks"].get(PILOT_TASK, {"rows": {}})["rows"].get(PILOT, {}))[1]),
+        *(_task(results, name) for name in results["tasks"]),
+        _cost(results),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, tables.WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _list(values: list[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+# -----------------------------------------------------------------------------
+# Pre-training.
+
+
+def _pretraining(results: dict[str, Any]) -> str:
+    bigram = results["counted"][BIGRAM]
+    lines = [
+        [name, "", "", "", percent(figures["masked_accuracy"]), _number(figures.get("loss")), "", "", ""]
+        for name, figures in results["counted"].items()
+    ]
+    reference = _outside(results["rows"].get("transformer", {}))
+    for row, found in results["rows"].items():
+        runs = found["runs"]
+        lines.append(
+            [
+                f"`{row}`",
+                ABSENT if found["measured"] is None else _millions(found["measured"]["parameters"]),
+                _against(_outside(found), reference),
+                ABSENT if found["rate"] is None else f"{found['rate']:g}",
+                _seeds(runs, "masked_accuracy", percent),
+                _seeds(runs, "loss", _number),
+                ABSENT if found["measured"] is None else f"{found['measured']['tokens_per_second']:,.0f}",
+                _passed(runs, ACCURACY, bigram["masked_accuracy"]),
+                _passed(runs, LOSS, bigram["loss"]),
+            ]
+        )
+    header = [
+        *("", "parameters", "outside embeddings", "rate", "masked accuracy, %", "loss", "tokens/s"),
+        *("M tokens to pass the bigram's accuracy", "its loss"),
+    ]
+    text = _paragraph(
+        f"Masked accuracy and loss (nats) at a share of {EVALUATED_SHARE:g} of masked tokens on held-out documents, "
+        "the same positions for counting and for all rows; every seed's figure. The rate is the best of "
+        f"{_list(results['budget']['rates'])} by the held-out loss after a whole schedule over "
+        f"{percent(results['budget']['search_share'], 0)} % of the tokens. Tokens/s are of training: of a core, "
+        "or of the GPU where there is one. The tokens to "
+        "pass the bigram are read from the curve of a run between two evaluations; its rate has not yet fallen there."
+    )
+    return "\n\n".join(["## Pre-training", text, tables.draw(header, lines)])
+
+
+def _curves(results: dict[str, Any]) -> str:
+    """Masked accuracy against tokens, the mean over seeds."""
+    tokens = results["budget"]["tokens"]
+    header = ["masked accuracy, %, after M tokens", *(f"{share * tokens / 1e6:.3g}" for share in SHOWN_POINTS)]
+    lines = []
+    for row, found in results["rows"].items():
+        curves = [run["curve"] for run in found["runs"]]
+        if curves:
+            cells = [statistics.fmean(_nearest(curve, share * tokens) for curve in curves) for share in SHOWN_POINTS]
+            lines.append([f"`{row}`", *map(percent, cells)])
+    return tables.draw(header, lines) if lines else ""
+
+
+def _nearest(curve: list[list[float]], tokens: float) -> float:
+    return min(curve, key=lambda point: abs(point[0] - tokens))[ACCURACY]
+
+
+def _seeds(runs: list[dict], figure: str, write) -> str:
+    return ", ".join(write(run[figure]) for run in runs) or ABSENT
+
+
+def _passed(runs: list[dict], column: int, level: float) -> str:
+    found = [crossing(run["curve"], column, level) for run in runs]
+    return ", ".join("not" if tokens is None else f"{tokens / 1e6:.1f}" for tokens in found) or ABSENT
+
+
+def _outside(found: dict) -> int | None:
+    """Parameters outside embeddings."""
+    return (found.get("measured") or {}).get("parameters_outside_embeddings")
+
+
+def _against(mine: int | None, reference: int | None) -> str:
+    if mine is None:
+        return ABSENT
+    return _millions(mine) + ("" if reference is None else f" ({100 * (mine / reference - 1):+.1f} %)")
+
+
+def _millions(value: int) -> str:
+    return f"{value / 1e6:.2f} M"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+# -----------------------------------------------------------------------------
+# Fine-tuning.
+
+
+def _task(results: dict[str, Any], name: str) -> str:
+    task = results["tasks"][name]
+    header = [
+        "",
+        STARTS[0],
+        "spread by pre-training",
+        "by fine-tuning",
+        *CONTROLS,
+        *(f"above {one}" for one in CONTROLS),
+    ]
+    lines = []
+    for row, starts in task["rows"].items():
+        scores = {start: score(found["scores"]) for start, found in starts.items()}
+        first = scores.get(STARTS[0])
+        apart = differences(starts)
+        mean = _score(first)
+        lines.append(
+            [
+                f"`{row}`",
+                f"**{mean}**" if is_above(starts) else mean,
+                *(
+                    _spread(None if first is None else one)
+                    for one in (first and first.pretraining, first and first.tuning)
+                ),
+                *(_score(scores.get(control)) for control in CONTROLS),
+                *(_difference(apart.get(control)) for control in CONTROLS),
+            ]
+        )
+    baselines = {found["baseline"] for starts in task["rows"].values() for found in starts.values()}
+    majority = f"; always answering the most frequent class gives {percent(baselines.pop())}" if baselines else ""
+    title = TASKS[name].title.format(labels=results["budget"]["labels"])
+    about = _paragraph(
+        f"{TASKS[name].metric}, {task['examples']:,} training examples, {TASKS[name].epochs} epochs, "
+        f"{task['reported']:,} examples in the reported split{majority}."
+    )
+    return "\n\n".join([f"### {title}", about, tables.draw(header, lines)])
+
+
+def _score(found) -> str:
+    if found is None:
+        return ABSENT
+    return percent(found.mean) + ("" if found.error is None else f" ± {percent(found.error)}")
+
+
+def _spread(value: float | None) -> str:
+    return ABSENT if value is None else percent(value)
+
+
+def _difference(found) -> str:
+    if found is None:
+        return ABSENT
+    return f"{100 * found.value:+.1f}" + ("" if found.error is None else f" ± {percent(found.error)}")
+
+
+# -----------------------------------------------------------------------------
+# What it took.
+
+
+def cost_lines(results: dict[str, Any]) -> list[list[str]]:
+    """Cells of the table of stages, and of all together."""
+    stages = results["stages"]
+    lines = [
+        [one["stage"], str(one["runs"]), str(one["done"]), f"{one['hours']:.2f}", f"{one['hours_done']:.2f}"]
+        for one in stages
+    ]
+    sums = [sum(one[name] for one in stages) for name in ("runs", "done", "hours", "hours_done")]
+    return [*lines, ["all", str(sums[0]), str(sums[1]), f"{sums[2]:.2f}", f"{sums[3]:.2f}"]]
+
+
+COST_HEADER = ["stage", "runs", "finished", "core-hours", "of the finished"]
+
+
+def _cost(results: dict[str, Any]) -> str:
+    made = "; ".join(f"commit {one['commit']}, {one['machine']}, {one['threads']} threads" for one in results["made"])
+    told = _paragraph(
+        "Hours of a core (of the GPU where there is one); of what has not finished, an estimate. What a run did before "
+        f"it was killed is not counted. {f'Measured at {made}.' if made else ''}"
+    )
+    return "\n\n".join(["## What it took", tables.draw(COST_HEADER, cost_lines(results)), told])
+
+
+def csv_records(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every figure on a line of its own; the columns are CSV_COLUMNS."""
+    empty = dict.fromkeys(CSV_COLUMNS, "")
+    lines = [
+        {**empty, "table": "counting", "row": row, "figure": figure, "value": value}
+        for row, figures in results["counted"].items()
+        for figure, value in figures.items()
+    ]
+    for row, found in results["rows"].items():
+        for run in found["runs"]:
+            for figure in ("masked_accuracy", "loss", "tokens"):
+                about = {"table": "pretraining", "row": row, "pretraining_seed": run["seed"]}
+                lines.append({**empty, **about, "figure": figure, "value": run[figure]})
+            for tokens, accuracy, loss in run["curve"]:
+                about = {"table": f"curve, {tokens:.0f} tokens", "row": row, "pretraining_seed": run["seed"]}
+                lines += [
+                    {**empty, **about, "figure": figure, "value": value}
+                    for figure, value in (("masked_accuracy", accuracy), ("loss", loss))
+                ]
+    for task, about in results["tasks"].items():
+        for row, starts in about["rows"].items():
+            for start, found in starts.items():
+                for first, scores in enumerate(found["scores"]):
+                    for second, value in enumerate(scores):
+                        place = {"table": "fine-tuning", "row": row, "start": start, "task": task}
+                        seeds = {"pretraining_seed": first, "tuning_seed": second}
+                        lines.append({**empty, **place, **seeds, "figure": TASKS[task].metric, "value": value})
+    return lines

@@ -1,0 +1,95 @@
+"""The records of a table's runs, put together: what results.json holds, and the page is made of."""
+
+from dataclasses import asdict
+from typing import Any
+
+import record
+from glue_table.budget import PILOT, PILOT_TASK
+from glue_table.cases import STARTS, Table
+from glue_table.plan import plan
+from glue_table.spread import Difference, difference, score
+from glue_table.stages import Part
+
+from longmix.data_prep.manifest import Manifest
+
+CONTROLS = STARTS[1:]
+
+
+def collect(table: Table, part: Part, counted: dict[str, dict[str, float]], names: list[str]) -> dict[str, Any]:
+    """Everything that has finished.
+
+    Args:
+        counted: the figures of counting.
+        names: of the corpus' files.
+    """
+    manifest, records = Manifest.load(table.corpus / "train"), []
+    tasks = {
+        name: {**table.tasks[name], "rows": {row: tuned(table, part, row, name, records) for row in part.rows}}
+        for name in part.tasks
+    }
+    rows = {row: _trained(table, part, row, records) for row in part.rows}
+    made = {(one["commit"], one["machine"], one["threads"]) for one in (found["made"] for found in records)}
+    return {
+        "budget": table.budget.described(),
+        "corpus": {"files": names, "tokens": manifest.tokens, "vocabulary": manifest.vocab_size},
+        "counted": counted,
+        "rows": rows,
+        "tasks": tasks,
+        "stages": [asdict(estimate) for estimate in plan(table, part)],
+        "made": [dict(zip(("commit", "machine", "threads"), one, strict=True)) for one in sorted(made)],
+        "written_by": record.commit(),
+    }
+
+
+def _trained(table: Table, part: Part, row: str, records: list[dict]) -> dict[str, Any]:
+    runs = []
+    for seed in part.seeds:
+        case = table.pretraining(row, seed)
+        found = None if case is None else case.record()
+        if found is not None:
+            records.append(found)
+            kept = ("masked_accuracy", "loss", "tokens", "curve")
+            runs.append({"seed": seed, **{name: found[name] for name in kept}})
+    searched = {f"{case.about['rate']:g}": (case.record() or {}).get("loss") for case in table.search(row)}
+    return {"measured": table.measured(row), "rate": table.rate(row), "searched": searched, "runs": runs}
+
+
+def tuned(table: Table, part: Part, row: str, task: str, records: list[dict]) -> dict[str, Any]:
+    """start -> the rate, and the scores: a list for each seed of pre-training (or draw) that has finished."""
+    made = {}
+    for start in part.starts:
+        cases = [table.tuning(row, start, task, seed) for seed in part.seeds]
+        found = [one for one in (case.record() for case in cases if case is not None) if one is not None]
+        if found:
+            records += found
+            scores = [one["scores"] for one in found]
+            made[start] = {"rate": found[0]["rate"], "scores": scores, "baseline": found[0]["baseline"]}
+    return made
+
+
+def differences(starts: dict[str, Any]) -> dict[str, Difference]:
+    """control -> how far pre-training lies above it, of one row and task; empty where something is missing."""
+    if any(start not in starts for start in STARTS):
+        return {}
+    scores = {start: score(starts[start]["scores"]) for start in STARTS}
+    return {control: difference(scores[STARTS[0]], scores[control]) for control in CONTROLS}
+
+
+def is_above(starts: dict[str, Any]) -> bool | None:
+    """Whether pre-training beats both controls by more than two standard errors; None: not known."""
+    found = differences(starts)
+    return all(one.is_above for one in found.values()) if found else None
+
+
+def gate(starts: dict[str, Any]) -> tuple[bool | None, str]:
+    """Whether the pilot's pre-training is worth anything, and the sentence that says so."""
+    passed = is_above(starts)
+    if passed is None:
+        return None, f"The gate ({PILOT} on {PILOT_TASK}) has not been measured."
+    told = ", ".join(
+        f"{100 * one.value:+.1f} points (standard error {100 * one.error:.1f}) against {control} weights"
+        for control, one in differences(starts).items()
+    )
+    verdict = "passed" if passed else "not passed: pre-training does not beat both controls by two standard errors"
+    seeds = " x ".join(map(str, score(starts[STARTS[0]]["scores"]).seeds))
+    return passed, f"The gate ({PILOT} on {PILOT_TASK}, {seeds} seeds) is {verdict}: {told}."
