@@ -22,10 +22,11 @@ from pathlib import Path
 import commands
 import transformers
 from glue_table import data, page
-from glue_table.budget import PILOT, PILOT_TASK, RECIPE, ROOT, ROWS, SIZES, Budget
+from glue_table.budget import PILOT, PILOT_TASK, RECIPE, ROOT, SIZES, Budget
 from glue_table.cases import Table
 from glue_table.plan import tokens_for
 from glue_table.results import collect, gate, tuned
+from glue_table.rows import ROWS
 from glue_table.stages import Part, Runner, cores
 
 from longmix.data_prep.files import make_folder, write_text

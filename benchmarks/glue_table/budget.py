@@ -1,4 +1,4 @@
-"""What one table of benchmarks/glue.py spends, the same for every row; and the rows."""
+"""What one table of benchmarks/glue.py spends, the same for every row."""
 
 import hashlib
 import json
@@ -6,13 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from longmix.data_prep.files import write_json
-from longmix.modeling import MODEL_TYPES
-from longmix.trainer.settings.run_file import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 RECIPE = CONFIGS / "recipes" / "small_budget.yaml"
-ROWS = ("transformer", *(name for name in MODEL_TYPES if name != "transformer"), "fnet", "bert")
 # The row that shows whether pre-training is worth anything, before the others run.
 PILOT, PILOT_TASK = "paramixer", "imdb"
 LENGTH = 128
@@ -103,19 +100,3 @@ class Budget:
         if changed:
             told = ", ".join(f"{name} {there.get(name)}, now {mine[name]}" for name in changed)
             raise SystemExit(f"--work {work} was begun with another budget ({told}): choose another folder")
-
-
-def model_words(row: str, size: str) -> tuple[str, ...]:
-    """A row's model as words of `longmix train`: its file in configs/model, or a type of transformers made as large."""
-    if row in MODEL_TYPES:
-        return (str(CONFIGS / "model" / f"{row}_{size}.yaml"),)
-    file = CONFIGS / "model" / f"transformer_{size}.yaml"
-    shape = parse_yaml(file.read_text(encoding="utf-8"), str(file))["model"]
-    fields = {**shape, "model_type": row, "hidden_dropout_prob": 0.0}
-    if row == "fnet":
-        # It mixes without parameters: its inner layer has those of the four projections.
-        fields["intermediate_size"] += 2 * fields["hidden_size"]
-        del fields["num_attention_heads"]
-    else:
-        fields["attention_probs_dropout_prob"] = 0.0
-    return tuple(f"model.{name}={value}" for name, value in fields.items())

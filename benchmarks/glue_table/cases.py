@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from glue_table.budget import Budget, model_words
+from glue_table.budget import Budget
 from glue_table.data import TASKS, task_folder, tokens_of_a_sample
+from glue_table.rows import model_words
 
 from longmix.data_prep.files import make_folder, write_json
 from longmix.trainer.settings.run_file import parse_yaml
