@@ -42,7 +42,8 @@ def main() -> int:
     transformers.logging.disable_progress_bar()
     work = arguments.work.resolve()
     make_folder(work)
-    jobs = arguments.jobs or SIZES[arguments.size].jobs
+    # A GPU has one run at a time, a core too.
+    jobs = arguments.jobs or (1 if arguments.size == "small" else 2)
     runner = Runner(jobs, max(1, cores() // jobs) if arguments.size != "tiny" else 1)
     table = _table(arguments, work, runner)
     everything = Part(tuple(arguments.rows), tuple(range(table.budget.pretraining_seeds)), tuple(table.tasks))
@@ -100,7 +101,7 @@ def _parse() -> argparse.Namespace:
 def _table(arguments: argparse.Namespace, work: Path, runner: Runner) -> Table:
     """The table of these arguments; its data are made, and with --hours the speeds measured, first."""
     is_by_hours = arguments.hours is not None
-    budget = Budget(arguments.size, arguments.tokens or TOKENS, arguments.recipe.resolve(), arguments.hours)
+    budget = Budget.of(arguments.size, arguments.tokens or TOKENS, arguments.hours, arguments.recipe.resolve())
     budget.refuse_another(work)
     sources = [path.resolve() for path in arguments.corpus]
     corpus = data.corpus(work, sources, None if is_by_hours else budget.tokens, cores())

@@ -17,32 +17,15 @@ LARGEST_VOCABULARY = 8192
 BATCH = 32  # examples of a step of fine-tuning
 
 
-@dataclass(frozen=True)
-class Size:
-    """The rates that are tried, and what else depends on the models' size.
-
-    Attributes:
-        rates: of pre-training; the loss on the validation split after `Budget.search_share` of the tokens chooses.
-        tuning_rates: of fine-tuning; the selection split chooses.
-        overrides: of the recipe.
-        jobs: runs at a time, where nobody says how many.
-    """
-
-    rates: tuple[float, ...]
-    tuning_rates: tuple[float, ...]
-    overrides: tuple[str, ...]
-    jobs: int
-
-
+# Of each size of configs/model: the rates that are tried, and what replaces the recipe's fields.
 SIZES = {
-    "tiny": Size((1e-3, 2e-3, 4e-3), (2e-4, 6e-4, 2e-3), (), jobs=2),
+    "tiny": {"rates": (1e-3, 2e-3, 4e-3), "tuning_rates": (2e-4, 6e-4, 2e-3), "overrides": ()},
     # One GPU: rows enough to fill it, in the precision that it is made for.
-    "small": Size(
-        (5e-4, 1e-3, 2e-3),
-        (5e-5, 1.5e-4, 5e-4),
-        ("precision=bf16", "batch.samples=256", "batch.micro_batch=256"),
-        jobs=1,
-    ),
+    "small": {
+        "rates": (5e-4, 1e-3, 2e-3),
+        "tuning_rates": (5e-5, 1.5e-4, 5e-4),
+        "overrides": ("precision=bf16", "batch.samples=256", "batch.micro_batch=256"),
+    },
 }
 
 
@@ -55,6 +38,9 @@ class Budget:
         tokens: of one pre-training run; each row has the same ones in the same order.
         hours: that the whole table may take, where these say how many tokens; else None.
         recipe: run file, a fragment without model and data.
+        overrides: words of `longmix train` that change the recipe.
+        rates: of pre-training; of several, the loss on the validation split after `search_share` of the tokens chooses.
+        tuning_rates: of fine-tuning; of several, the selection split chooses.
         search_share: of `tokens`, for each rate that is tried.
         evaluations: of a pre-training run, evenly spaced: the curve against tokens.
         pretraining_seeds: also the draws of each control.
@@ -66,8 +52,11 @@ class Budget:
 
     size: str
     tokens: int
-    recipe: Path = RECIPE
-    hours: float | None = None
+    hours: float | None
+    recipe: Path
+    overrides: tuple[str, ...]
+    rates: tuple[float, ...]
+    tuning_rates: tuple[float, ...]
     search_share: float = 0.05
     evaluations: int = 20
     pretraining_seeds: int = 2
@@ -76,14 +65,15 @@ class Budget:
     labels: int = 1000
     reported: int = 2500
 
-    @property
-    def rates(self) -> Size:
-        return SIZES[self.size]
+    @classmethod
+    def of(cls, size: str, tokens: int, hours: float | None = None, recipe: Path = RECIPE) -> "Budget":
+        """With the rates and overrides of its size."""
+        return cls(size, tokens, hours, recipe, **SIZES[size])
 
     def described(self) -> dict[str, object]:
         """For the records; the recipe by its content, wherever it lies."""
         content = hashlib.sha256(self.recipe.read_bytes()).hexdigest()[:12]
-        return {**asdict(self), "recipe": f"{self.recipe.name} {content}", **asdict(self.rates)}
+        return {**asdict(self), "recipe": f"{self.recipe.name} {content}"}
 
     def refuse_another(self, work: Path) -> None:
         """Note this budget in the work folder.

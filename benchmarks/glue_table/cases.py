@@ -75,7 +75,7 @@ class Table:
         """Two runs, of a few steps and of more."""
         made = []
         for steps in SPEED_STEPS:
-            words = self._train_words(row, steps, 0, self.budget.rates.rates[0], 1)
+            words = self._train_words(row, steps, 0, self.budget.rates[0], 1)
             made.append(self._case("speed", row, (*words, "eval.samples=8"), {"steps": steps}))
         return made
 
@@ -95,15 +95,19 @@ class Table:
         return {**{name: long[name] for name in kept}, "tokens_per_second": speed}
 
     def search(self, row: str) -> list[Case]:
-        """Short pre-training with each rate, whole schedules of their own."""
+        """Short pre-training with each rate, whole schedules of their own; none where there is one rate."""
+        if len(self.budget.rates) == 1:
+            return []
         steps = max(2, round(self.steps() * self.budget.search_share))
         return [
             self._case("search", row, self._train_words(row, steps, 0, rate, 1), {"rate": rate})
-            for rate in self.budget.rates.rates
+            for rate in self.budget.rates
         ]
 
     def rate(self, row: str) -> float | None:
         """The rate of pre-training with the least loss; None before the search has finished, or where all diverged."""
+        if len(self.budget.rates) == 1:
+            return self.budget.rates[0]
         found = [(case.record(), case.about["rate"]) for case in self.search(row)]
         if any(record is None for record, _ in found):
             return None
@@ -125,17 +129,28 @@ class Table:
             return self._run_folder("pretraining", row, {"seed": seed}) / "model"
         return self.work / "controls" / row / f"{start.replace(' ', '-')}-{seed}"
 
-    def tuning_search(self, row: str, start: str, task: str) -> Case:
-        """One seed with each rate, from the first seed of pre-training, or the first draw."""
-        words = self._tune_words(row, start, 0, task, 1, self.budget.rates.tuning_rates)
-        return self._case("tuning search", row, words, {"start": start, "task": task})
+    def tuning_search(self, row: str, start: str, task: str) -> list[Case]:
+        """One run of one seed with each rate, from the first seed of pre-training, or the first draw; none where there
+        is one rate."""
+        if len(self.budget.tuning_rates) == 1:
+            return []
+        words = self._tune_words(row, start, 0, task, 1, self.budget.tuning_rates)
+        return [self._case("tuning search", row, words, {"start": start, "task": task})]
+
+    def tuning_rate(self, row: str, start: str, task: str) -> float | None:
+        """The rate that the search has chosen; None before it has finished."""
+        if len(self.budget.tuning_rates) == 1:
+            return self.budget.tuning_rates[0]
+        (search,) = self.tuning_search(row, start, task)
+        found = search.record()
+        return None if found is None else found["rate"]
 
     def tuning(self, row: str, start: str, task: str, seed: int) -> Case | None:
         """Every seed of fine-tuning; None while there is no rate."""
-        found = self.tuning_search(row, start, task).record()
-        if found is None:
+        rate = self.tuning_rate(row, start, task)
+        if rate is None:
             return None
-        words = self._tune_words(row, start, seed, task, self.seeds_of(start), (found["rate"],))
+        words = self._tune_words(row, start, seed, task, self.seeds_of(start), (rate,))
         return self._case("tuning", row, words, {"start": start, "task": task, "seed": seed})
 
     def seeds_of(self, start: str) -> int:
@@ -146,7 +161,7 @@ class Table:
 
     def batch(self) -> int:
         """Samples of a step, as the recipe and the size's overrides say."""
-        texts = [text for text in self.budget.rates.overrides if text.startswith("batch.samples=")]
+        texts = [text for text in self.budget.overrides if text.startswith("batch.samples=")]
         if texts:
             return int(texts[-1].partition("=")[2])
         return parse_yaml(self.budget.recipe.read_text(encoding="utf-8"), str(self.budget.recipe))["batch"]["samples"]
@@ -173,7 +188,7 @@ class Table:
         files_and_fields = (str(self.budget.recipe), *model_words(row, self.budget.size))
         every = math.ceil(steps / evaluations)
         return (
-            *("train", *files_and_fields, *self.budget.rates.overrides, *SINGLE),
+            *("train", *files_and_fields, *self.budget.overrides, *SINGLE),
             *(f"data.train={self.corpus / 'train'}", f"data.eval={self.corpus / 'validation'}", f"run.seed={seed}"),
             *(f"optim.lr={rate:g}", f"optim.max_steps={steps}", f"eval.every_steps={every}", "eval.samples=null"),
             *(f"checkpoint.every_steps={math.ceil(steps / 5)}", f"log.every_steps={max(1, steps // 100)}"),

@@ -84,7 +84,7 @@ def formula(table: Table, stage: str, row: str, about: dict) -> float:
     sizes, task = table.tasks[about["task"]], TASKS[about["task"]]
     selected = PREDICTED * SELECTION * task.epochs + (1 - SELECTION) * task.epochs
     positions = selected * sizes["train_tokens"] + PREDICTED * sizes["reported_tokens"]
-    runs = len(budget.rates.tuning_rates) if stage == "tuning search" else table.seeds_of(about["start"])
+    runs = len(budget.tuning_rates) if stage == "tuning search" else table.seeds_of(about["start"])
     return STARTING + runs * (SAVING + positions / speed)
 
 
@@ -98,11 +98,11 @@ def _runs(table: Table, part: Part) -> list[tuple[str, str, dict]]:
         if table.measured(row) is None:
             continue  # nobody knows its speed; a row whose first runs fail goes no further
         made += [("speed", row, {"steps": steps}) for steps in SPEED_STEPS]
-        made += [("search", row, {"rate": rate}) for rate in table.budget.rates.rates]
+        made += [("search", row, case.about) for case in table.search(row)]
         made += [("pretraining", row, {"seed": seed}) for seed in part.seeds]
         for task in part.tasks:
             for start in part.starts:
-                made.append(("tuning search", row, {"start": start, "task": task}))
+                made += [("tuning search", row, case.about) for case in table.tuning_search(row, start, task)]
                 made += [("tuning", row, {"start": start, "task": task, "seed": seed}) for seed in part.seeds]
     return made
 
@@ -113,7 +113,7 @@ def _case(table: Table, stage: str, row: str, about: dict) -> Case | None:
     if stage == "pretraining":
         return table.pretraining(row, about["seed"])
     if stage == "tuning search":
-        return table.tuning_search(row, about["start"], about["task"])
+        return table.tuning_search(row, about["start"], about["task"])[0]
     return table.tuning(row, about["start"], about["task"], about["seed"])
 
 

@@ -59,7 +59,7 @@ class Runner:
         if part.tasks:
             make_controls(table, part, rows)
         starts = [(row, start, task) for task in part.tasks for row in rows for start in part.starts]
-        self.run([table.tuning_search(*one) for one in starts])
+        self.run([case for one in starts for case in table.tuning_search(*one)])
         self.run([case for one in starts for seed in part.seeds if (case := table.tuning(*one, seed))])
 
     def measure(self, table: Table, part: Part) -> None:

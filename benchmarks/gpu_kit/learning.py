@@ -1,32 +1,33 @@
-"""Stage 4: models of the same size pre-trained on the same tokens, and fine-tuned on GLUE's small tasks."""
+"""Stage 4: the table of benchmarks/glue.py at the kit's size: every row pre-trained on the same tokens, with the same
+search, and fine-tuned beside controls."""
 
-import shutil
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 
 import commands
-from gpu_kit.processes import NotHereError, end_with_parent
+from glue_table import data, spread
+from glue_table.budget import RECIPE, Budget
+from glue_table.cases import STARTS, Table
+from glue_table.rows import ROWS
+from glue_table.stages import Part, Runner
+from gpu_kit.processes import NotHereError
 from gpu_kit.records import DONE, Measurement, Records
-from gpu_kit.setting import CONFIGS, Setting
+from gpu_kit.setting import Setting
 
-from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tasks.embedded import write_embedded
-from longmix.modeling import MODEL_TYPES
 
-# Of the time of the stage, what pre-training may take.
-PRETRAINING = 0.7
-# Seconds that a model's two commands take before they compute, and all that a model may take: what the stage cuts off
-# goes on at its checkpoint.
-STARTING, LIMIT = 30.0, 3600.0
+# Of the time of the stage, what pre-training may take, its search included.
+PRETRAINING = 0.6
+# Seconds that a row's commands take before they compute, and all that a row may take: what the stage cuts off goes on
+# at its checkpoint.
+STARTING, LIMIT = 60.0, 3600.0
 # Tokens per second where stage 3 has not measured them: of a GPU, and of a CPU.
 SLOW, SLOW_CPU = 20000.0, 500.0
-SAMPLES = 64
-SMALL_TASKS = ("cola", "mrpc", "rte", "stsb", "wnli")
+TASKS = ("cola", "sst2")  # of those that a pack may hold
 
 
 def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement]:
-    """Every model, for an equal number of tokens: as many as the time holds at the slowest one's speed. All are
+    """Every row, for an equal number of tokens: as many as the time holds at the slowest one's speed. All are
     pre-trained before the first is fine-tuned: should the time run out, there is a loss of each."""
     speeds = [
         row["answer"]["tokens_per_second"]
@@ -35,89 +36,90 @@ def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement
     ]
     # Stage 3 has timed models of twice this one's size, or more.
     speed = min(speeds, default=SLOW if setting.device == "cuda" else SLOW_CPU)
-    each = max(1.0, seconds / len(MODEL_TYPES))
+    each = max(1.0, seconds / len(ROWS))
     earlier = [row["answer"] for row in records.rows if row["key"] == "4/budget"]
     # Decided once, so that those of a later call had the same.
     tokens = earlier[0] if earlier else int(PRETRAINING * max(1.0, each - STARTING) * speed)
     if not earlier:
         records.append("4/budget", DONE, answer=tokens)
     made = [Measurement("4/corpus", "gpu_kit.learning:corpus", seconds=300, alone=False)]
-    models = ("transformer", *(name for name in MODEL_TYPES if name != "transformer"))
-    made += [
-        Measurement(f"4/learning/{model}", "gpu_kit.learning:learn", {"model": model, "tokens": tokens}, seconds=LIMIT)
-        for model in models
-    ]
-    return made + [
-        Measurement(f"4/tasks/{model}", "gpu_kit.learning:fine_tune", {"model": model}, seconds=LIMIT)
-        for model in models
-    ]
+    for kind, job in (("learning", "learn"), ("tasks", "fine_tune")):
+        arguments = [{"model": row, "tokens": tokens} for row in ROWS]
+        made += [
+            Measurement(f"4/{kind}/{one['model']}", f"gpu_kit.learning:{job}", one, seconds=LIMIT) for one in arguments
+        ]
+    return made
 
 
 def corpus(setting: Setting) -> dict[str, object]:
-    """The corpus of the pack, or one made of Python's documentation."""
+    """The corpus and the tasks of the pack, or those made of Python's documentation."""
     if setting.pack is not None and (setting.pack / "corpus" / "train").is_dir():
         return {"corpus": "the pack's", "folder": str(setting.pack / "corpus"), "glue": str(setting.pack / "glue")}
     made = write_embedded(setting.work / "embedded")
-    data = setting.work / "corpus"
-    if not all((data / split / "manifest.json").is_file() for split in ("train", "validation")):
-        _longmix(
-            *("prepare", "text", "--source", made.text, "--output", data, "--vocab-size", "8000"),
-            *("--sequence-length", "128", "--packing", "one-per-row"),
-        )
-    return {"corpus": "the documentation that Python carries", "folder": str(data), "glue": str(made.glue)}
+    folder = data.corpus(_work(setting), [Path(made.text)], None, setting.together)
+    return {"corpus": "the documentation that Python carries", "folder": str(folder), "glue": str(made.glue)}
 
 
 def learn(setting: Setting, model: str, tokens: int) -> dict[str, object]:
-    """Pre-train on `tokens`: held-out loss before and after."""
-    about = corpus(setting)
-    data = Path(about["folder"])
-    manifest = Manifest.load(data / "train")
-    steps = max(2, tokens // (SAMPLES * manifest.sequence_length))
-    run = setting.work / "learning" / model
-    _longmix(
-        *("train", CONFIGS / "model" / f"{model}_{'tiny' if setting.device == 'cpu' else 'small'}.yaml"),
-        *(CONFIGS / "tasks" / "mlm.yaml", f"data.train={data / 'train'}", f"data.eval={data / 'validation'}"),
-        *(f"run.dir={run}", f"deepspeed={setting.engines[0]}", f"batch.samples={SAMPLES}", "batch.micro_batch=16"),
-        *(f"optim.max_steps={steps}", f"optim.warmup_steps={max(1, steps // 10)}", "log.tensorboard=false"),
-        *(f"eval.every_steps={steps}", f"checkpoint.every_steps={max(1, steps // 2)}", "checkpoint.keep=1"),
-        *("--processes", "1"),
-    )
-    before, after = (commands.records(run, "eval")[index] for index in (0, -1))
-    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    """Pre-train on `tokens` with the best rate: held-out loss before and after."""
+    about, table = corpus(setting), _table(setting, tokens)
+    _advance(setting, table, Part((model,), (0,), ()))
+    found = table.pretraining(model, 0).record()
+    kept = ("tokens", "masked_accuracy")
+    losses = [found["curve"][0][2], found["loss"]]
     return {
         "corpus": about["corpus"],
-        "steps": steps,
-        "tokens": steps * SAMPLES * manifest.sequence_length,
-        "loss": [before["loss"], after["loss"]],
+        "rate": table.rate(model),
+        "loss": losses,
+        **{name: found[name] for name in kept},
     }
 
 
-def fine_tune(setting: Setting, model: str) -> dict[str, object]:
-    """Fine-tune what `learn` has made on those of SMALL_TASKS that there are: one epoch, one seed.
+def fine_tune(setting: Setting, model: str, tokens: int) -> dict[str, object]:
+    """Fine-tune what `learn` has made, and the controls, on those of TASKS that there are.
 
     Raises:
         NotHereError: no task is there.
         RuntimeError: the model has not been pre-trained, or cannot be fine-tuned.
     """
-    from longmix.trainer.finetune.results import Results
-    from longmix.trainer.finetune.tasks import TASKS
-
-    trained, glue = setting.work / "learning" / model / "model", Path(corpus(setting)["glue"])
-    results = setting.work / "learning" / f"{model}-glue"
-    if not trained.is_dir():
-        raise RuntimeError("it has not been pre-trained")
-    tasks = [name for name in SMALL_TASKS if (glue / TASKS[name].folder).is_dir()]
-    if not tasks:
+    table = _table(setting, tokens)
+    if not table.tasks:
         raise NotHereError("there are no tasks")
-    _longmix(
-        *("finetune", "--model", trained, "--data", glue, "--output", results, "--seeds", "1", "--epochs", "1"),
-        *(word for name in tasks for word in ("--task", name)),
-    )
-    return {"scores": {task.task: task.score for task in Results.load(results).tasks}}
+    case = table.pretraining(model, 0)
+    if case is None or case.record() is None:
+        raise RuntimeError("it has not been pre-trained")
+    _advance(setting, table, Part((model,), (0,), tuple(table.tasks)))
+    return {
+        "scores": {
+            task: {
+                start: spread.score([table.tuning(model, start, task, 0).record()["scores"]]).mean for start in STARTS
+            }
+            for task in table.tasks
+        }
+    }
 
 
-def _longmix(*words: object) -> None:
-    """Run a command of longmix; RuntimeError where it fails."""
-    ended = subprocess.run([sys.executable, "-m", "longmix.trainer", *map(str, words)], preexec_fn=end_with_parent)
-    if ended.returncode != 0:
-        raise RuntimeError(f"longmix {words[0]} ended with {ended.returncode}")
+def _work(setting: Setting) -> Path:
+    return setting.work / "glue"
+
+
+def _table(setting: Setting, tokens: int) -> Table:
+    """The table of glue.py with one seed of pre-training and few of fine-tuning; quick, with a single rate."""
+    about = corpus(setting)
+    budget = Budget.of("small" if setting.device == "cuda" else "tiny", tokens, None, RECIPE)
+    budget = replace(budget, pretraining_seeds=1, tuning_seeds=3)
+    if setting.quick:
+        budget = replace(budget, rates=budget.rates[1:2], tuning_rates=budget.tuning_rates[1:2], evaluations=1)
+        budget = replace(budget, tuning_seeds=1, control_seeds=1)
+    elif setting.half != "bfloat16":
+        budget = replace(budget, overrides=("precision=fp16", *budget.overrides[1:]))
+    made = data.tasks(_work(setting), budget, Path(about["glue"]), None)
+    return Table(_work(setting), budget, Path(about["folder"]), {name: made[name] for name in TASKS if name in made})
+
+
+def _advance(setting: Setting, table: Table, part: Part) -> None:
+    """Raises RuntimeError where a run fails."""
+    runner = Runner(1, setting.together)
+    runner.advance(table, part)
+    for case, log in runner.failed:
+        raise RuntimeError(f"{case.name}: {commands.last_line(log)}")

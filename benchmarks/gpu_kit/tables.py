@@ -202,20 +202,29 @@ def _resumed(newest: dict[str, dict]) -> Section:
 def _learning(newest: dict[str, dict]) -> Section:
     section = Section(
         "Learning on an equal budget",
-        ["Small models, the same tokens for each in masked language modelling, then one epoch of each task, one seed."],
-        ["model", "tokens", "held-out loss before", "after", "scores"],
+        [
+            "Models of equal parameters, the same tokens for each in masked language modelling, the same search of the "
+            "learning rate; then fine-tuned, with its search. Scores are means over seeds of what starts from "
+            "pre-trained, from random weights, and from random ones of the pre-trained scale. benchmarks/glue.py makes "
+            "the whole table."
+        ],
+        ["model", "tokens", "rate", "held-out loss before", "after", "masked accuracy, %", "scores"],
     )
     for name, row in _of(newest, "4/learning/").items():
         answer = row["answer"]
         if row["status"] != DONE:
-            section.rows.append([name, *[NOTHING] * 3, f"{row['status']}: {answer}"])
+            section.rows.append([name, *[NOTHING] * 5, f"{row['status']}: {answer}"])
             continue
         tuned = newest.get(f"4/tasks/{name}", {"status": "not measured", "answer": "the time ran out"})
         scores = f"{tuned['status']}: {tuned['answer']}"
         if tuned["status"] == DONE:
-            scores = ", ".join(f"{task} {100 * score:.1f}" for task, score in tuned["answer"]["scores"].items())
+            scores = ", ".join(
+                f"{task} {' / '.join(f'{100 * score:.1f}' for score in starts.values())}"
+                for task, starts in tuned["answer"]["scores"].items()
+            )
         losses = [_number(value, 4) for value in answer["loss"]]
-        section.rows.append([name, f"{answer['tokens']:,}", *losses, scores])
+        accuracy = f"{100 * answer['masked_accuracy']:.1f}"
+        section.rows.append([name, f"{answer['tokens']:,}", f"{answer['rate']:g}", *losses, accuracy, scores])
     return section
 
 

@@ -176,9 +176,9 @@ ROWS = {
     "2/operation/link_mix/512/compiled": TIMED,
     "3/speed/transformer/zero1/bf16": {"tokens_per_second": 5e5, "mfu": 0.421, "loss": [10.4, 9.5]},
     "3/resume/flt/zero1": {"killed_at": 7, "resumed_at": 4, "compared": 8, "equal": 8, "largest": 0.0},
-    "4/learning/flt": {"tokens": 10**6, "loss": [9.0, 5.0]},
-    "4/learning/wavspa": {"tokens": 10**6, "loss": [9.0, 6.0]},
-    "4/tasks/flt": {"scores": {"cola": 0.125}},
+    "4/learning/flt": {"tokens": 10**6, "rate": 1e-3, "loss": [9.0, 5.0], "masked_accuracy": 0.25},
+    "4/learning/wavspa": {"tokens": 10**6, "rate": 2e-3, "loss": [9.0, 6.0], "masked_accuracy": 0.125},
+    "4/tasks/flt": {"scores": {"cola": {"pretrained": 0.125, "random": 0.0, "random at scale": -0.0625}}},
 }
 
 
@@ -213,8 +213,8 @@ def test_the_page_shows_every_figure_beside_the_models(page, setting):
         # 16384 tokens in 12 layers of 0.75 ms.
         "|transformer/zero1/bf16|500,000|–|42.1%|–|–|10.4to9.5|1,820,444|–|",
         "|flt/zero1|7|4|8|8|0|",
-        "|flt|1,000,000|9|5|cola12.5|",
-        "|wavspa|1,000,000|9|6|notmeasured:thetimeranout|",
+        "|flt|1,000,000|0.001|9|5|25.0|cola12.5/0.0/-6.2|",
+        "|wavspa|1,000,000|0.002|9|6|12.5|notmeasured:thetimeranout|",
         "|1|2|1|0|0|1|",
     ):
         assert line in lines or line.replace("\\", "") in lines, line
