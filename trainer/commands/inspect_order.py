@@ -17,7 +17,8 @@ def add_parser(verbs) -> None:
         "inspect-order",
         help="which samples a step of a run uses, without running it",
         description="List the samples of one step in the order of reading: rank, source, epoch, sample, and the shard "
-        "and row that hold it. Only manifests are read, and any step is as near as the first.",
+        "and row that hold it. Only manifests are read, with batch.group_by_length also the lengths of the samples "
+        "around the step, and any step is as near as the first.",
         epilog="Example: longmix inspect-order runs/first --step 90000 --processes 8",
     )
     add_settings(parser, "as for longmix train")

@@ -4,9 +4,8 @@ import argparse
 
 from longmix.data_prep.options import output_folder
 
-from .tasks import FROM_MNLI_TASKS, TASKS
-
-DEFAULT_LEARNING_RATE = 5e-5
+from .rates import DEFAULT_LEARNING_RATE, ITS_WIDTH
+from .tasks import CUSTOM, FROM_MNLI_TASKS, TASKS
 
 DESCRIPTION = """Fine-tune a checkpoint on GLUE, or on a task of your own, with several seeds, and tabulate the results.
 
@@ -20,6 +19,9 @@ EPILOG = """examples:
   longmix finetune --model bert-base-uncased --task all --data hub:nyu-mll/glue --output runs/bert --seeds 3
   longmix finetune --model runs/small/model --task custom --data reviews --text-columns title body --label-column stars
                    --output runs/reviews
+  longmix finetune --model runs/small/model --task rte --task mrpc --intermediate mnli --data glue --output runs/pairs
+  longmix finetune --model runs/small/model --task sst2 --data glue --intermediate custom --intermediate-data reviews
+                   --text-columns text --label-column stars --lr 1e-4 3e-4 1e-3 --search-seeds 1 --output runs/sst2
 
 epochs by default: """
 
@@ -38,7 +40,7 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
         "--task",
         required=True,
         action="append",
-        choices=[*TASKS, "all", "custom"],
+        choices=[*TASKS, "all", CUSTOM],
         help="a GLUE task (may be given several times), all of them, or a task of your own (custom)",
     )
     parser.add_argument(
@@ -56,16 +58,43 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
         "--lr",
         type=float,
         nargs="+",
-        default=[DEFAULT_LEARNING_RATE],
-        help=f"peak learning rate ({DEFAULT_LEARNING_RATE:g}); of several, the selection split chooses, for each task",
+        help=f"peak learning rate ({DEFAULT_LEARNING_RATE:g} for models of width {ITS_WIDTH}, in inverse proportion to "
+        "the width of others); of several, the selection split chooses, for each task",
+    )
+    parser.add_argument(
+        "--search-seeds",
+        type=int,
+        metavar="N",
+        help="seeds on which several learning rates compete, the first ones (all); the chosen rate runs with all seeds",
     )
     parser.add_argument("--epochs", type=int, help="passes over the training data (by task, see below)")
     parser.add_argument("--batch-size", type=int, default=32, help="examples in an optimizer step (32)")
+    parser.add_argument("--dropout", type=float, metavar="P", help="dropout while fine-tuning (the checkpoint's own)")
+    parser.add_argument("--weight-decay", type=float, default=0.01, metavar="W", help="AdamW's weight decay (0.01)")
+    parser.add_argument(
+        "--warmup-share",
+        type=float,
+        default=0.06,
+        metavar="S",
+        help="share of the steps over which the learning rate rises (0.06); it falls to 0 over the others",
+    )
     parser.add_argument("--max-length", type=int, help="longest input in tokens; longer ones are cut (128)")
+    parser.add_argument(
+        "--intermediate",
+        metavar="TASK",
+        choices=[*TASKS, CUSTOM],
+        help=f"train this task first, with one seed below OUTPUT and the epochs that are its default, and start the "
+        f"others from its model; with mnli {', '.join(FROM_MNLI_TASKS)} start from it",
+    )
+    parser.add_argument(
+        "--intermediate-data",
+        metavar="FOLDER|hub:NAME",
+        help="data of the intermediate task, laid out as --data (--data)",
+    )
     parser.add_argument(
         "--from-mnli",
         metavar="CHECKPOINT",
-        help=f"start {', '.join(FROM_MNLI_TASKS)} from this checkpoint of MNLI, e.g. OUTPUT/mnli/seed-0/model",
+        help=f"start {', '.join(FROM_MNLI_TASKS)} from this checkpoint of MNLI, which exists",
     )
     parser.add_argument(
         "--precision", choices=["auto", "fp32", "bf16", "fp16"], default="auto", help="auto asks the device"

@@ -33,7 +33,7 @@ SHORTEST = 8
 BATCH = 1000  # texts per tokenizer call
 FORMAT = 2  # raise it when the same examples are to be encoded anew
 RECORD = "prepared.json"
-TOKENIZER = "tokenizer"
+TOKENIZER, SELECTION = "tokenizer", "selection"
 
 
 # -----------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     )
     parts = {
         "train": (data.train.select(train_rows), f"training file without the selection split ({rule})"),
-        "selection": (data.train.select(selection_rows), rule),
+        SELECTION: (data.train.select(selection_rows), rule),
     }
     parts |= {name: (part, "given dev file, for the reported figures only") for name, part in data.dev.items()}
     parts |= {name: (part, "given test file") for name, part in data.test.items()}

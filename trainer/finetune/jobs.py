@@ -21,7 +21,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import make_folder, write_json
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.parquet_columns import parquet_file
-from longmix.data_prep.state_files import read_state
+from longmix.data_prep.state_files import read_or_none, read_state
 
 from ..checkpoints import folders
 from ..many_runs.pool import log_path
@@ -39,11 +39,14 @@ from ..settings.exit_codes import INTERRUPTED
 from .encode import EncodedTask
 from .tasks import Task
 
-WARMUP_SHARE = 0.06
 FEWEST_EVALUATIONS = 6
 # Samples sorted by length at a time: padding is saved within, and reading stays in order.
 WINDOW = 2048
 JOB, RESULT = "job.json", "result.json"
+# Settings that job.json has had since fine-tuning has options for them, as runs had them before.
+EARLIER_SETTINGS = {"dropout": None, "weight_decay": 0.01, "warmup_share": 0.06, "group_by_length": False}
+# Fields of transformers' models and of ours that --dropout sets, where a model has them.
+DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,11 @@ class Job:
     """One run: a seed and a learning rate on an encoded task; equal settings give an equal run.
 
     Attributes:
+        dropout: probability in place of the checkpoint's own, which None keeps.
+        dropout_fields: fields of its model that hold one.
+        warmup_share: share of the steps over which the learning rate rises.
         start: identifies the contents of the checkpoint.
+        competes: whether another learning rate may be chosen, so that a diverging one loses and ends nothing.
     """
 
     encoded: EncodedTask
@@ -60,9 +67,15 @@ class Job:
     epochs: int
     batch_size: int
     precision: str
+    dropout: float | None
+    dropout_fields: tuple[str, ...]
+    weight_decay: float
+    warmup_share: float
+    group_by_length: bool
     checkpoint: str
     start: str
     folder: Path
+    competes: bool
 
     @property
     def task(self) -> Task:
@@ -77,6 +90,7 @@ class Job:
         return {
             "task": self.task.name,
             **{name: getattr(self, name) for name in ("seed", "learning_rate", "epochs", "batch_size", "precision")},
+            **{name: getattr(self, name) for name in EARLIER_SETTINGS},
             "start": self.start,
             "fingerprint": self.encoded.fingerprint,
             "metrics": list(self.task.metrics),
@@ -92,23 +106,27 @@ class Job:
 
 
 def run_values(job: Job) -> dict[str, Any]:
-    """The run file of a job, as a map: linear decay after a warm-up of 6 %, and the best checkpoint by the selection
-    split.
-    """
+    """The run file of a job, as a map: linear decay after a warm-up, and the best checkpoint by the selection split."""
     steps = math.ceil(job.encoded.train_samples / job.batch_size) * job.epochs
     every = math.ceil(steps / max(FEWEST_EVALUATIONS, job.epochs))
     data = job.encoded.folder
+    dropout = {} if job.dropout is None else dict.fromkeys(job.dropout_fields, job.dropout)
     return {
         "run": {"dir": str(job.folder), "seed": job.seed},
-        "model": {"from": job.checkpoint},
+        "model": {"from": job.checkpoint, **dropout},
         "data": {"train": str(data / "train"), "eval": str(data / "selection")},
         "objective": {"name": "regression" if job.task.regression else "classification"},
-        "batch": {"samples": job.batch_size, "micro_batch": job.batch_size},
+        "batch": {
+            "samples": job.batch_size,
+            "micro_batch": job.batch_size,
+            "group_by_length": job.group_by_length,
+        },
         "optim": {
             "lr": job.learning_rate,
             "betas": [0.9, 0.999],
+            "weight_decay": job.weight_decay,
             "schedule": "linear",
-            "warmup_steps": round(WARMUP_SHARE * steps),
+            "warmup_steps": round(job.warmup_share * steps),
             "max_steps": steps,
         },
         "precision": job.precision,
@@ -136,7 +154,7 @@ def is_finished(job: Job) -> bool:
         if any(not path.name.startswith(".") for path in folder.iterdir()):
             raise UserError(f"{folder} holds something that is not a fine-tuning run; choose another --output")
         return False
-    found, wanted = read_state(folder / JOB, dict[str, Any], _remedy(job)), job.settings()
+    found, wanted = EARLIER_SETTINGS | read_state(folder / JOB, dict[str, Any], _remedy(job)), job.settings()
     different = [name for name in wanted if found.get(name) != wanted[name]]
     if different:
         described = "; ".join(_difference(name, found.get(name), wanted[name]) for name in different)
@@ -156,6 +174,13 @@ def begin(job: Job) -> None:
         raise UserError(f"{log} is not longmix's, and would be written to: move it away, or choose another --output")
     make_folder(job.folder)
     write_json(job.folder / JOB, job.settings())
+
+
+def begun_earlier(folder: Path) -> bool:
+    """Whether runs of a task below `folder` were begun by a version without the options of EARLIER_SETTINGS."""
+    paths = [*folder.glob(f"seed-*/{JOB}"), *folder.glob(f"lr-*/seed-*/{JOB}")]
+    found = (read_or_none(path, dict[str, Any]) for path in paths)
+    return any(not set(EARLIER_SETTINGS) <= set(settings) for settings in found if settings is not None)
 
 
 def _difference(name: str, found: Any, wanted: Any) -> str:
@@ -186,7 +211,14 @@ def run_job(job: Job, requests: StopRequests) -> int:
     if is_finished(job):
         return 0
     begin(job)
-    code = train(run_values(job), requests)
+    try:
+        code = train(run_values(job), requests)
+    except loop.NotFiniteError as error:
+        if not job.competes:
+            raise
+        write_json(folder / RESULT, {"selection": {}, "notes": [f"seed {job.seed}: {error}"]})
+        drop_checkpoints(job)
+        return 0
     requests.has_begun = False
     # One that came after the last step has not been obeyed.
     if code != 0 or requests.requested:
@@ -304,8 +336,19 @@ def read_predictions(job: Job, split: str) -> np.ndarray:
 
 
 def selection_score(job: Job) -> float:
-    """The mean of the task's metrics on the selection split, from a finished run. Raises UserError if damaged."""
-    return read_state(job.folder / RESULT, _Result, _remedy(job)).selection["score"]
+    """The mean of the task's metrics on the selection split, from a finished run; -inf if its training diverged.
+
+    Raises UserError if the file is damaged.
+    """
+    return selection_figures(job).get("score", -math.inf)
+
+
+def selection_figures(job: Job) -> dict[str, float]:
+    """The task's metrics and their mean, "score", on the selection split, from a finished run; empty if it diverged.
+
+    Raises UserError if the file is damaged.
+    """
+    return read_state(job.folder / RESULT, _Result, _remedy(job)).selection
 
 
 def _remedy(job: Job) -> str:

@@ -1,7 +1,7 @@
 """Results of fine-tuning: from the predictions of several seeds to a table on the console, as JSON and as Markdown."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ from .tasks import TASKS, Task
 FILE_NAME, PAGE = "results.json", "results.md"
 _TITLE = "# Fine-tuning results of "
 EXPLANATION = (
-    "Figures are 100 x the metric: mean over seeds, spread (standard deviation over seeds), 95 % interval (bootstrap "
-    "over dev examples and seeds), and what always answering the most frequent class reaches."
+    "Figures are 100 x the metric. dev: the mean over seeds on the dev split, its spread (standard deviation over "
+    "seeds) and 95 % interval (bootstrap over its n examples and the seeds), and what always answering the most frequent "
+    "class reaches. selection: the same mean on the part of the training data that chose the checkpoints, and the "
+    "learning rate where there were several."
 )
 
 
@@ -35,12 +37,36 @@ class SplitResult:
 
 
 @dataclass(frozen=True)
+class SearchedRate:
+    """One of several learning rates, and its scores on the selection split: one for each seed that searched, None
+    where training diverged.
+    """
+
+    learning_rate: float
+    scores: list[float | None]
+
+    @property
+    def mean(self) -> float | None:
+        return None if None in self.scores else float(np.mean(self.scores))
+
+
+@dataclass(frozen=True)
 class TaskResult:
+    """The figures of a task.
+
+    Attributes:
+        splits: the dev splits.
+        selection: the part of the training data that chose the checkpoints; None in tables of earlier versions.
+        search: the learning rates that competed there.
+    """
+
     task: str
     seeds: list[int]
     splits: list[SplitResult]
     settings: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    selection: SplitResult | None = None
+    search: list[SearchedRate] = field(default_factory=list)
 
     @property
     def score(self) -> float:
@@ -50,14 +76,27 @@ class TaskResult:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TaskResult":
         """A task from its JSON form; what is derived there is derived again."""
-        splits = []
-        for split in values["splits"]:
-            figures = {}
-            for name, figure in split["figures"].items():
-                given = {key: value for key, value in figure.items() if key != "verdict"}
-                figures[name] = Figure(**{**given, "interval": tuple(given["interval"])})
-            splits.append(SplitResult(split["split"], split["samples"], figures))
-        return cls(values["task"], values["seeds"], splits, values["settings"], values["notes"])
+        splits = [_split(split) for split in values["splits"]]
+        selection = values.get("selection")
+        return cls(
+            values["task"],
+            values["seeds"],
+            splits,
+            values["settings"],
+            values["notes"],
+            None if selection is None else _split(selection),
+            [SearchedRate(**one) for one in values.get("search", [])],
+        )
+
+
+def _split(values: dict[str, Any]) -> SplitResult:
+    """A split from its JSON form."""
+    figures = {}
+    for name, figure in values["figures"].items():
+        given = {key: value for key, value in figure.items() if key != "verdict"}
+        interval = given["interval"]
+        figures[name] = Figure(**{**given, "interval": None if interval is None else tuple(interval)})
+    return SplitResult(values["split"], values["samples"], figures)
 
 
 @dataclass
@@ -129,6 +168,12 @@ def is_earlier(path: Path) -> bool:
 # From predictions to figures. Scores, bootstrap intervals and baselines all come from `objectives.metrics`.
 
 
+def over_seeds(values: list[float]) -> Figure:
+    """Mean and spread of one value for each seed."""
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Figure(values, mean=float(np.mean(values)), spread=spread, interval=None)
+
+
 def summarize(
     task: Task,
     seeds: Sequence[int],
@@ -148,13 +193,7 @@ def summarize(
         columns = {metric: ([run.values[metric] for run in runs], constant.values[metric]) for metric in task.metrics}
         columns["score"] = ([run.score for run in runs], constant.score)
         figures = {
-            metric: Figure(
-                values=values,
-                mean=float(np.mean(values)),
-                spread=float(np.std(values, ddof=1)) if len(values) > 1 else None,
-                interval=bounds[metric],
-                baseline=majority,
-            )
+            metric: replace(over_seeds(values), interval=bounds[metric], baseline=majority)
             for metric, (values, majority) in columns.items()
         }
         splits.append(SplitResult(name, len(gold), figures))
@@ -166,8 +205,11 @@ def summarize(
 
 
 VERDICTS = {"above": "above", "below": "BELOW", "contains": "not told apart: the interval contains it"}
-COLUMNS = ("task", "dev examples", "metric", "mean", "spread", "95 % interval", "majority", "against majority")
-NUMERIC_COLUMNS = (1, 3, 4, 5, 6)
+COLUMNS = (
+    *("task", "metric", "rate", "selection", "dev", "spread", "95 % interval", "n", "majority"),
+    "against majority",
+)
+NUMERIC_COLUMNS = (2, 3, 4, 5, 6, 7, 8)
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
@@ -181,14 +223,18 @@ def rows(results: Results) -> list[tuple[str, ...]]:
                 if metric == "score" and len(split.figures) == 2:
                     continue
                 label = task.task if len(task.splits) == 1 else f"{task.task} {split.split.removeprefix('dev-')}"
+                rate = task.settings.get("learning_rate")
+                selection = None if task.selection is None else task.selection.figures[metric].mean
                 cells.append(
                     (
                         label,
-                        str(split.samples),
                         metric,
+                        "-" if rate is None else f"{rate:g}",
+                        "-" if selection is None else percent(selection),
                         percent(figure.mean),
                         "-" if figure.spread is None else percent(figure.spread),
                         interval(figure.interval),
+                        str(split.samples),
                         percent(figure.baseline),
                         VERDICTS[figure.verdict],
                     )
@@ -205,7 +251,7 @@ def footer(results: Results) -> list[str]:
         lines.append(f"GLUE average on dev over {which}: {percent(results.average)}")
     for task in results.tasks:
         seeds = "1 seed" if len(task.seeds) == 1 else f"{len(task.seeds)} seeds"
-        lines.append(f"{task.task}: {seeds}{_settings(task.settings)}")
+        lines.append(f"{task.task}: {seeds}{_settings(task.settings)}{_selected(task.selection)}")
     lines += [f"{task.task}: {note}" for task in results.tasks for note in task.notes]
     lines += [f"skipped {name}: {reason}" for name, reason in results.skipped.items()]
     return lines
@@ -213,6 +259,15 @@ def footer(results: Results) -> list[str]:
 
 def _settings(settings: dict[str, Any]) -> str:
     return "".join(f", {name.replace('_', ' ')} {value}" for name, value in settings.items())
+
+
+def _selected(selection: SplitResult | None) -> str:
+    """The selection score, with its spread."""
+    if selection is None:
+        return ""
+    score = selection.figures["score"]
+    spread = "" if score.spread is None else f", spread {percent(score.spread)}"
+    return f", selection score {percent(score.mean)} ({selection.samples} examples{spread})"
 
 
 def console(results: Results) -> str:

@@ -2,11 +2,12 @@
 
 import argparse
 import hashlib
+import math
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -18,28 +19,35 @@ from longmix.data_prep.tokenizer import save_tokenizer
 
 from ..many_runs import pool
 from ..many_runs.read import MOST_SEEDS
+from ..models.loading import load_config
 from ..processes.signals import StopRequests
 from ..settings.exit_codes import INTERRUPTED, USER_MISTAKE
 from ..settings.mistakes import say
+from ..tables.figures import percent
 from .collect import collect
-from .encode import EncodedTask, Encoder, encode_task, load_encoder
-from .jobs import Job, begin, drop_checkpoints, is_finished, quiet, run_job
+from .encode import Encoder, encode_task, load_encoder
+from .jobs import DROPOUT_FIELDS, Job, begin, begun_earlier, quiet, run_job, selection_score
+from .plans import TaskPlan
+from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
 from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
-from .sources import MissingTask, load_custom, load_task
+from .sources import MissingTask, TaskData, load_custom, load_task
 from .submission import refuse_foreign_submissions
-from .tasks import FROM_MNLI_TASKS, TASKS
+from .tasks import CUSTOM, FROM_MNLI_TASKS, MNLI, TASKS, starts_after
 
 SUBMISSION = "submission"
 
 
 @dataclass(frozen=True)
 class Start:
-    """A checkpoint to start from: its tokenizer, saved below the output, and a hash of its contents."""
+    """A checkpoint to start from: its tokenizer, saved below the output, a hash of its contents, and what its
+    configuration says of the model."""
 
     checkpoint: str
     encoder: Encoder
     tokenizer_folder: Path
     identity: str
+    width: int | None
+    dropout_fields: tuple[str, ...]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,45 +67,43 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     start = _identity(arguments.model)
     kept = _earlier_tasks(output, start, names)
     refuse_foreign_files(output, (FILE_NAME, PAGE), is_earlier)
-    jobs, skipped = _prepare(arguments, names, output)
-    if not jobs:
+    first, plans, skipped = _prepare(arguments, names, output)
+    if not plans:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise UserError(f"none of the tasks can run: {reasons}")
-    waiting = []
-    for job in [job for group in jobs.values() for job in group]:
-        if is_finished(job):
-            drop_checkpoints(job)
-        else:
-            waiting.append(job)
     for name, reason in skipped.items():
         _say(f"skipping {name}: {reason}")
-    reused = sum(map(len, jobs.values())) - len(waiting)
+    everything = [*first, *plans]
+    reused = len({job.folder for plan in everything for job in plan.reused})
     if reused:
         _say(f"{reused} finished runs are used again")
     if kept:
         _say(f"the table keeps {', '.join(task.task for task in kept)} of earlier commands")
     results = Results(arguments.model, start, kept, skipped)
-    remaining = {name: {job.folder for job in group if job in waiting} for name, group in jobs.items()}
 
     def close_tasks() -> None:
         done = {task.task for task in results.tasks}
-        for name in jobs:
-            if name not in done and not remaining[name]:
-                results.tasks.append(collect(jobs[name], output / SUBMISSION))
+        for plan in plans:
+            if plan.name not in done and plan.is_finished:
+                results.tasks.append(collect(plan, output / SUBMISSION))
                 results.tasks.sort(key=lambda result: [*TASKS, "custom"].index(result.task))
                 results.save(output)
 
     def finished(job: Job) -> None:
-        remaining[job.task.name].discard(job.folder)
-        _say(f"finished {job.name}")
+        for plan in everything:
+            plan.finished(job.folder)
+        score = selection_score(job)
+        _say(f"finished {job.name}: " + (f"selection score {percent(score)}" if score > -math.inf else "it diverged"))
         close_tasks()
 
     close_tasks()
-    code = _run_all(arguments, waiting, requests, finished)
-    if code == INTERRUPTED:
-        _say("interrupted; the same command goes on from here")
-    if code != 0:
-        return code
+    # Each round runs what waits for nothing; two plans may share a run.
+    while ready := list({job.folder: job for plan in everything for job in plan.ready()}.values()):
+        code = _run_all(arguments, ready, requests, finished)
+        if code == INTERRUPTED:
+            _say("interrupted; the same command goes on from here")
+        if code != 0:
+            return code
     print(console(results))
     with_submission = ", submission/" if (output / SUBMISSION).is_dir() else ""
     print(printable(f"Written to {output}: results.json, results.md{with_submission}"))
@@ -184,7 +190,7 @@ def _say(text: str) -> None:
 
 def _task_names(arguments: argparse.Namespace) -> list[str]:
     wanted = list(dict.fromkeys(arguments.task))
-    if "custom" in wanted and len(wanted) > 1:
+    if CUSTOM in wanted and len(wanted) > 1:
         raise UserError("--task custom reads another kind of folder than GLUE's tasks; run it by itself")
     return list(TASKS) if "all" in wanted else wanted
 
@@ -192,56 +198,120 @@ def _task_names(arguments: argparse.Namespace) -> list[str]:
 def _check(arguments: argparse.Namespace, names: list[str]) -> None:
     """Raise UserError for values out of range and options that would do nothing, all at once."""
     problems = []
-    for option in ("seeds", "epochs", "batch_size", "jobs"):
+    for option in ("seeds", "search_seeds", "epochs", "batch_size", "jobs"):
         value = getattr(arguments, option)
         if value is not None and value < 1:
             problems.append(f"--{option.replace('_', '-')} is {value}, but must be at least 1")
     if arguments.seeds > MOST_SEEDS:
         problems.append(f"--seeds is {arguments.seeds}, but must be at most {MOST_SEEDS:,}: each is a run")
-    problems += [f"--lr is {rate:g}, but must lie in (0, 1]" for rate in arguments.lr if not 0 < rate <= 1]
-    if "custom" not in names:
+    problems += [f"--lr is {rate:g}, but must lie in (0, 1]" for rate in arguments.lr or () if not 0 < rate <= 1]
+    if arguments.search_seeds is not None and len(set(arguments.lr or ())) < 2:
+        problems.append("--search-seeds is for several learning rates (--lr)")
+    for option, allowed, fits in (
+        ("dropout", "lie in [0, 1)", lambda value: 0 <= value < 1),
+        ("weight_decay", "be a number of at least 0", lambda value: 0 <= value < math.inf),
+        ("warmup_share", "lie in [0, 1]", lambda value: 0 <= value <= 1),
+    ):
+        value = getattr(arguments, option)
+        if value is not None and not fits(value):
+            problems.append(f"--{option.replace('_', '-')} is {value:g}, but must {allowed}")
+    if CUSTOM not in (*names, arguments.intermediate):
         given = [arguments.text_columns, arguments.label_column, arguments.regression or None]
         if any(value is not None for value in given):
             problems.append("--text-columns, --label-column and --regression belong to --task custom")
+    problems += _intermediate_problems(arguments, names)
     if arguments.from_mnli and not set(names) & set(FROM_MNLI_TASKS):
         problems.append(f"--from-mnli is for {', '.join(FROM_MNLI_TASKS)}, none of which is asked for")
     if problems:
         raise UserError("; ".join(problems))
 
 
+def _intermediate_problems(arguments: argparse.Namespace, names: list[str]) -> Iterator[str]:
+    """What is wrong with the options of an intermediate task."""
+    task = arguments.intermediate
+    if task is None:
+        if arguments.intermediate_data is not None:
+            yield "--intermediate-data belongs to --intermediate"
+        return
+    if arguments.from_mnli:
+        yield "--from-mnli and --intermediate say the same thing in two ways: leave one out"
+    if task == CUSTOM and arguments.intermediate_data is None:
+        yield "--intermediate custom needs --intermediate-data, a folder with train.tsv and dev.tsv"
+    elif not any(starts_after(name, task) for name in names):
+        targets = ", ".join(FROM_MNLI_TASKS) if task == MNLI else "other tasks"
+        yield f"--intermediate {task} is for {targets}, none of which is asked for"
+
+
 def _prepare(
     arguments: argparse.Namespace, names: list[str], output: Path
-) -> tuple[dict[str, list[Job]], dict[str, str]]:
-    """Read and encode every task before anything is trained: the jobs of each, and the reasons of those missing."""
+) -> tuple[list[TaskPlan], list[TaskPlan], dict[str, str]]:
+    """Read and encode every task before anything is trained: the plans of the intermediate task, if there is one, and
+    of the tasks that are asked for, and the reasons of those missing.
+    """
     starts: dict[str, Start] = {}
-    jobs, skipped = {}, {}
+
+    def start_at(checkpoint: str) -> Start:
+        if checkpoint not in starts:
+            starts[checkpoint] = _start(checkpoint, arguments, output)
+        return starts[checkpoint]
+
+    first = []
+    if arguments.intermediate is not None:
+        try:
+            data = _load_intermediate(arguments)
+        except MissingTask as reason:
+            raise UserError(
+                f"--intermediate {arguments.intermediate}: {reason}; --intermediate-data names its folder"
+            ) from None
+        epochs = arguments.epochs if data.task.name in names else None
+        first = [_plan(arguments, data, start_at(arguments.model), output, seeds=1, epochs=epochs)]
+    plans, skipped = [], {}
     for name in names:
         try:
-            if name == "custom":
-                columns = tuple(arguments.text_columns or ())
-                data = load_custom(arguments.data, columns, arguments.label_column, regression=arguments.regression)
-            else:
-                data = load_task(arguments.data, TASKS[name])
+            data = _load(arguments.data, name, arguments)
         except MissingTask as reason:
             skipped[name] = str(reason)
             continue
         refuse_foreign_submissions(data.task, output / SUBMISSION)
         checkpoint = arguments.from_mnli if arguments.from_mnli and name in FROM_MNLI_TASKS else arguments.model
-        if checkpoint not in starts:
-            starts[checkpoint] = _start(checkpoint, arguments.max_length, output)
-        start = starts[checkpoint]
-        _say(f"{name}: {len(data.train)} training examples")
-        encoded = encode_task(data, start.encoder, output / name / "data", start.tokenizer_folder)
-        jobs[name] = _jobs(arguments, encoded, start, output / name)
-    return jobs, skipped
+        after = first[0] if first and starts_after(name, arguments.intermediate) else None
+        plans.append(
+            _plan(
+                arguments,
+                data,
+                start_at(checkpoint),
+                output,
+                seeds=arguments.seeds,
+                epochs=arguments.epochs,
+                after=after,
+            )
+        )
+    return first, plans, skipped
+
+
+def _load(data: str, name: str, arguments: argparse.Namespace) -> TaskData:
+    if name != CUSTOM:
+        return load_task(data, TASKS[name])
+    columns = tuple(arguments.text_columns or ())
+    return load_custom(data, columns, arguments.label_column, regression=arguments.regression)
+
+
+def _load_intermediate(arguments: argparse.Namespace) -> TaskData:
+    """The data of the intermediate task; one of the user's own is called "intermediate", beside which there may be
+    another."""
+    data = _load(arguments.intermediate_data or arguments.data, arguments.intermediate, arguments)
+    if data.task.custom:
+        data.task = replace(data.task, name="intermediate")
+    return data
 
 
 # -----------------------------------------------------------------------------
 # Checkpoints and jobs. What a run starts from is known by its contents, for a folder may be moved or written anew.
 
 
-def _start(checkpoint: str, max_length: int | None, output: Path) -> Start:
-    encoder = load_encoder(checkpoint, max_length)
+def _start(checkpoint: str, arguments: argparse.Namespace, output: Path) -> Start:
+    config = load_config(checkpoint)
+    encoder = load_encoder(checkpoint, arguments.max_length)
     identity = _identity(checkpoint)
     folder = output / "tokenizers" / hashlib.sha256(identity.encode()).hexdigest()[:12]
     try:
@@ -251,7 +321,10 @@ def _start(checkpoint: str, max_length: int | None, output: Path) -> Start:
     except OSError as error:
         raise refused(f"--output {output} cannot be used", error, "choose a folder to write to") from None
     save_tokenizer(encoder.tokenizer, folder)
-    return Start(checkpoint, encoder, folder, identity)
+    dropout_fields = tuple(name for name in DROPOUT_FIELDS if hasattr(config, name))
+    if arguments.dropout is not None and not dropout_fields:
+        raise UserError(f"--dropout: {checkpoint}, a {config.model_type}, has none of {', '.join(DROPOUT_FIELDS)}")
+    return Start(checkpoint, encoder, folder, identity, getattr(config, "hidden_size", None), dropout_fields)
 
 
 def _identity(checkpoint: str) -> str:
@@ -267,21 +340,55 @@ def _identity(checkpoint: str) -> str:
     return digest.hexdigest()
 
 
-def _jobs(arguments: argparse.Namespace, encoded: EncodedTask, start: Start, folder: Path) -> list[Job]:
-    """The runs of one task below `folder`; learning rates that compete have folders of their own."""
-    rates = list(dict.fromkeys(arguments.lr))
-    return [
-        Job(
-            encoded,
-            seed,
-            rate,
-            epochs=arguments.epochs or encoded.task.epochs,
-            batch_size=arguments.batch_size,
-            precision=arguments.precision,
-            checkpoint=start.checkpoint,
-            start=start.identity,
-            folder=folder / (f"lr-{rate:g}" if len(rates) > 1 else "") / f"seed-{seed}",
-        )
-        for seed in range(arguments.seeds)
+def _plan(
+    arguments: argparse.Namespace,
+    data: TaskData,
+    start: Start,
+    output: Path,
+    *,
+    seeds: int,
+    epochs: int | None,
+    after: TaskPlan | None = None,
+) -> TaskPlan:
+    """Encode a task and make its jobs below `output`; learning rates that compete have folders of their own."""
+    task = data.task
+    _say(f"{task.name}: {len(data.train)} training examples")
+    folder = output / task.name
+    encoded = encode_task(data, start.encoder, folder / "data", start.tokenizer_folder)
+    notes = []
+    # What an earlier version has begun goes on as it was begun.
+    is_earlier_folder = begun_earlier(folder)
+    if arguments.lr is not None:
+        rates = list(dict.fromkeys(arguments.lr))
+    else:
+        rates = [DEFAULT_LEARNING_RATE if is_earlier_folder else default_learning_rate(start.width)]
+        origin = "an earlier version's" if is_earlier_folder else f"for a model of width {start.width or 'unknown'}"
+        notes.append(f"learning rate {rates[0]:g} by default, {origin}")
+        _say(f"{task.name}: {notes[0]}")
+    if is_earlier_folder:
+        notes.append("begun by an earlier version: batches are not grouped by length")
+    search_seeds = min(arguments.search_seeds or seeds, seeds)
+    jobs = {
+        rate: [
+            Job(
+                encoded,
+                seed,
+                rate,
+                epochs=epochs or task.epochs,
+                batch_size=arguments.batch_size,
+                precision=arguments.precision,
+                dropout=arguments.dropout,
+                dropout_fields=start.dropout_fields,
+                weight_decay=arguments.weight_decay,
+                warmup_share=arguments.warmup_share,
+                group_by_length=not is_earlier_folder,
+                checkpoint=start.checkpoint,
+                start=start.identity if after is None else after.identity,
+                folder=folder / (f"lr-{rate:g}" if len(rates) > 1 else "") / f"seed-{seed}",
+                competes=len(rates) > 1 and seed < search_seeds,
+            )
+            for seed in range(seeds)
+        ]
         for rate in rates
-    ]
+    }
+    return TaskPlan(jobs, search_seeds, after, notes)

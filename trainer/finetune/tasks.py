@@ -205,12 +205,21 @@ TASKS: dict[str, Task] = {
 
 # GLUE's small pair tasks gain from a start at an MNLI checkpoint (the RoBERTa recipe).
 FROM_MNLI_TASKS = ("rte", "mrpc", "stsb")
+MNLI, CUSTOM = "mnli", "custom"
+
+
+def starts_after(name: str, intermediate: str) -> bool:
+    """Whether a task starts at a model that was first fine-tuned on `intermediate`."""
+    if intermediate == MNLI:
+        return name in FROM_MNLI_TASKS
+    # A user's own intermediate task has another folder than a user's own task.
+    return name != intermediate or name == CUSTOM
 
 
 def custom_task(text_columns: tuple[str, ...], label_column: str, label_names: tuple[str, ...]) -> Task:
     """A task over plain `train.tsv`, `dev.tsv` and, if there, `test.tsv`; no `label_names` means regression."""
     return Task(
-        name="custom",
+        name=CUSTOM,
         folder="",
         text_columns=text_columns,
         hub_text_columns=text_columns,

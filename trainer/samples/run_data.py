@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest, fingerprint
 from longmix.data_prep.split_names import TEST
 
 from ..settings.configuration import RunConfiguration
 from ..settings.mistakes import Mistakes
-from .collate import SECOND, TOKEN_IDS, VALUES
+from .collate import SECOND, TOKEN_IDS, VALUES, count_positions
 from .dataset import ShardedDataset
+from .length_groups import LengthGroupedOrder
 from .order import RunOrder, partitions_of
 from .shard_check import COORDINATES
 from .windows import Dataset, as_seen, scales
@@ -85,13 +88,25 @@ def open_data(configuration: RunConfiguration) -> RunData:
         _refuse_selection_on_test(configuration, opened)
     mistakes.tell()
     train = [opened[source.path] for source in sources]
-    order = RunOrder(
+    return RunData(train, _order(configuration, train), opened.get(section.eval), opened.get(section.test))
+
+
+def _order(configuration: RunConfiguration, train: list[Dataset]) -> RunOrder:
+    section, batch = configuration.data, configuration.batch
+    arguments = (
         [len(dataset) for dataset in train],
-        [source.weight for source in sources],
-        partitions_of(section, configuration.batch.samples),
+        [source.weight for source in section.sources()],
+        partitions_of(section, batch.samples),
         configuration.run.seed,
     )
-    return RunData(train, order, opened.get(section.eval), opened.get(section.test))
+    if not batch.group_by_length:
+        return RunOrder(*arguments)
+
+    def lengths(source: int, samples: np.ndarray) -> np.ndarray:
+        train[source].fetch(samples)
+        return np.asarray([count_positions(sample) for sample in train[source].read(samples)])
+
+    return LengthGroupedOrder(*arguments, batch.samples, lengths)
 
 
 # Checks of the data sets against each other: a model reads them all with one vocabulary, one width and one meaning, and

@@ -154,6 +154,7 @@ class ObjectiveSection:
 class BatchSection:
     samples: int = 256
     micro_batch: int = 16
+    group_by_length: bool = False
 
     def mistakes(self) -> Iterator[Finding]:
         yield from _at_least(self, samples=1, micro_batch=1)

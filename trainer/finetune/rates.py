@@ -1,0 +1,11 @@
+"""The learning rate where none is given."""
+
+# BERT-base's, at its width: rates that do well fall as models grow wider, about as 1 / width.
+DEFAULT_LEARNING_RATE, ITS_WIDTH = 5e-5, 768
+
+
+def default_learning_rate(width: int | None) -> float:
+    """Peak learning rate for a model of hidden size `width`: 5e-5 at 768, in inverse proportion elsewhere; 5e-5 for a
+    model that does not say its width.
+    """
+    return DEFAULT_LEARNING_RATE if width is None else DEFAULT_LEARNING_RATE * ITS_WIDTH / width
