@@ -76,8 +76,8 @@ class LengthGroupedOrder(RunOrder):
     def _sort(self, group: int) -> np.ndarray:
         """The places of a group's samples within it, from the shortest sample to the longest.
 
-        Where an epoch ends within the group, its samples come before those of the next one, and these from the longest
-        to the shortest: else both copies of a sample would meet in one batch.
+        Where an epoch ends within the group, its samples come before those of the next one: else both copies of a
+        sample, which are equally long, would meet in one batch.
         """
         size = self._batches * self._batch
         draw = super()._draw(np.arange(group * size, (group + 1) * size, dtype=np.int64))
@@ -86,4 +86,4 @@ class LengthGroupedOrder(RunOrder):
             chosen = draw.source == source
             lengths[chosen] = self._lengths(source, draw.sample[chosen])
             epochs[chosen] = draw.epoch[chosen] - draw.epoch[chosen].min()
-        return np.lexsort((np.where(epochs % 2, -lengths, lengths), epochs))
+        return np.lexsort((lengths, epochs))
