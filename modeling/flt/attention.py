@@ -13,6 +13,7 @@ from ..block import buffer_generator
 from ..context import BatchContext
 from ..masking import keep_valid
 from .configuration_flt import FLTConfig
+from .neighbours import Neighbours
 from .spectral_mask import SpectralMask
 
 # Added to features behind a ReLU: a query for which all of them are zero sees the mean of the values.
@@ -33,13 +34,15 @@ class SpectralAttention(Attention):
     - `feature_kind="relu"` puts the position into the ReLU beside the content, as the paper does for images: extra
       inputs, no mask in an exponent (FL-9); the features have a floor of 1e-3;
     - documents are counted from their own start: the mask is the same wherever one stands, but an estimate of it by m
-      features is not (FL-6).
+      features is not (FL-6);
+    - with `exact_reach` the nearest tokens are attended to exactly as well (FL-10), see Neighbours.
     """
 
     def __init__(self, config: FLTConfig, layer_index: int):
         super().__init__(config)
         self.layer_index = layer_index
         self.mask = SpectralMask(config, layer_index)
+        self.neighbours = Neighbours(config) if config.exact_reach else None
         shape = (config.num_random_features, 2 * config.num_frequencies + config.hidden_size // self.heads)
         if config.feature_kind == "relu":
             self.feature_projection = nn.Parameter(torch.empty(shape))
@@ -74,7 +77,8 @@ class SpectralAttention(Attention):
         query_features, key_features = self._features(query, key, self._positions(context))
         operation = ops.linear_attention if self.config.feature_kind == "relu" else ops.feature_attention
         lengths, documents, causal = context.lengths, context.document_ids, self.config.is_causal
-        return operation(query_features, key_features, value, lengths, causal=causal, document_ids=documents)
+        estimate = operation(query_features, key_features, value, lengths, causal=causal, document_ids=documents)
+        return estimate if self.neighbours is None else self.neighbours(query, key, value, estimate, context)
 
     def _features(
         self, query: torch.Tensor, key: torch.Tensor, coordinates: torch.Tensor | None

@@ -31,6 +31,8 @@ class FLTConfig(MixerConfig):
         mask_bound: the absolute weights of a head's frequencies, and with them the mask, are held to this mean;
             None: unbounded.
         share_mask: all layers use one mask (paper); false: each has its own.
+        exact_reach: each head also attends exactly to the tokens at most so many positions away, under a mask with a
+            learned height for each place; 0: the estimate alone (paper), which must be so with coordinates.
     """
 
     model_type = "flt"
@@ -48,6 +50,7 @@ class FLTConfig(MixerConfig):
     directional: bool = False
     mask_bound: float | None = 4.0
     share_mask: bool = True
+    exact_reach: int = 0
 
     @property
     def position_dimensions(self) -> int:
@@ -66,6 +69,9 @@ class FLTConfig(MixerConfig):
         for name in ("num_random_features", "num_components", "num_frequencies"):
             self.require(name, getattr(self, name) >= 1, "at least 1")
         self.require("coordinate_dimensions", self.coordinate_dimensions >= 0, "at least 0")
+        self.require("exact_reach", self.exact_reach >= 0, "at least 0")
+        if self.coordinate_dimensions:
+            self.require("exact_reach", self.exact_reach == 0, "0, where positions are coordinates")
         self.require_one_of("feature_kind", FEATURE_KINDS)
         self.require_one_of("spectral_kind", SPECTRAL_KINDS)
         self.require_one_of("kernel", KERNELS)

@@ -68,7 +68,7 @@ class FLTPreTrainedModel(MixerPreTrainedModel):
 
     config_class = FLTConfig
     mixer_class = FLT
-    no_weight_decay: ClassVar[tuple[str, ...]] = ("shared.", "attention.mask.")
+    no_weight_decay: ClassVar[tuple[str, ...]] = ("shared.", "attention.mask.", "attention.neighbours.")
 
 
 class FLTModel(FLTPreTrainedModel, MixerModel):

@@ -15,6 +15,8 @@ VARIANTS = {
     "coordinates": {"spectral_kind": "local", "coordinate_dimensions": 2, "exponents": [2, 1]},
     "directional": {"spectral_kind": "local", "frequency_sampling": "stratified", "directional": True},
     "kernel": {"spectral_kind": "kernel", "position_scale": 0.3, "share_mask": False},
+    "neighbours": {"exact_reach": 3},
+    "neighbours-causal": {"exact_reach": 2, "is_causal": True, "feature_kind": "relu"},
     "paper": {"block_style": "paper", "is_causal": True, "spectral_kind": "local"},
     "relu": {"feature_kind": "relu"},
     "relu-causal": {"feature_kind": "relu", "is_causal": True, "mask_bound": None},
@@ -104,6 +106,17 @@ def position_features(mask, head, n, coordinates):
     return phi / math.sqrt(len(xi)), psi / math.sqrt(len(xi))
 
 
+def neighbour_weights(neighbours, head, q, k, allowed):
+    """The exact part (N, N): softmax over the allowed keys at most exact_reach positions away, under its own mask."""
+    scores = torch.full((len(q), len(q)), -math.inf, dtype=q.dtype)
+    places = list(neighbours.distances)
+    for i in range(len(q)):
+        for j in range(len(q)):
+            if allowed[i, j] and j - i in places:
+                scores[i, j] = neighbours.bias[head, places.index(j - i)] + q[i] @ k[j] / math.sqrt(q.shape[1])
+    return scores.softmax(1)
+
+
 def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
     """One sample x (N, D), all valid -> (N, D)."""
     n, width = x.shape
@@ -123,9 +136,16 @@ def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
             else:
                 features.append(torch.exp(projected - (content**2).sum(1, keepdim=True) / 2))
         weights = features[0] @ features[1].T
+        allowed = torch.ones(n, n, dtype=torch.bool)
         if config.is_causal:
-            weights = weights.tril()
+            allowed = allowed.tril()
         if document_ids is not None:
-            weights = weights * (document_ids[:, None] == document_ids)
-        mixed.append(weights / weights.sum(1, keepdim=True) @ v)
+            allowed = allowed & (document_ids[:, None] == document_ids)
+        weights = weights * allowed
+        weights = weights / weights.sum(1, keepdim=True)
+        if attention.neighbours is not None:
+            share = attention.neighbours.share_logit[head].double().sigmoid()
+            exact = neighbour_weights(attention.neighbours, head, q, k, allowed)
+            weights = (1 - share) * weights + share * exact
+        mixed.append(weights @ v)
     return torch.cat(mixed, dim=1) @ attention.output.weight.T + attention.output.bias

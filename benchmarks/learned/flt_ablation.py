@@ -1,0 +1,204 @@
+"""What keeps FLT from learning: its mask, where the mask starts, or the estimate of attention under it.
+
+    python benchmarks/learned/flt_ablation.py --data FOLDER/data/text [--tokens N] [--rows NAME ...]
+
+FOLDER is that of `benchmarks/learning.py --part text`, which prepares the data. Every row is a model of two layers and
+width 128 that reads N tokens once, 30 % of them masked, in steps of 8 rows of 128: Muon on the matrices of the blocks,
+AdamW on all other parameters, one rate. Prints a table: masked accuracy and loss where 15 % are masked, at the very
+positions of docs/learning.md, and the tokens per second of processor time.
+"""
+
+import argparse
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from torch.nn import functional
+
+from longmix.data_prep.manifest_fields import IGNORED
+from longmix.modeling.flt import FLTConfig, FLTForMaskedLM
+from longmix.modeling.flt.attention import SpectralAttention
+from longmix.modeling.flt.spectral_mask import SpectralMask
+from longmix.trainer.objectives.masking import TokenMasker
+from longmix.trainer.objectives.objective import make_objective
+from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.settings.sections import ObjectiveSection
+
+WIDTH, LAYERS, HEADS = 128, 2, 2
+BATCH, LENGTH = 8, 128
+RATE, WARMUP, DECAY = 3e-3, 0.06, 0.01
+TRAIN_MASKED, EVALUATION_MASKED = 0.30, 0.15
+# Windows as narrow as a token, anywhere: with these fields a mask can be one neighbour.
+NARROW = {"spectral_kind": "local", "directional": True, "frequency_sampling": "stratified"}
+HEIGHT = 3.0  # of that neighbour at the start, in the exponent
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model.
+
+    Args:
+        label: in the table.
+        fields: of FLTConfig.
+        exact: without random features: the softmax that they estimate.
+        at_neighbours: the masks of the heads start as the neighbour on the left, the one on the right, ...
+    """
+
+    label: str
+    fields: dict = field(default_factory=dict)
+    exact: bool = False
+    at_neighbours: bool = False
+
+
+ROWS = {
+    "estimate": Row("the paper's: 64 features"),
+    "exact": Row("softmax(N + Q K^T) itself", exact=True),
+    "exact-neighbours": Row("softmax(N + Q K^T) itself, N starts at a neighbour", NARROW, True, True),
+    "estimate-neighbours": Row("64 features, N starts at a neighbour", NARROW, False, True),
+    "estimate-1024": Row(
+        "1024 features, N starts at a neighbour", {**NARROW, "num_random_features": 1024}, False, True
+    ),
+    "exact-reach": Row("64 features, and `exact_reach: 4`", {"exact_reach": 4}),
+}
+
+
+class ExactAttention(SpectralAttention):
+    """softmax(N^ + Q K^T / sqrt d) V over all pairs, for rows of one document."""
+
+    def attend(self, query, key, value, context):
+        """See Attention."""
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        scores = scores + self.mask.matrix(None, query.shape[2]).to(scores.dtype)
+        if context.mask is not None:
+            scores = scores.masked_fill(~context.mask[:, None, None, :], -torch.inf)
+        return scores.softmax(-1) @ value
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with train/ and validation/")
+    parser.add_argument("--tokens", type=int, default=500_000, help="to train on (default: 500,000)")
+    parser.add_argument("--rows", nargs="*", choices=tuple(ROWS), default=tuple(ROWS), help="(default: all)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and order (default: 0)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    train, validation = (ShardedDataset(arguments.data / split) for split in ("train", "validation"))
+    print("|  | masked accuracy, % | loss | tokens per CPU-second |\n| --- | ---: | ---: | ---: |", flush=True)
+    for name in arguments.rows:
+        row = ROWS[name]
+        torch.manual_seed(arguments.seed)
+        model = make_model(row, train.manifest.vocab_size)
+        speed = learn(model, train, arguments.tokens, arguments.seed)
+        accuracy, loss = evaluate(model, validation)
+        print(f"| {row.label} | {100 * accuracy:.1f} | {loss:.2f} | {speed:,.0f} |", flush=True)
+    return 0
+
+
+def make_model(row: Row, vocab_size: int) -> FLTForMaskedLM:
+    """The model of a row, at its start."""
+    shape = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+    model = FLTForMaskedLM(FLTConfig(vocab_size=vocab_size, max_position_embeddings=LENGTH, **shape, **row.fields))
+    if row.at_neighbours:
+        put_at_neighbours(model.encoder.shared)
+    if row.exact:
+        for layer in model.encoder.layers:
+            layer.mixer.attention.__class__ = ExactAttention
+    return model
+
+
+@torch.no_grad()
+def put_at_neighbours(mask: SpectralMask) -> None:
+    """The first window of each head is one token wide, on the left, on the right, 2 to the left, ..."""
+    for head in range(mask.weight.shape[0]):
+        mask.weight[head, 0] = HEIGHT
+        mask.offset[head, 0] = (1 + head // 2) * (-1) ** head
+        mask.spectrum.log_radius[head, 0] = math.log(0.5)
+
+
+def learn(model: FLTForMaskedLM, data: ShardedDataset, tokens: int, seed: int) -> float:
+    """Train on so many tokens, each once; returns tokens per second of processor time."""
+    steps = min(tokens // (BATCH * LENGTH), len(data) // BATCH)
+    order = np.random.default_rng(seed).permutation(len(data))
+    optimizers = make_optimizers(model)
+    masker = make_masker(data, TRAIN_MASKED, seed)
+    model.train()
+    begin = time.process_time()
+    for step in range(steps):
+        samples = np.sort(order[step * BATCH : (step + 1) * BATCH])
+        keys = [masker.training_key(0, 0, sample) for sample in samples.tolist()]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        model(**masked_batch(data, samples, masker, keys)).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        share = min((step + 1) / (WARMUP * steps), (steps - step) / (steps - WARMUP * steps))
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = RATE * min(share, 1.0)
+            optimizer.step()
+    return steps * BATCH * LENGTH / (time.process_time() - begin)
+
+
+def make_optimizers(model: FLTForMaskedLM) -> list[torch.optim.Optimizer]:
+    """Muon, at the size of AdamW's steps, on the matrices of the blocks; AdamW on the rest, without decay on masks."""
+    groups: dict[str, list] = {"matrices": [], "shapes": [], "others": []}
+    for name, parameter in model.named_parameters():
+        if any(part in name for part in model.no_weight_decay):
+            groups["shapes"].append(parameter)
+        elif parameter.dim() == 2 and ".layers." in name:
+            groups["matrices"].append(parameter)
+        else:
+            groups["others"].append(parameter)
+    others = [{"params": groups["others"]}, {"params": groups["shapes"], "weight_decay": 0.0}]
+    muon = {"lr": RATE, "weight_decay": DECAY, "adjust_lr_fn": "match_rms_adamw"}
+    return [
+        torch.optim.Muon(groups["matrices"], **muon),
+        torch.optim.AdamW(others, lr=RATE, betas=(0.9, 0.98), eps=1e-6, weight_decay=DECAY),
+    ]
+
+
+@torch.no_grad()
+def evaluate(model: FLTForMaskedLM, data: ShardedDataset) -> tuple[float, float]:
+    """(masked accuracy, loss) at the trainer's positions."""
+    masker = make_masker(data, EVALUATION_MASKED, 0)
+    model.eval()
+    loss = correct = count = 0.0
+    for begin in range(0, len(data), BATCH):
+        samples = np.arange(begin, min(begin + BATCH, len(data)))
+        inputs = masked_batch(data, samples, masker, [masker.evaluation_key(sample) for sample in samples.tolist()])
+        labels = inputs.pop("labels")
+        chosen = labels != IGNORED
+        logits, labels = model(**inputs).logits[chosen], labels[chosen]
+        loss += functional.cross_entropy(logits, labels, reduction="sum").item()
+        correct += (logits.argmax(-1) == labels).sum().item()
+        count += len(labels)
+    return correct / count, loss / count
+
+
+def make_masker(data: ShardedDataset, share: float, seed: int) -> TokenMasker:
+    """The trainer's."""
+    return make_objective(ObjectiveSection(mask_probability=share), seed, data.manifest, None).masker
+
+
+def masked_batch(data: ShardedDataset, samples: np.ndarray, masker: TokenMasker, keys: list[int]) -> dict:
+    """Inputs and labels of the model for some samples, padded to the longest."""
+    rows = [masker.mask(sample, key) for sample, key in zip(data.read(samples), keys, strict=True)]
+    longest = max(len(row["input_ids"]) for row in rows)
+    fills = {"input_ids": 0, "labels": IGNORED}
+    batch = {name: torch.full((len(rows), longest), fill) for name, fill in fills.items()}
+    batch["attention_mask"] = torch.zeros(len(rows), longest, dtype=torch.bool)
+    for place, row in enumerate(rows):
+        length = len(row["input_ids"])
+        batch["attention_mask"][place, :length] = True
+        for name in fills:
+            batch[name][place, :length] = torch.as_tensor(row[name])
+    return batch
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Rows in blocks beside all that is within reach of them: what attention to neighbours costs is linear in N."""
+
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+# Rows that are computed together, unless the reach is wider: fewer would make small matrix products.
+SMALLEST_BLOCK = 32
+
+
+class Windows(NamedTuple):
+    """C blocks of `size` rows; each sees itself and `outside` >= reach rows on either side, unless it is the only one.
+
+    Args:
+        positions: N.
+        reach: positions between a row and the farthest that it looks at.
+        size: rows of a block.
+        outside: rows before a block, and behind it, that are laid beside it.
+    """
+
+    positions: int
+    reach: int
+    size: int
+    outside: int
+
+    @classmethod
+    def over(cls, positions: int, reach: int) -> "Windows":
+        """The windows over N >= 1 positions."""
+        size = max(reach, SMALLEST_BLOCK)
+        if positions <= size + 2 * reach:  # one block that sees itself costs no more
+            return cls(positions, reach, positions, 0)
+        return cls(positions, reach, size, reach)
+
+    @property
+    def blocks(self) -> int:
+        """C."""
+        return -(-self.positions // self.size)
+
+    @property
+    def missing(self) -> int:
+        """Rows that the last block lacks."""
+        return self.blocks * self.size - self.positions
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, H, N, d) -> (B, H, C, size, d), zero past the end."""
+        return functional.pad(x, (0, 0, 0, self.missing)).unflatten(2, (self.blocks, self.size))
+
+    def around(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, H, N, d) -> (B, H, C, size + 2 outside, d), zero before the beginning and past the end."""
+        padded = functional.pad(x, (0, 0, self.outside, self.missing + self.outside))
+        return padded.unfold(2, self.size + 2 * self.outside, self.size).transpose(-1, -2)
+
+    def around_flags(self, x: torch.Tensor, fill: int = 0) -> torch.Tensor:
+        """(B, N) flags or ids -> (B, C, size + 2 outside), `fill` before the beginning and past the end."""
+        padded = functional.pad(x, (self.outside, self.missing + self.outside), value=fill)
+        return padded.unfold(1, self.size + 2 * self.outside, self.size)
+
+    def distance(self, device: torch.device) -> torch.Tensor:
+        """Position of what lies around a block minus that of each of its rows: (size, size + 2 outside)."""
+        row = torch.arange(self.size, device=device)[:, None]
+        return torch.arange(-self.outside, self.size + self.outside, device=device) - row
+
+    def join(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, H, C, size, d) -> (B, H, N, d)."""
+        return x.flatten(2, 3)[:, :, : self.positions]
