@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional
 
-# Up to so many keys, products in bf16 on a CPU take half of the time of its fused kernel or less, whose backward pass is
-# slower in bf16 than in fp32. With 2048 keys they are no faster, and they keep matrices of N^2 entries.
+# Up to so many keys, products in bf16 on a CPU take half of the time of its fused kernel or less: that one's backward
+# pass is slower in bf16 than in fp32. With 2048 keys they are no faster, and they keep matrices of N^2 entries.
 MOST_KEYS = 512
 
 
