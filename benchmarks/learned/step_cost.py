@@ -4,6 +4,7 @@ A step is all that `longmix train` does between two steps of the optimizer: read
 backward, the gradient norm, AdamW. CPU time is that of the process, all threads: other programs hardly change it.
 """
 
+import itertools
 import json
 import os
 import statistics
@@ -56,14 +57,16 @@ def measure(work: Path, models: list[str], before: str | None, steps: int, round
     found: dict[tuple[str, int], list[float]] = {}
     for rows in ROWS:
         write_samples(work / f"data-{rows}", TEXT_LENGTH, rows * (steps + 2), TEXT_VOCABULARY)
-    for number in range(rounds):
-        everyone = contestants(models, before)
-        # Whoever goes first does so in half of the rounds.
-        for contestant in everyone[:: -1 if number % 2 else 1]:
-            for rows in ROWS:
-                run = work / f"{contestant.case}-{rows}-{number}".replace(", ", "-").replace(" ", "-")
-                seconds = _seconds(contestant, rows, steps, work / f"data-{rows}", run)
-                found.setdefault((contestant.case, rows), []).append(rows * TEXT_LENGTH / seconds)
+    with Workers(work / "log") as workers:
+        for number, rows in itertools.product(range(rounds), ROWS):
+            everyone = contestants(models, before)
+            # Whoever goes first does so in half of the rounds.
+            for contestant in everyone[:: -1 if number % 2 else 1]:
+                run = work / "-".join((*contestant.name.split(), contestant.precision, str(rows), str(number)))
+                words = _words(contestant, rows, steps, work / f"data-{rows}", run)
+                speed = rows * TEXT_LENGTH / workers.seconds(contestant.python, words)
+                print(f"{contestant.case}, {rows} rows: {speed:,.0f} {FIGURE}", flush=True)
+                found.setdefault((contestant.case, rows), []).append(speed)
     for (case, rows), speeds in found.items():
         record.append(
             BENCHMARK,
@@ -78,24 +81,49 @@ def measure(work: Path, models: list[str], before: str | None, steps: int, round
         )
 
 
-def _seconds(contestant: Contestant, rows: int, steps: int, data: Path, run: Path) -> float:
-    """CPU-seconds of the median step of a run. Raises SystemExit if the run fails."""
-    target = run.with_suffix(".json")
-    words = [
+def _words(contestant: Contestant, rows: int, steps: int, data: Path, run: Path) -> list[str]:
+    """Words of `longmix train` for a run of a contestant."""
+    return [
         *(*model_words(contestant.name.removesuffix(f" {BEFORE}")), str(CONFIGS / "tasks" / "mlm.yaml"), *SINGLE),
         *(f"precision={contestant.precision}", "log.every_steps=1000", f"data.train={data}", f"run.dir={run}"),
         *(f"batch.samples={rows}", f"batch.micro_batch={rows}", f"optim.max_steps={steps}"),
         *("optim.warmup_steps=1", f"checkpoint.every_steps={steps}"),
     ]
-    done = subprocess.run(
-        [contestant.python, str(_WORKER), str(target), *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{contestant.case}: {done.stderr.strip().rpartition(chr(10))[2]}")
-    return statistics.median(json.loads(target.read_text(encoding="utf-8"))[WARM_UP_STEPS:])
+
+
+class Workers:
+    """Context of one process for each environment, which makes its runs one after the other (see step_worker.py)."""
+
+    def __init__(self, log: Path):
+        self._log, self._processes = log, {}
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes.values():
+            process.stdin.close()
+            process.wait()
+
+    def seconds(self, python: str, words: list[str]) -> float:
+        """CPU-seconds of the median step of a run. Raises SystemExit if it fails."""
+        if python not in self._processes:
+            with open(self._log, "ab") as log:
+                self._processes[python] = subprocess.Popen(
+                    [python, str(_WORKER)],
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                )
+        process = self._processes[python]
+        print(json.dumps(words), file=process.stdin, flush=True)
+        answer = process.stdout.readline()
+        if not answer:
+            told = self._log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+            raise SystemExit(f"longmix train {' '.join(words)} failed: {told}")
+        return statistics.median(json.loads(answer)[WARM_UP_STEPS:])
 
 
 def model_words(name: str) -> list[str]:

@@ -26,6 +26,7 @@ class Recipe:
     mask_probability: float
     lr: float
     finetune_lr: float
+    precision: str = "auto"  # GPUs differ in what they can
 
     @classmethod
     def of(cls, devices: int) -> "Recipe":
@@ -40,6 +41,7 @@ class Recipe:
                 mask_probability=0.2,
                 lr=3e-3,
                 finetune_lr=5e-4,
+                precision="fp32",  # the same figures on every processor
             )
         return cls(
             vocab_size=16000,

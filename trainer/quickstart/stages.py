@@ -106,6 +106,7 @@ def _common_values(plan: Plan, run: Path) -> dict[str, Any]:
         "data": {"train": str(data / "train"), "eval": str(data / "validation")},
         "objective": {"name": "mlm", "mask_probability": recipe.mask_probability},
         "batch": {"samples": recipe.samples, "micro_batch": recipe.micro_batch},
+        "precision": recipe.precision,
         "deepspeed": "zero1",
     }
 
@@ -185,6 +186,7 @@ def finetune(plan: Plan) -> str:
         *("finetune", "--model", plan.output / "pretrain" / "model"),
         *("--task", task, "--data", data, "--output", plan.output / "finetune"),
         *("--seeds", "1", "--epochs", str(epochs), "--lr", f"{plan.recipe.finetune_lr:g}"),
+        *("--precision", plan.recipe.precision),
     )
     return name or f"GLUE's {task}"
 
