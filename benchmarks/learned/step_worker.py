@@ -1,6 +1,6 @@
 """Runs of `longmix train` that note the CPU time of their steps: one for each line of standard input, and an answer.
 
-A line is a JSON list of the words of the command; the answer a JSON list of CPU-seconds, one for each step but the first
+A line is a JSON list of the words of the command; the answer a JSON list of CPU-seconds, of each step but the first
 two. It uses nothing of this folder, so that an environment with an earlier version of longmix can run it.
 """
 
