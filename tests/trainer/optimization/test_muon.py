@@ -13,7 +13,7 @@ import longmix.modeling  # noqa: F401  registers our model types
 from longmix.data_prep.errors import UserError
 from longmix.trainer.optimization import muon
 from longmix.trainer.optimization.matrices import matrix_entries, matrix_views
-from longmix.trainer.optimization.muon import batches, orthogonalise
+from longmix.trainer.optimization.muon import Muon, Piece, Share, batches, orthogonalise
 from longmix.trainer.optimization.optimizer import make_guarded_optimizer, make_optimizer, parameter_groups
 from longmix.trainer.run.folder import refuse_changes, write_configuration
 from longmix.trainer.run.memory import kept_per_parameter
@@ -186,6 +186,23 @@ def test_a_state_that_was_saved_goes_on_bit_for_bit():
             give_gradients(other, step)
             resumed.step()
     assert all(map(torch.equal, model.parameters(), other.parameters()))
+
+
+def test_second_moments_of_matrices_stand_in_files_alone():
+    """DeepSpeed's conversion of checkpoints wants them of every flat tensor; see test_muon_engines.py."""
+    flat = nn.Parameter(torch.ones(12))
+    group = {"params": [flat], "matrices": [(1, 3, 4)]}
+    optimizer = Muon([group], momentum=0.9, precision="fp32", lr=0.1)
+    optimizer.shares = {flat: Share([(1, 3, 4)], [Piece(0, 0, 12)], [frozenset({0})])}
+    assert optimizer.state_dict()["state"] == {}
+    flat.grad = drawn(12)
+    optimizer.step()
+    (saved,) = optimizer.state_dict()["state"].values()
+    assert saved["exp_avg_sq"].shape == (12,) and not saved["exp_avg_sq"].any()
+    assert saved["exp_avg_sq"].untyped_storage().nbytes() == 4
+    assert set(optimizer.state[flat]) == {"step", "exp_avg"}
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert set(optimizer.state[flat]) == {"step", "exp_avg"}
 
 
 # What is orthogonalised together: the same on any number of ranks, and a matrix never with another one.
