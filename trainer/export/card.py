@@ -37,8 +37,8 @@ Trained with longmix, objective `{configuration.objective.name}`;
 {notes}## Recipe
 
 {state.step:,} steps of {batch.samples} samples ({state.samples:,} samples in all; {state.skipped} steps dropped as
-not finite{empty}). {optimizer}, lr {optim.lr:g} ({optim.schedule}, {optim.steps_of_warmup} warm-up steps){momentum}{betas},
-weight decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
+not finite{empty}). {optimizer}, lr {optim.lr:g} ({optim.schedule}, {optim.steps_of_warmup} warm-up steps){averages}, weight
+decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
 configuration is the run's `config.yaml`.
 
 ## Scores
@@ -85,8 +85,9 @@ class ModelCard:
             batch=configuration.batch,
             optim=configuration.optim,
             optimizer=row.deepspeed[0],
-            momentum=f", momentum {configuration.optim.momentum:g}" if "momentum" in row.arguments else "",
-            betas=f", betas {configuration.optim.betas}" if "betas" in row.arguments else "",
+            averages="".join(
+                f", {key} {getattr(configuration.optim, key)}" for key in ("momentum", "betas") if key in row.arguments
+            ),
             name=escaped(Path(configuration.run.dir).name),
             load=LOAD_WITH_LONGMIX,
             data=markdown(_DATA_COLUMNS, data),
