@@ -37,7 +37,7 @@ Trained with longmix, objective `{configuration.objective.name}`;
 {notes}## Recipe
 
 {state.step:,} steps of {batch.samples} samples ({state.samples:,} samples in all; {state.skipped} steps dropped as
-not finite{empty}). {optimizer}, lr {optim.lr:g} ({optim.schedule}, {optim.steps_of_warmup} warm-up steps){averages}, weight
+not finite{empty}). {optimizer}, lr {optim.lr:g} ({optim.schedule}, {optim.steps_of_warmup} warm-up steps){betas}, weight
 decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
 configuration is the run's `config.yaml`.
 
@@ -85,7 +85,7 @@ class ModelCard:
             batch=configuration.batch,
             optim=configuration.optim,
             optimizer=row.deepspeed[0],
-            averages="".join(
+            betas="".join(
                 f", {key} {getattr(configuration.optim, key)}" for key in ("momentum", "betas") if key in row.arguments
             ),
             name=escaped(Path(configuration.run.dir).name),
