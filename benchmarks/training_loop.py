@@ -14,7 +14,6 @@ measures in CPU time, on one thread, what a step with Muon takes against one wit
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -126,7 +125,6 @@ def measure_muon(name: str, rounds: int) -> None:
         pairs = zip(seconds["pass"], seconds["adamw"], seconds["muon"], strict=True)
         ratios = [(one + muon) / (one + adamw) for one, adamw, muon in pairs]
         append("training_loop", f"{name}, {precision}", "step with muon against adamw", ratios, "ratio")
-        print(f"{name}, {precision}: {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
 
 
 def main() -> None:
