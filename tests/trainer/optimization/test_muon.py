@@ -284,11 +284,16 @@ MATRICES = {
             "output.dense.weight": (1, 16, 24),
         },
     ),
+    # With a projection of embeddings and a pooler, which are no layers.
+    "fnet": ({}, {"intermediate.dense.weight": (1, 24, 16), "output.dense.weight": (1, 16, 24)}),
 }
+LAYERS = {"bert": "bert.encoder.layer", "fnet": "fnet.encoder.layer"}
 
 
 def tiny(model_type, **fields):
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    if model_type != "fnet":
+        sizes["num_attention_heads"] = 2
     config = AutoConfig.for_model(model_type, vocab_size=9, max_position_embeddings=32, **sizes, **fields)
     return AutoModelForMaskedLM.from_config(config)
 
@@ -299,7 +304,7 @@ def test_matrices_of_layers_are_muons_and_the_rest_is_adamws(model_type):
     model = tiny(model_type, **fields)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     views = {names[key]: view for key, view in matrix_views(model).items()}
-    layers = "bert.encoder.layer" if model_type == "bert" else "encoder.layers"
+    layers = LAYERS.get(model_type, "encoder.layers")
     assert views == {f"{layers}.{layer}.{name}": view for layer in (0, 1) for name, view in expected.items()}
     assert matrix_entries(model) == 2 * sum(math.prod(view) for view in expected.values())
     for key, view in matrix_views(model).items():
