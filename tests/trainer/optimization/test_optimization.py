@@ -59,6 +59,8 @@ def test_the_fall_of_wsd_ends_with_the_last_step_and_never_starts_in_the_warm_up
         assert rates[:top] == sorted(rates[:top]) and rates[top:] == sorted(rates[top:], reverse=True)
         assert rates[-1] > 0 and rates.count(1.0) >= max_steps - warmup - round(decay * max_steps)
         assert learning_rate(optim, max_steps + 1) == 0
+        if decay == 1.0 and warmup < max_steps:  # all that the warm-up leaves
+            assert rates[warmup] == pytest.approx(1 - math.sqrt(1 / (max_steps + 1 - warmup)))
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "inverse_sqrt", "wsd"])
