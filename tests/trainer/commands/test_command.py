@@ -301,7 +301,7 @@ def test_data_of_another_tokenizer_is_refused(word_model, write_run_file, capsys
             tokenizer={"path": f"../{tokenizer}", "sha256": sha256_of_folder(tmp_path / tokenizer)},
         )
     assert main(["evaluate", str(word_model), "--data", str(tmp_path / "same")]) == 0
-    capsys.readouterr()
+    assert re.search(r"^masked_accuracy +\d\.\d{4}$[^$]*^mask_probability +0\.1500$", capsys.readouterr().out, re.M)
     assert "another tokenizer" in error_of(capsys, "evaluate", word_model, "--data", tmp_path / "foreign")
     run_file = write_run_file(
         tmp_path / "from.yaml",
