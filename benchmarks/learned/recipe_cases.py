@@ -196,7 +196,11 @@ def _case(work: Path, trial: str, row: str, name: str, seed: int, changes: tuple
         data = (f"data.eval={held_out / 'test'}",)
         every = max(1, steps // CURVE_EVALUATIONS)
     else:
-        data = (f"data.eval={held_out / 'validation'}", f"data.test={held_out / 'test'}")
+        # Evaluated once, at the end, so that this is the model which is read on the test rows.
+        data = (
+            *(f"data.eval={held_out / 'validation'}", f"data.test={held_out / 'test'}"),
+            "checkpoint.best={metric: loss, mode: min}",
+        )
         every = steps
     arguments = (
         *(str(RECIPE), str(model_file(row)), half_the_layers(row)),
