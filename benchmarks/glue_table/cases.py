@@ -111,9 +111,8 @@ class Table:
         found = [(case.record(), case.about["rate"]) for case in self.search(row)]
         if any(record is None for record, _ in found):
             return None
-        return min(((record["loss"], rate) for record, rate in found if record["loss"] is not None), default=(0, None))[
-            1
-        ]
+        losses = {rate: record["loss"] for record, rate in found if record["loss"] is not None}
+        return min(losses, key=losses.get, default=None)
 
     def pretraining(self, row: str, seed: int) -> Case | None:
         """None while there is no rate."""
