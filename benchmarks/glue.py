@@ -14,9 +14,8 @@ is not given has no column.
 """
 
 import argparse
-import contextlib
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import commands
@@ -24,12 +23,13 @@ import transformers
 from glue_table import data, page
 from glue_table.budget import PILOT, PILOT_TASK, RECIPE, ROOT, SIZES, Budget
 from glue_table.cases import Table
-from glue_table.plan import tokens_for
+from glue_table.plan import plan, tokens_for
 from glue_table.results import collect, gate, tuned
 from glue_table.rows import ROWS
 from glue_table.stages import Part, Runner, cores
 
 from longmix.data_prep.files import make_folder, write_text
+from longmix.trainer.processes.ending import exit_code
 from longmix.trainer.tables.writing import aligned, as_csv, as_json
 
 RECORDED = ROOT / "docs" / "results" / "glue"
@@ -48,12 +48,14 @@ def main() -> int:
     table = _table(arguments, work, runner)
     everything = Part(tuple(arguments.rows), tuple(range(table.budget.pretraining_seeds)), tuple(table.tasks))
     runner.measure(table, everything)
-    if not arguments.plan and _passes_gate(table, arguments, everything, runner) and not arguments.gate:
-        runner.advance(table, everything)
+    if not arguments.plan:
+        if _passes_gate(table, arguments, everything, runner) and not arguments.gate:
+            runner.advance(table, everything)
+        _write(table, everything, arguments, work)
     for case, log in runner.failed:
         print(f"failed: {case.name}: {commands.last_line(log)} (log: {log})", file=sys.stderr)
-    results = _write(table, everything, arguments, work)
-    print("\n".join(aligned(page.COST_HEADER, page.cost_lines(results), right=range(1, 5))))
+    lines = page.cost_lines([asdict(estimate) for estimate in plan(table, everything)])
+    print("\n".join(aligned(page.COST_HEADER, lines, right=range(1, 5))))
     return 1 if runner.failed else 0
 
 
@@ -131,8 +133,8 @@ def _passes_gate(table: Table, arguments: argparse.Namespace, part: Part, runner
     return bool(passed)
 
 
-def _write(table: Table, part: Part, arguments: argparse.Namespace, work: Path) -> dict:
-    """Write the page, and return what it is made of."""
+def _write(table: Table, part: Part, arguments: argparse.Namespace, work: Path) -> None:
+    """Write the page, and what it is made of."""
     names = [f"{path.resolve().parent.name}/{path.name}" for path in arguments.corpus]
     results = collect(table, part, data.count_baselines(table.corpus, work), names)
     for folder in (work / "results", *([RECORDED] if arguments.record else [])):
@@ -140,9 +142,7 @@ def _write(table: Table, part: Part, arguments: argparse.Namespace, work: Path) 
         write_text(folder / "report.md", page.render(results, COMMAND))
         write_text(folder / "results.json", as_json(results))
         write_text(folder / "results.csv", as_csv(page.CSV_COLUMNS, page.csv_records(results)))
-    return results
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(main())
+    sys.exit(exit_code(main, "glue"))

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +80,7 @@ class Budget:
         """Note this budget in the work folder.
 
         Raises:
-            SystemExit: its runs were begun with another one.
+            UserError: its runs were begun with another one.
         """
         path, mine = work / "budget.json", json.loads(json.dumps(self.described()))
         if not path.is_file():
@@ -89,4 +90,4 @@ class Budget:
         changed = [name for name in mine if there.get(name) != mine[name]]
         if changed:
             told = ", ".join(f"{name} {there.get(name)}, now {mine[name]}" for name in changed)
-            raise SystemExit(f"--work {work} was begun with another budget ({told}): choose another folder")
+            raise UserError(f"--work {work} was begun with another budget ({told}): choose another folder")

@@ -14,9 +14,10 @@ from neighbour_bigram import NeighbourBigram, most_frequent, positions
 
 from longmix.data_prep.files import make_folder, write_json, write_text
 from longmix.data_prep.manifest import Manifest
-from longmix.trainer.finetune.readers import Examples, read_lines
+from longmix.trainer.finetune.readers import Examples, read_tsv
 from longmix.trainer.finetune.sources import MissingTask, load_task
 from longmix.trainer.finetune.tasks import TASKS as GLUE
+from longmix.trainer.finetune.tasks import custom_task
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.quickstart.text import take_text
 from longmix.trainer.samples.dataset import ShardedDataset
@@ -114,21 +115,25 @@ def _beginning(path: Path, size: int, folder: Path) -> list[Path]:
     target = folder / "records.jsonl"
     if not target.is_file():
         records, taken = [], 0
-        for row in read_table(path):
+        for text in _reviews(path, is_labelled=False).first:
             if taken >= size:
                 break
-            taken += len(row["text"].encode())
-            records.append(json.dumps({"text": row["text"]}, ensure_ascii=False) + "\n")
+            taken += len(text.encode())
+            records.append(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         make_folder(folder)
         write_text(target, "".join(records))
     return [target]
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a headed TSV file; line breaks in HTML, as IMDb's reviews have them, become spaces."""
-    lines = read_lines(path)
-    columns = lines[0].split("\t")
-    return [dict(zip(columns, line.replace("<br />", " ").split("\t"), strict=True)) for line in lines[1:]]
+def _reviews(path: Path, is_labelled: bool) -> Examples:
+    """A headed TSV file with the columns `text` and `label`; line breaks in HTML, as IMDb has them, become spaces.
+
+    Raises:
+        UserError: no such column, another label.
+    """
+    found = read_tsv(path, custom_task(("text",), "label", LABELS), test=not is_labelled)
+    found.first = [text.replace("<br />", " ") for text in found.first]
+    return found
 
 
 def count_baselines(folder: Path, work: Path) -> dict[str, dict[str, float]]:
@@ -197,12 +202,8 @@ def _imdb(folder: Path | None, budget: Budget) -> tuple[Examples, Examples] | No
     """The reviews of `train.tsv`, and as the reported split those of `test.tsv`; columns `label` and `text`."""
     if folder is None:
         return None
-    splits = []
-    for file, size in (("train.tsv", budget.labels), ("test.tsv", budget.reported)):
-        rows = read_table(folder / file)
-        rows = [rows[one] for one in _drawn(len(rows), size)]
-        splits.append(Examples([row["text"] for row in rows], None, [int(row["label"]) for row in rows], []))
-    return splits[0], splits[1]
+    train, test = (_reviews(folder / file, is_labelled=True) for file in ("train.tsv", "test.tsv"))
+    return train.select(_drawn(len(train), budget.labels)), test.select(_drawn(len(test), budget.reported))
 
 
 def _drawn(available: int, wanted: int) -> list[int]:

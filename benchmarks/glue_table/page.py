@@ -211,9 +211,8 @@ def _difference(found) -> str:
 # What it took.
 
 
-def cost_lines(results: dict[str, Any]) -> list[list[str]]:
-    """Cells of the table of stages, and of all together."""
-    stages = results["stages"]
+def cost_lines(stages: list[dict[str, Any]]) -> list[list[str]]:
+    """Cells of the table of stages, and of all together; each has the fields of plan.Estimate."""
     lines = [
         [one["stage"], str(one["runs"]), str(one["done"]), f"{one['hours']:.2f}", f"{one['hours_done']:.2f}"]
         for one in stages
@@ -231,7 +230,7 @@ def _cost(results: dict[str, Any]) -> str:
         "Hours of a core (of the GPU where there is one); of what has not finished, an estimate. What a run did before "
         f"it was killed is not counted. {f'Measured at {made}.' if made else ''}"
     )
-    return "\n\n".join(["## What it took", tables.draw(COST_HEADER, cost_lines(results)), told])
+    return "\n\n".join(["## What it took", tables.draw(COST_HEADER, cost_lines(results["stages"])), told])
 
 
 def csv_records(results: dict[str, Any]) -> list[dict[str, Any]]:

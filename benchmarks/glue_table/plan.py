@@ -8,6 +8,8 @@ from glue_table.cases import SPEED_STEPS, Case, Table
 from glue_table.data import TASKS, validation_tokens
 from glue_table.stages import Part
 
+from longmix.data_prep.errors import UserError
+
 STAGES = ("speed", "search", "pretraining", "tuning search", "tuning")
 # Seconds of a command before it computes, and of each run of fine-tuning beside computing: evaluations, saving.
 STARTING, SAVING = 8.0, 2.0
@@ -51,7 +53,7 @@ def tokens_for(table: Table, part: Part, hours: float) -> int:
     """Tokens of a pre-training run with which the whole part takes so many hours.
 
     Raises:
-        SystemExit: the rest alone takes longer.
+        UserError: the rest alone takes longer.
     """
 
     def total(tokens: int) -> float:
@@ -60,7 +62,7 @@ def tokens_for(table: Table, part: Part, hours: float) -> int:
     unit = 10_000_000
     none, one = total(0), total(unit)
     if none >= hours:
-        raise SystemExit(
+        raise UserError(
             f"--hours {hours:g}: all but pre-training takes {none:.1f} hours already; give more, or fewer --rows"
         )
     return int(float(f"{unit * (hours - none) / (one - none):.2g}"))

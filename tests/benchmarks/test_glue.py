@@ -18,6 +18,7 @@ import torch
 import transformers
 
 import longmix.modeling  # noqa: F401  registers the model types
+from longmix.data_prep.errors import UserError
 from longmix.trainer.finetune.sources import load_custom, load_task
 from longmix.trainer.finetune.tasks import TASKS as GLUE
 from longmix.trainer.models import sizes
@@ -169,7 +170,7 @@ def test_a_record_of_another_command_does_not_count(table):
 def test_a_work_folder_has_one_budget(script, budget, tmp_path):
     budget.refuse_another(tmp_path)
     budget.refuse_another(tmp_path)
-    with pytest.raises(SystemExit, match=r"begun with another budget \(tokens 4000, now 5000\): choose another folder"):
+    with pytest.raises(UserError, match=r"begun with another budget \(tokens 4000, now 5000\): choose another folder"):
         dataclasses.replace(budget, tokens=5000).refuse_another(tmp_path)
 
 
@@ -213,6 +214,14 @@ def test_a_task_that_is_not_given_has_no_column(script, files, budget, tmp_path)
     data = script("glue_table.data")
     (tmp_path / "empty").mkdir()
     assert data.tasks(tmp_path, budget, tmp_path / "empty", None) == {}
+
+
+def test_a_table_of_other_columns_is_refused_with_its_name(script, files, budget, tmp_path):
+    data = script("glue_table.data")
+    for file in ("train.tsv", "test.tsv"):
+        (tmp_path / file).write_text("review\tlabel\nfine\t1\n")
+    with pytest.raises(UserError, match=r"train\.tsv: no column 'text' in its header; it has: review, label"):
+        data.tasks(tmp_path / "work", budget, None, tmp_path)
 
 
 # -----------------------------------------------------------------------------
@@ -352,7 +361,7 @@ def test_hours_say_how_many_tokens(script, table):
     budget = dataclasses.replace(table.budget, tokens=tokens)
     planned = plans.plan(dataclasses.replace(table, budget=budget), part)
     assert sum(one.hours for one in planned) == pytest.approx(50.0, rel=0.1)
-    with pytest.raises(SystemExit, match=r"--hours 0\.01: all but pre-training takes"):
+    with pytest.raises(UserError, match=r"--hours 0\.01: all but pre-training takes"):
         plans.tokens_for(table, part, 0.01)
 
 
