@@ -1,9 +1,11 @@
 """Core-hours of the table before it is made: from a few steps of every row, and from what has run already."""
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import torch
+from glue_table.budget import BATCH
 from glue_table.cases import SPEED_STEPS, Case, Table
 from glue_table.data import TASKS, validation_tokens
 from glue_table.stages import Part
@@ -13,6 +15,8 @@ from longmix.data_prep.errors import UserError
 STAGES = ("speed", "search", "pretraining", "tuning search", "tuning")
 # Seconds of a command before it computes, and of each run of fine-tuning beside computing: evaluations, saving.
 STARTING, SAVING = 8.0, 2.0
+# Seconds of a step of fine-tuning, however small: a GPU waits for the launches of its kernels.
+SHORTEST_STEP = 0.03
 # What a position costs that is only predicted, against one that is trained on.
 PREDICTED = 1 / 3
 # Of the training data of fine-tuning, what the rates are chosen on.
@@ -87,7 +91,8 @@ def formula(table: Table, stage: str, row: str, about: dict) -> float:
     selected = PREDICTED * SELECTION * task.epochs + (1 - SELECTION) * task.epochs
     positions = selected * sizes["train_tokens"] + PREDICTED * sizes["reported_tokens"]
     runs = len(budget.tuning_rates) if stage == "tuning search" else table.seeds_of(about["start"])
-    return STARTING + runs * (SAVING + positions / speed)
+    steps = task.epochs * math.ceil((1 - SELECTION) * sizes["examples"] / BATCH)
+    return STARTING + runs * (SAVING + max(positions / speed, steps * SHORTEST_STEP))
 
 
 # -----------------------------------------------------------------------------
