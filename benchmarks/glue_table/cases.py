@@ -1,5 +1,6 @@
 """The runs of the table: each is a command of longmix, known by its name, with a record once it has finished."""
 
+import functools
 import json
 import math
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from glue_table.data import TASKS, task_folder, tokens_of_a_sample
 from glue_table.rows import model_words
 
 from longmix.data_prep.files import make_folder, write_json
-from longmix.trainer.settings.run_file import parse_yaml
+from longmix.trainer.settings import reading
 
 STARTS = ("pretrained", "random", "random at scale")
 # Of the two runs that measure the speed.
@@ -158,16 +159,9 @@ class Table:
 
     # -------------------------------------------------------------------------
 
-    def batch(self) -> int:
-        """Samples of a step, as the recipe and the size's overrides say."""
-        texts = [text for text in self.budget.overrides if text.startswith("batch.samples=")]
-        if texts:
-            return int(texts[-1].partition("=")[2])
-        return parse_yaml(self.budget.recipe.read_text(encoding="utf-8"), str(self.budget.recipe))["batch"]["samples"]
-
     def tokens_of_a_step(self) -> float:
         """Padding does not count: samples hold one document each."""
-        return self.batch() * tokens_of_a_sample(self.corpus)
+        return samples_of_a_step(self.budget) * tokens_of_a_sample(self.corpus)
 
     def steps(self) -> int:
         return max(2, round(self.budget.tokens / self.tokens_of_a_step()))
@@ -202,3 +196,10 @@ class Table:
             *("--data", str(task_folder(self.work, task)), "--epochs", str(TASKS[task].epochs)),
             *("--seeds", str(seeds), "--lr", *(f"{rate:g}" for rate in rates)),
         )
+
+
+@functools.cache
+def samples_of_a_step(budget: Budget) -> int:
+    """Samples of a step, as the recipe, what it extends and the overrides say; the model and data change nothing."""
+    placeholders = ("model.model_type=transformer", "data.train=none", "run.dir=none")
+    return reading.load([str(budget.recipe)], [*placeholders, *budget.overrides]).batch.samples

@@ -147,6 +147,14 @@ def test_a_search_is_a_share_of_the_budget_and_a_whole_schedule(table):
     assert longer.steps() == 1000 and steps == {"optim.max_steps=50"}
 
 
+def test_a_step_has_the_samples_of_the_recipe_or_of_what_it_extends(script, files, budget, tmp_path):
+    samples = script("glue_table.cases").samples_of_a_step
+    (tmp_path / "own.yaml").write_text(f"extends: {files / 'recipe.yaml'}\noptim: {{lr: 1e-2}}\n")
+    extended = dataclasses.replace(budget, recipe=tmp_path / "own.yaml")
+    assert samples(budget) == samples(extended) == 4
+    assert samples(dataclasses.replace(extended, overrides=("batch.samples=8",))) == 8
+
+
 def test_fine_tuning_takes_the_rate_that_its_own_search_has_found(table):
     assert table.tuning("flt", "random", "imdb", 0) is None
     table.tuning_search("flt", "random", "imdb")[0].finish({"rate": 6e-4})
