@@ -20,10 +20,10 @@ from .tasks import TASKS, Task
 FILE_NAME, PAGE = "results.json", "results.md"
 _TITLE = "# Fine-tuning results of "
 EXPLANATION = (
-    "Figures are 100 x the metric. dev: the mean over seeds on the dev split, its spread (standard deviation over "
-    "seeds) and 95 % interval (bootstrap over its n examples and the seeds), and what always answering the most frequent "
-    "class reaches. selection: the same mean on the part of the training data that chose the checkpoints, and the "
-    "learning rate where there were several."
+    "Figures are 100 x the metric. dev: the mean over seeds on the n examples of the dev split, its spread (standard "
+    "deviation over seeds) and 95 % interval (bootstrap over examples and seeds), and what always answering the most "
+    "frequent class reaches. selection: the same mean on the part of the training data that chose the checkpoints, "
+    "and the learning rate where there were several."
 )
 
 

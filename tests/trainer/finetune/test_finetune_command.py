@@ -1,6 +1,7 @@
 """The command around the training loop, which a quick stand-in replaces; test_finetune_training.py runs the loop."""
 
 import argparse
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.finetune import command, jobs
+from longmix.trainer.finetune.rates import default_learning_rate
 from longmix.trainer.finetune.tasks import TASKS
 
 
@@ -172,6 +174,185 @@ def test_several_learning_rates(glue, bert_folder, trained, tmp_path, capsys):
     assert "learning rate 0.0001 chosen by the selection score of 2 seeds, the smallest of equals" in printed
 
 
+def test_the_chosen_rate_alone_runs_with_the_seeds_that_did_not_search(glue, bert_folder, trained, tmp_path, capsys):
+    output = tmp_path / "out"
+    more = ("--task", "cola", "--seeds", 3, "--lr", "1e-4", "3e-4", "--search-seeds")
+    scores = {"lr-0.0001": 0.2, "lr-0.0003": 0.7}
+    real = jobs.train
+
+    def train(values, requests):
+        real(values, requests)
+        chosen.append(values["run"]["dir"])
+        return 0
+
+    chosen = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(jobs, "train", train)
+        patched.setattr(jobs.metrics, "evaluate", scored(jobs.metrics.evaluate, scores, chosen))
+        assert finetune(bert_folder, glue, output, *more, 1) == 0
+    ran = [str(Path(values["run"]["dir"]).relative_to(output / "cola")) for values in trained]
+    assert ran == ["lr-0.0001/seed-0", "lr-0.0003/seed-0", "lr-0.0003/seed-1", "lr-0.0003/seed-2"]
+    (task,) = json.loads((output / "results.json").read_text())["tasks"]
+    assert task["settings"]["learning_rate"] == 3e-4 and task["seeds"] == [0, 1, 2]
+    assert [(one["learning_rate"], one["scores"]) for one in task["search"]] == [(1e-4, [0.2]), (3e-4, [0.7])]
+    assert task["selection"]["figures"]["score"]["mean"] == pytest.approx(0.7)
+    page = (output / "results.md").read_text()
+    assert "learning rate 0.0003 chosen by the selection score of 1 seed" in page
+    assert "0.0001 20.0, 0.0003 70.0" in page and "selection score 70.0 (4 examples, spread 0.0)" in page
+    assert finetune(bert_folder, glue, output, *more, 1) == 0
+    assert len(trained) == 4
+    # All seeds search where it is not said otherwise, and those that did are used again.
+    assert finetune(bert_folder, glue, output, *more[:-1]) == 0
+    assert len(trained) == 6
+
+
+def scored(evaluate, scores, folders):
+    """`evaluate` with the selection scores of the learning rates' folders; `folders` ends with that of the run."""
+
+    def wrapped(names, labels, predictions):
+        found = evaluate(names, labels, predictions)
+        score = next(value for name, value in scores.items() if name in folders[-1])
+        return dataclasses.replace(found, values=dict.fromkeys(found.values, score), score=score)
+
+    return wrapped
+
+
+def test_a_rate_that_diverges_loses(glue, bert_folder, trained, tmp_path, monkeypatch, capsys):
+    real, output = jobs.train, tmp_path / "out"
+
+    def train(values, requests):
+        if values["optim"]["lr"] >= 0.4:
+            raise jobs.loop.NotFiniteError("training diverged")
+        return real(values, requests)
+
+    monkeypatch.setattr(jobs, "train", train)
+    more = ("--task", "cola", "--seeds", 2, "--lr", "0.5", "1e-4")
+    assert finetune(bert_folder, glue, output, *more, "--search-seeds", 1) == 0
+    printed = capsys.readouterr()
+    assert "seed 0, lr 0.5: it diverged" in printed.err and "0.5 diverged" in " ".join(printed.out.split())
+    with pytest.raises(UserError, match="diverged with every learning rate"):
+        finetune(bert_folder, glue, tmp_path / "both", "--task", "cola", "--seeds", 1, "--lr", "0.4", "0.5")
+    with pytest.raises(jobs.loop.NotFiniteError):
+        finetune(bert_folder, glue, tmp_path / "one", "--task", "cola", "--seeds", 1, "--lr", "0.5")
+
+
+def test_the_default_rate_follows_the_width(glue, bert_folder, trained, tmp_path, capsys):
+    assert finetune(bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds", 1) == 0
+    assert trained[0]["optim"]["lr"] == pytest.approx(5e-5 * 768 / 16)
+    printed = capsys.readouterr()
+    assert "learning rate 0.0024 by default, for a model of width 16" in printed.err
+    assert "learning rate 0.0024 by default, for a model of width 16" in " ".join(printed.out.split())
+    assert [default_learning_rate(width) for width in (768, None)] == [5e-5, 5e-5]
+
+
+def test_options_reach_the_run_and_its_settings(glue, bert_folder, trained, tmp_path):
+    arguments = (bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds", 1, "--epochs", 50)
+    assert finetune(*arguments) == 0
+    assert (
+        finetune(
+            *arguments[:2],
+            tmp_path / "other",
+            *arguments[3:],
+            "--dropout",
+            0.2,
+            "--weight-decay",
+            0,
+            "--warmup-share",
+            0.5,
+        )
+        == 0
+    )
+    plain, changed = trained
+    assert set(plain["model"]) == {"from"} and plain["optim"]["weight_decay"] == 0.01
+    assert (plain["optim"]["warmup_steps"], changed["optim"]["warmup_steps"]) == (6, 50)
+    assert changed["model"] == {
+        "from": str(bert_folder),
+        **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.2),
+    }
+    assert changed["optim"]["weight_decay"] == 0 and changed["batch"]["group_by_length"] is True
+    with pytest.raises(
+        UserError, match=r"dropout None, now 0\.2; weight decay 0\.01, now 0\.0; warmup share 0\.06, now 0\.5"
+    ):
+        finetune(*arguments, "--dropout", 0.2, "--weight-decay", 0, "--warmup-share", 0.5)
+
+
+def test_a_folder_of_an_earlier_version_goes_on_as_it_was_begun(glue, bert_folder, trained, tmp_path, capsys):
+    output = tmp_path / "out"
+    arguments = (bert_folder, glue, output, "--task", "cola", "--seeds")
+    assert finetune(*arguments, 1, "--lr", "5e-5") == 0
+    path = output / "cola" / "seed-0" / "job.json"
+    settings = json.loads(path.read_text())
+    for name in ("dropout", "weight_decay", "warmup_share", "group_by_length"):
+        del settings[name]
+    path.write_text(json.dumps(settings))
+    assert finetune(*arguments, 2) == 0
+    assert len(trained) == 2
+    assert trained[1]["optim"]["lr"] == 5e-5 and trained[1]["batch"]["group_by_length"] is False
+    assert "learning rate 5e-05 by default, an earlier version's" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"seed-0 holds a run with other settings \(weight decay 0\.01, now 0\.1\)"):
+        finetune(*arguments, 2, "--weight-decay", "0.1")
+
+
+@pytest.fixture
+def reviews(tmp_path, sentences):
+    """A task of the user's own, in the same words as GLUE's."""
+    folder = tmp_path / "reviews"
+    folder.mkdir()
+    for name, part in (("train.tsv", sentences[:40]), ("dev.tsv", sentences[40:60])):
+        rows = [f"{text}\t{'long' if len(text) > 25 else 'short'}" for text in part]
+        (folder / name).write_text("\n".join(["body\tkind", *rows]) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_an_intermediate_task_of_ones_own(glue, reviews, bert_folder, trained, tmp_path, capsys, monkeypatch):
+    output, real = tmp_path / "out", jobs.train
+    more = ("--task", "cola", "--seeds", 2, "--intermediate", "custom", "--intermediate-data", reviews)
+    more += ("--text-columns", "body", "--label-column", "kind", "--lr", "1e-4", "3e-4", "--search-seeds", 1)
+    with monkeypatch.context() as patched:
+        # Interrupted when the intermediate task is trained.
+        patched.setattr(
+            jobs, "train", lambda values, requests: 75 if "cola" in values["run"]["dir"] else real(values, requests)
+        )
+        assert finetune(bert_folder, glue, output, *more) == 75
+    assert finetune(bert_folder, glue, output, *more) == 0
+    ran = [str(Path(values["run"]["dir"]).relative_to(output)) for values in trained]
+    assert ran[:2] == ["intermediate/lr-0.0001/seed-0", "intermediate/lr-0.0003/seed-0"]
+    assert sorted(ran[2:]) == ["cola/lr-0.0001/seed-0", "cola/lr-0.0001/seed-1", "cola/lr-0.0003/seed-0"]
+    assert {values["model"]["from"] for values in trained[:2]} == {str(bert_folder)}
+    assert {values["model"]["from"] for values in trained[2:]} == {
+        str(output / "intermediate" / "lr-0.0001" / "seed-0" / "model")
+    }
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "first fine-tuned on 36 examples of intermediate (seed 0, learning rate 0.0001, selection score" in printed
+    (task,) = json.loads((output / "results.json").read_text())["tasks"]
+    assert task["task"] == "cola"
+    # What the target's runs come from is among their settings.
+    with pytest.raises(UserError, match="another starting checkpoint"):
+        finetune(bert_folder, glue, output, *more[:4], "--lr", "1e-4", "3e-4")
+
+
+def test_mnli_as_an_intermediate_task_is_shared_with_mnli_itself(glue, bert_folder, trained, tmp_path, capsys):
+    header, labels = "index\tsentence1\tsentence2\t", ("entailment", "neutral", "contradiction")
+    (glue / "MNLI").mkdir()
+    for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
+        rows = "".join(f"{i}\tthe cat\ta dog\t{labels[i % 3]}\n" for i in range(30))
+        (glue / "MNLI" / name).write_text(f"{header}gold_label\n{rows}", encoding="utf-8")
+    for name in ("train.tsv", "dev.tsv"):
+        rows = "".join(f"{i}\tthe cat\ta dog\t{'entailment' if i % 3 else 'not_entailment'}\n" for i in range(20))
+        (glue / "RTE" / name).write_text(f"{header}label\n{rows}", encoding="utf-8")
+    output = tmp_path / "out"
+    more = ("--task", "cola", "--task", "rte", "--seeds", 2, "--intermediate", "mnli")
+    assert finetune(bert_folder, glue, output, *more) == 0
+    model = str(output / "mnli" / "seed-0" / "model")
+    start = {Path(values["run"]["dir"]).parent.name: values["model"]["from"] for values in trained}
+    assert start == {"mnli": str(bert_folder), "cola": str(bert_folder), "rte": model}
+    assert len(trained) == 5
+    assert finetune(bert_folder, glue, output, *more, "--task", "mnli") == 0
+    assert str(Path(trained[-1]["run"]["dir"])) == str(output / "mnli" / "seed-1") and len(trained) == 6
+    tasks = json.loads((output / "results.json").read_text())["tasks"]
+    assert [task["task"] for task in tasks] == ["cola", "mnli", "rte"]
+
+
 def test_small_tasks_start_from_mnli(glue, bert_folder, trained, tmp_path):
     header = "index\tsentence1\tsentence2\tlabel\n"
     rows = "".join(f"{i}\tthe cat\ta dog\t{'entailment' if i % 3 else 'not_entailment'}\n" for i in range(20))
@@ -226,6 +407,16 @@ def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
         (("--task", "cola", "--task", "custom"), "run it by itself"),
         (("--task", "cola", "--label-column", "x"), "belong to --task custom"),
         (("--task", "cola", "--from-mnli", "x"), "none of which is asked for"),
+        (("--task", "cola", "--intermediate", "mnli"), "--intermediate mnli is for rte, mrpc, stsb, none of which"),
+        (("--task", "cola", "--intermediate", "cola"), "--intermediate cola is for other tasks, none of which"),
+        (("--task", "rte", "--intermediate", "mnli", "--from-mnli", "x"), "in two ways: leave one out"),
+        (("--task", "cola", "--intermediate", "custom"), "needs --intermediate-data"),
+        (("--task", "cola", "--intermediate-data", "x"), "--intermediate-data belongs to --intermediate"),
+        (("--task", "cola", "--intermediate", "qqp"), "--intermediate qqp: no folder QQP"),
+        (("--task", "cola", "--search-seeds", "1"), "--search-seeds is for several learning rates"),
+        (("--task", "cola", "--dropout", "1"), "--dropout is 1, but must lie in [0, 1)"),
+        (("--task", "cola", "--weight-decay", "nan"), "--weight-decay is nan, but must be a number of at least 0"),
+        (("--task", "cola", "--warmup-share", "1.5"), "--warmup-share is 1.5, but must lie in [0, 1]"),
         (("--task", "custom"), "needs --text-columns"),
         (("--task", "rte", "--task", "qqp"), "none of the tasks can run: rte: train.tsv is missing"),
     ],
