@@ -43,11 +43,11 @@ RECIPES = {
     ("lookup", 64): Recipe(112, 16, 400),
     ("lookup", 256): Recipe(352, 8, 350),
 }
-# What a mixer needs beside the fields of its file in configs/model/: FLT to tell left from right, Converter to tell
-# distances apart, which takes several heads together.
+# What a mixer needs beside the fields of its file in configs/model/: FLT to tell left from right, without neighbours,
+# for the estimate is what is looked at; Converter to tell distances apart, which takes several heads together.
 PROBE_FIELDS = {
     "converter": {"num_attention_heads": 16, "smallest_angle_range": 0.1, "largest_angle_range": 0.5},
-    "flt": {"directional": True, "frequency_sampling": "stratified"},
+    "flt": {"directional": True, "frequency_sampling": "stratified", "exact_reach": 0},
 }
 # About 2 million tokens of English to train on, and a few held out; every one is seen once.
 TEXT_BYTES = 7_400_000

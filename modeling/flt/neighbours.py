@@ -37,11 +37,14 @@ class Neighbours(nn.Module):
 
     def reset(self) -> None:
         """Half of the attention, and each head looks at one place: 1 to the left, 1 to the right, 2 to the left, ..."""
-        places = sorted((place for place in self.distances if place), key=lambda place: (abs(place), place))
-        chosen = torch.arange(self.config.num_attention_heads) % len(places)
-        columns = torch.tensor([self.distances.index(place) for place in places])[chosen]
+        heads, reach = torch.arange(self.config.num_attention_heads), self.config.exact_reach
+        if self.config.is_causal:
+            chosen = -1 - heads % reach
+        else:
+            turn = heads % (2 * reach)
+            chosen = (1 + turn // 2) * (2 * (turn % 2) - 1)
         # A comparison first: DeepSpeed's ZeRO-3 context makes every new float tensor half precision.
-        stands_out = columns[:, None] == torch.arange(len(self.distances))
+        stands_out = chosen[:, None] - self.distances[0] == torch.arange(len(self.distances))
         init.copy_(self.bias, START * stands_out.to(torch.float32))
         init.zeros_(self.share_logit)
 

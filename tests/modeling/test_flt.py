@@ -268,6 +268,51 @@ def test_positions_count_from_the_start_of_each_document():
     assert positions_in_documents(ids[:, :0]).shape == (2, 0)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_neighbours_in_blocks_equal_the_equations(causal, make_mixer, load_oracle):
+    """Rows of several blocks, of which the last is not full, and documents that end inside of them."""
+    mixer = make_mixer("flt", exact_reach=3, is_causal=causal, num_random_features=3).double()
+    x = torch.randn(2, 75, 16, dtype=torch.float64)
+    ids = torch.stack([torch.arange(75) // 31, torch.zeros(75, dtype=torch.int64)])
+    mask = torch.arange(75) < torch.tensor([75, 70])[:, None]
+    with torch.no_grad():
+        result = mixer(x, BatchContext(mask, ids))
+        for start, end in ((0, 31), (31, 62), (62, 75)):
+            expected = load_oracle("flt")(mixer, x[0, start:end])
+            torch.testing.assert_close(result[0, start:end], expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(result[1, :70], load_oracle("flt")(mixer, x[1, :70]), rtol=0, atol=1e-10)
+    assert (result[1, 70:] == 0).all()
+
+
+def test_an_estimate_has_the_rank_of_its_features_and_neighbours_the_full_one(make_mixer):
+    x = torch.randn(1, 40, 16, dtype=torch.float64)
+    for reach, rank in ((0, 5), (2, 40)):
+        mixer = make_mixer("flt", num_random_features=5, exact_reach=reach).double()
+        matrix = mixer.mixing_matrix(x, BatchContext())
+        assert torch.linalg.matrix_rank(matrix, rtol=1e-9).tolist() == [[rank] * 2]
+
+
+@pytest.mark.parametrize(("causal", "places"), [(False, [-1, 1, -2, 2, -1]), (True, [-1, -2, -1, -2, -1])])
+def test_heads_start_at_different_neighbours(causal, places, make_config):
+    fields = {"hidden_size": 20, "num_attention_heads": 5, "exact_reach": 2, "is_causal": causal}
+    attention = AutoModel.from_config(make_config("flt", **fields)).layers[1].mixer.attention
+    query, value = torch.zeros(1, 5, 9, 4), torch.eye(9).expand(1, 5, 9, 9)
+    with torch.no_grad():
+        matrix = attention.neighbours(query, query, value, torch.zeros(1, 5, 9, 9), BatchContext())[0]
+    torch.testing.assert_close(matrix.sum(-1), torch.full((5, 9), 0.5))  # the other half is the estimate's
+    assert (matrix[:, 4].argmax(-1) - 4).tolist() == places
+    assert (matrix[:, 4].amax(-1) > 0.3).all()
+    seen = torch.arange(9)[:, None] - torch.arange(9)
+    assert torch.equal(matrix[0] > 0, (seen <= 2) & (seen >= (0 if causal else -2)))
+
+
+def test_heights_and_shares_of_neighbours_do_not_decay(make_model):
+    model = make_model("flt", exact_reach=2)
+    names = [name for name, _ in model.named_parameters() if "neighbours" in name]
+    assert len(names) == 4  # of two layers
+    assert all(any(part in name for part in model.no_weight_decay) for name in names)
+
+
 def test_the_block_of_the_paper_normalises_behind_the_sum(make_model):
     assert all(type(layer) is PostNormBlock for layer in make_model("flt", block_style="paper").layers)
 
@@ -304,6 +349,8 @@ def test_coordinates_that_do_not_fit(dimensions, shape, given, allowed, make_mix
         ),
         ({"kernel": "matern"}, "kernel is 'matern'; allowed: gaussian, laplacian, cauchy"),
         ({"position_scale": 0.0}, "position_scale is 0.0; allowed: above 0"),
+        ({"exact_reach": -1}, "exact_reach is -1; allowed: at least 0"),
+        ({"exact_reach": 2, "coordinate_dimensions": 3}, "exact_reach is 2; allowed: 0, where positions are coord"),
         ({"mask_bound": 0.0}, "mask_bound is 0.0; allowed: null"),
     ],
 )

@@ -55,8 +55,13 @@ def _tables() -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def _is_model(run: Run, row: dict[str, Any]) -> bool:
-    fields = row.get("fields", {})
-    return run.model_type == row["model"] and all(run.model_fields.get(key) == value for key, value in fields.items())
+    """A row names a model type, and may name fields of it, and others that are off, or that a run of before had not."""
+    fields, found = row.get("fields", {}), run.model_fields
+    return (
+        run.model_type == row["model"]
+        and all(found.get(key) == value for key, value in fields.items())
+        and not any(found.get(key) for key in row.get("without", ()))
+    )
 
 
 def _is_task(run: Run, column: dict[str, Any]) -> bool:

@@ -53,6 +53,8 @@ def test_a_smaller_version_of_a_task_is_not_compared_with_the_papers(tmp_path, t
         ({"name": "retrieval", "columns": ["label", "query", "text"]}, 4000, {"model_type": "transformer"}, []),
         ({"name": "forecasting", "source": "exchange_rate.csv"}, 24, {"model_type": "s3attention"}, []),
         ("wikitext", 512, {"model_type": "flt", "spectral_kind": "local", "mask_bound": 1e-12}, [31.1]),
+        ("wikitext", 512, {"model_type": "flt", "spectral_kind": "local", "mask_bound": 4.0, "exact_reach": 0}, [30.1]),
+        ("wikitext", 512, {"model_type": "flt", "spectral_kind": "local", "mask_bound": 4.0, "exact_reach": 4}, []),
     ],
 )
 def test_a_variant_of_a_task_or_model_has_the_papers_figures_for_that_variant(
