@@ -58,6 +58,15 @@ def test_every_file_is_of_a_known_kind():
     assert [path.stem for path in DEEPSPEED] == list(configuration.SHIPPED_DEEPSPEED)
 
 
+def test_flt_has_exact_neighbours_but_not_where_it_is_the_papers():
+    reaches = {}
+    for path in (*MODELS, *TASKS):
+        model = run_file.read_settings([str(path)], []).values.get("model", {})
+        if model.get("model_type") == "flt":
+            reaches.setdefault(path.parent.name, []).append(model["exact_reach"])
+    assert reaches == {"model": [4] * 3, "mixer": [0] * 2, "papers": [0] * 5}
+
+
 @pytest.fixture(scope="module")
 def data_of(data, tmp_path_factory):
     """data_of(objective) -> a folder with `train` and `validation` for it."""
