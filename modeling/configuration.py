@@ -8,7 +8,7 @@ from typing import Any, ClassVar, get_args
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-POSITION_EMBEDDING_TYPES = ("none", "sinusoidal", "learned", "gru")
+POSITION_EMBEDDING_TYPES = ("none", "sinusoidal", "learned", "rope", "gru")
 BLOCK_STYLES = ("prenorm", "paper")
 POOLINGS = ("mean", "first")
 ATTENTION_IMPLEMENTATIONS = (None, "eager", "sdpa")
@@ -26,7 +26,9 @@ class MixerConfig(PreTrainedConfig):
         intermediate_size: width of the feed-forward layer; None: 4 * hidden_size.
         hidden_act: activation of the feed-forward layer, a name that transformers knows.
         max_position_embeddings: longest sequence, in positions; a longer one is refused by the model.
-        position_embedding_type: none | sinusoidal | learned | gru (a recurrent network over the embeddings, added).
+        position_embedding_type: none | sinusoidal | learned | rope (queries and keys are rotated, where a mixer has them)
+            | gru (a recurrent network over the embeddings, added).
+        rope_theta: base of rope's wavelengths, which are 2 pi to 2 pi * rope_theta positions.
         type_vocab_size: kinds of `token_type_ids`; 0: no such embedding.
         hidden_dropout_prob: dropout of embeddings, mixers, feed-forward layers and heads.
         classifier_dropout: dropout before a classifier; None: hidden_dropout_prob.
@@ -49,6 +51,10 @@ class MixerConfig(PreTrainedConfig):
     """
 
     not_causal_because: ClassVar[str | None] = None
+    no_rope_because: ClassVar[str | None] = "it has no queries and keys that stand at positions"
+    # What fields meant in the configurations and runs that earlier versions saved, which did not have them, or had
+    # another default: those keep it. Every field is saved, so that one which is missing is from before.
+    earlier_defaults: ClassVar[dict[str, Any]] = {}
 
     vocab_size: int = 32000
     hidden_size: int = 768
@@ -58,6 +64,7 @@ class MixerConfig(PreTrainedConfig):
     hidden_act: str = "gelu"
     max_position_embeddings: int = 512
     position_embedding_type: str = "learned"
+    rope_theta: float = 10000.0
     type_vocab_size: int = 2
     hidden_dropout_prob: float = 0.0
     classifier_dropout: float | None = None
@@ -138,6 +145,7 @@ class MixerConfig(PreTrainedConfig):
         )
         if self.position_embedding_type == "sinusoidal":
             self.require("hidden_size", self.hidden_size % 2 == 0, "even, for sinusoidal positions")
+        self._check_rope()
         if self.pad_token_id is not None and self.input_channels is None:
             self.require(
                 "pad_token_id",
@@ -157,6 +165,26 @@ class MixerConfig(PreTrainedConfig):
         because = self.why_not_causal(vars(self))
         if self.is_causal and because:
             self.require("is_causal", False, f"false for {self.model_type}, because {because}")
+
+    def _check_rope(self) -> None:
+        self.require("rope_theta", 0 < self.rope_theta < math.inf, "above 0, and finite")
+        if self.position_embedding_type != "rope":
+            return
+        because = self.why_no_rope()
+        others = ", ".join(kind for kind in POSITION_EMBEDDING_TYPES if kind != "rope")
+        self.require("position_embedding_type", because is None, f"{others} for {self.model_type}, because {because}")
+        size = self.hidden_size // self.num_attention_heads
+        allowed = "those that give heads an even number of channels, for rope; or another position_embedding_type"
+        self.require("num_attention_heads", size % 2 == 0, allowed)
+
+    def why_no_rope(self) -> str | None:
+        """Why this model cannot have rotary positions; None if it can."""
+        return self.no_rope_because
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "MixerConfig":
+        """See PreTrainedConfig; what an earlier version saved keeps its meaning."""
+        return super().from_dict({**cls.earlier_defaults, **config_dict}, **kwargs)
 
     @classmethod
     def why_not_causal(cls, fields: Mapping[str, Any]) -> str | None:

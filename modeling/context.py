@@ -10,6 +10,7 @@ from torch.nn import functional
 from longmix.kernels.common.documents import document_begins
 
 from .masking import right_padded
+from .rotary import Rotation, make_rotation, positions_in_documents
 
 
 class Segments(NamedTuple):
@@ -50,6 +51,7 @@ class BatchContext:
     documents: Segments | None = None
     lengths: torch.Tensor | None = field(init=False)
     _found: list[Segments] = field(init=False, repr=False, compare=False, default_factory=list)
+    _rotations: dict[tuple, Rotation] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self):
         object.__setattr__(self, "lengths", None if self.mask is None else self.mask.sum(1))
@@ -94,6 +96,25 @@ class BatchContext:
         starts = torch.arange(0, batch * positions, positions, device=self.mask.device)
         cuts = functional.pad(self.lengths.unsqueeze(1), (1, 0)) + starts.unsqueeze(1)
         return Segments(functional.pad(cuts.flatten(), (0, 1), value=batch * positions).int(), positions)
+
+    def rotation(self, features: torch.Tensor, theta: float) -> Rotation:
+        """Rotary angles for queries or keys (B, H, N, d) of the batch; positions begin anew with each document.
+
+        Made once in a forward pass, and never kept longer: not in a buffer that a checkpoint would hold.
+        """
+        *_, length, size = features.shape
+        key = (length, size, theta, features.dtype)
+        if torch.compiler.is_compiling():
+            return self._make_rotation(features, *key)  # as with segments
+        if key not in self._rotations:
+            self._rotations[key] = self._make_rotation(features, *key)
+        return self._rotations[key]
+
+    def _make_rotation(
+        self, features: torch.Tensor, length: int, size: int, theta: float, dtype: torch.dtype
+    ) -> Rotation:
+        positions = positions_in_documents(self.document_ids, length, features.device)
+        return make_rotation(positions, size, theta, dtype)
 
     def checked(self) -> "BatchContext":
         """The same batch, its mask of any dtype made bool. Waits for the device.

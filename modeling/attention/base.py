@@ -6,6 +6,7 @@ from torch import nn
 from ..configuration import MixerConfig
 from ..context import BatchContext
 from ..masking import keep_valid
+from ..rotary import rotate
 
 
 class Attention(nn.Module):
@@ -31,6 +32,7 @@ class Attention(nn.Module):
     def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """(B, N, D) -> (B, N, D), zero on padding."""
         query, key, value = self.project(hidden_states, context.mask)
+        query, key = self.rotate(query, key, context)
         return self.join(self.attend(query, key, value, context), context.mask)
 
     def attend(
@@ -53,6 +55,15 @@ class Attention(nn.Module):
         projected = self.projection(keep_valid(hidden_states, attention_mask))
         projected = projected.view(batch, positions, 3, self.heads, self.config.hidden_size // self.heads)
         return projected.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def rotate(
+        self, query: torch.Tensor, key: torch.Tensor, context: BatchContext
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries and keys (B, H, N, d) with rotary positions, where the configuration says so."""
+        if self.config.position_embedding_type != "rope":
+            return query, key
+        rotation = context.rotation(query, self.config.rope_theta)
+        return rotate(query, rotation), rotate(key, rotation)
 
     def join(self, mixed: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """(B, H, N, d) -> (B, N, D) through the output projection, zero on padding."""

@@ -1,6 +1,7 @@
 """Configuration of FLT."""
 
 import math
+from typing import ClassVar
 
 from ..configuration import MixerConfig
 
@@ -36,6 +37,7 @@ class FLTConfig(MixerConfig):
     """
 
     model_type = "flt"
+    no_rope_because: ClassVar[str | None] = "its mask is what relates positions"
 
     feature_kind: str = "positive"
     num_random_features: int = 64

@@ -1,11 +1,12 @@
 """Configuration of S3Attention."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..configuration import MixerConfig
 
 NORMALIZATIONS = ("layer", "batch")
 STEM_ACTIVATIONS = ("relu", "elu")
+SPECTRUM_INITIALIZATIONS = ("unit_gain", "kaiming")
 
 
 class S3AttentionConfig(MixerConfig):
@@ -18,6 +19,11 @@ class S3AttentionConfig(MixerConfig):
         n_fft: period of the Fourier convolution, in positions; None: max_position_embeddings.
         normalization: layer | batch (per position, as published), after the convolution stem.
         stem_activation: relu (paper) | elu (published code).
+        spectrum_initialization: unit_gain (the smoothed signal of a full sequence is as large as what goes in) | kaiming
+            (the paper's, D / sqrt(2 r) times smaller: the smoother begins as next to nothing).
+        decay_spectrum: weight decay of the spectrum, which pulls the smoother towards nothing; only models of earlier
+            versions have it.
+        smoother_dropout_prob: dropout of what the smoother gives; None: hidden_dropout_prob.
         attention_probs_dropout_prob: dropout of both attention weights.
         harmonics: of the Fourier series that forecasts are read from (Algorithm 4); None: horizon, as in the published
             code, which is all of them wherever 2 * horizon + 1 reaches input_length.
@@ -28,12 +34,20 @@ class S3AttentionConfig(MixerConfig):
         "the Fourier convolution wraps around and the column attention sums over the whole sequence"
     )
 
+    no_rope_because: ClassVar[str | None] = (
+        "its keys are a few smoothed tokens, and its columns read the same queries without a position"
+    )
+    earlier_defaults: ClassVar[dict[str, Any]] = {"decay_spectrum": True}
+
     segments: int = 8
     row_landmarks: int = 8
     column_landmarks: int = 8
     n_fft: int | None = None
     normalization: str = "layer"
     stem_activation: str = "relu"
+    spectrum_initialization: str = "unit_gain"
+    decay_spectrum: bool = False
+    smoother_dropout_prob: float | None = None
     attention_probs_dropout_prob: float = 0.0
     harmonics: int | None = None
 
@@ -72,5 +86,8 @@ class S3AttentionConfig(MixerConfig):
         )
         self.require_one_of("normalization", NORMALIZATIONS)
         self.require_one_of("stem_activation", STEM_ACTIVATIONS)
-        self.require("attention_probs_dropout_prob", 0 <= self.attention_probs_dropout_prob < 1, "0 <= probability < 1")
+        self.require_one_of("spectrum_initialization", SPECTRUM_INITIALIZATIONS)
+        for name in ("smoother_dropout_prob", "attention_probs_dropout_prob"):
+            value = getattr(self, name)
+            self.require(name, value is None or 0 <= value < 1, "0 <= probability < 1")
         self.require("harmonics", self.harmonics is None or self.harmonics >= 0, "null or at least 0")

@@ -45,7 +45,7 @@ class S3Attention(Mixer):
     - the two normalised attentions are averaged, as in Algorithm 1 and the code, not added as in eq. 1 (S3-5);
     - the numbers of landmark tokens and of landmark channels are separate, as in the paper (S3-7);
     - the spectrum is drawn from a normal distribution, as in Algorithm 2 (S3-3), at a scale where the smoothed signal
-      is as large as its input (S3-12).
+      is as large as its input (S3-12; `spectrum_initialization="kaiming"` is the paper's).
     """
 
     paper_block = BarePreNormBlock
@@ -83,16 +83,21 @@ class Smoother(nn.Module):
             else MaskedBatchNorm(config.max_position_embeddings, config.layer_norm_eps)
         )
         self.activation = nn.ReLU() if config.stem_activation == "relu" else nn.ELU()
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        dropout = config.smoother_dropout_prob
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         self.reset()
 
     def reset(self) -> None:
-        """Draw the spectrum: a full sequence comes out as large as it went in.
+        """Draw the spectrum.
 
-        A mean of s = D / r independent channels has variance 1 / s, and n_fft lags of a kernel whose spectrum has
-        parts of variance v amplify it by 2 v.
+        unit_gain: a full sequence comes out as large as it went in. A mean of s = D / r independent channels has
+        variance 1 / s, and n_fft lags of a kernel whose spectrum has parts of variance v amplify it by 2 v.
+
+        kaiming: `kaiming_normal_` of the spectrum (n_fft / 2 + 1, D, 2) as Algorithm 2 has it, with a fan-in of 2 D.
         """
-        init.normal_(self.spectrum, std=math.sqrt(self.config.hidden_size / self.config.segments / 2))
+        width = self.config.hidden_size
+        is_kaiming = self.config.spectrum_initialization == "kaiming"
+        init.normal_(self.spectrum, std=math.sqrt(1 / width if is_kaiming else width / self.config.segments / 2))
 
     def stacked_matrices(self) -> dict[str, tuple[int, int, int]]:
         """The stem as the map of three positions' channels that it is: (matrices, rows, columns)."""
@@ -250,6 +255,11 @@ class S3AttentionPreTrainedModel(MixerPreTrainedModel):
 
     config_class = S3AttentionConfig
     mixer_class = S3Attention
+
+    @property
+    def no_weight_decay(self) -> tuple[str, ...]:
+        """See MixerPreTrainedModel; models of earlier versions let their spectrum decay."""
+        return () if self.config.decay_spectrum else ("smoother.spectrum",)
 
 
 class S3AttentionModel(S3AttentionPreTrainedModel, MixerModel):

@@ -12,6 +12,8 @@ WAVELET_SPACES = ("fixed", "adaptive", "orthogonal", "lifting")
 DEFAULT_WAVELETS = {"fixed": "db2", "adaptive": "db8"}
 DEFAULT_LEVELS = {"fixed": 1, "adaptive": 1, "orthogonal": 1, "lifting": 3}
 DEFAULT_FILTER_LENGTH = 16
+# Those whose queries and keys may be rotated: the others sum over features of them, or over projected keys.
+ROTARY_ATTENTIONS = ("softmax", "windowed")
 
 
 class WavSpAConfig(MixerConfig):
@@ -77,6 +79,14 @@ class WavSpAConfig(MixerConfig):
         if fields.get("attention") == "linformer":
             return "its projections mix the keys and values of all N positions"
         return "its attention looks to both sides of a position"
+
+    def why_no_rope(self) -> str | None:
+        """See MixerConfig. Without a transform the attention is among tokens."""
+        if self.space != "none":
+            return "queries and keys are coefficients, which stand for no position (space none has tokens)"
+        if self.attention not in ROTARY_ATTENTIONS:
+            return f"attention {self.attention} compares no queries with keys ({', '.join(ROTARY_ATTENTIONS)} do)"
+        return None
 
     def _makes_filters(self) -> bool:
         return self.space == "orthogonal" or (self.space == "lifting" and self.learnable is True)

@@ -39,7 +39,7 @@ def test_every_field_is_saved(model_type, make_config, tmp_path):
         ("intermediate_size", 0, "at least 1"),
         ("hidden_act", "gleu", "gelu"),
         ("max_position_embeddings", 0, "at least 1"),
-        ("position_embedding_type", "rotary", "none, sinusoidal, learned, gru"),
+        ("position_embedding_type", "rotary", "none, sinusoidal, learned, rope, gru"),
         ("type_vocab_size", -1, "at least 0"),
         ("hidden_dropout_prob", 1.5, "0 <= probability < 1"),
         ("classifier_dropout", -0.1, "0 <= probability < 1"),

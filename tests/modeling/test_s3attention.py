@@ -44,6 +44,21 @@ def test_the_smoothed_signal_is_as_large_as_its_input(make_config):
     assert 0.8 < filtered.std().item() < 1.25
 
 
+def test_the_papers_spectrum_is_kaimings(make_config):
+    fields = {"hidden_size": 64, "segments": 8, "max_position_embeddings": 512, "num_hidden_layers": 1}
+    for kind, expected in (("unit_gain", 2.0), ("kaiming", 2.0 / 16)):
+        model = AutoModel.from_config(make_config("s3attention", **fields, spectrum_initialization=kind))
+        assert model.layers[0].mixer.smoother.spectrum.std().item() == pytest.approx(expected, rel=0.05)
+    like_the_paper = torch.nn.init.kaiming_normal_(torch.empty(257, 64, 2), mode="fan_in", nonlinearity="relu")
+    assert like_the_paper.std().item() == pytest.approx(2.0 / 16, rel=0.05)
+
+
+def test_the_smoother_has_a_dropout_of_its_own(make_config):
+    for given, expected in ((None, 0.2), (0.5, 0.5)):
+        config = make_config("s3attention", hidden_dropout_prob=0.2, smoother_dropout_prob=given)
+        assert AutoModel.from_config(config).layers[0].mixer.smoother.dropout.p == expected
+
+
 def test_landmarks_lie_in_the_valid_part_and_differ(make_mixer):
     attention = make_mixer("s3attention", row_landmarks=8).attention
     lengths = torch.arange(0, 41)
@@ -76,6 +91,8 @@ def test_causal_is_refused_with_a_reason(make_config):
         ("normalization", "group", "layer, batch"),
         ("stem_activation", "gelu", "relu, elu"),
         ("attention_probs_dropout_prob", 1.0, "0 <= probability < 1"),
+        ("smoother_dropout_prob", -0.1, "0 <= probability < 1"),
+        ("spectrum_initialization", "xavier", "unit_gain, kaiming"),
     ],
 )
 def test_configuration_mistakes(field, value, allowed, make_config):

@@ -1,15 +1,14 @@
 """`longmix train --check`: what a run would be, without running it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from longmix.data_prep.errors import UserError
 
-from ..run.folder import refuse_changes, refuse_unusable, resolved
+from ..run.folder import refuse_changes, refuse_unusable
 from ..run.memory import GIGABYTE, kept_per_parameter, refuse_beyond_memory, state_bytes
-from ..run.precision import settle_precision
+from ..run.settling import settle
 from ..run.setup import Prepared, prepare
 from ..samples.collate import TOKEN_IDS
 from ..settings.configuration import RunConfiguration
@@ -23,9 +22,7 @@ def report(configuration: RunConfiguration, processes: int) -> str:
         UserError: whatever training would refuse.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    precision, chosen = settle_precision(configuration, device)
-    configuration = replace(configuration, precision=precision)
-    configuration = resolved(Path(configuration.run.dir), configuration)
+    configuration, chosen = settle(configuration, device)
     refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
     prepared = prepare(configuration, processes, device)

@@ -50,7 +50,7 @@ def model_configuration(
         UserError: unknown model type or field, a value that the model refuses, a vocabulary smaller than the data's,
             a model type without the head that the objective needs.
     """
-    fields = {key: value for key, value in configuration.model.items() if key not in (FROM, "model_type")}
+    fields = {key: value for key, value in configuration.model_fields().items() if key not in (FROM, "model_type")}
     objective = configuration.objective
     labels = {} if OBJECTIVES[objective.name].labelled is None else _labels(manifest)
     window = _window_fields(objective, manifest) if objective.name == FORECASTING else {}

@@ -27,7 +27,7 @@ def field_mistakes(model: dict[str, Any], is_wrong: bool = False) -> list[Mistak
         return nested
     known = model_fields(model["model_type"])
     if known is not None:
-        return nested + unknown_fields(model, *known)
+        return nested + unknown_fields(model, known.class_name, known.names)
     from .model_types import config_class, field_names
 
     try:

@@ -7,14 +7,29 @@ a second list of the fields would go stale with every change here or in transfor
 import ast
 import importlib.util
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+# Fields that follow from the data, the objective or run.seed where a run file does not set them.
+FOLLOWING = (
+    *("vocab_size", "pad_token_id", "max_position_embeddings", "input_channels", "coordinate_dimensions"),
+    *("input_length", "horizon", "is_causal", "buffer_seed"),
+)
 
 
 class ModelFields(NamedTuple):
-    """Name of a configuration class, and the sorted names of its fields, inherited ones included."""
+    """The fields of a configuration class.
+
+    Attributes:
+        names: of all its fields, inherited ones included, sorted.
+        defaults: by name, of the fields that are ours.
+        earlier_defaults: those that earlier versions had, where they had another one, or had not the field but did as
+            if it stood there.
+    """
 
     class_name: str
     names: list[str]
+    defaults: dict[str, Any]
+    earlier_defaults: dict[str, Any]
 
 
 def model_fields(model_type: object) -> ModelFields | None:
@@ -27,7 +42,21 @@ def model_fields(model_type: object) -> ModelFields | None:
     inherited = _config_class(_folder("transformers") / "configuration_utils.py", "PreTrainedConfig")
     if inherited is None:
         return None
-    return ModelFields(own.name, sorted(_fields(own) | _fields(shared) | _fields(inherited)))
+    defaults = {**_defaults(shared), **_defaults(own)}
+    names = sorted(defaults.keys() | _defaults(inherited, are_ours=False).keys())
+    return ModelFields(own.name, names, defaults, _constant(own, "earlier_defaults") or {})
+
+
+def default_fields(model_type: object) -> dict[str, Any]:
+    """What a run of this version notes as the model's defaults: the fields that nothing else decides."""
+    fields = model_fields(model_type)
+    return {} if fields is None else {name: fields.defaults[name] for name in fields.defaults if name not in FOLLOWING}
+
+
+def earlier_default_fields(model_type: object) -> dict[str, Any]:
+    """The defaults of runs from before they were noted, where they differ from those of this version."""
+    fields = model_fields(model_type)
+    return {} if fields is None else fields.earlier_defaults
 
 
 def _folder(package: str) -> Path:
@@ -41,7 +70,17 @@ def _config_class(path: Path, ending: str = "Config") -> ast.ClassDef | None:
     return next((node for node in body if isinstance(node, ast.ClassDef) and node.name.endswith(ending)), None)
 
 
-def _fields(node: ast.ClassDef) -> set[str]:
-    """Names of the fields that a dataclass declares itself."""
+def _defaults(node: ast.ClassDef, are_ours: bool = True) -> dict[str, Any]:
+    """The fields that a dataclass declares itself, with their defaults, which are literals where they `are_ours`."""
     declared = (entry for entry in node.body if isinstance(entry, ast.AnnAssign))
-    return {entry.target.id for entry in declared if not ast.unparse(entry.annotation).startswith("ClassVar")}
+    return {
+        entry.target.id: ast.literal_eval(entry.value) if are_ours else None
+        for entry in declared
+        if not ast.unparse(entry.annotation).startswith("ClassVar")
+    }
+
+
+def _constant(node: ast.ClassDef, name: str) -> Any:
+    """The literal that a class gives to one of its variables; None if it does not."""
+    entries = (entry for entry in node.body if isinstance(entry, ast.AnnAssign) and entry.target.id == name)
+    return next((ast.literal_eval(entry.value) for entry in entries), None)

@@ -20,6 +20,7 @@ from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.parquet_columns import parquet_file
 
 from ..many_runs.read import METRICS, Run, missing_seeds
+from ..models.fields import default_fields, earlier_default_fields
 from ..settings.configuration import flatten
 from ..tables.figures import Figure
 from .cited import Cited, citations
@@ -235,8 +236,16 @@ def _bounded(metric: str, low: float, high: float) -> tuple[float, float]:
 
 def _essence(run: Run) -> dict[str, Any]:
     """The configuration without what may differ between the seeds of a row."""
-    flat = flatten(run.values)
+    flat = flatten({**run.values, "model": _model(run), "model_defaults": {}})
     return {key: value for key, value in flat.items() if not any(key == n or key.startswith(f"{n}.") for n in _FREE)}
+
+
+def _model(run: Run) -> dict[str, Any]:
+    """What the run file sets of the model, and the defaults that it was begun with where they are no longer today's."""
+    today = default_fields(run.model_type)
+    noted = run.value(f"model_defaults.{run.model_type}", {}) if "model_defaults" in run.values else None
+    noted = earlier_default_fields(run.model_type) if noted is None else noted
+    return {**{name: value for name, value in noted.items() if today.get(name) != value}, **run.values.get("model", {})}
 
 
 def _key(run: Run) -> str:

@@ -15,6 +15,7 @@ from longmix.data_prep.files import make_folder, write_text
 from longmix.kernels.common.safe_files import open_lock, open_to_read, read_input
 
 from ..checkpoints import folders
+from ..models.defaults import with_defaults
 from ..models.field_check import field_mistakes
 from ..optimization.schedule import learning_rate
 from ..settings import reading
@@ -32,6 +33,11 @@ LOCK_PATIENCE_SECONDS = 1.0
 LOCK_POLL_SECONDS = 0.02
 
 
+def as_begun(run: Path, now: RunConfiguration) -> RunConfiguration:
+    """The configuration with the defaults of the model's fields that a run folder was begun with; today's if it is none."""
+    return with_defaults(now, _begun(run) if has_own_configuration(run) else None)
+
+
 def refuse_changes(run: Path, now: RunConfiguration) -> None:
     """Raise UserError if the run folder was begun with another configuration.
 
@@ -47,13 +53,13 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
             f"{run} holds checkpoints, but no {CONFIG} that says which run they are of: put it back (a copy of the "
             "run file that it was begun with will do), or choose another run.dir"
         )
-    before = reading.load([str(path)], [], field_mistakes)
+    before = _begun(run)
     if before.optim.name != now.optim.name:
         raise UserError(
             f"{run} holds a run with optim.name {before.optim.name}, whose state is of no use to {now.optim.name}: set "
             f"it back, or start anew from its weights, with a fresh optimizer: model.from={run} and another run.dir"
         )
-    changes = changed_keys(before, now)
+    changes = changed_keys(before, as_begun(run, now))
     if any(key in SCHEDULE_KEYS for key, _, _ in changes) and _could_be(now.optim, before.optim, run):
         changes = [change for change in changes if change[0] not in SCHEDULE_KEYS]
     if changes:
@@ -90,6 +96,10 @@ def resolved(run: Path, now: RunConfiguration) -> RunConfiguration:
         if OBJECTIVES[before.objective.name].hides_tokens:
             share = before.eval.mask_probability or before.objective.mask_probability
     return replace(now, eval=replace(now.eval, mask_probability=share))
+
+
+def _begun(run: Path) -> RunConfiguration:
+    return with_defaults(reading.load([str(run / CONFIG)], [], field_mistakes))
 
 
 def noted_facts(run: Path) -> dict[str, Any]:

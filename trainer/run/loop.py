@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -30,9 +30,9 @@ from .best_checkpoint import Evaluator
 from .determinism import changed_circumstances, computing
 from .dry_run import dry_run
 from .final_model import FinalModel
-from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, resolved, write_configuration
+from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, write_configuration
 from .memory import refuse_beyond_memory
-from .precision import settle_precision
+from .settling import settle
 from .setup import Prepared, prepare
 from .speed import Interval, device_name
 from .spikes import SpikeGuard
@@ -68,11 +68,9 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
     """
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(world, Path(configuration.run.dir), configuration.run.hang_minutes))
-        # By the first rank for all: its run folder, and its processor.
-        settled = agree(world, lambda: settle_precision(configuration, world.device) if world.is_first else None)
-        precision, chosen = world.from_first(settled)
-        configuration = replace(configuration, precision=precision)
-        configuration = _resolved(configuration, world)
+        # By the first rank for all: its run folder, on other hosts perhaps still as it was, and its processor.
+        settled = agree(world, lambda: settle(configuration, world.device) if world.is_first else None)
+        configuration, chosen = world.from_first(settled)
         prepared = agree(world, lambda: _prepare(configuration, world))
         stack.enter_context(computing(configuration.run, world.device))
         lock = RunLock(Path(configuration.run.dir))
@@ -83,14 +81,8 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         return _Run(prepared, model, world, requests).train([chosen] if chosen else [])
 
 
-def _resolved(configuration: RunConfiguration, world: World) -> RunConfiguration:
-    # By the first rank: on other hosts config.yaml may still be the one before.
-    run = Path(configuration.run.dir)
-    return world.from_first(agree(world, lambda: resolved(run, configuration) if world.is_first else None))
-
-
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
-    if world.is_first:  # on other hosts config.yaml may still be the one before
+    if world.is_first:
         refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
     prepared = prepare(configuration, world.size, world.device)

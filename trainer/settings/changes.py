@@ -39,7 +39,7 @@ def is_free(key: str, free: Iterable[str]) -> bool:
 def changed_keys(before: RunConfiguration, now: RunConfiguration) -> list[tuple[str, Any, Any]]:
     """(key, value before, value now) of every key that differs and is not free to."""
     free = (*FREE_KEYS, *now.run.allow_changes)
-    first, second = configurations.flatten(before.to_dict()), configurations.flatten(now.to_dict())
+    first, second = (_flat(configuration) for configuration in (before, now))
     return [
         (key, first.get(key), second.get(key))
         for key in sorted({*first, *second})
@@ -49,6 +49,13 @@ def changed_keys(before: RunConfiguration, now: RunConfiguration) -> list[tuple[
         and not (key == "precision" and "auto" in (first[key], second[key]))
         and not (key == "deepspeed" and _differ_in_stage_alone(first[key], second[key]))
     ]
+
+
+def _flat(configuration: RunConfiguration) -> dict[str, Any]:
+    """Every key, with a model's noted defaults as if the run file set them."""
+    return configurations.flatten(
+        {**configuration.to_dict(), "model": configuration.model_fields(), "model_defaults": {}}
+    )
 
 
 def _differ_in_stage_alone(before: str | None, now: str | None) -> bool:

@@ -35,11 +35,17 @@ SHIPPED_DEEPSPEED = ("zero0", "zero1", "zero2", "zero3")
 
 @dataclass
 class RunConfiguration:
-    """One run, complete. `model` stays a map: its keys are those of the model's own configuration class."""
+    """One run, complete. `model` stays a map: its keys are those of the model's own configuration class.
+
+    Attributes:
+        model_defaults: for a model type, the fields of `model` that no run file sets, as the run was begun with them:
+            a default that changes later changes no run. Written by longmix (models/defaults.py).
+    """
 
     run: RunSection
     model: dict[str, Any]
     data: DataSection
+    model_defaults: dict[str, Any] = field(default_factory=dict)
     objective: ObjectiveSection = field(default_factory=ObjectiveSection)
     batch: BatchSection = field(default_factory=BatchSection)
     optim: OptimSection = field(default_factory=OptimSection)
@@ -52,9 +58,16 @@ class RunConfiguration:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def model_fields(self) -> dict[str, Any]:
+        """`model`, with the noted defaults of its type."""
+        return {**self.model_defaults.get(self.model.get("model_type"), {}), **self.model}
+
     def mistakes(self) -> Iterator[Finding]:
         """Contradictions between sections, and mistakes of the keys outside them."""
         yield from _model_mistakes(self.model)
+        for model_type, defaults in self.model_defaults.items():
+            if not isinstance(defaults, dict):
+                yield "model_defaults", f"has {defaults!r} for {model_type}, but takes a map of its fields"
         yield from _password_mistakes(self)
         yield from _best_mistakes(self)
         share, name = self.eval.mask_probability, self.objective.name

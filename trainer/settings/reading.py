@@ -31,7 +31,11 @@ def load(paths: list[str], overrides: list[str], model_mistakes: ModelCheck | No
         UserError: all mistakes at once, each with its file, its key and the nearest valid name.
     """
     settings = read_settings(paths, overrides)
-    settings.values.pop(PROVENANCE_KEY, None)
+    if settings.values.pop(PROVENANCE_KEY, None) is not None and "model_defaults" not in settings.values:
+        # A run of a version that did not note them: an empty map stands for the defaults of then.
+        model = settings.values.get("model")
+        model_type = model.get("model_type") if isinstance(model, dict) else None
+        settings.values["model_defaults"] = {model_type: {}} if isinstance(model_type, str) else {}
     return from_settings(settings, model_mistakes)
 
 

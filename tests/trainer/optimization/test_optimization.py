@@ -100,6 +100,7 @@ def test_what_describes_a_filter_or_a_mask_is_not_decayed():
         "converter": ({}, {"polynomial.coefficients"}),
         "flt": ({}, {"shared.weight", "shared.spectrum.mean", "shared.spectrum.log_width"}),
         "wavspa": ({"space": "adaptive"}, {"mixer.space.low_pass"}),
+        "s3attention": ({}, {"smoother.spectrum"}),
     }
     for model_type, (fields, expected) in spared_fields.items():
         config = AutoConfig.for_model(model_type, vocab_size=9, hidden_size=16, num_hidden_layers=1, **fields)
@@ -112,6 +113,17 @@ def test_what_describes_a_filter_or_a_mask_is_not_decayed():
         }
         assert {name for name in found if not any(name.endswith(end) for end in expected)} == set(), model_type
         assert len(found) == len(expected), model_type
+
+
+def test_the_spectrum_of_an_earlier_checkpoint_decays_as_it_did(tmp_path):
+    config = AutoConfig.for_model("s3attention", vocab_size=9, hidden_size=16, num_hidden_layers=1, column_landmarks=4)
+    config.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"decay_spectrum": false,', ""))
+    for loaded, group in ((config, 1), (AutoConfig.from_pretrained(tmp_path), 0)):
+        model = AutoModelForMaskedLM.from_config(loaded)
+        spectrum = model.encoder.layers[0].mixer.smoother.spectrum
+        assert any(parameter is spectrum for parameter in parameter_groups(model, OptimSection())[group]["params"])
 
 
 def make_pair(grad_clip, make=make_guarded_optimizer):

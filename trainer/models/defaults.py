@@ -1,0 +1,33 @@
+"""The defaults of a model's fields, noted with its run: a later change of a default changes no run.
+
+`model_defaults` in the config.yaml of a run holds every field of the model's configuration that no run file sets and
+nothing else decides. Who goes on with the run has those, whatever today's defaults are. To change a default, or to add
+a field that changes what a model does, give the configuration class the meaning of before in `earlier_defaults`: it
+holds for runs without `model_defaults`, and for a config.json in which the field is missing.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from ..settings.configuration import RunConfiguration
+from .field_check import FROM
+from .fields import default_fields, earlier_default_fields
+
+
+def with_defaults(now: RunConfiguration, begun: RunConfiguration | None = None) -> RunConfiguration:
+    """The configuration with `model_defaults`; those of a model to start from (`model.from`) are the checkpoint's own.
+
+    Args:
+        begun: the configuration that the run was begun with; None: it begins now.
+    """
+    model_type = now.model.get("model_type")
+    if FROM in now.model or model_type is None:
+        return replace(now, model_defaults={})
+    noted: dict[str, Any] | None = (begun or now).model_defaults.get(model_type)
+    if noted == {}:  # see reading.load
+        noted = earlier_default_fields(model_type)
+    fields = {**default_fields(model_type), **(noted or {})}
+    named = {
+        name: value for name, value in fields.items() if name in default_fields(model_type) and name not in now.model
+    }
+    return replace(now, model_defaults={model_type: named} if named else {})
