@@ -26,8 +26,8 @@ class MixerConfig(PreTrainedConfig):
         intermediate_size: width of the feed-forward layer; None: 4 * hidden_size.
         hidden_act: activation of the feed-forward layer, a name that transformers knows.
         max_position_embeddings: longest sequence, in positions; a longer one is refused by the model.
-        position_embedding_type: none | sinusoidal | learned | rope (queries and keys are rotated, where a mixer has them)
-            | gru (a recurrent network over the embeddings, added).
+        position_embedding_type: none | sinusoidal | learned | rope (queries and keys are rotated, in mixers that
+            have them) | gru (a recurrent network over the embeddings, added).
         rope_theta: base of rope's wavelengths, which are 2 pi to 2 pi * rope_theta positions.
         type_vocab_size: kinds of `token_type_ids`; 0: no such embedding.
         hidden_dropout_prob: dropout of embeddings, mixers, feed-forward layers and heads.

@@ -19,8 +19,8 @@ class S3AttentionConfig(MixerConfig):
         n_fft: period of the Fourier convolution, in positions; None: max_position_embeddings.
         normalization: layer | batch (per position, as published), after the convolution stem.
         stem_activation: relu (paper) | elu (published code).
-        spectrum_initialization: unit_gain (the smoothed signal of a full sequence is as large as what goes in) | kaiming
-            (the paper's, D / sqrt(2 r) times smaller: the smoother begins as next to nothing).
+        spectrum_initialization: unit_gain (the smoothed signal of a full sequence is as large as the input) | kaiming
+            (the paper's, D / sqrt(2 r) times smaller: the smoother begins as almost nothing).
         decay_spectrum: weight decay of the spectrum, which pulls the smoother towards nothing; only models of earlier
             versions have it.
         smoother_dropout_prob: dropout of what the smoother gives; None: hidden_dropout_prob.

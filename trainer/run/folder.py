@@ -34,7 +34,7 @@ LOCK_POLL_SECONDS = 0.02
 
 
 def as_begun(run: Path, now: RunConfiguration) -> RunConfiguration:
-    """The configuration with the defaults of the model's fields that a run folder was begun with; today's if it is none."""
+    """The configuration with the model's defaults that a run folder was begun with; today's if it is none."""
     return with_defaults(now, _begun(run) if has_own_configuration(run) else None)
 
 

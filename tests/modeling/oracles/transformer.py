@@ -36,7 +36,7 @@ def oracle(mixer, x, document_ids=None, embeddings=None, coordinates=None):
 
 
 def rotations(document_ids, n, size, theta):
-    """An explicit matrix (n, d, d) for each token (RoFormer, eq. 15): pair (i, i + d / 2) turns by m theta^(-2 i / d)."""
+    """A matrix (n, d, d) for each token (RoFormer, eq. 15): the pair (i, i + d / 2) turns by m theta^(-2 i / d)."""
     matrices = torch.zeros(n, size, size, dtype=torch.float64)
     position = 0
     for token in range(n):

@@ -81,9 +81,9 @@ def test_a_run_of_an_earlier_version_keeps_learned_positions(load, tmp_path, cha
 def test_another_value_of_a_noted_field_is_a_change_of_the_run(load, tmp_path):
     run = tmp_path / "run"
     begin(run, load("model.hidden_size=32"))
-    with pytest.raises(UserError, match="model.position_embedding_type was 'rope' and is now 'learned'"):
+    with pytest.raises(UserError, match=r"model\.position_embedding_type was 'rope' and is now 'learned'"):
         refuse_changes(run, load("model.hidden_size=32", "model.position_embedding_type=learned"))
-    with pytest.raises(UserError, match="model.hidden_size was 32 and is now 768"):
+    with pytest.raises(UserError, match=r"model\.hidden_size was 32 and is now 768"):
         refuse_changes(run, load())
     refuse_changes(run, load("model.hidden_size=32", "model.position_embedding_type=rope"))
 

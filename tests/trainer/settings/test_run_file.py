@@ -441,7 +441,7 @@ def test_a_run_folder_refuses_another_configuration_unless_it_is_allowed(small, 
 
     text = refused("optim.lr=0.5", "batch.samples=512", "model.hidden_size=64")
     assert "optim.lr was 0.001 and is now 0.5" in text and "batch.samples was 256 and is now 512" in text
-    assert "model.hidden_size was None and is now 64" in text
+    assert "model.hidden_size was 768 and is now 64" in text
     assert "run.allow_changes=[batch.samples, model.hidden_size, optim.lr]" in text
     free = ["run.dir=elsewhere", "batch.micro_batch=8", "eval.samples=3", "checkpoint.keep=1", "log.every_steps=1"]
     refuse_changes(tmp_path, reading.load([small], free))
