@@ -136,7 +136,10 @@ def _run_all(
         _say(f"{len(jobs)} runs, {workers} side by side on {where}")
         # From here on the workers are asked, and this process waits for them.
         requests.has_begun = True
-        return _run_side_by_side(jobs, workers, gpus, finished)
+        code = _run_side_by_side(jobs, workers, gpus, finished)
+        # Between two rounds there is nothing to save.
+        requests.has_begun = False
+        return code
     for job in jobs:
         _say(f"running {job.name}")
         code = run_job(job, requests)
