@@ -76,16 +76,19 @@ def differences(starts: dict[str, Any]) -> dict[str, Difference]:
 
 
 def is_above(starts: dict[str, Any]) -> bool | None:
-    """Whether pre-training beats both controls by more than two standard errors; None: not known."""
-    found = differences(starts)
-    return all(one.is_above for one in found.values()) if found else None
+    """Whether pre-training beats both controls by more than two standard errors; None: not known, for one seed of each
+    says nothing."""
+    found = differences(starts).values()
+    if not found or any(one.error is None for one in found):
+        return None
+    return all(one.is_above for one in found)
 
 
 def gate(starts: dict[str, Any]) -> tuple[bool | None, str]:
     """Whether the pilot's pre-training is worth anything, and the sentence that says so."""
     passed = is_above(starts)
     if passed is None:
-        return None, f"The gate ({PILOT} on {PILOT_TASK}) has not been measured."
+        return None, f"The gate ({PILOT} on {PILOT_TASK}) has not been measured with several seeds."
     told = ", ".join(
         f"{100 * one.value:+.1f} points (standard error {100 * one.error:.1f}) against {control} weights"
         for control, one in differences(starts).items()
