@@ -97,7 +97,7 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
         help=f"start {', '.join(FROM_MNLI_TASKS)} from this checkpoint of MNLI, which exists",
     )
     parser.add_argument(
-        "--precision", choices=["auto", "fp32", "bf16", "fp16"], default="auto", help="auto asks the device"
+        "--precision", choices=["auto", "fp32", "bf16", "fp16"], default="auto", help="auto asks the GPU; fp32 on a CPU"
     )
     parser.add_argument(
         "--text-columns", nargs="+", metavar="NAME", help="custom: the column or two that hold the text"

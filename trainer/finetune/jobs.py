@@ -111,6 +111,8 @@ def run_values(job: Job) -> dict[str, Any]:
     every = math.ceil(steps / max(FEWEST_EVALUATIONS, job.epochs))
     data = job.encoded.folder
     dropout = {} if job.dropout is None else dict.fromkeys(job.dropout_fields, job.dropout)
+    # On a CPU always that of earlier versions, so that the seeds of a table are all computed alike.
+    precision = "fp32" if job.precision == "auto" and not torch.cuda.is_available() else job.precision
     return {
         "run": {"dir": str(job.folder), "seed": job.seed},
         "model": {"from": job.checkpoint, **dropout},
@@ -129,7 +131,7 @@ def run_values(job: Job) -> dict[str, Any]:
             "warmup_steps": round(job.warmup_share * steps),
             "max_steps": steps,
         },
-        "precision": job.precision,
+        "precision": precision,
         "deepspeed": None,
         "eval": {"every_steps": every, "samples": None},
         "checkpoint": {"every_steps": every, "keep": 1, "best": {"metric": job.task.metrics[0], "mode": "max"}},

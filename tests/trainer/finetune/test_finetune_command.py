@@ -5,8 +5,10 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.finetune import command, jobs
@@ -434,3 +436,12 @@ def test_a_folder_of_something_else_is_left_alone(glue, bert_folder, trained, tm
     with pytest.raises(UserError, match="not a fine-tuning run"):
         finetune(bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds", 1)
     assert (other / "thesis.txt").read_text() == "mine"
+
+
+def test_auto_is_fp32_on_a_cpu_and_left_to_a_gpu(monkeypatch):
+    """Seeds that were computed before processors had bf16 are in one table with those that follow."""
+    encoded = SimpleNamespace(task=TASKS["sst2"], train_samples=10, folder=Path("data"))
+    for has_gpu, given, expected in ((False, "auto", "fp32"), (True, "auto", "auto"), (False, "bf16", "bf16")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
+        job = jobs.Job(encoded, 0, 1e-3, 1, 4, given, "model", "start", Path("run"))
+        assert jobs.run_values(job)["precision"] == expected
