@@ -1,4 +1,4 @@
-"""Runs that an earlier version began with other defaults go on with those, and so does what starts from their models."""
+"""Runs that an earlier version began with other defaults go on with those, as does what starts from their models."""
 
 import json
 import os

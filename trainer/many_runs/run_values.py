@@ -24,6 +24,10 @@ def _is_data(value: Any) -> bool:
     return all(isinstance(part, dict) and isinstance(part.get("path"), str) for part in parts)
 
 
+def _is_map_of_maps(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(part, dict) for part in value.values())
+
+
 def _is_best(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("metric"), str) and value.get("mode") in ("max", "min")
 
@@ -46,6 +50,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "optim.max_steps": _COUNT,
     "checkpoint.every_steps": (lambda value: _is_count(value) and value > 0, "a whole number above 0"),
     "checkpoint.best": (_is_best, "a map with a metric, and max or min as its mode"),
+    "model_defaults": (_is_map_of_maps, "a map of maps"),
     "provenance.device": _TEXT,
     "provenance.processes": _COUNT,
     "provenance.parameters": _COUNT,

@@ -7,7 +7,6 @@ holds for runs without `model_defaults`, and for a config.json in which the fiel
 """
 
 from dataclasses import replace
-from typing import Any
 
 from ..settings.configuration import RunConfiguration
 from .field_check import FROM
@@ -23,11 +22,13 @@ def with_defaults(now: RunConfiguration, begun: RunConfiguration | None = None) 
     model_type = now.model.get("model_type")
     if FROM in now.model or model_type is None:
         return replace(now, model_defaults={})
-    noted: dict[str, Any] | None = (begun or now).model_defaults.get(model_type)
-    if noted == {}:  # see reading.load
-        noted = earlier_default_fields(model_type)
-    fields = {**default_fields(model_type), **(noted or {})}
-    named = {
-        name: value for name, value in fields.items() if name in default_fields(model_type) and name not in now.model
-    }
+    source = begun or now
+    fields = default_fields(model_type)
+    if model_type in source.model_defaults:  # an empty map in a run of a version that noted none: see reading.load
+        earlier = {
+            name: value for name, value in earlier_default_fields(model_type).items() if name not in source.model
+        }
+        fields |= {**earlier, **source.model_defaults[model_type]}
+    known = default_fields(model_type)
+    named = {name: value for name, value in fields.items() if name in known and name not in now.model}
     return replace(now, model_defaults={model_type: named} if named else {})

@@ -6,6 +6,7 @@ a second list of the fields would go stale with every change here or in transfor
 
 import ast
 import importlib.util
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,9 +35,14 @@ class ModelFields(NamedTuple):
 
 def model_fields(model_type: object) -> ModelFields | None:
     """The configuration fields of one of our model types; None: not ours, or the class itself must be asked."""
+    return _model_fields(model_type) if isinstance(model_type, str) else None
+
+
+@cache
+def _model_fields(model_type: str) -> ModelFields | None:
     modeling = _folder("longmix.modeling")
     ours = {path.parent.name: path for path in modeling.glob("*/configuration_*.py")}
-    if not isinstance(model_type, str) or model_type not in ours:
+    if model_type not in ours:
         return None
     own, shared = _config_class(ours[model_type]), _config_class(modeling / "configuration.py")
     inherited = _config_class(_folder("transformers") / "configuration_utils.py", "PreTrainedConfig")

@@ -243,8 +243,9 @@ def _essence(run: Run) -> dict[str, Any]:
 def _model(run: Run) -> dict[str, Any]:
     """What the run file sets of the model, and the defaults that it was begun with where they are no longer today's."""
     today = default_fields(run.model_type)
-    noted = run.value(f"model_defaults.{run.model_type}", {}) if "model_defaults" in run.values else None
-    noted = earlier_default_fields(run.model_type) if noted is None else noted
+    noted = {} if "from" in run.values["model"] else earlier_default_fields(run.model_type)
+    if run.value("model_defaults") is not None:
+        noted = run.value("model_defaults").get(run.model_type, {})
     return {**{name: value for name, value in noted.items() if today.get(name) != value}, **run.values.get("model", {})}
 
 

@@ -57,11 +57,14 @@ def test_a_run_notes_what_its_run_file_does_not_set(load, tmp_path):
 def test_a_default_that_changes_later_changes_no_run(load, tmp_path, monkeypatch):
     begin(tmp_path / "run", load())
     today = {**default_fields("transformer"), "hidden_act": "relu", "a_new_field": 1}
-    monkeypatch.setattr(defaults, "default_fields", lambda model_type: today)
+    monkeypatch.setattr(defaults, "default_fields", lambda model_type: dict(today))
+    monkeypatch.setattr(defaults, "earlier_default_fields", lambda model_type: {"a_new_field": 0})
     for again in (load(), reading.load([str(tmp_path / "run")], [], field_mistakes)):
         refuse_changes(tmp_path / "run", again)
-        assert as_begun(tmp_path / "run", again).model_fields()["hidden_act"] == "gelu"
-    assert as_begun(tmp_path / "other", load()).model_fields()["hidden_act"] == "relu"
+        fields = as_begun(tmp_path / "run", again).model_fields()
+        assert (fields["hidden_act"], fields["a_new_field"]) == ("gelu", 0)
+    fields = as_begun(tmp_path / "other", load()).model_fields()
+    assert (fields["hidden_act"], fields["a_new_field"]) == ("relu", 1)
 
 
 @pytest.mark.parametrize("changes", [(), ("run.dir=elsewhere",)], ids=["resumed", "copied"])
