@@ -23,12 +23,12 @@ def with_defaults(now: RunConfiguration, begun: RunConfiguration | None = None) 
     if FROM in now.model or model_type is None:
         return replace(now, model_defaults={})
     source = begun or now
-    fields = default_fields(model_type)
-    if model_type in source.model_defaults:  # an empty map in a run of a version that noted none: see reading.load
-        earlier = {
-            name: value for name, value in earlier_default_fields(model_type).items() if name not in source.model
-        }
-        fields |= {**earlier, **source.model_defaults[model_type]}
-    known = default_fields(model_type)
-    named = {name: value for name, value in fields.items() if name in known and name not in now.model}
+    noted = {}
+    if model_type in source.model_defaults:
+        # A field that is missing came later, or is from before any were noted (an empty map: see reading.load).
+        earlier = earlier_default_fields(model_type).items()
+        noted = {name: value for name, value in earlier if name not in source.model}
+        noted |= source.model_defaults[model_type]
+    today = default_fields(model_type)
+    named = {name: noted.get(name, value) for name, value in today.items() if name not in now.model}
     return replace(now, model_defaults={model_type: named} if named else {})
