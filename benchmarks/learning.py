@@ -25,6 +25,7 @@ import numpy as np
 import record
 import torch
 import transformers
+from counting.neighbour_bigram import NeighbourBigram, most_frequent, positions
 from learned import recipe_baselines, recipe_cases, recipe_tables
 from learned import tables as learning_tables
 from learned.cases import (
@@ -40,7 +41,6 @@ from learned.cases import (
     text_folder,
     write_control,
 )
-from neighbour_bigram import NeighbourBigram, most_frequent, positions
 
 import longmix.modeling  # noqa: F401  registers the model types
 from longmix.data_prep.files import write_json

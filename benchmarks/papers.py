@@ -15,9 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import causal_bigram
 import commands
 import yaml
+from counting import causal_bigram
 from learned import papers_tables
 from learned.papers_cases import EXPERIMENTS, Case, Experiment, Trial
 

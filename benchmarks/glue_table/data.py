@@ -9,8 +9,8 @@ from typing import Any
 
 import commands
 import numpy as np
+from counting.neighbour_bigram import NeighbourBigram, most_frequent, positions
 from glue_table.budget import BATCH, LARGEST_VOCABULARY, LENGTH, Budget
-from neighbour_bigram import NeighbourBigram, most_frequent, positions
 
 from longmix.data_prep.files import make_folder, write_json, write_text
 from longmix.data_prep.manifest import Manifest

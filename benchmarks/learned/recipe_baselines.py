@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+from counting.neighbour_bigram import NeighbourBigram, Positions, most_frequent, positions
 from learned.cases import text_folder
 from learned.recipe_cases import CURVE, EVALUATION_MASK, batch_of, recipe_folder
-from neighbour_bigram import NeighbourBigram, Positions, most_frequent, positions
 
 from longmix.data_prep.files import write_json
 from longmix.trainer.objectives.masking import TokenMasker

@@ -43,13 +43,13 @@ def by_hand(dataset, indices):
 
 
 def test_counted_are_the_tokens_that_the_objective_predicts(script, dataset):
-    found = script("causal_bigram").pairs(dataset, np.arange(40))
+    found = script("counting.causal_bigram").pairs(dataset, np.arange(40))
     assert list(zip(found.before.tolist(), found.token.tolist(), strict=True)) == by_hand(dataset, np.arange(40))
 
 
 def test_loss_and_accuracy_are_those_of_the_mixture_written_out(script, dataset):
     """With an evaluation that holds a token before which training knows nothing."""
-    module = script("causal_bigram")
+    module = script("counting.causal_bigram")
     indices = np.arange(100)
     model = module.CausalBigram(dataset, indices)
     where = module.pairs(dataset, np.arange(100, 200))
@@ -73,7 +73,7 @@ def test_loss_and_accuracy_are_those_of_the_mixture_written_out(script, dataset)
 
 
 def test_the_weight_is_the_best_for_the_samples_that_the_counts_leave_out(script, dataset):
-    module = script("causal_bigram")
+    module = script("counting.causal_bigram")
     model = module.CausalBigram(dataset, np.arange(200))
     held_out = np.arange(0, 200, module.HELD_OUT)
     where = module.pairs(dataset, held_out)
@@ -85,7 +85,7 @@ def test_the_weight_is_the_best_for_the_samples_that_the_counts_leave_out(script
 
 
 def test_baselines_have_the_figures_of_a_model(script, dataset):
-    module = script("causal_bigram")
+    module = script("counting.causal_bigram")
     rows = module.baselines(dataset, np.arange(100), dataset)
     assert list(rows) == ["unigram", "interpolated bigram"]
     counts = np.bincount([token for _, token in by_hand(dataset, np.arange(100))], minlength=VOCABULARY)

@@ -37,7 +37,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def where(script, dataset, masker):
-    return script("neighbour_bigram").positions(dataset, np.arange(50), masker, is_training=False)
+    return script("counting.neighbour_bigram").positions(dataset, np.arange(50), masker, is_training=False)
 
 
 def test_positions_are_those_that_the_trainer_evaluates(where, dataset, masker):
@@ -55,7 +55,7 @@ def test_positions_are_those_that_the_trainer_evaluates(where, dataset, masker):
 
 
 def test_loss_and_accuracy_are_those_of_the_mixture_written_out(script, dataset, masker, where):
-    model = script("neighbour_bigram").NeighbourBigram(dataset, np.arange(400), masker)
+    model = script("counting.neighbour_bigram").NeighbourBigram(dataset, np.arange(400), masker)
     rows = [sample["input_ids"].tolist() for sample in dataset.read(np.arange(400))]
     pairs = [pair for row in rows for pair in itertools.pairwise(row)]
     ordinary = [token for row in rows for token in row if token not in SPECIAL]
@@ -86,7 +86,7 @@ def test_loss_and_accuracy_are_those_of_the_mixture_written_out(script, dataset,
 
 def test_weights_are_better_than_others_on_the_samples_that_fit_them(script, dataset, masker):
     """Expectation maximisation has come close to a maximum of the likelihood."""
-    module = script("neighbour_bigram")
+    module = script("counting.neighbour_bigram")
     model = module.NeighbourBigram(dataset, np.arange(400), masker)
     held_out = module.positions(dataset, np.arange(0, 400, module.HELD_OUT), masker, is_training=True)
     model._count(dataset, np.delete(np.arange(400), np.arange(0, 400, module.HELD_OUT)))
@@ -101,7 +101,7 @@ def test_weights_are_better_than_others_on_the_samples_that_fit_them(script, dat
 
 
 def test_the_two_simplest_guesses(script, dataset, masker, where):
-    module = script("neighbour_bigram")
+    module = script("counting.neighbour_bigram")
     model = module.NeighbourBigram(dataset, np.arange(400), masker)
     favourite = int(np.bincount(np.concatenate([s["input_ids"][1:] for s in dataset.read(np.arange(400))])).argmax())
     guesses = module.most_frequent(model, where)

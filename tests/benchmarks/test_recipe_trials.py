@@ -149,7 +149,7 @@ def test_a_model_has_passed_where_no_later_evaluation_falls_behind(script):
 
 
 def test_the_bigrams_are_those_of_the_tokens_that_are_read(script, cases, work, monkeypatch):
-    baselines, counting = script("learned.recipe_baselines"), script("neighbour_bigram")
+    baselines, counting = script("learned.recipe_baselines"), script("counting.neighbour_bigram")
     monkeypatch.setattr(baselines, "MARKS", (500,))
     made = baselines.count(work)
     assert baselines.count(work) == json.loads((work / "recipe-baselines.json").read_text()) == made
