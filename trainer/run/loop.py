@@ -68,7 +68,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
     """
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(world, Path(configuration.run.dir), configuration.run.hang_minutes))
-        # By the first rank for all: its run folder, on other hosts perhaps still as it was, and its processor.
+        # By the first rank for all: its run folder and its processor.
         settled = agree(world, lambda: settle(configuration, world.device) if world.is_first else None)
         configuration, chosen = world.from_first(settled)
         prepared = agree(world, lambda: _prepare(configuration, world))
@@ -82,7 +82,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
 
 
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
-    if world.is_first:
+    if world.is_first:  # on other hosts config.yaml may still be the one before
         refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
     prepared = prepare(configuration, world.size, world.device)

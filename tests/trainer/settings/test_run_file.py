@@ -48,7 +48,7 @@ def mistakes_of(paths, *overrides):
 
 def test_defaults_are_those_of_the_documented_run_file(small):
     values = reading.load([small], [], field_mistakes).to_dict()
-    assert values["batch"] == {"samples": 256, "micro_batch": 16}
+    assert values["batch"] == {"samples": 256, "micro_batch": 16, "group_by_length": False}
     assert values["optim"] == {
         "name": "adamw",
         "lr": 1e-3,
