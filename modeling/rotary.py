@@ -69,8 +69,8 @@ class _Rotate(torch.autograd.Function):
     def forward(features: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         half = features.shape[-1] // 2
         turned = features * cosine
-        turned[..., :half].addcmul_(features[..., half:], sine[..., :half])
-        turned[..., half:].addcmul_(features[..., :half], sine[..., half:])
+        for here, there in ((0, half), (half, 0)):  # narrowed: fake tensors of a GPU that is not there refuse an index
+            turned.narrow(-1, here, half).addcmul_(features.narrow(-1, there, half), sine.narrow(-1, here, half))
         return turned
 
     @staticmethod
