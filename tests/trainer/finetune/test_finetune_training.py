@@ -151,6 +151,28 @@ def test_start_from_mnli_renews_the_head(glue, own_checkpoint, tmp_path):
     assert config["id2label"] == {"0": "entailment", "1": "not_entailment"}
 
 
+@pytest.mark.full
+def test_a_task_starts_from_the_model_of_the_intermediate_one(glue, own_checkpoint, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+
+    output = tmp_path / "out"
+    more = ("--task", "rte", "--seeds", 1, "--epochs", 1, "--jobs", 1, "--intermediate", "sst2", "--lr")
+    assert finetune(own_checkpoint, glue, output, *more, "1e-5", "5e-3") == 0
+    rates = [f"lr-{rate}" for rate in ("1e-05", "0.005")]
+    scores = [
+        json.loads((output / "sst2" / rate / "seed-0" / "result.json").read_text())["selection"]["score"]
+        for rate in rates
+    ]
+    chosen = rates[scores[1] > scores[0]]
+    before = load_file(output / "sst2" / chosen / "seed-0" / "model" / "model.safetensors")
+    after = load_file(output / "rte" / "lr-1e-05" / "seed-0" / "model" / "model.safetensors")
+    start = load_file(own_checkpoint / "model.safetensors")
+    name = "encoder.embeddings.word_embeddings.weight"
+    assert torch.allclose(before[name], after[name], atol=1e-4)
+    assert not torch.allclose(before[name], start[name], atol=1e-4)
+
+
 def test_a_checkpoint_without_the_weights_is_refused(glue, bert_folder, tmp_path):
     import shutil
 
