@@ -72,29 +72,35 @@ class Runner:
         """Run what has not finished and note its figures as it ends."""
         waiting = [case for case in cases if case.record() is None]
         with ThreadPoolExecutor(self.jobs) as pool:
-            running = {pool.submit(self._run, case): case for case in waiting}
+            running = {pool.submit(commands.timed_longmix, *self._prepared(case)): case for case in waiting}
             try:
                 for future in as_completed(running):
-                    future.result()
+                    # In this thread: transformers cannot load two models at the same time.
+                    self._note(running[future], *future.result())
                     print(_outcome(running[future]), flush=True)
             except BaseException:
                 # A signal has reached the runs too, and they save themselves; no other one begins.
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _run(self, case: Case) -> None:
+    def _prepared(self, case: Case) -> tuple[list[str], Path, int]:
         make_folder(case.folder.parent)
-        log = case.folder.with_name(f"{case.folder.name}.log")
-        code, seconds = commands.timed_longmix(list(case.words), log, self.threads)
+        return list(case.words), _log(case), self.threads
+
+    def _note(self, case: Case, code: int, seconds: dict[str, float]) -> None:
         made = {"commit": record.commit(), "machine": record.machine(), "threads": self.threads}
         if code == 0:
             case.finish({**figures(case), **seconds, "made": made})
             tidy(case)
-        elif case.stage == "search" and DIVERGED in commands.last_line(log):
+        elif case.stage == "search" and DIVERGED in commands.last_line(_log(case)):
             case.finish({"loss": None, **seconds, "made": made})
             tidy(case)
         else:
-            self.failed.append((case, log))
+            self.failed.append((case, _log(case)))
+
+
+def _log(case: Case) -> Path:
+    return case.folder.with_name(f"{case.folder.name}.log")
 
 
 def _outcome(case: Case) -> str:
