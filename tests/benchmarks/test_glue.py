@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -482,13 +483,16 @@ def test_what_fails_takes_no_other_row_with_it(script, table, monkeypatch):
         return (0 if row == "fnet" else 1), {"seconds": 2.0, "cpu_seconds": 1.0}
 
     monkeypatch.setattr(script("commands"), "timed_longmix", longmix)
-    monkeypatch.setattr(stages, "figures", lambda case: {"loss": 3.0})
+    readers = []
+    monkeypatch.setattr(stages, "figures", lambda case: readers.append(threading.current_thread()) or {"loss": 3.0})
     runner = stages.Runner(2, 1)
     wanted = [table.search(row)[0] for row in said]
     runner.run(wanted)
     assert [case.row for case, _ in runner.failed] == ["bert"]
     found = {case.row: case.record() for case in wanted}
     assert found["flt"]["loss"] is None and found["fnet"]["loss"] == 3.0 and found["bert"] is None
+    # transformers cannot load two models at the same time.
+    assert readers == [threading.main_thread()]
     # Diverging is an answer in a search alone.
     with contextlib.suppress(FileExistsError):
         (table.work / "runs").mkdir(parents=True)
