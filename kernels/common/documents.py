@@ -1,18 +1,17 @@
 """Documents that share a row: runs of equal ids. An id that returns after another one marks another document."""
 
 import torch
+from torch.nn import functional
 
 
 def document_begins(document_ids: torch.Tensor) -> torch.Tensor:
     """(B, N) ids -> (B, N) bool, true on the first position of each document."""
-    begins = torch.ones_like(document_ids, dtype=torch.bool)
-    # Narrowed, not indexed, which fake tensors of a GPU that is not there refuse.
     length = document_ids.shape[1]
-    later = max(length - 1, 0)
-    begins.narrow(1, length - later, later).copy_(
-        document_ids.narrow(1, length - later, later) != document_ids.narrow(1, 0, later)
-    )
-    return begins
+    if length == 0:
+        return torch.ones_like(document_ids, dtype=torch.bool)
+    # Neither indexed nor written to, which fake tensors of a GPU that is not there refuse.
+    changes = document_ids.narrow(1, 1, length - 1) != document_ids.narrow(1, 0, length - 1)
+    return functional.pad(changes, (1, 0), value=True)
 
 
 def document_starts(document_ids: torch.Tensor) -> torch.Tensor:
