@@ -57,7 +57,8 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
     if before.optim.name != now.optim.name:
         raise UserError(
             f"{run} holds a run with optim.name {before.optim.name}, whose state is of no use to {now.optim.name}: set "
-            f"it back, or start anew from its weights, with a fresh optimizer: model.from={run} and another run.dir"
+            "it back, or start anew from its weights, with a fresh optimizer: "
+            f"model.from={run}/checkpoints/latest/model and another run.dir"
         )
     changes = changed_keys(before, as_begun(run, now))
     if any(key in SCHEDULE_KEYS for key, _, _ in changes) and _could_be(now.optim, before.optim, run):
