@@ -149,8 +149,16 @@ def test_another_number_of_ranks_goes_on(make, alone, read_metrics, tmp_path, en
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_parameters_that_are_dealt_out_in_turns_are_found(make, alone, read_metrics, tmp_path):
-    section = {"stage": 2, "round_robin_gradients": True, "reduce_bucket_size": 1000}
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"stage": 2, "round_robin_gradients": True},
+        {"stage": 1, "parameter_alignment": True},
+        {"stage": 3, "sub_group_size": 1000},
+    ],
+    ids=str,
+)
+def test_parameters_that_are_shared_out_otherwise_are_found(make, alone, read_metrics, tmp_path, section):
     (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": section}))
     ((folder, report),) = make(2, ("transformer", {"deepspeed": str(tmp_path / "ds.json")}))
     assert report["code"] == 0, report
