@@ -57,7 +57,7 @@ class Row:
 
 ROWS = {
     "estimate": Row("the paper's: 64 features"),
-    "exact": Row("softmax(N + Q K^T) itself", exact=True),
+    "exact": Row("softmax(N + Q K^T) itself, N starts near zero", exact=True),
     "exact-neighbours": Row("softmax(N + Q K^T) itself, N starts at a neighbour", NARROW, True, True),
     "estimate-neighbours": Row("64 features, N starts at a neighbour", NARROW, False, True),
     "estimate-1024": Row(

@@ -112,7 +112,7 @@ def neighbour_weights(neighbours, head, q, k, allowed):
     places = list(neighbours.distances)
     for i in range(len(q)):
         for j in range(len(q)):
-            if allowed[i, j] and j - i in places:
+            if j - i in places and allowed[i, j]:
                 scores[i, j] = neighbours.bias[head, places.index(j - i)] + q[i] @ k[j] / math.sqrt(q.shape[1])
     return scores.softmax(1)
 
