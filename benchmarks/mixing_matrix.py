@@ -50,7 +50,7 @@ def mixing_matrices(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> l
 
 def draw(matrix: torch.Tensor) -> Image.Image:
     """Heads (H, N, N) side by side, as one grey picture."""
-    heads = (255 * matrix / matrix.amax().clamp(min=1e-30)).byte().numpy()
+    heads = (255 * matrix / matrix.amax().clamp(min=1e-30)).round().byte().numpy()
     size = max(1, -(-WIDTH // heads.shape[-1]))
     heads = [np.kron(head, np.ones((size, size), dtype=np.uint8)) for head in heads]
     gap = np.full((len(heads[0]), GAP), 128, dtype=np.uint8)

@@ -158,7 +158,11 @@ def test_the_table_names_every_key_of_the_run_file_with_its_default():
     small = {"run": {"dir": "DIR"}, "model": {"model_type": "bert"}, "data": {"train": "DIR"}}
     values = configuration.flatten(reading.from_dict(small, "test").to_dict())
     assert set(shown) == set(values) - {"model.model_type"}
-    wrong = {name: text for name, text in shown.items() if text not in ("needed", "by longmix") and read_value(text) != values[name]}
+    wrong = {
+        name: text
+        for name, text in shown.items()
+        if text not in ("needed", "by longmix") and read_value(text) != values[name]
+    }
     assert not wrong
 
 

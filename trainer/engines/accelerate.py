@@ -34,6 +34,8 @@ class AccelerateEngine:
         warnings.filterwarnings("ignore", message="OMP_NUM_THREADS/MKL_NUM_THREADS unset", module="accelerate")
         # Many encoders of transformers have a pooler that masked language modelling does not use.
         spare = accelerate.DistributedDataParallelKwargs(find_unused_parameters=_has_spare_parameters(model))
+        # Of a run before this one in the process, whose precision it would insist on.
+        accelerate.state.AcceleratorState._reset_state()
         self._accelerator = accelerate.Accelerator(
             mixed_precision=mixed, cpu=world.device.type == "cpu", kwargs_handlers=[spare]
         )

@@ -107,7 +107,7 @@ def test_check_counts_parameters_exactly(run_file, run_values, capsys, tmp_path)
     model = build_model(checked, model_configuration(checked, manifest, objective.auto_class), objective.auto_class)
     total = sum(parameter.numel() for parameter in model.parameters())
     assert main(["train", run_file(), "--check"]) == 0
-    assert f"transformer, {total:,} parameters ({total - 16 * (96 + 24 + 2):,} outside embeddings)" in (
+    assert f"transformer, {total:,} parameters ({total - 16 * (96 + 2):,} outside embeddings)" in (
         capsys.readouterr().out
     )
 

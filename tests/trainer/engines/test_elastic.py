@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders as checkpoint
@@ -163,7 +162,6 @@ def test_what_cannot_be_converted_is_refused_with_the_way_round(train, read_metr
     # And in another precision, if that is allowed: Adam's moments are kept in fp32 in any case.
     with pytest.raises(UserError, match="precision was 'fp32' and is now 'bf16'"):
         train(run, deepspeed="zero2", precision="bf16")
-    AcceleratorState._reset_state(reset_partial_state=True)  # which refuses another precision
     allowed = {"run.allow_changes": ["precision"]}
     assert train(run, deepspeed="zero2", precision="bf16", **allowed).code == 0
     losses = [record["loss"] for record in read_metrics(run, "train")]
@@ -181,7 +179,6 @@ def test_what_cannot_be_converted_is_refused_with_the_way_round(train, read_metr
 )
 def test_a_run_that_began_with_unfused_steps_ends_with_them(train, tmp_path, monkeypatch, engine, precision):
     """As those of earlier versions did, whose layouts do not say so."""
-    AcceleratorState._reset_state(reset_partial_state=True)
     changes = {"deepspeed": engine, "precision": precision}
     train(tmp_path / "fused", **changes)
     with monkeypatch.context() as patch:

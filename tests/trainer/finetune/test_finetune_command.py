@@ -443,5 +443,21 @@ def test_auto_is_fp32_on_a_cpu_and_left_to_a_gpu(monkeypatch):
     encoded = SimpleNamespace(task=TASKS["sst2"], train_samples=10, folder=Path("data"))
     for has_gpu, given, expected in ((False, "auto", "fp32"), (True, "auto", "auto"), (False, "bf16", "bf16")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda has_gpu=has_gpu: has_gpu)
-        job = jobs.Job(encoded, 0, 1e-3, 1, 4, given, "model", "start", Path("run"))
+        job = jobs.Job(
+            encoded=encoded,
+            seed=0,
+            learning_rate=1e-3,
+            epochs=1,
+            batch_size=4,
+            precision=given,
+            dropout=None,
+            dropout_fields=(),
+            weight_decay=0.01,
+            warmup_share=0.1,
+            group_by_length=True,
+            checkpoint="model",
+            start="start",
+            folder=Path("run"),
+            competes=False,
+        )
         assert jobs.run_values(job)["precision"] == expected

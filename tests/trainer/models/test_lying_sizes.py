@@ -62,7 +62,8 @@ def test_a_run_beyond_all_memory_is_refused_before_it_is_built(
 
 
 def test_a_run_is_refused_by_what_it_surely_needs(run_values, tmp_path, monkeypatch):
-    prepared = prepare(reading.from_dict(run_values(tmp_path / "run"), "test"), 1, CPU)
+    values = run_values(tmp_path / "run", **{"model.position_embedding_type": "learned"})
+    prepared = prepare(reading.from_dict(values, "test"), 1, CPU)
     needed = 16 * prepared.size.parameters
     monkeypatch.setattr(memory, "host_memory", lambda: needed)  # a micro-batch, too, lies within the margin
     memory.refuse_beyond_memory(prepared, 1, CPU)
@@ -91,7 +92,8 @@ def test_many_layers_are_counted_without_building_them(run_values, tmp_path, mod
 
 def test_a_manifest_with_samples_or_positions_beyond_memory(run_values, write_data, tmp_path, monkeypatch):
     write_data(tmp_path / "data", 20, 1, sequence_length=2**31 - 1)
-    values = run_values(tmp_path / "run", **{"data.train": str(tmp_path / "data"), "data.eval": None})
+    changes = {"data.train": str(tmp_path / "data"), "data.eval": None, "model.position_embedding_type": "learned"}
+    values = run_values(tmp_path / "run", **changes)
     prepared = prepare(reading.from_dict(values, "test"), 1, CPU)
     monkeypatch.setattr(memory, "host_memory", lambda: 64 * 2**30)
     with pytest.raises(

@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 
 from longmix.data_prep.errors import UserError
 from longmix.modeling import MODEL_TYPES
@@ -107,16 +106,7 @@ def _plain(value):
     return _plain(vars(value)) if hasattr(value, "__dict__") else str(value)
 
 
-@pytest.fixture
-def any_precision():
-    """Accelerate's state, which refuses another precision than the first one of the process, is made anew."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-
-
 @pytest.mark.full
-@pytest.mark.usefixtures("any_precision")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("engine", ["zero0", "zero1", "zero2", "zero3", None])
 def test_an_empty_batch_is_passed_over(train, read_metrics, tmp_path, monkeypatch, capsys, engine, precision):

@@ -2,7 +2,6 @@
 
 import pytest
 import yaml
-from accelerate.state import AcceleratorState
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.commands import check
@@ -15,9 +14,7 @@ BF16, FP32 = ("bf16", "this processor has AVX512-BF16"), ("fp32", "this processo
 @pytest.fixture
 def on(monkeypatch):
     """on(choice): from here on, on a machine where `auto` takes that."""
-    AcceleratorState._reset_state(reset_partial_state=True)  # which refuses another precision
-    yield lambda choice: monkeypatch.setattr(precision, "choose_precision", lambda device: choice)
-    AcceleratorState._reset_state(reset_partial_state=True)
+    return lambda choice: monkeypatch.setattr(precision, "choose_precision", lambda device: choice)
 
 
 def noted(run):
