@@ -34,6 +34,12 @@ def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="run what is marked full, too, as continuous integration does")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """What a test draws does not depend on the tests before it, nor on the moment."""
+    torch.manual_seed(0)
+
+
 def pytest_report_header(config):
     return f"fault seed: {config.getoption('fault_seed')}"
 

@@ -598,6 +598,7 @@ def test_the_kit_trains_every_row_before_it_fine_tunes_one(script, setting):
 @pytest.mark.full
 def test_the_kit_makes_its_rows_of_the_tables_runs(script, files, setting, monkeypatch):
     learning, data = script("gpu_kit.learning"), script("glue_table.data")
+    setting.work.mkdir(parents=True)
     corpus = data.corpus(setting.work, [files / "wiki.txt"], None, 1)
     (setting.pack / "corpus").mkdir(parents=True)
     for name in ("train", "validation", "tokenizer"):

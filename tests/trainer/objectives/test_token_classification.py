@@ -63,6 +63,7 @@ def test_a_model_learns_the_task_and_is_evaluated_alike_everywhere(
 @pytest.mark.slow
 def test_every_engine_and_way_to_cut_the_batch_takes_the_same_steps(train, read_metrics, changes, tmp_path):
     curves = {}
+    changes = {**changes, "model.position_embedding_type": "learned"}  # its loss falls in three steps
     for engine in ENGINES:
         # Ragged labels: a micro-batch has few of them, or many.
         for micro_batch in (16, 2) if engine in ("zero1", None) else (2,):
