@@ -167,7 +167,7 @@ class MixerConfig(PreTrainedConfig):
             self.require("is_causal", False, f"false for {self.model_type}, because {because}")
 
     def _check_rope(self) -> None:
-        self.require("rope_theta", 0 < self.rope_theta < math.inf, "above 0, and finite")
+        self.require("rope_theta", 1 <= self.rope_theta < math.inf, "at least 1, and finite")
         if self.position_embedding_type != "rope":
             return
         because = self.why_no_rope()

@@ -110,8 +110,9 @@ def test_refused_where_they_mean_nothing(model_type, fields, because, make_confi
 def test_heads_of_an_odd_number_of_channels_are_refused(make_config):
     with pytest.raises(ValueError, match=r"num_attention_heads is 2; allowed: .* an even number of channels"):
         make_config("transformer", hidden_size=10)
-    with pytest.raises(ValueError, match="rope_theta is 0; allowed: above 0"):
-        make_config("transformer", rope_theta=0)
+    for theta in (0, 1e-300, float("nan")):  # the second is zero in fp32
+        with pytest.raises(ValueError, match=f"rope_theta is {theta}; allowed: at least 1, and finite"):
+            make_config("transformer", rope_theta=theta)
 
 
 def test_a_saved_configuration_says_its_positions_and_an_earlier_one_keeps_its_own(make_config, tmp_path):
