@@ -19,6 +19,8 @@ CARD = "README.md"
 # Stands in the card of a model that has no code beside it.
 LOAD_WITH_LONGMIX = "Load it after `import longmix.modeling`."
 
+# Arguments of an optimizer, where it takes them.
+_SHOWN = ("momentum", "update_rms", "betas")
 _DATA_COLUMNS = ("data set", "weight", "samples", "tokens", "sequence length", "packing")
 _CARD = """---
 library_name: transformers
@@ -37,7 +39,7 @@ Trained with longmix, objective `{configuration.objective.name}`;
 {notes}## Recipe
 
 {state.step:,} steps of {batch.samples} samples ({state.samples:,} samples in all; {state.skipped} steps dropped as
-not finite{empty}). {optimizer}, lr {optim.lr:g} ({optim.schedule}, {optim.steps_of_warmup} warm-up steps){betas},
+not finite{empty}). {optimizer}, lr {optim.lr:g} ({optim.schedule}, {optim.steps_of_warmup} warm-up steps){taken},
 weight decay {optim.weight_decay:g}, gradient clipping {optim.grad_clip}, seed {configuration.run.seed}. The complete
 configuration is the run's `config.yaml`.
 
@@ -85,9 +87,7 @@ class ModelCard:
             batch=configuration.batch,
             optim=configuration.optim,
             optimizer=row.deepspeed[0],
-            betas="".join(
-                f", {key} {getattr(configuration.optim, key)}" for key in ("momentum", "betas") if key in row.arguments
-            ),
+            taken="".join(f", {key} {getattr(configuration.optim, key)}" for key in _SHOWN if key in row.arguments),
             name=escaped(Path(configuration.run.dir).name),
             load=LOAD_WITH_LONGMIX,
             data=markdown(_DATA_COLUMNS, data),

@@ -15,8 +15,6 @@ from .optimizer import GuardedOptimizer
 
 # Steps of Newton and Schulz's iteration, and its coefficients (a, b, c) of a X + b X X' X + c (X X')^2 X.
 STEPS, COEFFICIENTS = 5, (3.4445, -4.7750, 2.0315)
-# Root mean square of AdamW's updates, by Liu et al.
-ADAMW_RMS = 0.2
 # Numbers orthogonalised at once: enough to fill a device, and little beside a model whose matrices are larger.
 _BATCH = 2**22
 
@@ -82,6 +80,7 @@ class Muon(torch.optim.AdamW):
 
     Args:
         momentum: of the average of gradients; Nesterov's correction goes with it.
+        update_rms: root mean square of an update of a matrix, at a rate of 1.
         precision: of the run: in bf16 the iteration runs in bf16, else in fp32.
         adamw: further arguments of AdamW.
 
@@ -89,9 +88,10 @@ class Muon(torch.optim.AdamW):
         shares: by flat tensor that stands in the place of a group's parameters.
     """
 
-    def __init__(self, groups: list[dict], momentum: float, precision: str, **adamw):
+    def __init__(self, groups: list[dict], momentum: float, update_rms: float, precision: str, **adamw):
         super().__init__(groups, **adamw)
         self.momentum = momentum
+        self.update_rms = update_rms
         self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self.shares: dict[torch.Tensor, Share] = {}
 
@@ -162,7 +162,7 @@ class Muon(torch.optim.AdamW):
                 # Each number is one rank's, and zero on the others: their sum is exact.
                 torch.distributed.all_reduce(whole)
             if is_held:
-                scale = ADAMW_RMS * max(rows, columns) ** 0.5
+                scale = self.update_rms * max(rows, columns) ** 0.5
                 whole.copy_(orthogonalise(whole.view(-1, rows, columns), self.dtype).mul_(scale).reshape(-1))
                 for index, place in zip(batch, places, strict=True):
                     held[index].copy_(place)

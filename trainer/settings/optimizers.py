@@ -47,7 +47,7 @@ OPTIMIZERS = {
     "muon": OptimizerRow(
         plain="longmix.trainer.optimization.muon:Muon",
         guarded="longmix.trainer.optimization.muon:GuardedMuon",
-        arguments=("betas", "eps", "momentum"),
+        arguments=("betas", "eps", "momentum", "update_rms"),
         state_per_parameter=2,
         deepspeed=("Muon",),
         state_per_matrix_entry=1,

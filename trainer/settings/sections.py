@@ -171,6 +171,7 @@ class OptimSection:
     betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
     eps: float = 1e-6
     momentum: float = 0.95
+    update_rms: float = 0.2
     weight_decay: float = 0.01
     no_decay: list[str] = field(default_factory=lambda: ["bias", "norm"])
     schedule: Literal["linear", "cosine", "constant", "inverse_sqrt", "wsd"] = "linear"
@@ -209,8 +210,11 @@ class OptimSection:
             yield "betas", f"is {self.betas}, but takes two numbers in [0, 1)"
         if not 0 <= self.momentum < 1:
             yield "momentum", f"is {self.momentum}, but must lie in [0, 1)"
-        elif self.momentum != OptimSection.momentum and "momentum" not in OPTIMIZERS[self.name].arguments:
-            yield "momentum", f"is {self.momentum}, but is for muon, and optim.name is {self.name}: leave it out"
+        yield from _positive(self, "update_rms")
+        for key in ("momentum", "update_rms"):
+            value = getattr(self, key)
+            if value != getattr(OptimSection, key) and key not in OPTIMIZERS[self.name].arguments:
+                yield key, f"is {value}, but is for muon, and optim.name is {self.name}: leave it out"
         yield from _positive(self, "grad_clip", text="must be positive, or null for no clipping")
         yield from self._schedule_mistakes()
 

@@ -41,7 +41,9 @@ def test_a_card_names_the_optimizer_with_what_it_took(tmp_path, card):
     card.configuration.optim.name = "muon"
     card.write(tmp_path, RunState(), {})
     text = (tmp_path / CARD).read_text()
-    assert "Muon, lr 0.001 (linear, 100 warm-up steps), momentum 0.95, betas [0.9, 0.98],\nweight decay" in text
+    assert (
+        "Muon, lr 0.001 (linear, 100 warm-up steps), momentum 0.95, update_rms 0.2, betas [0.9, 0.98],\nweight" in text
+    )
 
 
 def test_the_example_of_a_card_loads_the_folder_of_that_name(tmp_path):

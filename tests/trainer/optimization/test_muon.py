@@ -81,9 +81,9 @@ def make(precision="fp32", guarded=True, **fields):
     return model, maker(parameter_groups(model, optim), optim, precision)
 
 
-@pytest.mark.parametrize("momentum", [0.95, 0.5])
-def test_steps_equal_a_reference_in_float64(momentum):
-    model, optimizer = make(momentum=momentum, grad_clip=None)
+@pytest.mark.parametrize(("momentum", "update_rms"), [(0.95, 0.2), (0.5, 1.0)])
+def test_steps_equal_a_reference_in_float64(momentum, update_rms):
+    model, optimizer = make(momentum=momentum, update_rms=update_rms, grad_clip=None)
     weights = [matrix.detach().double().numpy() for matrix in model.matrices()]
     averages = [np.zeros_like(weight) for weight in weights]
     for step in range(4):
@@ -93,7 +93,7 @@ def test_steps_equal_a_reference_in_float64(momentum):
             gradient = matrix.grad.double().numpy()
             averages[index] = momentum * averages[index] + (1 - momentum) * gradient
             update = by_singular_values(momentum * averages[index] + (1 - momentum) * gradient)
-            scale = 0.2 * math.sqrt(max(matrix.shape))
+            scale = update_rms * math.sqrt(max(matrix.shape))
             weights[index] = weights[index] * (1 - 0.02 * 0.3) - 0.02 * scale * update
             np.testing.assert_allclose(matrix.detach().numpy(), weights[index], atol=2e-6)
 
@@ -192,7 +192,7 @@ def test_second_moments_of_matrices_stand_in_files_alone():
     """DeepSpeed's conversion of checkpoints wants them of every flat tensor; see test_muon_engines.py."""
     flat = nn.Parameter(torch.ones(12))
     group = {"params": [flat], "matrices": [(1, 3, 4)]}
-    optimizer = Muon([group], momentum=0.9, precision="fp32", lr=0.1)
+    optimizer = Muon([group], momentum=0.9, update_rms=0.2, precision="fp32", lr=0.1)
     optimizer.shares = {flat: Share([(1, 3, 4)], [Piece(0, 0, 12)], [frozenset({0})])}
     assert optimizer.state_dict()["state"] == {}
     flat.grad = drawn(12)
@@ -355,6 +355,14 @@ def test_momentum_is_muons_and_below_one(configured):
         configured("optim.momentum=1.0")
     with pytest.raises(UserError, match=r"optim\.momentum is 0\.9, but is for muon, and optim\.name is adamw"):
         configured("optim.momentum=0.9", "optim.name=adamw")
+
+
+def test_the_size_of_updates_is_muons_and_positive(configured):
+    assert configured().optim.update_rms == 0.2
+    with pytest.raises(UserError, match=r"optim\.update_rms is 0\.0, but must be a positive number"):
+        configured("optim.update_rms=0")
+    with pytest.raises(UserError, match=r"optim\.update_rms is 1\.0, but is for muon, and optim\.name is adamw"):
+        configured("optim.update_rms=1.0", "optim.name=adamw")
 
 
 @pytest.mark.parametrize("part", ["offload_optimizer", "offload_param"])
