@@ -135,14 +135,28 @@ def _speeds_of_text() -> list[dict[str, str]]:
 def run_trial(work: Path, trial: str, jobs: int, rows: list[str] | None) -> list[tuple[Case, Path]]:
     """The runs of one trial of the recipe; the grid's further seeds follow when its rates are chosen."""
     if trial == recipe_cases.CURVE:
-        return run_all(
-            list(recipe_cases.curve_cases(work).values()), jobs, lambda case: curve_figures(work, case), rows
-        )
+        return run_lengths(work, jobs, rows)
     if trial == recipe_cases.SEEDS:
         return run_all(list(itertools.chain(*recipe_cases.seed_cases(work).values())), jobs, trial_figures, rows)
     failed = run_all(list(recipe_cases.grid_cases(work).values()), jobs, trial_figures, rows)
     further = list(itertools.chain(*recipe_cases.chosen_cases(work).values()))
     return failed + run_all(further, jobs, trial_figures, rows)
+
+
+def run_lengths(work: Path, jobs: int, rows: list[str] | None) -> list[tuple[Case, Path]]:
+    """Ever longer runs of each row until one passes the bigram; a row of which a run fails goes no further."""
+    bar = recipe_baselines.count(work)["curve"]
+    going, failed = recipe_cases.curve_cases(work), []
+    for index, length in enumerate(recipe_cases.LENGTHS):
+        cases = [cases[index] for cases in going.values() if index < len(cases)]
+        failed += run_all(cases, jobs, trial_figures, rows)
+        behind = [
+            case.row
+            for case in cases
+            if (found := case.record()) is not None and not recipe_baselines.passes(found, bar, length)
+        ]
+        going = {row: cases for row, cases in going.items() if row in behind}
+    return failed
 
 
 def run_all(
@@ -223,16 +237,6 @@ def trial_figures(case: Case) -> dict:
     names = ("masked_accuracy", "loss")
     chosen_by = {f"validation_{name}": evaluation[name] for name in names}
     return {**{name: reported[name] for name in names}, **chosen_by, **speed}
-
-
-def curve_figures(work: Path, case: Case) -> dict:
-    """`curve`: [tokens, masked accuracy, loss] of every evaluation; masked accuracy and loss of the last."""
-    evaluation, speed = _metrics(case)
-    per_step = recipe_cases.tokens_of_step(work, recipe_cases.CURVE)
-    # By step: a resumed run may have evaluated twice. Before the first step nothing has been read.
-    evaluations = {found["step"]: found for found in commands.records(case.folder, "eval") if found["step"] > 0}
-    curve = [[step * per_step, found["masked_accuracy"], found["loss"]] for step, found in sorted(evaluations.items())]
-    return {**{name: evaluation[name] for name in ("masked_accuracy", "loss")}, "curve": curve, **speed}
 
 
 def count_baselines(work: Path, corpus: Path) -> None:

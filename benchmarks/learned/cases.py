@@ -54,7 +54,7 @@ TEXT_BYTES = 7_400_000
 TEXT_BATCH = 8
 TEXT_LENGTH = 128
 TEXT_VOCABULARY = 4000
-SINGLE = ("deepspeed=null", "precision=fp32", "log.tensorboard=false", "log.every_steps=20", "checkpoint.keep=1")
+SINGLE = ("deepspeed=null", "log.tensorboard=false", "log.every_steps=20", "checkpoint.keep=1")
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def probe_cases(work: Path) -> list[Case]:
                 *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
                 *(f"batch.samples={recipe.batch}", f"batch.micro_batch={recipe.batch}"),
                 *(f"optim.max_steps={recipe.steps}", f"checkpoint.every_steps={recipe.steps}"),
-                *(f"eval.every_steps={recipe.steps}", "eval.samples=400", *SINGLE),
+                *(f"eval.every_steps={recipe.steps}", "eval.samples=400", "precision=fp32", *SINGLE),
             )
             cases.append(Case(task, row, distance, folder, arguments))
     return cases
@@ -173,7 +173,7 @@ def text_cases(work: Path) -> list[Case]:
             *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
             *(f"batch.samples={TEXT_BATCH}", f"batch.micro_batch={TEXT_BATCH}", "optim.lr=3e-3"),
             *("optim.warmup_steps=100", f"optim.max_steps={steps}", f"checkpoint.every_steps={steps}"),
-            *(f"eval.every_steps={steps}", "eval.samples=null", *SINGLE),
+            *(f"eval.every_steps={steps}", "eval.samples=null", "precision=fp32", *SINGLE),
         )
         cases.append(Case("text", row, 0, folder, arguments))
     return cases

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from counting.neighbour_bigram import NeighbourBigram, Positions, most_frequent, positions
 from learned.cases import text_folder
-from learned.recipe_cases import CURVE, EVALUATION_MASK, batch_of, recipe_folder
+from learned.recipe_cases import CURVE, EVALUATION_MASK, LENGTHS, batch_of, recipe_folder
 
 from longmix.data_prep.files import write_json
 from longmix.trainer.objectives.masking import TokenMasker
@@ -17,8 +17,6 @@ from longmix.trainer.settings.sections import DataSection, ObjectiveSection
 
 BIGRAM = "interpolated bigram"
 SHOWN = "token shown there, or the most frequent"
-# Tokens after which the curve's bigram is counted anew; between them it is interpolated over the logarithm.
-MARKS = (0.5e6, 1e6, 2e6, 4e6, 8e6, 16e6)
 
 
 def count(work: Path) -> dict:
@@ -56,7 +54,7 @@ def _curve(dataset: ShardedDataset, batch: int, masker: TokenMasker, where: Posi
     order = RunOrder([size], [1.0], partitions_of(DataSection(train=""), batch), 0).draw(0, size).sample
     per_row = dataset.manifest.tokens / size
     points = []
-    for rows in [*(round(mark / per_row) for mark in MARKS if mark < dataset.manifest.tokens), size]:
+    for rows in [*(round(mark / per_row) for mark in LENGTHS if mark < dataset.manifest.tokens), size]:
         figures = NeighbourBigram(dataset, order[:rows], masker).evaluate(where)
         points.append([rows * per_row, figures["masked_accuracy"], figures["loss"]])
     return points
@@ -69,24 +67,6 @@ def at(curve: list[list[float]], tokens: float) -> tuple[float, float]:
     return accuracy, loss
 
 
-def passed_at(curve: list[list[float]], bar: list[list[float]]) -> tuple[float | None, float | None]:
-    """Tokens from which on every evaluation of a model is above a bar in masked accuracy, and below it in loss.
-
-    Args:
-        curve: [tokens, masked accuracy, loss] of the model's evaluations, in their order.
-        bar: the same of what it must pass.
-
-    Returns:
-        (by masked accuracy, by loss); None: its last evaluation does not pass.
-    """
-    bars = [at(bar, tokens) for tokens, _, _ in curve]
-    above = [accuracy > figures[0] for (_, accuracy, _), figures in zip(curve, bars, strict=True)]
-    below = [loss < figures[1] for (_, _, loss), figures in zip(curve, bars, strict=True)]
-    return _since(curve, above), _since(curve, below)
-
-
-def _since(curve: list[list[float]], passes: list[bool]) -> float | None:
-    since = None
-    for (tokens, _, _), is_past in zip(curve, passes, strict=True):
-        since = (tokens if since is None else since) if is_past else None
-    return since
+def passes(found: dict, bar: list[list[float]], tokens: float) -> bool:
+    """Whether a model that has read so many tokens predicts more of the masked ones than a bigram of as many."""
+    return found["masked_accuracy"] > at(bar, tokens)[0]

@@ -1,4 +1,4 @@
-"""The trials of the recipe for small budgets: a grid of its choices, seeds of what is shipped, and a long curve.
+"""The trials of the recipe for small budgets: a grid of its choices, seeds of what is shipped, and ever longer runs.
 
 Three sets of rows never meet: models train on `train`, rates are chosen on `validation`, and the figures that the
 tables report of a chosen point, of the seeds and of the curve are those of `test`.
@@ -30,9 +30,14 @@ GRID, SEEDS, CURVE = TRIALS = ("grid", "seeds", "curve")
 TABLES = tuple(f"recipe {trial}" for trial in TRIALS)
 # The rows of the grid, and its points. Each is tried at half the tokens of the table of text.
 GRID_ROWS = ("transformer", "paramixer", "s3attention")
-OPTIMIZERS = ("adamw", "muon")
+ADAMW, SLOW, FAST = OPTIMIZERS = ("adamw", "muon, matrices at 0.2", "muon, matrices at 0.5")
+CHANGES = {
+    ADAMW: ("optim.name=adamw", "optim.update_rms=0.2", "optim.momentum=0.95"),
+    SLOW: ("optim.name=muon", "optim.update_rms=0.2"),
+    FAST: ("optim.name=muon", "optim.update_rms=0.5"),
+}
 MASKS = (0.15, 0.30)
-RATES = (1e-3, 2e-3, 3e-3, 5e-3)
+RATES = {ADAMW: (5e-4, 1e-3, 2e-3), SLOW: (1e-3, 2e-3, 4e-3), FAST: (1e-3, 1.5e-3, 2e-3)}
 SEED_NUMBERS = range(5)
 # Of the grid's chosen points, and of the two-seed means.
 TWO_SEEDS = (0, 1)
@@ -44,15 +49,12 @@ CURVE_BYTES = 70_400_000
 GAP_BYTES = 100_000
 CHOOSING_BYTES, REPORTED_BYTES = 500_000, 700_000
 CORPUS_BYTES = CURVE_BYTES + 2 * GAP_BYTES + CHOOSING_BYTES + REPORTED_BYTES
-CURVE_EVALUATIONS = 40
+# Tokens of the curve's runs: each goes to its own end, and the next one runs if this one has not passed the bigram.
+LENGTHS = (0.5e6, 1e6, 2e6, 4e6, 8e6, 16e6)
 BYTES_PER_TOKEN = 3.5
 # What `--plan` counts with, before there are data: tokens of a run, and those that it evaluates on.
-TOKENS = {GRID: TEXT_BYTES / BYTES_PER_TOKEN / 2, SEEDS: TEXT_BYTES / BYTES_PER_TOKEN, CURVE: 20e6}
-EVALUATED = {
-    GRID: (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN,
-    SEEDS: (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN,
-    CURVE: CURVE_EVALUATIONS * REPORTED_BYTES / BYTES_PER_TOKEN,
-}
+TOKENS = {GRID: TEXT_BYTES / BYTES_PER_TOKEN / 2, SEEDS: TEXT_BYTES / BYTES_PER_TOKEN, CURVE: sum(LENGTHS)}
+EVALUATED = (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN
 # Forward alone, beside forward and backward.
 EVALUATION_COST = 1 / 3
 
@@ -73,7 +75,7 @@ class Point:
 
     @property
     def words(self) -> str:
-        return f"{self.optimizer} {self.rate:g}, mask {self.mask:g}"
+        return f"{self.optimizer}, rate {self.rate:g}, mask {self.mask:g}"
 
 
 def recipe_folder(work: Path) -> Path:
@@ -104,15 +106,15 @@ def grid_points() -> list[Point]:
         for row in GRID_ROWS
         for optimizer in OPTIMIZERS
         for mask in MASKS
-        for rate in RATES
+        for rate in RATES[optimizer]
     ]
 
 
 def grid_case(work: Path, point: Point, seed: int) -> Case:
     """The recipe with a point's optimizer, rate and mask, on half of the short text."""
-    name = f"{point.optimizer}-{point.rate:g}-mask-{point.mask:g}-seed-{seed}"
+    name = f"{point.optimizer.replace(', matrices at ', '-')}-{point.rate:g}-mask-{point.mask:g}-seed-{seed}"
     changes = (
-        f"optim.name={point.optimizer}",
+        *CHANGES[point.optimizer],
         f"optim.lr={point.rate:g}",
         f"objective.mask_probability={point.mask:g}",
     )
@@ -154,9 +156,17 @@ def seed_cases(work: Path) -> dict[str, list[Case]]:
     }
 
 
-def curve_cases(work: Path) -> dict[str, Case]:
-    """The recipe as it is shipped, for every mixer, on the long text, evaluated on the way."""
-    return {row: _case(work, CURVE, row, "seed-0", 0, (), "seed 0") for row in MODEL_TYPES}
+def curve_cases(work: Path) -> dict[str, list[Case]]:
+    """The recipe as it is shipped, for every mixer, on ever more of the long text."""
+    lengths = [length for length in LENGTHS if length <= Manifest.load(_train(work, CURVE)).tokens]
+    return {
+        row: [_case(work, CURVE, row, _words(length), 0, (), _words(length), length) for length in lengths]
+        for row in MODEL_TYPES
+    }
+
+
+def _words(tokens: float) -> str:
+    return f"{tokens / 1e6:g}M"
 
 
 def batch_of(work: Path, trial: str) -> int:
@@ -164,16 +174,12 @@ def batch_of(work: Path, trial: str) -> int:
     return _sizes(RECIPE, _train(work, trial))[0]
 
 
-def steps_of(work: Path, trial: str) -> int:
-    """Steps in which a trial reads its text once; the grid reads half of it."""
-    batch, samples, _ = _sizes(RECIPE, _train(work, trial))
+def steps_of(work: Path, trial: str, tokens: float | None = None) -> int:
+    """Steps in which a trial reads so many tokens of its text; None: all of them, once. The grid reads half of it."""
+    batch, samples, there = _sizes(RECIPE, _train(work, trial))
+    if tokens is not None:
+        samples = round(samples * tokens / there)
     return samples // (batch * (2 if trial == GRID else 1))
-
-
-def tokens_of_step(work: Path, trial: str) -> float:
-    """Mean tokens of a step."""
-    batch, samples, tokens = _sizes(RECIPE, _train(work, trial))
-    return batch * tokens / samples
 
 
 @functools.cache
@@ -187,36 +193,38 @@ def _train(work: Path, trial: str) -> Path:
     return (recipe_folder(work) if trial == CURVE else text_folder(work)) / "train"
 
 
-def _case(work: Path, trial: str, row: str, name: str, seed: int, changes: tuple[str, ...], variant: str) -> Case:
+def _case(
+    work: Path,
+    trial: str,
+    row: str,
+    name: str,
+    seed: int,
+    changes: tuple[str, ...],
+    variant: str,
+    tokens: float | None = None,
+) -> Case:
     folder = work / "runs" / "recipes" / trial / row / name
     held_out = recipe_folder(work)
-    steps = steps_of(work, trial)
-    if trial == CURVE:
-        # Nothing is chosen on this curve, so it is that of the rows that are reported.
-        data = (f"data.eval={held_out / 'test'}",)
-        every = max(1, steps // CURVE_EVALUATIONS)
-    else:
-        # Evaluated once, at the end, so that this is the model which is read on the test rows.
-        data = (
-            *(f"data.eval={held_out / 'validation'}", f"data.test={held_out / 'test'}"),
-            "checkpoint.best={metric: loss, mode: min}",
-        )
-        every = steps
+    steps = steps_of(work, trial, tokens)
     arguments = (
         *(str(RECIPE), str(model_file(row)), half_the_layers(row)),
-        *(f"data.train={_train(work, trial)}", *data, f"run.dir={folder}", f"run.seed={seed}", *changes),
-        *(f"optim.max_steps={steps}", f"checkpoint.every_steps={every}", f"eval.every_steps={every}"),
-        *("eval.samples=null", f"eval.mask_probability={EVALUATION_MASK}", *SINGLE),
+        *(f"data.train={_train(work, trial)}", f"run.dir={folder}", f"run.seed={seed}", *changes),
+        *(f"data.eval={held_out / 'validation'}", f"data.test={held_out / 'test'}"),
+        # Evaluated once, at the end, so that this is the model which is read on the test rows.
+        *(f"optim.max_steps={steps}", f"checkpoint.every_steps={steps}", f"eval.every_steps={steps}"),
+        *("checkpoint.best={metric: loss, mode: min}", "eval.samples=null"),
+        *(f"eval.mask_probability={EVALUATION_MASK}", "precision=bf16", *SINGLE),
     )
     return Case(f"recipe {trial}", row, 0, folder, arguments, variant)
 
 
 def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, int, float]]:
     """(trial, row, runs, tokens computed by them as if all were trained on) of all trials, finished or not."""
-    points = len(OPTIMIZERS) * len(MASKS)
-    runs = {GRID: points * (len(RATES) + len(TWO_SEEDS) - 1), SEEDS: len(SEED_NUMBERS), CURVE: 1}
+    grid = sum(len(MASKS) * (len(rates) + len(TWO_SEEDS) - 1) for rates in RATES.values())
+    runs = {GRID: grid, SEEDS: len(SEED_NUMBERS), CURVE: len(LENGTHS)}
+    tokens = {GRID: grid * TOKENS[GRID], SEEDS: len(SEED_NUMBERS) * TOKENS[SEEDS], CURVE: TOKENS[CURVE]}
     return [
-        (trial, row, runs[trial], runs[trial] * (TOKENS[trial] + EVALUATION_COST * EVALUATED[trial]))
+        (trial, row, runs[trial], tokens[trial] + runs[trial] * EVALUATION_COST * EVALUATED)
         for trial in trials
         for row in (GRID_ROWS if trial == GRID else MODEL_TYPES)
         if rows is None or row in rows

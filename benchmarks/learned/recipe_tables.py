@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tables
 from learned import recipe_cases
-from learned.recipe_baselines import BIGRAM, SHOWN, at, passed_at
+from learned.recipe_baselines import BIGRAM, SHOWN, at, passes
 from learned.recipe_cases import CURVE, GRID, MASKS, OPTIMIZERS, RATES, SEEDS, TWO_SEEDS
 
 from longmix.trainer.tables.figures import ABSENT, percent
@@ -14,7 +14,6 @@ from longmix.trainer.tables.figures import ABSENT, percent
 COMMAND = "python benchmarks/learning.py --part recipes --work FOLDER --corpus FILE"
 # A run has left the plateau when it knows this much more than what the masked position itself shows.
 MARGIN = 0.02
-CURVE_MARKS = (1e6, 2e6, 5e6, 10e6, 20e6)
 
 
 def redraw(text: str, work: Path) -> str:
@@ -36,18 +35,26 @@ def grid_table(work: Path, counted: dict) -> str | None:
     if not any(first.values()):
         return None
     chosen = {point: [case.record() for case in cases] for point, cases in recipe_cases.chosen_cases(work).items()}
+    rates = sorted(set().union(*RATES.values()))
     rows, used = [], [found for found in first.values() if found is not None]
     for row in recipe_cases.GRID_ROWS:
         for optimizer in OPTIMIZERS:
             for mask in MASKS:
-                points = [recipe_cases.Point(row, optimizer, mask, rate) for rate in RATES]
+                points = [recipe_cases.Point(row, optimizer, mask, rate) for rate in rates]
                 best = next((point for point in points if point in chosen), None)
                 again = [] if best is None else [found for found in chosen[best] if found is not None]
                 used += again
-                cells = [_chosen(first[point], point == best) for point in points]
+                cells = [_chosen(first.get(point), point == best) for point in points]
                 rows.append([f"`{row}`", optimizer, f"{mask:g}", *cells, *_reported(again)])
-    rates = [f"validation, {rate:g}" for rate in RATES]
-    header = ["", "optimizer", "mask", *rates, "test, seeds of the chosen rate", "their mean", "loss"]
+    header = [
+        "",
+        "optimizer",
+        "mask",
+        *(f"validation, {rate:g}" for rate in rates),
+        "test, seeds of the chosen rate",
+        "their mean",
+        "loss",
+    ]
     return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
 
 
@@ -115,32 +122,24 @@ def _two(values: list[float], bigram: float) -> list[str]:
 
 
 def curve_table(work: Path, counted: dict) -> str | None:
-    """Accuracy on the way, and the tokens after which a model passes the bigram."""
-    records = {row: case.record() for row, case in recipe_cases.curve_cases(work).items()}
-    records = {row: found for row, found in records.items() if found is not None}
-    if not records:
+    """Accuracy of ever longer runs, and the least tokens after which a model is past the bigram."""
+    curves = {row: [case.record() for case in cases] for row, cases in recipe_cases.curve_cases(work).items()}
+    used = [found for records in curves.values() for found in records if found is not None]
+    if not used:
         return None
-    marks = [mark for mark in CURVE_MARKS if mark <= counted["about"]["curve_tokens"]]
-    fixed = counted["rows"][BIGRAM]
-    bars = {"same": counted["curve"], "fixed": [[1.0, fixed["masked_accuracy"], fixed["loss"]]]}
-    rows = [["interpolated bigram of as many tokens", *_on_the_way(counted["curve"], marks), "", "", ""]]
-    for row, found in sorted(records.items(), key=lambda item: item[0] != "transformer"):
-        by_accuracy, by_loss = passed_at(found["curve"], bars["same"])
-        of_short, _ = passed_at(found["curve"], bars["fixed"])
-        rows.append(
-            [f"`{row}`", *_on_the_way(found["curve"], marks), *map(_millions, (of_short, by_accuracy, by_loss))]
-        )
-    header = ["", *(f"{mark / 1e6:g} M" for mark in marks)]
-    header += ["passes the bigram of 2 M tokens", "passes that of as many tokens", "the same by loss"]
-    return f"{tables.draw(header, rows)}\n\n{_measured(records.values(), counted)}"
-
-
-def _on_the_way(curve: list[list[float]], marks: list[float]) -> list[str]:
-    return [percent(at(curve, mark)[0]) for mark in marks]
-
-
-def _millions(tokens: float | None) -> str:
-    return "not yet" if tokens is None else f"{tokens / 1e6:.1f} M"
+    bar = counted["curve"]
+    lengths = [length for length in recipe_cases.LENGTHS if length <= counted["about"]["curve_tokens"]]
+    rows = [["interpolated bigram of as many tokens", *(percent(at(bar, length)[0]) for length in lengths), ""]]
+    for row, records in sorted(curves.items(), key=lambda item: item[0] != "transformer"):
+        cells = [ABSENT if found is None else percent(found["masked_accuracy"]) for found in records]
+        passed = [
+            f"{length / 1e6:g} M"
+            for length, found in zip(lengths, records, strict=True)
+            if found is not None and passes(found, bar, length)
+        ]
+        rows.append([f"`{row}`", *cells, *(passed[:1] or ["not yet"])])
+    header = ["", *(f"{length / 1e6:g} M" for length in lengths), "past the bigram with"]
+    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
 
 
 def _measured(found, counted: dict) -> str:

@@ -1,6 +1,7 @@
 """The trials of the small recipe: rows that never meet, choices without the reported rows, resumable runs, tables."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,18 +70,19 @@ def test_the_recipe_and_the_mixers_take_every_trial(script, work, monkeypatch):
     """With the recipe that is shipped."""
     cases = script("learned.recipe_cases")
     monkeypatch.setattr(cases, "RECIPE", cases.CONFIGS / "recipes" / "small_budget.yaml")
-    made = [*cases.grid_cases(work).values(), *cases.curve_cases(work).values()]
-    made += [case for cases_of_row in cases.seed_cases(work).values() for case in cases_of_row]
+    monkeypatch.setattr(cases, "LENGTHS", (400, 800, 1601))
+    made = list(cases.grid_cases(work).values())
+    for several in (*cases.seed_cases(work).values(), *cases.curve_cases(work).values()):
+        made += several
     assert len({case.folder for case in made}) == len({case.name for case in made}) == len(made)
-    assert len(made) == 48 + len(MODEL_TYPES) + 5 * len(MODEL_TYPES)
+    assert len(made) == 54 + (5 + 2) * len(MODEL_TYPES)
     for case in made:
         paths = [text for text in case.arguments if "=" not in text]
         run = reading.load(paths, [text for text in case.arguments if "=" in text])
         assert run.model["model_type"] == case.row and run.eval.mask_probability == 0.15
         # What is chosen by is not what is reported, and neither is trained on.
         sets = {run.data.train, run.data.eval, run.data.test}
-        assert len(sets) == 3 and (run.data.test is None) == (case.table == "recipe curve")
-        assert (run.data.test or run.data.eval).endswith("recipes/test")
+        assert len(sets) == 3 and run.data.test.endswith("recipes/test")
 
 
 def test_the_texts_of_the_three_sets_never_meet(script, cases, tmp_path, monkeypatch):
@@ -107,50 +109,71 @@ def test_the_texts_of_the_three_sets_never_meet(script, cases, tmp_path, monkeyp
 def test_the_further_seed_is_of_the_rate_that_validation_chooses(benchmark, cases, work, monkeypatch):
     monkeypatch.setattr(cases, "GRID_ROWS", ("paramixer",))
     assert benchmark.run_trial(work, "grid", 1, None) == []
-    assert len(benchmark.ran) == len(set(benchmark.ran)) == 16 + 4
-    assert all("0.002" in name for name in benchmark.ran[16:])
+    assert len(benchmark.ran) == len(set(benchmark.ran)) == 18 + 6
+    assert all("0.002" in name for name in benchmark.ran[18:])
     chosen = cases.chosen_cases(work)
-    assert {point.rate for point in chosen} == {2e-3} and len(chosen) == 4
+    assert {point.rate for point in chosen} == {2e-3} and len(chosen) == 6
     for runs in chosen.values():
         assert [case.record()["masked_accuracy"] for case in runs] == pytest.approx([2e-5, 0.1 + 2e-5])
     # Finished runs are not repeated, nor chosen anew.
-    assert benchmark.run_trial(work, "grid", 1, None) == [] and len(benchmark.ran) == 20
+    assert benchmark.run_trial(work, "grid", 1, None) == [] and len(benchmark.ran) == 24
 
 
 def test_a_rate_is_chosen_when_all_have_been_tried(benchmark, cases, work):
     for point, case in cases.grid_cases(work).items():
-        if point.row == "paramixer" and (point.optimizer, point.rate) != ("muon", 5e-3):
+        if point.row == "paramixer" and (point.optimizer, point.rate) != (cases.FAST, 1.5e-3):
             benchmark._train(case)
             benchmark._note(case, benchmark.trial_figures(case))
-    assert {point.choices[:2] for point in cases.chosen_points(work)} == {("paramixer", "adamw")}
+    assert {point.optimizer for point in cases.chosen_points(work)} == {cases.ADAMW, cases.SLOW}
 
 
-def test_trials_of_some_rows_alone(benchmark, work):
+@pytest.fixture
+def bar(script, monkeypatch):
+    """A bigram that falls from 4e-5 to 1e-5 in the logarithm of the tokens."""
+    baselines = script("learned.recipe_baselines")
+    monkeypatch.setattr(baselines, "count", lambda work: {"curve": [[400, 4e-5, 5.0], [1600, 1e-5, 5.0]]})
+
+
+def test_trials_of_some_rows_alone(benchmark, cases, work, bar, monkeypatch):
+    monkeypatch.setattr(cases, "LENGTHS", (1600,))
     assert benchmark.run_trial(work, "seeds", 1, ["flt"]) == benchmark.run_trial(work, "curve", 1, ["flt"]) == []
-    assert benchmark.ran == [*(f"recipe seeds, flt, seed {seed}" for seed in range(5)), "recipe curve, flt, seed 0"]
+    assert benchmark.ran == [*(f"recipe seeds, flt, seed {seed}" for seed in range(5)), "recipe curve, flt, 0.0016M"]
 
 
-def test_the_curve_has_the_tokens_of_each_evaluation_and_none_before_the_first_step(benchmark, cases, work):
-    benchmark.run_trial(work, "curve", 1, ["paramixer"])
-    found = cases.curve_cases(work)["paramixer"].record()
-    # 160 rows of 10 tokens, 4 rows a step, one evaluation each step of the 40.
-    assert [point[0] for point in found["curve"]] == [40.0, 1600.0]
-    assert benchmark.commands.records(cases.curve_cases(work)["paramixer"].folder, "eval")[0]["step"] == 0
+def test_runs_get_longer_until_one_passes_the_bigram(benchmark, cases, work, bar, monkeypatch):
+    monkeypatch.setattr(cases, "_words", lambda tokens: f"{tokens}")
+    monkeypatch.setattr(cases, "LENGTHS", (400, 800, 1200, 1600))
+    train = benchmark._train
+    # 2e-5 of the masked tokens right, whatever the length.
+    monkeypatch.setattr(
+        benchmark, "_train", lambda case: train(replace(case, arguments=(*case.arguments, "optim.lr=2e-3")))
+    )
+    assert benchmark.run_trial(work, "curve", 1, ["flt", "wavspa"]) == []
+    # 4e-5 and 2.5e-5, then 1.6e-5: the run of 1,200 tokens is past it, so that of 1,600 does not begin.
+    assert benchmark.ran == [
+        f"recipe curve, {row}, {length}" for length in (400, 800, 1200) for row in ("flt", "wavspa")
+    ]
 
 
-def test_a_model_has_passed_where_no_later_evaluation_falls_behind(script):
+def test_a_run_of_the_curve_reads_its_tokens_once(cases, work, monkeypatch):
+    monkeypatch.setattr(cases, "LENGTHS", (400, 800, 1600, 1601))
+    words = [text for case in cases.curve_cases(work)["flt"] for text in case.arguments]
+    # 160 rows of 10 tokens, 4 rows a step.
+    assert [text for text in words if "max_steps" in text] == [f"optim.max_steps={steps}" for steps in (10, 20, 40)]
+
+
+def test_a_model_is_past_the_bigram_of_as_many_tokens(script):
     baselines = script("learned.recipe_baselines")
     bar = [[100, 0.10, 5.0], [10_000, 0.30, 4.0]]
     assert baselines.at(bar, 1000) == pytest.approx((0.2, 4.5))
     assert baselines.at(bar, 10) == pytest.approx((0.1, 5.0))
-    curve = [[100, 0.15, 6.0], [1000, 0.19, 5.5], [5000, 0.29, 3.9], [10_000, 0.31, 4.1]]
-    assert baselines.passed_at(curve, bar) == (5000, None)
-    assert baselines.passed_at(curve[:2], bar) == (None, None)
+    assert baselines.passes({"masked_accuracy": 0.21}, bar, 1000)
+    assert not baselines.passes({"masked_accuracy": 0.21}, bar, 2000)
 
 
 def test_the_bigrams_are_those_of_the_tokens_that_are_read(script, cases, work, monkeypatch):
     baselines, counting = script("learned.recipe_baselines"), script("counting.neighbour_bigram")
-    monkeypatch.setattr(baselines, "MARKS", (500,))
+    monkeypatch.setattr(baselines, "LENGTHS", (500,))
     made = baselines.count(work)
     assert baselines.count(work) == json.loads((work / "recipe-baselines.json").read_text()) == made
     short = ShardedDataset(script("learned.cases").text_folder(work) / "train")
@@ -166,13 +189,13 @@ def test_the_bigrams_are_those_of_the_tokens_that_are_read(script, cases, work, 
         assert tokens == 10 * rows and figures == [expected["masked_accuracy"], expected["loss"]]
 
 
-def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, work):
+def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, work, monkeypatch):
     counted = {
         "rows": {
             "token shown there, or the most frequent": {"masked_accuracy": 0.14},
             "interpolated bigram": {"masked_accuracy": 0.26, "loss": 4.3},
         },
-        "curve": [[1e6, 0.24, 4.5], [20e6, 0.30, 4.0]],
+        "curve": [[400, 0.24, 4.5], [1600, 0.30, 4.0]],
         "about": {"tokens": 2_000_000, "curve_tokens": 20_000_000, "masked": 1234, "vocabulary": 4000},
     }
     tables = script("learned.recipe_tables")
@@ -181,29 +204,30 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, work
     assert tables.redraw(MARKS, work) == MARKS
     for point, case in cases.grid_cases(work).items():
         case.folder.mkdir(parents=True)
-        if point.row == "paramixer" and point.choices[1:] == ("muon", 0.3):
-            values = {"validation_masked_accuracy": 0.25 if point.rate == 3e-3 else 0.2, "masked_accuracy": 0.21}
+        if point.row == "paramixer" and point.choices[1:] == (cases.FAST, 0.3):
+            values = {"validation_masked_accuracy": 0.25 if point.rate == 2e-3 else 0.2, "masked_accuracy": 0.21}
             case.finish({**values, "loss": 4.4, **MADE})
-    again = cases.grid_case(work, cases.Point("paramixer", "muon", 0.3, 3e-3), 1)
+    again = cases.grid_case(work, cases.Point("paramixer", cases.FAST, 0.3, 2e-3), 1)
     again.folder.mkdir(parents=True)
     again.finish({"masked_accuracy": 0.23, "loss": 4.6, "validation_masked_accuracy": 0.24, **MADE})
     for seed, case in enumerate(cases.seed_cases(work)["wavspa"]):
         case.folder.mkdir(parents=True)
         values = {"masked_accuracy": (0.26, 0.28, 0.159, 0.161, 0.24)[seed], "loss": 4 + seed / 10}
         case.finish({**values, "tokens_per_second": 1000 + seed, **MADE})
-    curve = [[1e6, 0.20, 5.0], [2e6, 0.27, 4.3], [5e6, 0.27, 4.29], [10e6, 0.30, 4.1], [20e6, 0.33, 3.9]]
-    case = cases.curve_cases(work)["flt"]
-    case.folder.mkdir(parents=True)
-    case.finish({"curve": curve, **MADE})
+    monkeypatch.setattr(cases, "LENGTHS", (400, 800, 1600))
+    for case, accuracy in zip(cases.curve_cases(work)["flt"], (0.20, 0.26, 0.33), strict=True):
+        case.folder.mkdir(parents=True)
+        case.finish({"masked_accuracy": accuracy, "loss": 4.0, **MADE})
     text = tables.redraw(MARKS, work)
     for line in (
-        "| `paramixer` | muon | 0.3 | 20.0 | 20.0 | **25.0** | 20.0 | 21.0, 23.0 | 22.0 | 4.50 |",
-        "| `paramixer` | adamw | 0.3 | – | – | – | – | – | – | – |",
+        "| `paramixer` | muon, matrices at 0.5 | 0.3 | – | 20.0 | 20.0 | **25.0** | – | 21.0, 23.0 | 22.0 | 4.50 |",
+        "| `paramixer` | adamw | 0.3 | – | – | – | – | – | – | – | – |",
         "| interpolated bigram |  | 26.0 |  | 4.30 |  |  |  |",
         # Past the plateau: more than 14 + 2 points.
         "| `wavspa` | 4 of 5 | 22.0 ± 5.7 | 15.9 to 28.0 | 4.20 ± 0.16 | 27.0 | +1.0 | 1,002 |",
-        "| interpolated bigram of as many tokens | 24.0 | 25.4 | 27.2 | 28.6 | 30.0 |  |  |  |",
-        "| `flt` | 20.0 | 27.0 | 27.0 | 30.0 | 33.0 | 2.0 M | 10.0 M | 10.0 M |",
+        "| interpolated bigram of as many tokens | 24.0 | 27.0 | 30.0 |  |",
+        "| `flt` | 20.0 | 26.0 | 33.0 | 0.0016 M |",
+        "| `wavspa` | – | – | – | not yet |",
     ):
         assert text.count(line) == 1, line
     assert "old" not in text and text.count("Measured 2026-01-02 on one core, commits abc.") == 3
@@ -216,7 +240,7 @@ def test_the_plan_counts_runs_and_hours(script, cases, monkeypatch, capsys, tmp_
     assert learning.main() == 0 and not (tmp_path / "new").exists()
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 + 6 + 6 + 1
-    assert [line.split()[2] for line in lines[:4]] == ["20", "20", "20", "5"]
+    assert [line.split()[2] for line in lines[:4]] == ["24", "24", "24", "5"]
     hours = sum(float(line.split()[4]) for line in lines[:-1])
     assert lines[-1].startswith(f"{hours:.1f} core-hours in all") or abs(hours - float(lines[-1].split()[0])) < 0.1
     only = cases.planned(["flt"], ["seeds"])
