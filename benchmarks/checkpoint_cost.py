@@ -51,7 +51,7 @@ def run_arguments(arguments: argparse.Namespace, data: Path, run: Path, asynchro
     """Arguments of `longmix train`."""
     size = arguments.hidden_size
     return [
-        *(str(CONFIGS / "model" / "transformer_tiny.yaml"), str(CONFIGS / "tasks" / "mlm.yaml"), *SINGLE),
+        *(str(CONFIGS / "model" / "transformer_tiny.yaml"), "objective.name=mlm", "precision=fp32", *SINGLE),
         *("model.num_hidden_layers=8", f"model.hidden_size={size}", f"model.intermediate_size={4 * size}"),
         *(f"data.train={data}", f"run.dir={run}", f"batch.samples={SAMPLES}", f"batch.micro_batch={SAMPLES}"),
         *(f"optim.max_steps={arguments.steps}", "optim.warmup_steps=1", f"checkpoint.every_steps={EVERY}"),

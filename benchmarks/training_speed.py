@@ -24,7 +24,7 @@ import record
 import tables
 import torch
 from learned import step_cost
-from learned.cases import CONFIGS, ROOT, SINGLE, model_file
+from learned.cases import ROOT, SINGLE, model_file
 from random_tokens import write_samples
 
 from longmix.data_prep.files import write_text
@@ -130,7 +130,7 @@ def run_arguments(model_type: str, length: int, steps: int, data: Path, run: Pat
     """Arguments of `longmix train`: masked language modelling by a small model, every step noted."""
     samples = TOKENS_OF_A_STEP // length
     return [
-        *(str(model_file(model_type)), str(CONFIGS / "tasks" / "mlm.yaml"), *SINGLE, "log.every_steps=1"),
+        *(str(model_file(model_type)), "objective.name=mlm", "precision=fp32", *SINGLE, "log.every_steps=1"),
         *(f"data.train={data}", f"run.dir={run}", f"batch.samples={samples}", f"batch.micro_batch={samples}"),
         *(f"optim.max_steps={steps}", "optim.warmup_steps=1", f"checkpoint.every_steps={steps}"),
     ]

@@ -75,7 +75,7 @@ def run_arguments(
     length = setting.rows
     samples = max(1, setting.tokens // length)
     return [
-        *(str(CONFIGS / "model" / f"{model}_{setting.size}.yaml"), str(CONFIGS / "tasks" / "mlm.yaml")),
+        *(str(CONFIGS / "model" / f"{model}_{setting.size}.yaml"), "objective.name=mlm"),
         *(f"data.train={_data(setting)}", f"run.dir={run}", f"deepspeed={engine}", f"precision={PRECISIONS[dtype]}"),
         *(f"batch.samples={samples * processes}", f"batch.micro_batch={samples}", "log.every_steps=1"),
         *(f"optim.max_steps={steps}", "optim.warmup_steps=2", f"checkpoint.every_steps={steps}", "checkpoint.keep=1"),

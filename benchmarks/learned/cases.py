@@ -169,11 +169,11 @@ def text_cases(work: Path) -> list[Case]:
     for row in MODEL_TYPES:
         folder = work / "runs" / "text" / row
         arguments = (
-            *(str(model_file(row)), str(CONFIGS / "tasks" / "mlm.yaml"), half_the_layers(row)),
+            *(str(CONFIGS / "recipes" / "small_budget.yaml"), str(model_file(row)), half_the_layers(row)),
             *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
-            *(f"batch.samples={TEXT_BATCH}", f"batch.micro_batch={TEXT_BATCH}", "optim.lr=3e-3"),
-            *("optim.warmup_steps=100", f"optim.max_steps={steps}", f"checkpoint.every_steps={steps}"),
-            *(f"eval.every_steps={steps}", "eval.samples=null", "precision=fp32", *SINGLE),
+            *(f"batch.samples={TEXT_BATCH}", f"batch.micro_batch={TEXT_BATCH}", f"optim.max_steps={steps}"),
+            *(f"checkpoint.every_steps={steps}", f"eval.every_steps={steps}", "eval.samples=null"),
+            *("precision=fp32", *SINGLE),
         )
         cases.append(Case("text", row, 0, folder, arguments))
     return cases

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import record
 import tables
-from learned.cases import CONFIGS, SINGLE, TEXT_LENGTH, TEXT_VOCABULARY, model_file
+from learned.cases import SINGLE, TEXT_LENGTH, TEXT_VOCABULARY, model_file
 from random_tokens import write_samples
 
 from longmix.modeling import MODEL_TYPES
@@ -84,7 +84,7 @@ def measure(work: Path, models: list[str], before: str | None, steps: int, round
 def _words(contestant: Contestant, rows: int, steps: int, data: Path, run: Path) -> list[str]:
     """Words of `longmix train` for a run of a contestant."""
     return [
-        *(*model_words(contestant.name.removesuffix(f" {BEFORE}")), str(CONFIGS / "tasks" / "mlm.yaml"), *SINGLE),
+        *(*model_words(contestant.name.removesuffix(f" {BEFORE}")), "objective.name=mlm", *SINGLE),
         *(f"precision={contestant.precision}", "log.every_steps=1000", f"data.train={data}", f"run.dir={run}"),
         *(f"batch.samples={rows}", f"batch.micro_batch={rows}", f"optim.max_steps={steps}"),
         *("optim.warmup_steps=1", f"checkpoint.every_steps={steps}"),

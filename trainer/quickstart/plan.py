@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ class Recipe:
     lr: float
     finetune_lr: float
     precision: str = "auto"  # GPUs differ in what they can
+    # Of the run file's section, beside the rate and the steps.
+    optim: dict[str, Any] = field(default_factory=lambda: {"schedule": "linear", "warmup_share": 0.08})
 
     @classmethod
     def of(cls, devices: int) -> "Recipe":
@@ -36,12 +38,20 @@ class Recipe:
                 vocab_size=4000,
                 sequence_length=128,
                 model={"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512},
-                samples=16,
-                micro_batch=16,
-                mask_probability=0.2,
-                lr=3e-3,
+                samples=8,
+                micro_batch=8,
+                mask_probability=0.3,
+                lr=1.5e-3,
                 finetune_lr=5e-4,
                 precision="fp32",  # the same figures on every processor
+                # With batch, masks and rate that of configs/recipes/small_budget.yaml.
+                optim={
+                    "name": "muon",
+                    "update_rms": 0.5,
+                    "momentum": 0.9,
+                    "schedule": "wsd",
+                    "warmup_share": 0.06,
+                },
             )
         return cls(
             vocab_size=16000,

@@ -91,7 +91,7 @@ def run_values(plan: Plan) -> dict[str, Any]:
     steps = max(1, round(plan.pretraining_seconds * (plan.speed or 0) / tokens_per_step))
     return {
         **_common_values(plan, plan.output / "pretrain"),
-        "optim": {"lr": recipe.lr, "schedule": "linear", "warmup_steps": steps // 12, "max_steps": steps},
+        "optim": {"lr": recipe.lr, **recipe.optim, "max_steps": steps},
         "eval": {"every_steps": -(-steps // _EVALUATIONS), "samples": 500},
         "checkpoint": {"every_steps": -(-steps // _EVALUATIONS), "keep": 1},
         "log": {"every_steps": max(1, steps // 25)},
@@ -119,7 +119,7 @@ def _measure(plan: Plan) -> float:
         values = {
             **_common_values(plan, run),
             "data": {"train": _common_values(plan, run)["data"]["train"]},
-            "optim": {"lr": plan.recipe.lr, "warmup_steps": MEASURED_STEPS, "max_steps": MEASURED_STEPS},
+            "optim": {"lr": plan.recipe.lr, **plan.recipe.optim, "max_steps": MEASURED_STEPS},
             "log": {"every_steps": MEASURED_STEPS // 3, "tensorboard": False},
         }
         write_text(folder / "speed.yaml", yaml.safe_dump(values))
