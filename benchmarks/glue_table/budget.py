@@ -20,7 +20,7 @@ BATCH = 32  # examples of a step of fine-tuning
 
 # Of each size of configs/model: the rates that are tried, and what replaces the recipe's fields.
 SIZES = {
-    "tiny": {"rates": (1e-3, 2e-3, 4e-3), "tuning_rates": (2e-4, 6e-4, 2e-3), "overrides": ()},
+    "tiny": {"rates": (7.5e-4, 1.5e-3, 3e-3), "tuning_rates": (2e-4, 6e-4, 2e-3), "overrides": ()},
     # One GPU: rows enough to fill it, in the precision that it is made for.
     "small": {
         "rates": (5e-4, 1e-3, 2e-3),
@@ -59,7 +59,7 @@ class Budget:
     rates: tuple[float, ...]
     tuning_rates: tuple[float, ...]
     search_share: float = 0.05
-    evaluations: int = 20
+    evaluations: int = 10
     pretraining_seeds: int = 2
     tuning_seeds: int = 5
     control_seeds: int = 3

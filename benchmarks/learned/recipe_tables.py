@@ -84,7 +84,7 @@ def seed_table(work: Path, counted: dict) -> str | None:
     rows = []
     for name, figures in counted["rows"].items():
         loss = f"{figures['loss']:.2f}" if "loss" in figures else ""
-        rows.append([name, "", percent(figures["masked_accuracy"]), "", loss, "", "", ""])
+        rows.append([name, "", percent(figures["masked_accuracy"]), "", loss, "", ""])
     bar = counted["rows"][SHOWN]["masked_accuracy"] + MARGIN
     bigram = counted["rows"][BIGRAM]["masked_accuracy"]
     for row, found in sorted(records.items(), key=lambda item: item[0] != "transformer"):
@@ -99,12 +99,11 @@ def seed_table(work: Path, counted: dict) -> str | None:
                 f"{percent(min(accuracies))} to {percent(max(accuracies))}",
                 _with_deviation([one["loss"] for one in found.values()], 2),
                 *_two([found[seed]["masked_accuracy"] for seed in TWO_SEEDS if seed in found], bigram),
-                f"{statistics.median(one['tokens_per_second'] for one in found.values()):,.0f}",
             ]
         )
     used = [one for found in records.values() for one in found.values()]
     header = ["", "seeds past the plateau", "masked accuracy, %", "least to most", "loss"]
-    header += ["seeds 0 and 1", "points beyond the bigram", "tokens/s"]
+    header += ["seeds 0 and 1", "points beyond the bigram"]
     return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
 
 
