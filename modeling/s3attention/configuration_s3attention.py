@@ -19,8 +19,9 @@ class S3AttentionConfig(MixerConfig):
         n_fft: period of the Fourier convolution, in positions; None: max_position_embeddings.
         normalization: layer | batch (per position, as published), after the convolution stem.
         stem_activation: relu (paper) | elu (published code).
-        spectrum_initialization: unit_gain (the smoothed signal of a full sequence is as large as the input) | kaiming
-            (the paper's, D / sqrt(2 r) times smaller: the smoother begins as almost nothing).
+        spectrum_initialization: kaiming (the paper's: the smoother begins as almost nothing) | unit_gain (D / sqrt(2 r)
+            times larger: the smoothed signal of a full sequence is as large as the input), which models of earlier
+            versions began with.
         decay_spectrum: weight decay of the spectrum, which pulls the smoother towards nothing; only models of earlier
             versions have it.
         smoother_dropout_prob: dropout of what the smoother gives; None: hidden_dropout_prob.
@@ -37,7 +38,7 @@ class S3AttentionConfig(MixerConfig):
     no_rope_because: ClassVar[str | None] = (
         "its keys are a few smoothed tokens, and its columns read the same queries without a position"
     )
-    earlier_defaults: ClassVar[dict[str, Any]] = {"decay_spectrum": True}
+    earlier_defaults: ClassVar[dict[str, Any]] = {"decay_spectrum": True, "spectrum_initialization": "unit_gain"}
 
     segments: int = 8
     row_landmarks: int = 8
@@ -45,7 +46,7 @@ class S3AttentionConfig(MixerConfig):
     n_fft: int | None = None
     normalization: str = "layer"
     stem_activation: str = "relu"
-    spectrum_initialization: str = "unit_gain"
+    spectrum_initialization: str = "kaiming"
     decay_spectrum: bool = False
     smoother_dropout_prob: float | None = None
     attention_probs_dropout_prob: float = 0.0

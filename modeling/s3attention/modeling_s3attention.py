@@ -45,7 +45,7 @@ class S3Attention(Mixer):
     - the two normalised attentions are averaged, as in Algorithm 1 and the code, not added as in eq. 1 (S3-5);
     - the numbers of landmark tokens and of landmark channels are separate, as in the paper (S3-7);
     - the spectrum is drawn from a normal distribution, as in Algorithm 2 (S3-3), at a scale where the smoothed signal
-      is as large as its input (S3-12; `spectrum_initialization="kaiming"` is the paper's).
+      is as large as its input (S3-12, with `spectrum_initialization="unit_gain"`).
     """
 
     paper_block = BarePreNormBlock

@@ -350,7 +350,7 @@ def test_the_plan_counts_every_run_and_learns_from_those_that_have_finished(scri
         "tuning search": 6,
         "tuning": 12,
     }
-    each = plans.STARTING + (4000 + 21 * 300 * plans.PREDICTED) / 100
+    each = plans.STARTING + (4000 + 11 * 300 * plans.PREDICTED) / 100
     assert stages["pretraining"].hours == pytest.approx(4 * each / 3600) and stages["pretraining"].done == 0
     for number, case in enumerate(table.search("flt")):
         case.finish({"loss": 3.0 + number, "cpu_seconds": 1.0})

@@ -31,11 +31,10 @@ def test_equals_the_equations(fields, make_mixer, load_oracle):
     torch.testing.assert_close(mixer(x[1:2], BatchContext())[0], result[1], rtol=0, atol=1e-10)
 
 
-def test_the_smoothed_signal_is_as_large_as_its_input(make_config):
+def test_with_unit_gain_the_smoothed_signal_is_as_large_as_its_input(make_config):
     torch.manual_seed(0)
-    model = AutoModel.from_config(
-        make_config("s3attention", hidden_size=128, segments=8, max_position_embeddings=256, num_hidden_layers=1)
-    )
+    shape = {"hidden_size": 128, "segments": 8, "max_position_embeddings": 256, "num_hidden_layers": 1}
+    model = AutoModel.from_config(make_config("s3attention", **shape, spectrum_initialization="unit_gain"))
     smoother = model.layers[0].mixer.smoother
     from longmix.kernels import ops
 
