@@ -220,8 +220,9 @@ class OptimSection:
 
     def _schedule_mistakes(self) -> Iterator[Finding]:
         if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
-            text = f"is {self.warmup_steps}, more than optim.max_steps {self.max_steps}; optim.warmup_share fits any"
-            yield "warmup_steps", text, "optim.max_steps"
+            default = " (also where optim.warmup_share is null)" if self.warmup_steps == WARMUP_STEPS else ""
+            text = f"is {self.warmup_steps}{default}, more than optim.max_steps {self.max_steps}; optim.warmup_share"
+            yield "warmup_steps", f"{text}, a share from 0 to 1, fits any", "optim.max_steps", "optim.warmup_share"
         if self.warmup_share is not None and not 0 <= self.warmup_share <= 1:
             yield "warmup_share", f"is {self.warmup_share}, but must lie between 0 and 1: a share of optim.max_steps"
         elif self.warmup_share is not None and self.warmup_steps is not None:

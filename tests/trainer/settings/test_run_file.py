@@ -505,7 +505,12 @@ def test_of_warm_ups_a_later_file_takes_the_place_of_an_earlier_one(small, write
             "{schedule: wsd, decay_share: 0.5, warmup_share: 0.6}",
             "optim.decay_share is 0.5, but beside optim.warmup_share 0.6 no more than 0.4 of the steps are left",
         ),
-        ("{warmup_steps: 2000}", "optim.warmup_steps is 2000, more than optim.max_steps 1000; optim.warmup_share fits"),
+        ("{warmup_steps: 2000}", "optim.warmup_steps is 2000, more than optim.max_steps 1000; optim.warmup_share, a"),
+        (
+            "{warmup_share: null, max_steps: 50}",
+            "is 100 (also where optim.warmup_share is null), more than optim.max_steps 50; optim.warmup_share, a share",
+        ),
+        ("{warmup_share: nan, max_steps: 50}", "optim.warmup_share "),
     ],
 )
 def test_mistakes_in_the_schedule_are_one_line_each(small, write, values, told):
