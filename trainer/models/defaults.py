@@ -7,6 +7,7 @@ holds for runs without `model_defaults`, and for a config.json in which the fiel
 """
 
 from dataclasses import replace
+from typing import Any
 
 from ..settings.configuration import RunConfiguration
 from .field_check import FROM
@@ -32,3 +33,17 @@ def with_defaults(now: RunConfiguration, begun: RunConfiguration | None = None) 
     today = default_fields(model_type)
     named = {name: noted.get(name, value) for name, value in today.items() if name not in now.model}
     return replace(now, model_defaults={model_type: named} if named else {})
+
+
+def defaults_of_model(configuration: RunConfiguration, fields: dict[str, Any]) -> RunConfiguration:
+    """The configuration with the defaults that its run was begun with, by a model that it has saved.
+
+    Args:
+        fields: of the saved model's config.json; one that is missing came later.
+    """
+    model_type = configuration.model.get("model_type")
+    if FROM in configuration.model or fields.get("model_type") != model_type:
+        return configuration
+    known = {**earlier_default_fields(model_type), **fields}
+    noted = {name: known[name] for name in default_fields(model_type) if name in known}
+    return replace(configuration, model_defaults={model_type: noted})

@@ -2,6 +2,7 @@
 
 import fcntl
 import itertools
+import json
 import os
 import time
 from dataclasses import replace
@@ -15,8 +16,10 @@ from longmix.data_prep.files import make_folder, write_text
 from longmix.kernels.common.safe_files import open_lock, open_to_read, read_input
 
 from ..checkpoints import folders
-from ..models.defaults import with_defaults
+from ..checkpoints.contents import MODEL
+from ..models.defaults import defaults_of_model, with_defaults
 from ..models.field_check import field_mistakes
+from ..models.folder import CONFIGURATION
 from ..optimization.schedule import learning_rate
 from ..settings import reading
 from ..settings.changes import SCHEDULE_KEYS, changed_keys
@@ -35,7 +38,7 @@ LOCK_POLL_SECONDS = 0.02
 
 def as_begun(run: Path, now: RunConfiguration) -> RunConfiguration:
     """The configuration with the model's defaults that a run folder was begun with; today's if it is none."""
-    return with_defaults(now, _begun(run) if has_own_configuration(run) else None)
+    return with_defaults(now, _begun(run) if (run / CONFIG).is_file() and is_run(run) else None)
 
 
 def refuse_changes(run: Path, now: RunConfiguration) -> None:
@@ -80,6 +83,20 @@ def _could_be(now: OptimSection, before: OptimSection, run: Path) -> bool:
     )
 
 
+def risen_rate(run: Path, now: RunConfiguration, step: int) -> list[str]:
+    """A line if the schedule was changed by force, and the learning rate after `step` jumps back up."""
+    before = _begun(run).optim
+    was, known = learning_rate(before, step), learning_rate(now.optim, step)
+    follows = learning_rate(now.optim, step + 1)
+    if known == was or follows <= 2 * was or step >= now.optim.max_steps:
+        return []
+    return [
+        f"the learning rate rises from {was:.2e} at step {step} to {follows:.2e}, for the schedule is another one: to "
+        f"train a finished model further, begin a run from it (model.from={run}/model and another run.dir), or go on "
+        "from a checkpoint before its rate fell"
+    ]
+
+
 def resolved(run: Path, now: RunConfiguration) -> RunConfiguration:
     """The configuration with what it leaves open as the run in the folder has it, or by default for a new one.
 
@@ -100,7 +117,24 @@ def resolved(run: Path, now: RunConfiguration) -> RunConfiguration:
 
 
 def _begun(run: Path) -> RunConfiguration:
-    return with_defaults(reading.load([str(run / CONFIG)], [], field_mistakes))
+    begun = reading.load([str(run / CONFIG)], [], field_mistakes)
+    if not has_own_configuration(run):
+        # A run file that stands in for a lost config.yaml does not know the defaults of the version that began the run.
+        begun = defaults_of_model(begun, _fields_of_saved_model(run))
+    return with_defaults(begun)
+
+
+def _fields_of_saved_model(run: Path) -> dict[str, Any]:
+    """The fields of the model in the last checkpoint whose configuration can be read; empty if there is none."""
+    for step in reversed(folders.steps(run)):
+        try:
+            path = folders.path_of(run, step) / MODEL / CONFIGURATION
+            fields = json.loads(read_input(path, MOST_BYTES).decode())
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(fields, dict):
+            return fields
+    return {}
 
 
 def noted_facts(run: Path) -> dict[str, Any]:

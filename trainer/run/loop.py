@@ -30,7 +30,7 @@ from .best_checkpoint import Evaluator
 from .determinism import changed_circumstances, computing
 from .dry_run import dry_run
 from .final_model import FinalModel
-from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, write_configuration
+from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, risen_rate, write_configuration
 from .memory import refuse_beyond_memory
 from .settling import settle
 from .setup import Prepared, prepare
@@ -152,7 +152,10 @@ class _Run:
             },
         }
         if self.state.step > 0:
-            self.resume_notes = changed_circumstances(self.configuration.run, noted_facts(self.folder), facts)
+            self.resume_notes = [
+                *changed_circumstances(self.configuration.run, noted_facts(self.folder), facts),
+                *risen_rate(self.folder, self.configuration, self.state.step),
+            ]
         write_configuration(self.folder, self.configuration, facts)
 
     def train(self, first_notes: list[str]) -> Outcome:

@@ -82,6 +82,18 @@ def test_another_metric_seeks_the_best_checkpoint_anew(train, tmp_path):
     assert outcome.state.best_value == outcome.state.figures["perplexity"]
 
 
+def test_a_rate_that_has_fallen_rises_with_a_warning(train, tmp_path, capsys):
+    fallen = {"optim.max_steps": 4, "optim.schedule": "wsd", "optim.decay_share": 0.5, "optim.warmup_steps": 1}
+    train(tmp_path / "run", **fallen)
+    train(tmp_path / "run", **{**fallen, "optim.max_steps": 12, "run.allow_changes": ["optim.max_steps"]})
+    assert "the learning rate rises from 9.18e-04 at step 4 to 5.00e-03, " in capsys.readouterr().err
+    # A schedule that has nothing to give up goes on without a word.
+    steady = {**fallen, "optim.schedule": "constant", "optim.decay_share": None}
+    train(tmp_path / "steady", **steady)
+    train(tmp_path / "steady", **{**steady, "optim.max_steps": 6, "run.allow_changes": ["optim.max_steps"]})
+    assert "the learning rate rises" not in capsys.readouterr().err
+
+
 def test_another_share_of_masks_seeks_the_best_checkpoint_anew(train, tmp_path):
     best = {"optim.schedule": "constant", "checkpoint.best": {"metric": "loss", "mode": "min"}, "checkpoint.keep": 9}
     assert train(tmp_path / "run", **best, **{"run.stop_at_step": 5}).state.best_by == ["loss", "min", 12]
