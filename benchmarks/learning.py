@@ -1,6 +1,6 @@
-"""The tasks that each mixer learns: probes of copying and look-up at a distance, and masked language modelling of text.
+"""The tasks that each mixer learns: probes of copying and look-up at a distance, and masked language modelling.
 
-    python benchmarks/learning.py --work FOLDER --corpus FILE [--part probes] [--part text] [--jobs 2]
+    python benchmarks/learning.py --work FOLDER [--jobs 2]
     python benchmarks/learning.py --part recipes --work FOLDER --corpus FILE [--trial grid] [--plan]
 
 Trains every model type, a control and the transformer by `longmix train`, `--jobs` runs at a time with one thread each;
@@ -21,11 +21,9 @@ from pathlib import Path
 
 import commands
 import influence
-import numpy as np
 import record
 import torch
 import transformers
-from counting.neighbour_bigram import NeighbourBigram, most_frequent, positions
 from learned import recipe_baselines, recipe_cases, recipe_tables
 from learned import tables as learning_tables
 from learned.cases import (
@@ -36,20 +34,13 @@ from learned.cases import (
     Case,
     probe_cases,
     probe_commands,
-    text_cases,
     text_command,
-    text_folder,
     write_control,
 )
 
 import longmix.modeling  # noqa: F401  registers the model types
-from longmix.data_prep.files import write_json
-from longmix.trainer.models.sizes import count_parameters
-from longmix.trainer.objectives.objective import make_objective
-from longmix.trainer.samples.dataset import ShardedDataset
-from longmix.trainer.settings.sections import ObjectiveSection
 
-PARTS = ("probes", "text", "recipes")
+PROBES, RECIPE = PARTS = ("probes", "recipes")
 
 
 def main() -> int:
@@ -61,18 +52,13 @@ def main() -> int:
     work = arguments.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     failed = []
-    if "probes" in arguments.part:
+    if PROBES in arguments.part:
         for words in probe_commands(work):
             commands.longmix(words, work / "prepare.log")
         for task, distance in RECIPES:
             write_control(work, task, distance)
         failed += run_all(probe_cases(work), arguments.jobs, probe_figures, arguments.models)
-    if "text" in arguments.part:
-        commands.longmix(text_command(work, arguments.corpus), work / "prepare.log")
-        cases = text_cases(work)
-        count_baselines(work, arguments.corpus)
-        failed += run_all(cases, arguments.jobs, text_figures, arguments.models)
-    if "recipes" in arguments.part:
+    if RECIPE in arguments.part:
         for command in (text_command, recipe_cases.recipe_command):
             commands.longmix(command(work, arguments.corpus), work / "prepare.log")
         recipe_baselines.count(work)
@@ -88,7 +74,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder for data and runs; outside the repository")
     parser.add_argument("--corpus", type=Path, help="text file to learn from, of which the beginning is taken")
-    parser.add_argument("--part", action="append", choices=PARTS, help="one part only (default: probes and text)")
+    parser.add_argument("--part", action="append", choices=PARTS, help="(default: probes)")
     parser.add_argument(
         "--trial", action="append", choices=recipe_cases.TRIALS, help="of --part recipes, one only (default: all)"
     )
@@ -98,23 +84,23 @@ def _parse() -> argparse.Namespace:
         "--plan", action="store_true", help="print the runs of --part recipes and their hours; run none"
     )
     arguments = parser.parse_args()
-    arguments.part = arguments.part or ["probes", "text"]
-    if (arguments.trial or arguments.plan) and arguments.part != ["recipes"]:
+    arguments.part = arguments.part or [PROBES]
+    if (arguments.trial or arguments.plan) and arguments.part != [RECIPE]:
         parser.error("--trial and --plan are for --part recipes")
     arguments.trial = arguments.trial or list(recipe_cases.TRIALS)
-    if arguments.plan or arguments.part == ["probes"]:
+    if arguments.plan or arguments.part == [PROBES]:
         return arguments
     if arguments.corpus is None or not arguments.corpus.is_file():
-        parser.error("--corpus names the text file to learn from (or give --part probes)")
+        parser.error("--corpus names the text file to learn from")
     least = recipe_cases.CORPUS_BYTES
-    if "recipes" in arguments.part and arguments.corpus.stat().st_size < least:
+    if arguments.corpus.stat().st_size < least:
         parser.error(f"--corpus {arguments.corpus} is too short for --part recipes, which takes {least:,} bytes of it")
     return arguments
 
 
 def plan(rows: list[str] | None, trials: list[str]) -> int:
-    """Print the runs of the trials, and the core-hours that they take at the speed of the latest table of text."""
-    speeds = {found["case"].removeprefix("text, "): float(found["value"]) for found in _speeds_of_text()}
+    """Print the runs of the trials, and the core-hours that they take at the speed of the seeds that were recorded."""
+    speeds = _speeds()
     total = 0.0
     for trial, row, runs, tokens in recipe_cases.planned(rows, trials):
         hours = tokens / speeds[row] / 3600
@@ -124,12 +110,14 @@ def plan(rows: list[str] | None, trials: list[str]) -> int:
     return 0
 
 
-def _speeds_of_text() -> list[dict[str, str]]:
-    return [
-        row
-        for row in record.rows("learning")
-        if row["figure"] == "tokens_per_second" and row["case"].startswith("text, ")
-    ]
+def _speeds() -> dict[str, float]:
+    """Row -> tokens per second: the median over the seeds."""
+    found: dict[str, list[float]] = {}
+    for row in record.rows("learning"):
+        table, _, rest = row["case"].partition(", ")
+        if row["figure"] == "tokens_per_second" and table == recipe_cases.TABLES[1]:
+            found.setdefault(rest.partition(",")[0], []).append(float(row["value"]))
+    return {row: statistics.median(speeds) for row, speeds in found.items()}
 
 
 def run_trial(work: Path, trial: str, jobs: int, rows: list[str] | None) -> list[tuple[Case, Path]]:
@@ -221,15 +209,6 @@ def probe_figures(case: Case) -> dict:
     return figures
 
 
-def text_figures(case: Case) -> dict:
-    """Masked accuracy, loss, parameters, tokens per second."""
-    evaluation, speed = _metrics(case)
-    model = transformers.AutoModelForMaskedLM.from_pretrained(case.folder / "model")
-    everything, outside = count_parameters(model)
-    figures = {name: evaluation[name] for name in ("masked_accuracy", "loss")}
-    return {**figures, "parameters": everything, "parameters_outside_embeddings": outside, **speed}
-
-
 def trial_figures(case: Case) -> dict:
     """Masked accuracy and loss on the rows that are reported, and on those by which a rate is chosen."""
     evaluation, speed = _metrics(case)
@@ -237,30 +216,6 @@ def trial_figures(case: Case) -> dict:
     names = ("masked_accuracy", "loss")
     chosen_by = {f"validation_{name}": evaluation[name] for name in names}
     return {**{name: reported[name] for name in names}, **chosen_by, **speed}
-
-
-def count_baselines(work: Path, corpus: Path) -> None:
-    """Figures of counting at the very positions that the models are evaluated at, with weights for as many masks."""
-    path = work / "baselines.json"
-    if path.is_file():
-        return
-    train, validation = (ShardedDataset(text_folder(work) / split) for split in ("train", "validation"))
-    masker = make_objective(ObjectiveSection(), 0, train.manifest, None).evaluation_masker
-    bigram = NeighbourBigram(train, np.arange(len(train)), masker)
-    where = positions(validation, np.arange(len(validation)), masker, is_training=False)
-    rows = {**most_frequent(bigram, where), "interpolated bigram": bigram.evaluate(where)}
-    for row, figures in rows.items():
-        for figure, value in figures.items():
-            unit = learning_tables.UNITS[figure]
-            record.append("learning", f"text, {row}", figure, [value], unit, learning_tables.COMMAND)
-    about = {
-        "corpus": f"{corpus.resolve().parent.name}/{corpus.name}",
-        "bytes": (work / "data" / "corpus.txt").stat().st_size,
-        "tokens": train.manifest.tokens,
-        "masked": len(where),
-        "vocabulary": train.manifest.vocab_size,
-    }
-    write_json(path, {"about": about, "rows": rows})
 
 
 def made() -> dict[str, str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from longmix.data_prep.files import write_json, write_text
-from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.samples.dataset import ShardedDataset
@@ -44,14 +43,15 @@ RECIPES = {
     ("lookup", 256): Recipe(352, 8, 350),
 }
 # What a mixer needs beside the fields of its file in configs/model/: FLT to tell left from right, without neighbours,
-# for the estimate is what is looked at; Converter to tell distances apart, which takes several heads together.
+# for the estimate is what is looked at; Converter to tell distances apart, which takes several heads together;
+# S3Attention a smoother that is there from the first step.
 PROBE_FIELDS = {
     "converter": {"num_attention_heads": 16, "smallest_angle_range": 0.1, "largest_angle_range": 0.5},
     "flt": {"directional": True, "frequency_sampling": "stratified", "exact_reach": 0},
+    "s3attention": {"spectrum_initialization": "unit_gain"},
 }
 # About 2 million tokens of English to train on, and a few held out; every one is seen once.
 TEXT_BYTES = 7_400_000
-TEXT_BATCH = 8
 TEXT_LENGTH = 128
 TEXT_VOCABULARY = 4000
 SINGLE = ("deepspeed=null", "log.tensorboard=false", "log.every_steps=20", "checkpoint.keep=1")
@@ -62,7 +62,7 @@ class Case:
     """A run of `longmix train` and its place in the tables.
 
     Args:
-        table: copy | lookup | text, or one of recipe_cases.TABLES.
+        table: copy | lookup, or one of recipe_cases.TABLES.
         row: model type, or CONTROL.
         distance: of a probe; 0 for text.
         folder: run folder.
@@ -157,25 +157,6 @@ def probe_cases(work: Path) -> list[Case]:
                 *(f"eval.every_steps={recipe.steps}", "eval.samples=400", "precision=fp32", *SINGLE),
             )
             cases.append(Case(task, row, distance, folder, arguments))
-    return cases
-
-
-def text_cases(work: Path) -> list[Case]:
-    """Every mixer in masked language modelling on the same tokens: half the layers of its `tiny` file."""
-    data = text_folder(work)
-    manifest = Manifest.load(data / "train")
-    steps = manifest.samples // TEXT_BATCH
-    cases = []
-    for row in MODEL_TYPES:
-        folder = work / "runs" / "text" / row
-        arguments = (
-            *(str(CONFIGS / "recipes" / "small_budget.yaml"), str(model_file(row)), half_the_layers(row)),
-            *(f"data.train={data / 'train'}", f"data.eval={data / 'validation'}", f"run.dir={folder}"),
-            *(f"batch.samples={TEXT_BATCH}", f"batch.micro_batch={TEXT_BATCH}", f"optim.max_steps={steps}"),
-            *(f"checkpoint.every_steps={steps}", f"eval.every_steps={steps}", "eval.samples=null"),
-            *("precision=fp32", *SINGLE),
-        )
-        cases.append(Case("text", row, 0, folder, arguments))
     return cases
 
 

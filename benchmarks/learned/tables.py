@@ -1,25 +1,22 @@
 """The tables of docs/learning.md, drawn from the runs that have finished."""
 
-import json
 from pathlib import Path
 
 import tables
 from learned import recipe_tables
-from learned.cases import CONTROL, DISTANCES, TASKS, Case, probe_cases, text_cases, text_folder
+from learned.cases import CONTROL, DISTANCES, TASKS, probe_cases
 
 from longmix.data_prep.files import write_text
 from longmix.modeling import MODEL_TYPES
-from longmix.trainer.settings.sections import EVALUATION_MASK_PROBABILITY
 from longmix.trainer.tables.figures import ABSENT, percent
 
-COMMAND = "python benchmarks/learning.py --work FOLDER --corpus FILE"
+COMMAND = "python benchmarks/learning.py --work FOLDER"
 UNITS = {
     "accuracy": "fraction",
     "masked_accuracy": "fraction",
     "loss": "nats",
     "validation_masked_accuracy": "fraction",
     "validation_loss": "nats",
-    "parameters": "parameters",
     "tokens_per_second": "tokens/s",
 }
 REACHED = 0.9
@@ -33,8 +30,6 @@ def redraw(path: Path, work: Path) -> None:
     if probes:
         text = tables.replace(text, "probes", _probe_table(probes))
         text = tables.replace(text, "influence", _influence_table(probes))
-    if (work / "baselines.json").is_file() and (text_folder(work) / "train" / "manifest.json").is_file():
-        text = tables.replace(text, "text", _text_table(work, text_cases(work)))
     write_text(path, recipe_tables.redraw(text, work))
 
 
@@ -76,40 +71,3 @@ def _influence_table(probes: dict) -> str:
 
 def _curve(influence: dict[str, float]) -> list[str]:
     return [f"{influence[str(distance)]:.1e}" if str(distance) in influence else "" for distance in (1, *DISTANCES)]
-
-
-def _text_table(work: Path, cases: list[Case]) -> str:
-    counted = json.loads((work / "baselines.json").read_text(encoding="utf-8"))
-    rows = [
-        [name, percent(figures["masked_accuracy"]), _number(figures.get("loss")), "", "", ""]
-        for name, figures in counted["rows"].items()
-    ]
-    bigram = counted["rows"]["interpolated bigram"]["masked_accuracy"]
-    records = {case.row: case.record() for case in cases}
-    for row, found in sorted(records.items(), key=lambda item: item[0] != "transformer"):
-        if found is None:
-            continue
-        beyond = 100 * (found["masked_accuracy"] - bigram)
-        rows.append(
-            [
-                f"`{row}`",
-                percent(found["masked_accuracy"]),
-                _number(found["loss"]),
-                f"{beyond:+.1f}",
-                f"{found['parameters'] / 1e6:.2f} M ({found['parameters_outside_embeddings'] / 1e6:.2f} M)",
-                f"{found['tokens_per_second']:,.0f}",
-            ]
-        )
-    header = ["", "masked accuracy, %", "loss", "points beyond the bigram", "parameters", "tokens/s"]
-    about = counted["about"]
-    source = (
-        f"Text: the first {about['bytes'] / 1e6:.1f} MB of {about['corpus']}, {about['tokens']:,} tokens to train on, "
-        f"a vocabulary of {about['vocabulary']:,}; {about['masked']:,} positions to evaluate at, "
-        f"{100 * EVALUATION_MASK_PROBABILITY:g} % of the tokens. "
-    )
-    made = tables.measured((found["made"] for found in records.values() if found is not None), source)
-    return f"{tables.draw(header, rows)}\n\n{made}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

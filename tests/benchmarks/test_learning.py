@@ -121,13 +121,13 @@ def test_tables_are_redrawn_between_their_marks(script, work, tmp_path):
             case.folder.mkdir(parents=True)
             accuracy = {"flt": 0.5, "no mixing": 0.06}.get(case.row, 0.951)
             case.finish({"accuracy": accuracy, "influence": curve, "influence_before": curve, **made})
-    marks = "".join(f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in ("probes", "influence", "text"))
+    marks = "".join(f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in ("probes", "influence", "other"))
     path = tmp_path / "learning.md"
     path.write_text(f"before\n{marks}after\n", encoding="utf-8")
     for _ in range(2):
         tables.redraw(path, work)
     text = path.read_text(encoding="utf-8")
-    assert text.startswith("before\n") and text.endswith("<!-- text: begin -->\nold\n<!-- text: end -->\nafter\n")
+    assert text.startswith("before\n") and text.endswith("<!-- other: begin -->\nold\n<!-- other: end -->\nafter\n")
     for line in ("| `flt` | – | *50.0* | – |", "| `wavspa` | – | 95.1 | – |", "| no mixing | – | 6.0 | – |"):
         assert text.count(line) == 1
     # The curve stands for every mixer before training, and for what missed after it.
@@ -139,5 +139,5 @@ def test_tables_are_redrawn_between_their_marks(script, work, tmp_path):
 def test_the_document_has_the_marks(script):
     cases = script("learned.cases")
     text = (cases.ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
-    for name in ("probes", "influence", "text"):
+    for name in ("probes", "influence"):
         assert text.count(f"<!-- {name}: begin -->\n") == text.count(f"<!-- {name}: end -->") == 1
