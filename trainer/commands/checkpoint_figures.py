@@ -8,6 +8,7 @@ import transformers
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import call
 
+from ..checkpoints.model_folders import told_model_folder
 from ..models.build import refuse_other_inputs
 from ..models.folder import read_objective
 from ..models.loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
@@ -30,6 +31,7 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     Raises:
         UserError: the checkpoint or the data set cannot be read, or they do not belong together.
     """
+    checkpoint = told_model_folder(checkpoint)
     config = load_config(checkpoint)
     dataset = ShardedDataset(data)
     section = read_objective(checkpoint) or _objective_of_head(config)
@@ -71,6 +73,7 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
 
 def fill(checkpoint: str, text: str, top: int) -> str:
     """The `top` most probable pieces for each [MASK] in `text`, with their probabilities, as lines of text."""
+    checkpoint = told_model_folder(checkpoint)
     config = load_config(checkpoint)
     tokenizer = load_checkpoint_tokenizer(checkpoint)
     if tokenizer.mask_token_id is None:

@@ -14,7 +14,7 @@ def add_parser(verbs) -> None:
         "of lego's chains also the accuracy of each labelled variable, accuracy_at_1 and so on; or the most probable "
         "completions of a text.",
     )
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a model folder, or a hub name")
+    parser.add_argument("checkpoint", metavar="MODEL", help="a model folder, a run folder, a checkpoint, or a hub name")
     parser.add_argument("--data", metavar="DIR", help="a prepared data set, e.g. DATA/validation")
     parser.add_argument(
         "--samples", type=int, metavar="N", help="at most so many samples, spread evenly (default: all)"

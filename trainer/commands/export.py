@@ -14,8 +14,15 @@ def add_parser(verbs) -> None:
         description="Copy the model of a checkpoint of a run, or a model folder: config.json, model.safetensors, "
         "tokenizer; with --self-contained the model's code, too.",
     )
-    parser.add_argument("source", metavar="RUN | MODEL", help="the run folder (run.dir), or a model folder")
-    parser.add_argument("--step", type=int, metavar="N", help="the checkpoint of step N (default: the newest)")
+    parser.add_argument(
+        "source", metavar="RUN | MODEL", help="the run folder (run.dir), a checkpoint, or a model folder"
+    )
+    parser.add_argument(
+        "--step",
+        type=int,
+        metavar="N",
+        help="the checkpoint of step N (default: the run's final model, or the newest checkpoint)",
+    )
     parser.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="the folder to write")
     parser.add_argument(
         "--self-contained",

@@ -25,8 +25,9 @@ from longmix.data_prep.state_files import read_json
 from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
 
 from ..checkpoints import folders
+from ..checkpoints.model_folders import model_folder
 from ..checkpoints.state import STATE
-from ..models.folder import check_model_folder
+from ..models.folder import CONFIGURATION, check_model_folder
 from .earlier import earlier_model
 from .flat_code import is_flat_file
 
@@ -146,30 +147,13 @@ def _copy(folder: Path, target: Path, self_contained: bool) -> None:
 
 
 def _model_folder(source: str, step: int | None) -> Path:
-    """The folder to export: a model folder itself, or that of a whole checkpoint of a run."""
-    run = Path(source)
-    available = folders.steps(run)
-    if not available and (run / "config.json").is_file():
-        if step is not None:
-            raise UserError(f"--step is {step}, but {source} is a model folder, not a run: leave it out")
-        check_model_folder(run)
-        return run
-    if not available:
+    """The folder to export: a model folder itself, or that of a run, of one of its checkpoints, or of a checkpoint."""
+    folder = Path(model_folder(source, step))
+    if not (folder / CONFIGURATION).is_file():
         raise UserError(
             f"{source} holds no checkpoint and is no model folder: name the run folder (run.dir) of a run that has "
             "written a checkpoint, or a folder with config.json"
         )
-    if step is None:
-        chosen = folders.newest(run)
-        if chosen is None and folders.steps(run) != available:
-            return _model_folder(source, step)  # it trains: what was there is gone, and there are newer ones
-        if chosen is None:
-            raise UserError(f"{source}: every checkpoint is damaged; see the warnings above")
-    else:
-        if step not in available:
-            raise UserError(f"{source} has no checkpoint of step {step}; it has: {', '.join(map(str, available))}")
-        chosen = folders.path_of(run, step)
-        reason = folders.defect(chosen)
-        if reason is not None:
-            raise UserError(f"the checkpoint of step {step} is damaged: {reason}; choose another step")
-    return chosen / "model"
+    if not (folder.parent / folders.MANIFEST).is_file():
+        check_model_folder(folder)  # a checkpoint's was, with all of it
+    return folder

@@ -35,7 +35,7 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
         epilog=EPILOG + ", ".join(f"{task.name} {task.epochs}" for task in TASKS.values()) + ", custom 5",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", required=True, metavar="CHECKPOINT", help="folder or hub name to start from")
+    parser.add_argument("--model", required=True, metavar="MODEL", help="model folder, run, checkpoint or hub name")
     parser.add_argument(
         "--task",
         required=True,

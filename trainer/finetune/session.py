@@ -17,6 +17,7 @@ from longmix.data_prep.files import MARKER, make_folder, sha256_of_file
 from longmix.data_prep.made_files import refuse_foreign_files
 from longmix.data_prep.tokenizer import save_tokenizer
 
+from ..checkpoints.model_folders import told_model_folder
 from ..many_runs import pool
 from ..many_runs.read import MOST_SEEDS
 from ..models.loading import load_config
@@ -64,6 +65,10 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     _check(arguments, names)
     output = Path(arguments.output)
     quiet()
+    given = arguments.model
+    for option in ("model", "from_mnli"):
+        if (source := getattr(arguments, option)) is not None:
+            setattr(arguments, option, told_model_folder(source))
     start = _identity(arguments.model)
     kept = _earlier_tasks(output, start, names)
     refuse_foreign_files(output, (FILE_NAME, PAGE), is_earlier)
@@ -79,7 +84,7 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
         _say(f"{reused} finished runs are used again")
     if kept:
         _say(f"the table keeps {', '.join(task.task for task in kept)} of earlier commands")
-    results = Results(arguments.model, start, kept, skipped)
+    results = Results(given, start, kept, skipped)
 
     def close_tasks() -> None:
         done = {task.task for task in results.tasks}

@@ -1,5 +1,6 @@
 """Everything a run needs before its first step, checked: the part that `--check` shares with training."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tokenizer import load_tokenizer
 
+from ..checkpoints.model_folders import model_folder
 from ..models.build import build_model, model_configuration
 from ..models.field_check import FROM
 from ..models.loading import has_other_vocabulary
@@ -40,12 +42,14 @@ class Prepared:
     tokenizer: Path | None
     model_configuration: transformers.PreTrainedConfig
     size: ModelSize
+    # The configuration with the model folder that model.from means in its place.
+    start: RunConfiguration
     # What is not taken over from the checkpoint that the run starts from; known once the model is built.
     start_notes: list[str] = field(default_factory=list)
 
     def build(self) -> transformers.PreTrainedModel:
         self.start_notes.clear()
-        return build_model(self.configuration, self.model_configuration, self.objective.auto_class, self.start_notes)
+        return build_model(self.start, self.model_configuration, self.objective.auto_class, self.start_notes)
 
     def notes(self, model: torch.nn.Module, world_size: int) -> list[str]:
         """Lines that say what a reader of the results, or somebody who waits for them, should know."""
@@ -113,18 +117,31 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
                     raise UserError(f"{dataset.folder}: {error}") from None
     with mistakes:
         known = manifest or Manifest(split="unknown", split_rule="unknown", columns={})
-        config = model_configuration(configuration, known, auto_class(configuration.objective.name))
+        start = _with_model_folder(configuration)
+        config = model_configuration(start, known, auto_class(configuration.objective.name))
         size = measure(config, auto_class(configuration.objective.name))
         _refuse_metric(configuration, config, manifest)
         _refuse_without_matrices(configuration, size)
     mistakes.tell()
-    source = configuration.model.get(FROM)
+    source = start.model.get(FROM)
     if source is not None and has_other_vocabulary(source, tokenizer):
         raise UserError(
             f"model.from: {source} has another tokenizer than {first}: prepare the data with the checkpoint's "
             "(longmix prepare text --tokenizer)"
         )
-    return Prepared(configuration, precision, data, objective, tokenizer, config, size)
+    return Prepared(configuration, precision, data, objective, tokenizer, config, size, start)
+
+
+def _with_model_folder(configuration: RunConfiguration) -> RunConfiguration:
+    """The configuration with the model folder that model.from means, which may be a run or a checkpoint."""
+    source = configuration.model.get(FROM)
+    if source is None:
+        return configuration
+    try:
+        found = model_folder(source)
+    except UserError as error:
+        raise UserError(f"model.from: {error}") from None
+    return dataclasses.replace(configuration, model={**configuration.model, FROM: found})
 
 
 def _first_manifest(configuration: RunConfiguration) -> Manifest | None:

@@ -1,11 +1,16 @@
 """`model.from` with another model than the checkpoint's: what starts anew, and what is left, is named in one line."""
 
+from pathlib import Path
+
 import pytest
+import torch
 import transformers
 from transformers import BertConfig, BertForMaskedLM
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.models.loading import load_config, load_model
+from longmix.trainer.run import setup
+from longmix.trainer.settings import reading
 
 SHAPE = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 96}
 
@@ -63,6 +68,13 @@ def test_weights_of_other_shapes_are_refused_by_name(checkpoint):
         start(checkpoint, intermediate_size=16)
     assert "the weights have other shapes than the fields of model say: bert.encoder.layer.0.inter" in str(caught.value)
     assert "(8,) for (16,)" in str(caught.value) and str(caught.value).endswith(" and 28 more")
+
+
+def test_a_run_folder_is_what_a_run_starts_from(checkpoint, run_values, tmp_path):
+    values = run_values(tmp_path / "second", model={"from": str(Path(checkpoint).parent)})
+    prepared = setup.prepare(reading.from_dict(values, "test"), 1, torch.device("cpu"))
+    assert prepared.start.model == {"from": checkpoint} and prepared.model_configuration.num_hidden_layers == 12
+    assert prepared.configuration.model == {"from": str(Path(checkpoint).parent)}  # as the run file has it
 
 
 @pytest.mark.full
