@@ -155,7 +155,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another longmix prepare is at work in {folder}: wait for it, or choose another") from None
+            raise UserError(f"another longmix is at work in {folder}: wait for it, or choose another") from None
         try:
             yield
         finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.files import sha256_of_file, sha256_of_text, write_json, write_text
+from longmix.data_prep.files import flush_to_disk, sha256_of_file, sha256_of_text, write_json, write_text
 from longmix.data_prep.state_files import read_json
 
 RECORD = ".longmix-files.json"
@@ -46,6 +46,24 @@ def write_files(folder: Path, files: Mapping[str, str], earlier: Earlier, option
     for name, text in files.items():
         write_text(folder / name, text)
     write_json(folder / RECORD, {"files": {**before, **now}})
+
+
+def put_file(made: Path, target: Path, earlier: Earlier, option: str = "--output") -> None:
+    """Flush a finished file, and give it its name in a folder of the user's, on the same file system.
+
+    Raises:
+        UserError: see `refuse_foreign_files`.
+    """
+    folder, name = target.parent, target.name
+    refuse_foreign_files(folder, [name], earlier, option)
+    before, now = _listed(folder), sha256_of_file(made)
+    flush_to_disk(made)
+    # Both until it has its name: after a kill in between the file is still known.
+    there = [*before.get(name, _hash_of(target)), now]
+    write_json(folder / RECORD, {"files": {**before, name: there}})
+    made.replace(target)
+    flush_to_disk(folder)
+    write_json(folder / RECORD, {"files": {**before, name: [now]}})
 
 
 def _hash_of(path: Path) -> list[str]:

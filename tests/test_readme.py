@@ -36,6 +36,7 @@ SHORTER = {
         *("batch.samples=4", "batch.micro_batch=2", "optim.max_steps=2", "optim.warmup_steps=1", "eval.samples=4"),
     ],
     "evaluate": [],
+    "predict": [],
     "finetune": ["--seeds", "1", "--epochs", "1", "--max-length", "16"],
     "sweep": [],
     "export": [],

@@ -10,7 +10,7 @@ from longmix.data_prep.tokenizer import call
 
 from ..checkpoints.model_folders import told_model_folder
 from ..models.build import refuse_other_inputs
-from ..models.folder import read_objective
+from ..models.folder import objective_of
 from ..models.loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
 from ..objectives.objective import make_objective
 from ..processes import world as distributed
@@ -19,8 +19,8 @@ from ..run.setup import tokenizer_loader
 from ..samples.dataset import ShardedDataset
 from ..samples.tokenizer import tokenizer_folder
 from ..samples.windows import Dataset, as_seen, unfitting_kind
-from ..settings.objectives import FORECASTING, OBJECTIVES
-from ..settings.sections import EVALUATION_MASK_PROBABILITY, ObjectiveSection
+from ..settings.objectives import OBJECTIVES
+from ..settings.sections import EVALUATION_MASK_PROBABILITY
 
 
 def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -> str:
@@ -34,7 +34,7 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     checkpoint = told_model_folder(checkpoint)
     config = load_config(checkpoint)
     dataset = ShardedDataset(data)
-    section = read_objective(checkpoint) or _objective_of_head(config)
+    section = objective_of(checkpoint, config)
     kind = unfitting_kind(dataset.manifest, section)
     if kind is not None:
         raise UserError(
@@ -108,18 +108,6 @@ def fill(checkpoint: str, text: str, top: int) -> str:
             whole = " ".join(whole.replace(tokenizer.mask_token, f" {tokenizer.mask_token} ").split())
             lines.append(f"{100 * probability:5.1f} %  {piece:<16}{whole}")
     return "\n".join(lines)
-
-
-def _objective_of_head(config: transformers.PreTrainedConfig) -> ObjectiveSection:
-    """The objective of a checkpoint that does not say it, with default settings."""
-    heads = config.architectures or []
-    names = (name for name, row in OBJECTIVES.items() for head in heads if head.endswith(row.heads))
-    name = next(names, "mlm")
-    if name == "classification" and config.problem_type == "regression":
-        name = "regression"
-    if name == FORECASTING:
-        return ObjectiveSection(name=name, input_length=config.input_length, horizon=config.horizon)
-    return ObjectiveSection(name=name)
 
 
 def _check_variables(checkpoint: str, config: transformers.PreTrainedConfig, data: str, dataset: Dataset) -> None:

@@ -8,7 +8,7 @@ from longmix.data_prep.files import write_json, write_text
 from longmix.data_prep.manifest import Manifest
 
 from ..checkpoints.state import RunState
-from ..models.folder import OBJECTIVE
+from ..models.folder import INPUTS, OBJECTIVE, Inputs
 from ..settings.configuration import RunConfiguration
 from ..settings.objectives import OBJECTIVES
 from ..settings.optimizers import OPTIMIZERS
@@ -67,8 +67,12 @@ class ModelCard:
     notes: list[str]
 
     def write(self, folder: Path, state: RunState, figures: dict[str, Any]) -> None:
-        """Write objective.json, and README.md: data, packing, steps and recipe of `state`, and scores."""
+        """Write objective.json, inputs.json (see `Inputs`), and README.md: data, packing, steps and recipe of `state`,
+        and scores.
+        """
         write_json(folder / OBJECTIVE, dataclasses.asdict(self.configuration.objective))
+        if (inputs := inputs_of(self.manifests[0])) != Inputs():
+            write_json(folder / INPUTS, dataclasses.asdict(inputs))
         configuration = self.configuration
         data = [
             (
@@ -105,3 +109,13 @@ class ModelCard:
         # config.yaml of an earlier version has none: its evaluations were at the share of training.
         share = self.configuration.eval.mask_probability or self.configuration.objective.mask_probability
         return f"Evaluations hide {100 * share:g} % of the tokens.\n\n"
+
+
+def inputs_of(manifest: Manifest) -> Inputs:
+    """What a model that was trained on this data set reads, as far as its manifest says more than its columns."""
+    columns = manifest.report.get("text_columns")
+    if manifest.series is not None:
+        return Inputs(series={key: manifest.series[key] for key in ("names", "mean", "scale")})
+    if not isinstance(columns, list):
+        return Inputs()
+    return Inputs(columns, manifest.report.get("label_column"), manifest.sequence_length)

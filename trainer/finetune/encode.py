@@ -201,7 +201,13 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
             sequence_length=encoder.max_length,
             num_labels=len(data.task.label_names) or None,
             label_names=list(data.task.label_names) or None,
-            report={"task": data.task.name, "source": data.source, "indices": examples.indices},
+            report={
+                "task": data.task.name,
+                "source": data.source,
+                "text_columns": list(data.task.text_columns),
+                "label_column": data.task.label_column,
+                "indices": examples.indices,
+            },
         )
     write_json(record, {"fingerprint": fingerprint})
     return encoded

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from safetensors import safe_open
 
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import require_input
-from longmix.data_prep.state_files import LARGEST
+from longmix.data_prep.state_files import LARGEST, read_state
 from longmix.data_prep.typed_maps import Mistake, build
 from longmix.kernels.common.safe_files import read_input
 
 from ..settings.configuration import section_mistakes
+from ..settings.objectives import FORECASTING, OBJECTIVES
 from ..settings.sections import ObjectiveSection
 from .foreign_code import foreign_code_mistakes
 from .sizes import LARGEST_SIZE, MOST_LAYERS, impossible_sizes
@@ -22,6 +24,8 @@ from .sizes import LARGEST_SIZE, MOST_LAYERS, impossible_sizes
 CONFIGURATION = "config.json"
 # The objective that the model was trained with, as its run file had it.
 OBJECTIVE = "objective.json"
+# What predictions need to know beyond it.
+INPUTS = "inputs.json"
 # Large models have an index and several files in its place.
 _WEIGHTS = "model.safetensors"
 _INDEX = f"{_WEIGHTS}.index.json"
@@ -65,6 +69,49 @@ def read_objective(source: str) -> ObjectiveSection | None:
     if mistakes:
         raise UserError(f"{path}: {'; '.join(f'{key} {text}' for key, text in mistakes)}")
     return section
+
+
+def objective_of(source: str, config: Any) -> ObjectiveSection:
+    """The objective of a model: that of its folder, or else the one that its head, by its configuration, is for."""
+    section = read_objective(source)
+    if section is not None:
+        return section
+    heads = config.architectures or []
+    names = (name for name, row in OBJECTIVES.items() for head in heads if head.endswith(row.heads))
+    name = next(names, "mlm")
+    if name == "classification" and config.problem_type == "regression":
+        name = "regression"
+    if name == FORECASTING:
+        return ObjectiveSection(name=name, input_length=config.input_length, horizon=config.horizon)
+    return ObjectiveSection(name=name)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model was trained to read, as `inputs.json` in its folder says it; None: it does not say.
+
+    Attributes:
+        text_columns, label_column: of the table that it was fine-tuned on.
+        max_length: of its inputs there, in tokens.
+        series: of forecasting: names of the variables, and what was subtracted from each and divided by.
+    """
+
+    text_columns: list[str] | None = None
+    label_column: str | None = None
+    max_length: int | None = None
+    series: dict[str, Any] | None = None
+
+
+def read_inputs(source: str) -> Inputs:
+    """The inputs of a model, without anything that its folder does not say: older ones, and others', hold no file.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = Path(source) / INPUTS
+    if not path.is_file():
+        return Inputs()
+    return read_state(path, Inputs, "copy the model folder again")
 
 
 def is_damaged(path: Path) -> bool:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from longmix.data_prep.manifest import Manifest
 from longmix.trainer.checkpoints.state import RunState
 from longmix.trainer.export import self_contained
 from longmix.trainer.export.card import CARD, ModelCard
@@ -21,7 +22,7 @@ def card():
     configuration = reading.from_dict(values, "test")
     configuration.run.dir = configuration.data.train = NAME.replace("/", "")
     configuration.model["model_type"] = "a]\ntags: [b"
-    manifest = SimpleNamespace(samples=3, tokens=None, sequence_length=4, packing=None)
+    manifest = Manifest(split="train", split_rule="none", columns={}, samples=3, sequence_length=4)
     return ModelCard(configuration, [manifest], 7, ["note: <b>"])
 
 

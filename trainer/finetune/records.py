@@ -1,0 +1,264 @@
+"""Tables as they come: TSV, CSV, JSON lines, Parquet, plain text, and splits of hub data sets, row by row as texts.
+
+One reader for `finetune`, `predict` and `evaluate`. The suffix of a file says what it is. TSV is GLUE's: raw, where a
+double quote is a letter like any other; CSV follows its rules, with `;` between the fields where the first line has no
+comma. A file without a header is read with the names that are given for its columns. Plain text has one column,
+"text", a line each. Class numbers of a hub data set become the names that it gives them.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.files import require_input
+from longmix.data_prep.parquet_columns import parquet_file, values_of
+
+from .readers import read_lines
+
+HUB = "hub:"
+TEXT_COLUMN = "text"
+_PARQUET_BATCH = 256
+_SHOWN_COLUMNS = 20
+
+
+class Row(NamedTuple):
+    """The texts of the wanted columns of one row, and its place for messages. What has no value is ""."""
+
+    texts: list[str]
+    place: str
+
+
+class Table(NamedTuple):
+    """A table from outside: the names of its columns, and what reads some of them, every time from its beginning."""
+
+    source: str
+    columns: list[str]
+    read: Callable[[Sequence[str]], Iterator[Row]]
+
+    def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
+        """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name."""
+        for name in wanted:
+            if self.columns.count(name) != 1:
+                what = "more than one" if name in self.columns else "no"
+                held = ", ".join(self.columns[:_SHOWN_COLUMNS])
+                more = ", ..." if len(self.columns) > _SHOWN_COLUMNS else ""
+                raise UserError(
+                    f"{self.source}: {what} column {name!r}; it has: {held}{more}; where the first line is no header, "
+                    "name the columns with --columns"
+                )
+        return self.read(wanted)
+
+
+def open_table(source: str, columns: Sequence[str] | None = None) -> Table:
+    """The table in a file, or `hub:NAME[@CONFIGURATION][:SPLIT]`.
+
+    Args:
+        columns: names of the columns of a file without a header.
+
+    Raises:
+        UserError: there is no such file, one of another kind, or one that cannot be read.
+    """
+    if source.startswith(HUB):
+        _refuse_columns(source, columns)
+        return _hub(source)
+    path = Path(source)
+    if not path.exists():
+        raise UserError(f"{source} does not exist")
+    opener = OPENERS.get(path.suffix)
+    if path.is_dir() or opener is None:
+        what = "is a folder" if path.is_dir() else "is of no known kind"
+        raise UserError(f"{source} {what}; these are read: {', '.join(OPENERS)}, and hub:NAME")
+    return opener(path, None if columns is None else list(columns))
+
+
+# -----------------------------------------------------------------------------
+# Lines of text: TSV, CSV, JSON and plain text.
+
+
+def _tsv(path: Path, columns: list[str] | None) -> Table:
+    first, *rest = read_lines(path)
+    body, start = ([first, *rest], 1) if columns is not None else (rest, 2)
+    names = first.split("\t") if columns is None else columns
+    fields = (line.split("\t") for line in body)
+    numbered = list(enumerate(fields, start))
+    return _of_fields(path, names, numbered, "tab-separated fields")
+
+
+def _csv(path: Path, columns: list[str] | None) -> Table:
+    text = "\n".join(read_lines(path))
+    first = text.partition("\n")[0]
+    delimiter = ";" if ";" in first and "," not in first else ","
+    csv.field_size_limit(len(text) + 1)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows = []
+    try:
+        for fields in reader:
+            if fields:
+                rows.append((reader.line_num, fields))
+    except csv.Error as error:
+        raise UserError(f"{path}, line {reader.line_num}: {error}") from None
+    if columns is None and rows:
+        columns = rows.pop(0)[1]
+    return _of_fields(path, columns or [], rows, f"fields between {delimiter!r}")
+
+
+def _of_fields(path: Path, names: list[str], rows: list[tuple[int, list[str]]], what: str) -> Table:
+    def read(wanted: Sequence[str]) -> Iterator[Row]:
+        places = [names.index(name) for name in wanted]
+        for number, fields in rows:
+            if len(fields) != len(names):
+                raise UserError(
+                    f"{path}, line {number}: {len(fields)} {what}, expected {len(names)} ({', '.join(names)})"
+                )
+            yield Row([fields[place] for place in places], f"{path}, line {number}")
+
+    return Table(str(path), names, read)
+
+
+def _json(path: Path, columns: list[str] | None) -> Table:
+    _refuse_columns(str(path), columns)
+    rows = []
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{place}: not JSON ({error}); expected one JSON object a line") from None
+        if not isinstance(record, dict):
+            raise UserError(f"{place}: expected one JSON object a line, found {type(record).__name__}")
+        rows.append((place, record))
+
+    def read(wanted: Sequence[str]) -> Iterator[Row]:
+        for place, record in rows:
+            missing = next((name for name in wanted if name not in record), None)
+            if missing is not None:
+                raise UserError(f"{place}: there is no {missing!r}; it has: {', '.join(record)}")
+            yield Row([_text(record[name], name, place) for name in wanted], place)
+
+    return Table(str(path), list(rows[0][1]) if rows else [], read)
+
+
+def _plain(path: Path, columns: list[str] | None) -> Table:
+    if columns is not None and len(columns) != 1:
+        raise UserError(f"--columns: {path} is plain text, with one column")
+    names = columns or [TEXT_COLUMN]
+    return _of_fields(path, names, [(number, [line]) for number, line in enumerate(read_lines(path), 1)], "texts")
+
+
+# -----------------------------------------------------------------------------
+# Parquet and the hub, where values have types.
+
+
+def _parquet(path: Path, columns: list[str] | None) -> Table:
+    import pyarrow as pa
+
+    _refuse_columns(str(path), columns)
+    require_input(path)
+
+    def failing(error: Exception) -> UserError:
+        return UserError(f"{path} cannot be read as Parquet: {reason_of(error)}")
+
+    try:
+        with parquet_file(path) as file:
+            names, metadata = file.schema_arrow.names, file.schema_arrow.metadata or {}
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise failing(error) from None
+    classes = _class_names(metadata)
+
+    def read(wanted: Sequence[str]) -> Iterator[Row]:
+        number = 0
+        try:
+            with parquet_file(path) as file:
+                for batch in file.iter_batches(batch_size=_PARQUET_BATCH, columns=list(wanted)):
+                    held = [values_of(batch.column(name), name, str(path), number + 1) for name in wanted]
+                    for values in zip(*held, strict=True):
+                        number += 1
+                        place = f"{path}, row {number}"
+                        pairs = zip(values, wanted, strict=True)
+                        yield Row([_text(_named(value, classes.get(n)), n, place) for value, n in pairs], place)
+        except (pa.ArrowException, OSError) as error:
+            raise failing(error) from None
+
+    return Table(str(path), names, read)
+
+
+def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+    """The names of classes that the datasets library leaves in a Parquet file, by column."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return {name: one["names"] for name, one in features.items() if one.get("_type") == "ClassLabel"}
+    except (KeyError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _hub(source: str) -> Table:
+    name, _, split = source.removeprefix(HUB).partition(":")
+    dataset = hub_splits(f"{HUB}{name}").get(split or "train")
+    if dataset is None:
+        raise UserError(f"{source}: there is no split {split or 'train'!r}; write hub:NAME:SPLIT")
+    return hub_table(dataset, source)
+
+
+def hub_splits(source: str) -> dict[str, Any]:
+    """The splits of `hub:NAME[@CONFIGURATION]`, as data sets of the datasets library. Raises UserError."""
+    import datasets
+
+    name, _, configuration = source.removeprefix(HUB).partition("@")
+    try:
+        return dict(datasets.load_dataset(name, configuration or None))
+    except Exception as error:  # not found, no network, a layout or values that datasets does not take
+        reason = reason_of(error)
+        raise UserError(f"{source}: cannot be loaded ({reason}); check the name and the network") from None
+
+
+def hub_table(dataset: Any, source: str) -> Table:
+    """A split of the datasets library as a table."""
+    classes = {name: getattr(feature, "names", None) for name, feature in dataset.features.items()}
+
+    def read(wanted: Sequence[str]) -> Iterator[Row]:
+        for number, record in enumerate(dataset.select_columns(list(wanted)), start=1):
+            place = f"{source}, row {number}"
+            yield Row([_text(_named(record[name], classes[name]), name, place) for name in wanted], place)
+
+    return Table(source, list(dataset.column_names), read)
+
+
+def _named(value: Any, names: list[str] | None) -> Any:
+    """A class number as its name; -1, which stands for none, is no value."""
+    if not names or not isinstance(value, int):
+        return value
+    return names[value] if 0 <= value < len(names) else None
+
+
+def _text(value: Any, name: str, place: str) -> str:
+    """A value as a file of texts would hold it."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, bool | int | float):
+        return str(value)
+    raise UserError(f"{place}: {name!r} holds {type(value).__name__}, expected a text or a number")
+
+
+def _refuse_columns(source: str, columns: Sequence[str] | None) -> None:
+    if columns is not None:
+        raise UserError(f"--columns is for files without a header, and {source} names its columns itself")
+
+
+OPENERS: dict[str, Callable[[Path, list[str] | None], Table]] = {
+    ".tsv": _tsv,
+    ".csv": _csv,
+    ".jsonl": _json,
+    ".ndjson": _json,
+    ".json": _json,
+    ".parquet": _parquet,
+    ".txt": _plain,
+}

@@ -1,0 +1,80 @@
+"""The output of predictions: TSV, JSON lines or Parquet, by its suffix; joined from parts."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.made_files import put_file, refuse_foreign_files
+
+from ..tables.text import csv_cell
+from .parts import JOINED, Answers, parts_folder, read_part
+
+SUFFIXES = (".tsv", ".jsonl", ".parquet")
+
+
+def check_output(output: str) -> Path:
+    """The path of an output that can be written. Raises UserError for another suffix, or a file of somebody else."""
+    path = Path(output)
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"--output is {output}, but its suffix must be one of {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise UserError(f"--output {output}: there is no folder {path.parent}: make it first")
+    refuse_foreign_files(path.parent, [path.name], _is_earlier)
+    return path
+
+
+def join(parts: Iterable[Path], columns: dict[str, type], output: Path) -> None:
+    """Write the answers of all parts, in their order, as one file."""
+    made = parts_folder(output) / JOINED
+    _WRITERS[output.suffix]((read_part(path) for path in parts), columns, made)
+    put_file(made, output, _is_earlier)
+
+
+def _is_earlier(path: Path) -> bool:
+    """No version without a record of its files has written predictions."""
+    return False
+
+
+# -----------------------------------------------------------------------------
+# The three formats. Numbers are written as they are; lists have spaces between their entries in TSV.
+
+
+def _write_tsv(parts: Iterable[Answers], columns: dict[str, type], path: Path) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write("\t".join(map(csv_cell, columns)) + "\n")
+        for part in parts:
+            file.writelines("\t".join(_cell(answer[name]) for name in columns) + "\n" for answer in part)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return csv_cell(" ".join(map(str, value)) if isinstance(value, list) else str(value))
+
+
+def _write_json_lines(parts: Iterable[Answers], columns: dict[str, type], path: Path) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        for part in parts:
+            file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in part)
+
+
+def _write_parquet(parts: Iterable[Answers], columns: dict[str, type], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {
+        int: pa.int64(),
+        float: pa.float64(),
+        str: pa.string(),
+        list[str]: pa.list_(pa.string()),
+        list[float]: pa.list_(pa.float32()),
+    }
+    schema = pa.schema([(name, types[kind]) for name, kind in columns.items()])
+    with pq.ParquetWriter(path.absolute(), schema) as writer:
+        for part in parts:
+            writer.write_table(pa.Table.from_pylist(part, schema=schema))
+
+
+_WRITERS = {".tsv": _write_tsv, ".jsonl": _write_json_lines, ".parquet": _write_parquet}

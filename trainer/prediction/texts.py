@@ -1,0 +1,184 @@
+"""Answers to texts: classes, values, labels of tokens, filled masks, embeddings; one forward pass for each batch."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.tokenizer import call
+
+from ..engines.base import to_device
+from ..finetune.encode import Encoder
+from ..models.loading import load_model
+from ..objectives.model_inputs import accepted
+from ..samples.collate import collate
+from .parts import Answers
+
+# A text, or two.
+Texts = tuple[str, str | None]
+# Of a softmax or a value in fp32.
+DIGITS = 7
+
+
+def rounded(values: Any) -> Any:
+    """Numbers in fp32 with the digits that they have; lists of them alike."""
+    if isinstance(values, list):
+        return [rounded(value) for value in values]
+    return float(f"{values:.{DIGITS}g}")
+
+
+class TextAnswers:
+    """The base: texts to batches, the longest first within a part, and answers in the order of the rows.
+
+    Attributes:
+        columns: of an answer, with the type of each.
+    """
+
+    columns: dict[str, type]
+    auto_class: type
+
+    def __init__(self, source: str, config: Any, encoder: Encoder, device: torch.device, batch: int):
+        self.config, self.encoder, self.device, self.batch = config, encoder, device, batch
+        # A model without a head may lack a pooler, which is not used.
+        of_head = config if self.auto_class is transformers.AutoModel else None
+        self.model = load_model(source, self.auto_class, of_head).eval().to(device)
+
+    @torch.inference_mode()
+    def __call__(self, first: int, rows: list[Texts]) -> Answers:
+        """The answers to rows of which the first has the number `first`."""
+        samples = self.samples(rows)
+        answers: Answers = [{}] * len(rows)
+        order = np.argsort([-len(sample["input_ids"]) for sample in samples], kind="stable").tolist()
+        for start in range(0, len(order), self.batch):
+            chosen = order[start : start + self.batch]
+            part = [samples[row] for row in chosen]
+            inputs = to_device(collate(part, self.encoder.tokenizer.pad_token_id), self.device)
+            for row, answer in zip(chosen, self.answers(part, inputs), strict=True):
+                answers[row] = {"row": first + row, **answer}
+        return answers
+
+    def samples(self, rows: list[Texts]) -> list[dict[str, Any]]:
+        """The token ids of each row."""
+        seconds = [second for _, second in rows]
+        pairs = None if seconds[0] is None else seconds
+        return list(self.encoder.encode([text for text, _ in rows], pairs))
+
+    def logits(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The model's logits in fp32, on the CPU."""
+        return self.model(**accepted(self.model, inputs)).logits.float().cpu()
+
+    def answers(self, samples: list[dict[str, Any]], inputs: dict[str, torch.Tensor]) -> Iterator[dict[str, Any]]:
+        """The answers to a batch, without the numbers of their rows."""
+        raise NotImplementedError
+
+
+class Classes(TextAnswers):
+    """The most probable class by its name, and the probability of each."""
+
+    auto_class = transformers.AutoModelForSequenceClassification
+
+    def __init__(self, source: str, config: Any, *arguments: Any):
+        super().__init__(source, config, *arguments)
+        self.names = class_names(config)
+        self.columns = {"row": int, "label": str, **{probability_of(name): float for name in self.names}}
+
+    def answers(self, samples, inputs):
+        for row in self.logits(inputs).softmax(dim=-1):
+            yield class_answer(row, self.names)
+
+
+class Values(TextAnswers):
+    """The value of a regression."""
+
+    auto_class = transformers.AutoModelForSequenceClassification
+    columns = {"row": int, "value": float}  # noqa: RUF012
+
+    def answers(self, samples, inputs):
+        for row in self.logits(inputs):
+            yield {"value": rounded(row[0].item())}
+
+
+class TokenLabels(TextAnswers):
+    """The tokens of a text, special ones left out, and the label of each."""
+
+    auto_class = transformers.AutoModelForTokenClassification
+    columns = {"row": int, "tokens": list[str], "labels": list[str]}  # noqa: RUF012
+
+    def answers(self, samples, inputs):
+        names, special = class_names(self.config), set(self.encoder.tokenizer.all_special_ids)
+        for sample, row in zip(samples, self.logits(inputs).argmax(dim=-1).tolist(), strict=True):
+            kept = [(token, names[label]) for token, label in zip(sample["input_ids"], row, strict=False)]
+            kept = [(token, label) for token, label in kept if token not in special]
+            tokens = self.encoder.tokenizer.convert_ids_to_tokens([token for token, _ in kept])
+            yield {"tokens": tokens, "labels": [label for _, label in kept]}
+
+
+class FilledMasks(TextAnswers):
+    """The text with the most probable piece in place of each mask, these pieces, and their probabilities."""
+
+    auto_class = transformers.AutoModelForMaskedLM
+    columns = {"row": int, "filled": str, "pieces": list[str], "probabilities": list[float]}  # noqa: RUF012
+
+    def samples(self, rows):
+        tokenizer = self.encoder.tokenizer
+        if tokenizer.mask_token_id is None:
+            raise UserError("the model's tokenizer has no mask token, so there is nothing that could be filled in")
+        # Called as it is: the encoder of fine-tuning reads [MASK] as letters.
+        ids = [call(tokenizer, text, verbose=False)["input_ids"] for text, _ in rows]
+        longest = max(map(len, ids))
+        if longest > self.encoder.max_length:
+            raise UserError(
+                f"a text has {longest} tokens, and {self.encoder.max_length} are taken: raise --max-length, or "
+                "shorten it: what is cut off may hold a mask"
+            )
+        return [{"input_ids": one} for one in ids]
+
+    def answers(self, samples, inputs):
+        tokenizer = self.encoder.tokenizer
+        unseen = set(tokenizer.all_special_ids)
+        for sample, row in zip(samples, self.logits(inputs), strict=True):
+            ids = list(sample["input_ids"])
+            places = [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id]
+            best = row[places].softmax(dim=-1).max(dim=-1)
+            filled = dict(zip(places, best.indices.tolist(), strict=True))
+            text = [filled.get(place, token) for place, token in enumerate(ids)]
+            pieces = [tokenizer.convert_ids_to_tokens(token) or f"(id {token})" for token in filled.values()]
+            yield {
+                "filled": tokenizer.decode([token for token in text if token not in unseen]),
+                "pieces": [piece.replace("▁", "") for piece in pieces],
+                "probabilities": rounded(best.values.tolist()),
+            }
+
+
+class Embeddings(TextAnswers):
+    """The mean of the encoder's last hidden states over the valid tokens of a text, the special ones among them."""
+
+    auto_class = transformers.AutoModel
+    columns = {"row": int, "embedding": list[float]}  # noqa: RUF012
+
+    def answers(self, samples, inputs):
+        hidden = self.model(**accepted(self.model, inputs)).last_hidden_state.float()
+        mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).unsqueeze(-1).to(hidden.dtype)
+        means = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+        for row in means.cpu().tolist():
+            yield {"embedding": rounded(row)}
+
+
+def class_names(config: Any) -> list[str]:
+    """The names of a model's classes, in their order."""
+    return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+
+def class_answer(probabilities: torch.Tensor, names: Sequence[str]) -> dict[str, Any]:
+    """The most probable class and the probabilities (classes,) of all, under the names of their columns."""
+    values = rounded(probabilities.tolist())
+    shown = {probability_of(name): value for name, value in zip(names, values, strict=True)}
+    return {"label": names[int(probabilities.argmax())], **shown}
+
+
+def probability_of(name: str) -> str:
+    """The column of a class's probability."""
+    return f"probability_{name}"
