@@ -48,7 +48,7 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
         required=True,
         metavar="FOLDER|hub:NAME",
         help="GLUE's folder (CoLA/train.tsv, ..., or cola/train-*.parquet as on the hub), a hub data set such as "
-        "hub:nyu-mll/glue, or for custom a folder with train.tsv and dev.tsv",
+        "hub:nyu-mll/glue; for custom a folder with train, dev and test as .tsv, .csv, .jsonl or .parquet, or hub:NAME",
     )
     parser.add_argument(
         "--output", type=output_folder, required=True, metavar="DIR", help="folder of runs, results and submission"
@@ -100,9 +100,16 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
         "--precision", choices=["auto", "fp32", "bf16", "fp16"], default="auto", help="auto asks the GPU; fp32 on a CPU"
     )
     parser.add_argument(
-        "--text-columns", nargs="+", metavar="NAME", help="custom: the column or two that hold the text"
+        "--columns", nargs="+", metavar="NAME", help="custom: the names of the columns of files without a header"
     )
-    parser.add_argument("--label-column", metavar="NAME", help="custom: the column of the class or value")
+    parser.add_argument(
+        "--text-columns",
+        nargs="+",
+        metavar="NAME",
+        help="custom: the columns that hold the text (all but the label, with --columns); from the second on they make "
+        "the second text of a pair",
+    )
+    parser.add_argument("--label-column", metavar="NAME", help="custom: the column of the class or value (label)")
     parser.add_argument("--regression", action="store_true", help="custom: the label is a number")
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="runs side by side (one for each GPU; 1 without); each sees one GPU"

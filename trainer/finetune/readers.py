@@ -168,19 +168,6 @@ def read_tsv(path: Path, task: Task, *, test: bool = False) -> Examples:
     return Examples(first, second if len(texts) == 2 else None, None if test else labels, indices, skipped)
 
 
-def read_label_column(path: Path, label_column: str) -> list[str]:
-    """The labels of a headed TSV file as they are written, row by row. Raises UserError for a row without one."""
-    lines = read_lines(path)
-    columns = lines[0].split("\t")
-    position = _column(path, columns, label_column)
-    labels = []
-    for number, fields in _rows(path, lines[1:], columns, 2, False):
-        if not fields[position].strip():
-            raise UserError(f"{path}, line {number}: {label_column} is empty, expected a class")
-        labels.append(fields[position])
-    return labels
-
-
 # -----------------------------------------------------------------------------
 # Parquet tables of the hub, where labels are class indices already.
 

@@ -26,12 +26,13 @@ from ..settings.exit_codes import INTERRUPTED, USER_MISTAKE
 from ..settings.mistakes import say
 from ..tables.figures import percent
 from .collect import collect
+from .custom import load_custom
 from .encode import Encoder, encode_task, load_encoder
 from .jobs import DROPOUT_FIELDS, Job, begin, begun_earlier, quiet, run_job, selection_score
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
 from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
-from .sources import MissingTask, TaskData, load_custom, load_task
+from .sources import MissingTask, TaskData, load_task
 from .submission import refuse_foreign_submissions
 from .tasks import CUSTOM, FROM_MNLI_TASKS, MNLI, TASKS, starts_after
 
@@ -224,9 +225,9 @@ def _check(arguments: argparse.Namespace, names: list[str]) -> None:
         if value is not None and not fits(value):
             problems.append(f"--{option.replace('_', '-')} is {value:g}, but must {allowed}")
     if CUSTOM not in (*names, arguments.intermediate):
-        given = [arguments.text_columns, arguments.label_column, arguments.regression or None]
+        given = [arguments.columns, arguments.text_columns, arguments.label_column, arguments.regression or None]
         if any(value is not None for value in given):
-            problems.append("--text-columns, --label-column and --regression belong to --task custom")
+            problems.append("--columns, --text-columns, --label-column and --regression belong to --task custom")
     problems += _intermediate_problems(arguments, names)
     if arguments.from_mnli and not set(names) & set(FROM_MNLI_TASKS):
         problems.append(f"--from-mnli is for {', '.join(FROM_MNLI_TASKS)}, none of which is asked for")
@@ -244,7 +245,7 @@ def _intermediate_problems(arguments: argparse.Namespace, names: list[str]) -> I
     if arguments.from_mnli:
         yield "--from-mnli and --intermediate say the same thing in two ways: leave one out"
     if task == CUSTOM and arguments.intermediate_data is None:
-        yield "--intermediate custom needs --intermediate-data, a folder with train.tsv and dev.tsv"
+        yield "--intermediate custom needs --intermediate-data, a folder with train and dev files"
     elif not any(starts_after(name, task) for name in names):
         targets = ", ".join(FROM_MNLI_TASKS) if task == MNLI else "other tasks"
         yield f"--intermediate {task} is for {targets}, none of which is asked for"
@@ -300,8 +301,13 @@ def _prepare(
 def _load(data: str, name: str, arguments: argparse.Namespace) -> TaskData:
     if name != CUSTOM:
         return load_task(data, TASKS[name])
-    columns = tuple(arguments.text_columns or ())
-    return load_custom(data, columns, arguments.label_column, regression=arguments.regression)
+    return load_custom(
+        data,
+        arguments.text_columns,
+        arguments.label_column,
+        regression=arguments.regression,
+        columns=arguments.columns,
+    )
 
 
 def _load_intermediate(arguments: argparse.Namespace) -> TaskData:

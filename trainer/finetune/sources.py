@@ -9,8 +9,8 @@ from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import require_input
 from longmix.data_prep.parquet_columns import check_columns, parquet_file
 
-from .readers import ADVICE, Examples, hub_columns, read_label_column, read_lines, read_table, read_tsv
-from .tasks import Task, custom_task
+from .readers import ADVICE, Examples, hub_columns, read_lines, read_table, read_tsv
+from .tasks import Task
 
 NOTE = "note.txt"
 
@@ -63,42 +63,6 @@ def _with_note(data: TaskData, folder: Path) -> TaskData:
     if path.is_file() and path.stat().st_size:
         data.notes.append(" ".join(" ".join(read_lines(path)).split()))
     return data
-
-
-def load_custom(
-    data: str, text_columns: tuple[str, ...], label_column: str | None, *, regression: bool = False
-) -> TaskData:
-    """Read a user's own task from `data/train.tsv`, `data/dev.tsv` and, if there, `data/test.tsv`, all with a header.
-
-    The class names are those of the training file, sorted; with `regression` labels are numbers.
-
-    Raises UserError: a missing folder, file, column or label name.
-    """
-    if not text_columns or len(text_columns) > 2 or not label_column:
-        raise UserError(
-            "--task custom needs --text-columns (one or two names) and --label-column; names are those of the header"
-        )
-    root = Path(data)
-    for name in ("train.tsv", "dev.tsv"):
-        if not (root / name).is_file():
-            raise UserError(
-                f"--task custom: {root / name} is missing; --data names a folder with train.tsv and dev.tsv"
-            )
-    if label_column in text_columns:
-        raise UserError(
-            f"--label-column {label_column} is one of --text-columns, too: the text would give the label away"
-        )
-    names: tuple[str, ...] = ()
-    if not regression:
-        names = tuple(sorted(set(read_label_column(root / "train.tsv", label_column))))
-        if len(names) < 2:
-            raise UserError(f"{root / 'train.tsv'}: column {label_column!r} holds one class only; two are needed")
-        if len(names) > 1000:
-            raise UserError(
-                f"{root / 'train.tsv'}: column {label_column!r} holds {len(names)} different labels; "
-                "numbers need --regression"
-            )
-    return _load_tsv(root, custom_task(text_columns, label_column, names))
 
 
 def _candidates(root: Path, task: Task) -> list[Path]:

@@ -217,7 +217,7 @@ def starts_after(name: str, intermediate: str) -> bool:
 
 
 def custom_task(text_columns: tuple[str, ...], label_column: str, label_names: tuple[str, ...]) -> Task:
-    """A task over plain `train.tsv`, `dev.tsv` and, if there, `test.tsv`; no `label_names` means regression."""
+    """A task of a user's own (custom.py); no `label_names` means regression."""
     return Task(
         name=CUSTOM,
         folder="",

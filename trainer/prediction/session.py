@@ -14,6 +14,7 @@ from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import FILE_NAME
 
 from ..checkpoints.model_folders import told_model_folder
+from ..finetune.custom import as_pair
 from ..finetune.encode import load_encoder
 from ..finetune.records import HUB, open_table
 from ..models.folder import Inputs, objective_of, read_inputs
@@ -77,11 +78,6 @@ def text_rows(arguments: argparse.Namespace, inputs: Inputs, name: str) -> Itera
             f"{', '.join(table.columns)}"
         )
     return (as_pair(row.texts) for row in table.rows(wanted))
-
-
-def as_pair(columns: list[str]) -> texts.Texts:
-    """The texts of a row as a model reads them: the first, and the others as a second one, with spaces between."""
-    return columns[0], " ".join(columns[1:]) if len(columns) > 1 else None
 
 
 def _identity(arguments: argparse.Namespace, source: str) -> str:

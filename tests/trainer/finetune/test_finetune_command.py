@@ -419,7 +419,7 @@ def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
         (("--task", "cola", "--dropout", "1"), "--dropout is 1, but must lie in [0, 1)"),
         (("--task", "cola", "--weight-decay", "nan"), "--weight-decay is nan, but must be a number of at least 0"),
         (("--task", "cola", "--warmup-share", "1.5"), "--warmup-share is 1.5, but must lie in [0, 1]"),
-        (("--task", "custom"), "needs --text-columns"),
+        (("--task", "custom"), "train.tsv is missing; --data names a folder with train and dev files"),
         (("--task", "rte", "--task", "qqp"), "none of the tasks can run: rte: train.tsv is missing"),
     ],
 )

@@ -9,8 +9,9 @@ import pyarrow.parquet
 import pytest
 
 from longmix.data_prep.errors import UserError
+from longmix.trainer.finetune.custom import load_custom
 from longmix.trainer.finetune.readers import read_table, read_tsv
-from longmix.trainer.finetune.sources import MissingTask, load_custom, load_task
+from longmix.trainer.finetune.sources import MissingTask, load_task
 from longmix.trainer.finetune.tasks import TASKS
 
 HEADERS = {
@@ -281,14 +282,14 @@ def test_custom_task(tmp_path):
 
 
 def test_custom_task_mistakes(tmp_path):
-    with pytest.raises(UserError, match="needs --text-columns"):
-        load_custom(str(tmp_path), (), "kind")
     with pytest.raises(UserError, match=r"train\.tsv is missing"):
         load_custom(str(tmp_path), ("body",), "kind")
     write(tmp_path, "train.tsv", "body\tkind", "a\tspam", "b\tham")
     write(tmp_path, "dev.tsv", "body\tkind", "a\teggs")
     with pytest.raises(UserError, match=r"dev\.tsv, line 2: kind is 'eggs', expected one of: ham, spam"):
         load_custom(str(tmp_path), ("body",), "kind")
+    with pytest.raises(UserError, match=r"needs --text-columns and --label-column, .*train\.tsv has body, kind"):
+        load_custom(str(tmp_path), None, None)
     with pytest.raises(UserError, match="no column 'sort'"):
         load_custom(str(tmp_path), ("body",), "sort")
     with pytest.raises(UserError, match="give the label away"):
@@ -297,7 +298,7 @@ def test_custom_task_mistakes(tmp_path):
     with pytest.raises(UserError, match=r"train\.tsv, line 3: kind is empty, expected a class"):
         load_custom(str(tmp_path), ("body",), "kind")
     write(tmp_path, "train.tsv", "body\tkind\tbody", "a\tspam\tb", "a\tham\tb")
-    with pytest.raises(UserError, match=r"train\.tsv: more than one column 'body' in its header"):
+    with pytest.raises(UserError, match=r"train\.tsv: more than one column 'body'; it has"):
         load_custom(str(tmp_path), ("body",), "kind")
     write(tmp_path, "train.tsv", "body\tkind", *(f"a\t{value}.5" for value in range(30)))
     with pytest.raises(UserError, match=r"one of: 0\.5, .*, \.\.\. \(30 in all\); .*--regression") as caught:

@@ -1,0 +1,108 @@
+"""Files as they come: one reader for TSV, CSV, JSON lines, Parquet, plain text and the hub, and a task made of them."""
+
+import json
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from longmix.data_prep.errors import UserError
+from longmix.trainer.finetune import records
+from longmix.trainer.finetune.custom import load_custom
+from longmix.trainer.finetune.records import open_table
+
+COLUMNS = ("label", "title", "text")
+ROWS = [("World", 'He said "no"', "a, b; c"), ("Sport", "", "Größe = 3"), ("World", "-1", "=1+1")]
+
+
+def quoted(row):
+    return ",".join('"{}"'.format(cell.replace('"', '""')) for cell in row)
+
+
+def write(folder, name, rows=ROWS, header=True):
+    """The rows as a file of the kind that its suffix says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, lines = folder / name, [COLUMNS, *rows] if header else rows
+    if path.suffix == ".tsv":
+        path.write_text("".join("\t".join(row) + "\n" for row in lines), encoding="utf-8")
+    elif path.suffix == ".csv":
+        path.write_text("".join(quoted(row) + "\r\n" for row in lines), encoding="utf-8-sig")
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(dict(zip(COLUMNS, row, strict=True))) + "\n" for row in rows))
+    else:
+        pyarrow.parquet.write_table(pyarrow.table(list(map(list, zip(*rows, strict=True))), list(COLUMNS)), path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv", "t.jsonl", "t.parquet"])
+def test_every_kind_of_file_gives_the_same_rows(tmp_path, name):
+    table = open_table(str(write(tmp_path, name)))
+    assert table.columns == list(COLUMNS)
+    assert [tuple(row.texts) for row in table.rows(("text", "label"))] == [(text, label) for label, _, text in ROWS]
+    with pytest.raises(UserError, match=r"no column 'sort'; it has: label, title, text"):
+        table.rows(["sort"])
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
+def test_the_first_line_of_a_file_without_a_header_is_a_row(tmp_path, name):
+    path = str(write(tmp_path, name, header=False))
+    assert [row.texts for row in open_table(path, COLUMNS).rows(COLUMNS)] == [list(row) for row in ROWS]
+    with pytest.raises(UserError, match=r"line 1: 3 .*, expected 2"):
+        list(open_table(path, COLUMNS[:2]).rows(COLUMNS[:1]))
+
+
+def test_csv_may_hold_line_ends_semicolons_between_and_long_fields(tmp_path):
+    (tmp_path / "t.csv").write_text('text;label\n"two\nlines; one field";a\n' + "x" * 200_000 + ";b\n")
+    rows = [row.texts for row in open_table(str(tmp_path / "t.csv")).rows(["text", "label"])]
+    assert rows == [["two\nlines; one field", "a"], ["x" * 200_000, "b"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.csv", 'text\n"open', "t.csv, line 2: unexpected end of data"),
+        ("t.csv", "text,label\na\n", r"t.csv, line 2: 1 fields between ',', expected 2"),
+        ("t.jsonl", '{"text": "a"}\n{"label": 1}\n', "t.jsonl, line 2: there is no 'text'; it has: label"),
+        ("t.jsonl", '{"text": ["a"]}\n', "t.jsonl, line 1: 'text' holds list, expected a text or a number"),
+        ("t.jsonl", "[1]\n", "t.jsonl, line 1: expected one JSON object a line, found list"),
+        ("t.parquet", "no", r"t\.parquet cannot be read as Parquet"),
+        ("t.doc", "no", r"t\.doc is of no known kind; these are read: \.tsv, \.csv"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_place(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        list(open_table(str(tmp_path / name)).rows(["text"]))
+
+
+def test_class_numbers_of_the_hub_become_names(tmp_path, monkeypatch):
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    split = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, -1]}, features=features)
+    split.to_parquet(tmp_path / "t.parquet")
+    monkeypatch.setattr(records, "hub_splits", lambda source: {"train": split, "validation": split})
+    for source in (str(tmp_path / "t.parquet"), "hub:someone/data", "hub:someone/data:validation"):
+        assert [row.texts[0] for row in open_table(source).rows(["label"])] == ["yes", "no", ""]
+    with pytest.raises(UserError, match=r"there is no split 'test'"):
+        open_table("hub:someone/data:test")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_task_of_several_text_columns_without_a_dev_split(tmp_path, suffix):
+    """As AG News is: no header in its CSV files, a labelled test file, no dev file."""
+    for name in ("train", "test"):
+        write(tmp_path, f"{name}.{suffix}", header=False)
+    data = load_custom(str(tmp_path), ("title", "text"), None, columns=COLUMNS if suffix == "csv" else None)
+    assert data.task.label_names == ("Sport", "World") and data.train.labels == [1, 0, 1]
+    assert (data.train.first, data.train.second) == ([row[1] for row in ROWS], [row[2] for row in ROWS])
+    assert list(data.dev) == ["test"] and data.dev["test"].labels == [1, 0, 1] and data.test == {}
+    assert data.notes == ["no dev split: the figures are those of the labelled test split"]
+
+
+def test_columns_that_are_named_are_texts_but_for_the_label(tmp_path):
+    for name in ("train.csv", "validation.csv"):
+        write(tmp_path, name, [("a", "b", "c"), ("d", "e", "f")], header=False)
+    data = load_custom(str(tmp_path), None, "y", columns=("x1", "y", "x2"))
+    assert data.task.text_columns == ("x1", "x2") and list(data.dev) == ["dev"]
+    three = load_custom(str(tmp_path), ("x1", "x2", "x1"), "y", columns=("x1", "y", "x2"))
+    assert (three.train.first, three.train.second) == (["a", "d"], ["c a", "f d"])

@@ -1,0 +1,169 @@
+"""A user's own task: its splits found in a folder, or on the hub, and read from tables of any kind (records.py)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmix.data_prep.errors import UserError
+
+from .readers import Examples, parse_label
+from .records import HUB, OPENERS, Table, hub_splits, hub_table, open_table
+from .sources import TaskData
+from .tasks import Task, custom_task
+
+LABEL = "label"
+MOST_CLASSES = 1000
+# The names that a split goes by, ours first.
+_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
+
+
+def load_custom(
+    data: str,
+    text_columns: Sequence[str] | None,
+    label_column: str | None,
+    *,
+    regression: bool = False,
+    columns: Sequence[str] | None = None,
+) -> TaskData:
+    """Read a user's own task: `train`, `dev` (or `validation`) and, if there, `test`, of a folder or of `hub:NAME`.
+
+    The class names are those of the training split, sorted; with `regression` labels are numbers. Without a dev split
+    a labelled test split takes its place, which is read for the reported figures alone.
+
+    Args:
+        text_columns: None: all columns but the label, where `columns` names them, or the only other one.
+        label_column: None: the column "label".
+        columns: names of the columns of files without a header.
+
+    Raises:
+        UserError: a missing folder, split, column or label name.
+    """
+    if text_columns and label_column in text_columns:
+        raise UserError(
+            f"--label-column {label_column} is one of --text-columns, too: the text would give the label away"
+        )
+    tables, missing = _tables(data, columns)
+    for name in ("train", "dev"):
+        if name in tables:
+            continue
+        if name == "dev" and "test" in tables and (label_column or LABEL) in tables["test"].columns:
+            continue
+        raise UserError(
+            f"--task custom: {missing[name]} is missing; --data names a folder with train and dev files "
+            f"({', '.join(OPENERS)}), or hub:NAME"
+        )
+    text_columns, label_column = _columns(tables["train"], text_columns, label_column, columns is not None)
+    names = () if regression else _class_names(tables["train"], label_column)
+    task = custom_task(text_columns, label_column, names)
+    train = read_examples(tables["train"], task)
+    notes = []
+    if "dev" in tables:
+        dev = {"dev": read_examples(tables["dev"], task)}
+    else:
+        dev = {"test": read_examples(tables.pop("test"), task)}
+        notes.append("no dev split: the figures are those of the labelled test split")
+    test = {"test": read_examples(tables["test"], task, test=True)} if "test" in tables else {}
+    return TaskData(task, train, dev, test, data, notes)
+
+
+def read_examples(table: Table, task: Task, *, test: bool = False) -> Examples:
+    """The examples of a table; those of a `test` split have no labels, and the table's own index if it has one.
+
+    Of more than two text columns the second text is all but the first, with spaces between.
+
+    Raises:
+        UserError: with the place, for what is missing or no label of the task.
+    """
+    texts = len(task.text_columns)
+    has_index = test and task.index_column in table.columns
+    wanted = [*task.text_columns, *(() if test else (task.label_column,)), *((task.index_column,) if has_index else ())]
+    first, second, labels, indices = [], [], [], []
+    for row in table.rows(wanted):
+        one, other = as_pair(row.texts[:texts])
+        first.append(one)
+        second.append(other)
+        if not test:
+            labels.append(parse_label(task, row.texts[texts], row.place))
+        indices.append(row.texts[-1] if has_index else str(len(indices)))
+    if not first:
+        raise UserError(f"{table.source}: no rows")
+    return Examples(first, second if texts > 1 else None, None if test else labels, indices)
+
+
+def as_pair(columns: Sequence[str]) -> tuple[str, str | None]:
+    """The text columns of a row as a model reads them: the first, and the others as one with spaces between."""
+    return columns[0], " ".join(columns[1:]) if len(columns) > 1 else None
+
+
+def labelled(
+    table: Table, text_columns: Sequence[str], label_column: str, names: Sequence[str]
+) -> tuple[Examples, np.ndarray]:
+    """The examples of a labelled table for a model with classes `names`, or values without, and the labels (n,).
+
+    Classes are written by their names, or, where the first row does not, as their numbers.
+    """
+    task = custom_task(tuple(text_columns), label_column, tuple(names))
+    first = next(iter(table.rows([label_column])), None)
+    if names and first is not None and first.texts[0] not in names:
+        numbers = tuple(map(str, range(len(names))))
+        if first.texts[0] in numbers:
+            task = custom_task(tuple(text_columns), label_column, numbers)
+    examples = read_examples(table, task)
+    return examples, np.asarray(examples.labels, dtype=np.int64 if names else np.float64)
+
+
+# -----------------------------------------------------------------------------
+# What is where: the files of the splits, the columns, and the classes.
+
+
+def _tables(data: str, columns: Sequence[str] | None) -> tuple[dict[str, Table], dict[str, str]]:
+    """The splits that are there, and the name of each for when it is not."""
+    if data.startswith(HUB):
+        parts = hub_splits(data)
+        if columns is not None:
+            raise UserError(f"--columns is for files without a header, and {data} names its columns itself")
+        found = {name: next((split for split in names if split in parts), None) for name, names in _NAMES.items()}
+        tables = {
+            name: hub_table(parts[split], f"{data}:{split}") for name, split in found.items() if split is not None
+        }
+        return tables, {name: f"a split {' or '.join(names)} of {data}" for name, names in _NAMES.items()}
+    root = Path(data)
+    tables = {}
+    for name, names in _NAMES.items():
+        candidates = (root / f"{split}{suffix}" for split in names for suffix in OPENERS)
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is not None:
+            tables[name] = open_table(str(path), columns)
+    return tables, {name: str(root / f"{name}.tsv") for name in _NAMES}
+
+
+def _columns(
+    table: Table, text_columns: Sequence[str] | None, label_column: str | None, all_are_named: bool
+) -> tuple[tuple[str, ...], str]:
+    label = label_column or LABEL
+    others = [name for name in table.columns if name != label]
+    if text_columns is None and label in table.columns and others and (all_are_named or len(others) == 1):
+        text_columns = others
+    if not text_columns or (label_column is None and label not in table.columns):
+        raise UserError(
+            "--task custom needs --text-columns and --label-column, where it cannot tell them: "
+            f"{table.source} has {', '.join(table.columns)}"
+        )
+    return tuple(text_columns), label
+
+
+def _class_names(table: Table, label_column: str) -> tuple[str, ...]:
+    names: set[Any] = set()
+    for row in table.rows([label_column]):
+        if not row.texts[0].strip():
+            raise UserError(f"{row.place}: {label_column} is empty, expected a class")
+        names.add(row.texts[0])
+    if len(names) < 2:
+        raise UserError(f"{table.source}: column {label_column!r} holds one class only; two are needed")
+    if len(names) > MOST_CLASSES:
+        raise UserError(
+            f"{table.source}: column {label_column!r} holds {len(names)} different labels; numbers need --regression"
+        )
+    return tuple(sorted(names))
