@@ -1,8 +1,11 @@
 """The verb `evaluate`: figures of a checkpoint, or completions of a text."""
 
 import argparse
+from pathlib import Path
 
 from longmix.data_prep.errors import UserError, printable_lines
+
+from .predict import add_table_options
 
 
 def add_parser(verbs) -> None:
@@ -15,7 +18,14 @@ def add_parser(verbs) -> None:
         "completions of a text.",
     )
     parser.add_argument("checkpoint", metavar="MODEL", help="a model folder, a run folder, a checkpoint, or a hub name")
-    parser.add_argument("--data", metavar="DIR", help="a prepared data set, e.g. DATA/validation")
+    parser.add_argument(
+        "--data",
+        metavar="DIR|FILE",
+        help="a prepared data set, e.g. DATA/validation, or a labelled file for a model that was fine-tuned on texts: "
+        ".tsv, .csv, .jsonl, .parquet or hub:NAME[@CONFIGURATION][:SPLIT]",
+    )
+    add_table_options(parser)
+    parser.add_argument("--label-column", metavar="NAME", help="the column of the labels (that of fine-tuning)")
     parser.add_argument(
         "--samples", type=int, metavar="N", help="at most so many samples, spread evenly (default: all)"
     )
@@ -38,10 +48,36 @@ def run(arguments: argparse.Namespace) -> int:
 
     transformers_logging.disable_progress_bar()
     if arguments.fill is not None:
+        _refuse_table_options(arguments)
         text = checkpoint_figures.fill(arguments.checkpoint, arguments.fill, arguments.top)
+    elif is_table(arguments.data):
+        if arguments.samples is not None:
+            raise UserError("--samples is for a prepared data set: of a labelled file all rows are evaluated")
+        from ..prediction import scores
+
+        text = scores.figures(
+            arguments.checkpoint,
+            arguments.data,
+            arguments.columns,
+            arguments.text_columns,
+            arguments.label_column,
+            arguments.micro_batch,
+        )
     else:
+        _refuse_table_options(arguments)
         text = checkpoint_figures.figures(
             arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch
         )
     print(printable_lines(text))
     return 0
+
+
+def is_table(data: str) -> bool:
+    """Whether `data` is a file or a hub data set, and no folder of a prepared one."""
+    return data.startswith("hub:") or Path(data).is_file()
+
+
+def _refuse_table_options(arguments: argparse.Namespace) -> None:
+    for name in ("columns", "text_columns", "label_column"):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} is for --data with a labelled file")

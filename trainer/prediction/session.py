@@ -16,14 +16,14 @@ from longmix.data_prep.manifest import FILE_NAME
 from ..checkpoints.model_folders import told_model_folder
 from ..finetune.custom import as_pair
 from ..finetune.encode import load_encoder
-from ..finetune.records import HUB, open_table
+from ..finetune.records import HUB, Table, open_table
 from ..models.folder import Inputs, objective_of, read_inputs
 from ..models.loading import load_config
 from ..processes import world as distributed
 from . import output, parts, texts
 
 # The answers that objectives give to texts.
-OF_TEXTS: dict[str, type[texts.TextAnswers]] = {
+OF_TEXTS: dict[str, type[texts.SampleAnswers]] = {
     "classification": texts.Classes,
     "regression": texts.Values,
     "token_classification": texts.TokenLabels,
@@ -46,13 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
         _identity(arguments, source),
         lambda paths: output.join(paths, answers.columns, target),
     )
-    print(printable(f"wrote {target}: {count:,} rows"))
+    print(printable(f"wrote {target}: {count:,} {answers.unit}"))
     return 0
 
 
 def _text_answers(
     arguments: argparse.Namespace, source: str, config: Any
-) -> tuple[Iterator[texts.Texts], texts.TextAnswers]:
+) -> tuple[Iterator[texts.Texts], texts.SampleAnswers]:
     """The texts of a file, and what answers them."""
     name = objective_of(source, config).name
     kind = texts.Embeddings if arguments.embeddings else OF_TEXTS.get(name)
@@ -60,24 +60,27 @@ def _text_answers(
         able = ", ".join(OF_TEXTS)
         raise UserError(f"{source} was trained for {name}, which answers no texts; --embeddings does; these do: {able}")
     inputs = read_inputs(source)
-    rows = text_rows(arguments, inputs, Path(source).name)
-    encoder = load_encoder(source, arguments.max_length or inputs.max_length)
-    device = distributed.join().device
-    return rows, kind(source, config, encoder, device, arguments.batch_size)
-
-
-def text_rows(arguments: argparse.Namespace, inputs: Inputs, name: str) -> Iterator[texts.Texts]:
-    """The texts of the table --data: of --text-columns, or of those that the model was fine-tuned on."""
     table = open_table(arguments.data, arguments.columns)
-    wanted = arguments.text_columns or inputs.text_columns
-    if wanted is None and len(table.columns) == 1:
-        wanted = table.columns
+    wanted = text_columns_of(table, arguments.text_columns, inputs, arguments.model)
+    reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length))
+    rows = (as_pair(row.texts) for row in table.rows(wanted))
+    return rows, kind(source, config, reader, distributed.join().device, arguments.batch_size)
+
+
+def text_columns_of(
+    table: Table, given: list[str] | None, inputs: Inputs, model: str, but: str | None = None
+) -> list[str]:
+    """The columns of a table that hold the text: those `given`, those of fine-tuning, or the only one (`but` one)."""
+    wanted = given or inputs.text_columns
     if wanted is None:
-        raise UserError(
-            f"name the text of {arguments.data} with --text-columns, which {name} does not say; it has: "
-            f"{', '.join(table.columns)}"
-        )
-    return (as_pair(row.texts) for row in table.rows(wanted))
+        others = [name for name in table.columns if name != but]
+        if len(others) != 1:
+            raise UserError(
+                f"name the text of {table.source} with --text-columns, which {model} does not say; it has: "
+                f"{', '.join(table.columns)}"
+            )
+        wanted = others
+    return wanted
 
 
 def _identity(arguments: argparse.Namespace, source: str) -> str:

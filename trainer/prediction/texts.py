@@ -1,4 +1,4 @@
-"""Answers to texts: classes, values, labels of tokens, filled masks, embeddings; one forward pass for each batch."""
+"""Answers to texts and to the samples of data sets: classes, values, labels of tokens, filled masks, embeddings."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import transformers
 
+import longmix.modeling
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import call
 
@@ -14,7 +15,8 @@ from ..engines.base import to_device
 from ..finetune.encode import Encoder
 from ..models.loading import load_model
 from ..objectives.model_inputs import accepted
-from ..samples.collate import collate
+from ..samples.collate import Sample, collate, count_positions
+from ..samples.dataset import ShardedDataset
 from .parts import Answers
 
 # A text, or two.
@@ -30,41 +32,65 @@ def rounded(values: Any) -> Any:
     return float(f"{values:.{DIGITS}g}")
 
 
-class TextAnswers:
-    """The base: texts to batches, the longest first within a part, and answers in the order of the rows.
+class TextReader:
+    """Texts, or pairs of them, as token ids."""
+
+    def __init__(self, encoder: Encoder):
+        self.encoder, self.pad_token_id = encoder, encoder.tokenizer.pad_token_id
+
+    def samples(self, rows: list[Texts]) -> list[Sample]:
+        """The token ids of each row."""
+        pairs = None if rows[0][1] is None else [second for _, second in rows]
+        return list(self.encoder.encode([first for first, _ in rows], pairs))
+
+
+class SampleReader:
+    """The samples of a prepared data set, by their numbers, without labels."""
+
+    def __init__(self, dataset: ShardedDataset):
+        self.dataset, self.pad_token_id = dataset, dataset.manifest.pad_token_id
+
+    def samples(self, rows: list[int]) -> list[Sample]:
+        """The inputs of each sample."""
+        read = self.dataset.read(np.asarray(rows))
+        return [{name: value for name, value in sample.items() if not name.startswith("label")} for sample in read]
+
+
+class SampleAnswers:
+    """The base: samples to batches, the longest first within a part, and answers in the order of the rows.
 
     Attributes:
         columns: of an answer, with the type of each.
+        unit: what an answer is given to, for the console.
     """
 
     columns: dict[str, type]
+    unit = "rows"
     auto_class: type
 
-    def __init__(self, source: str, config: Any, encoder: Encoder, device: torch.device, batch: int):
-        self.config, self.encoder, self.device, self.batch = config, encoder, device, batch
+    def __init__(self, source: str, config: Any, reader: Any, device: torch.device, batch: int):
+        self.config, self.reader, self.device, self.batch = config, reader, device, batch
         # A model without a head may lack a pooler, which is not used.
         of_head = config if self.auto_class is transformers.AutoModel else None
         self.model = load_model(source, self.auto_class, of_head).eval().to(device)
 
     @torch.inference_mode()
-    def __call__(self, first: int, rows: list[Texts]) -> Answers:
+    def __call__(self, first: int, rows: list[Any]) -> Answers:
         """The answers to rows of which the first has the number `first`."""
         samples = self.samples(rows)
         answers: Answers = [{}] * len(rows)
-        order = np.argsort([-len(sample["input_ids"]) for sample in samples], kind="stable").tolist()
+        order = np.argsort([-count_positions(sample) for sample in samples], kind="stable").tolist()
         for start in range(0, len(order), self.batch):
             chosen = order[start : start + self.batch]
             part = [samples[row] for row in chosen]
-            inputs = to_device(collate(part, self.encoder.tokenizer.pad_token_id), self.device)
+            inputs = to_device(collate(part, self.reader.pad_token_id), self.device)
             for row, answer in zip(chosen, self.answers(part, inputs), strict=True):
                 answers[row] = {"row": first + row, **answer}
         return answers
 
-    def samples(self, rows: list[Texts]) -> list[dict[str, Any]]:
-        """The token ids of each row."""
-        seconds = [second for _, second in rows]
-        pairs = None if seconds[0] is None else seconds
-        return list(self.encoder.encode([text for text, _ in rows], pairs))
+    def samples(self, rows: list[Any]) -> list[Sample]:
+        """The model's inputs of each row."""
+        return self.reader.samples(rows)
 
     def logits(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """The model's logits in fp32, on the CPU."""
@@ -75,7 +101,7 @@ class TextAnswers:
         raise NotImplementedError
 
 
-class Classes(TextAnswers):
+class Classes(SampleAnswers):
     """The most probable class by its name, and the probability of each."""
 
     auto_class = transformers.AutoModelForSequenceClassification
@@ -90,7 +116,13 @@ class Classes(TextAnswers):
             yield class_answer(row, self.names)
 
 
-class Values(TextAnswers):
+class PairClasses(Classes):
+    """The same of a pair of sequences, each of which is encoded by itself."""
+
+    auto_class = longmix.modeling.AutoModelForSequencePairClassification
+
+
+class Values(SampleAnswers):
     """The value of a regression."""
 
     auto_class = transformers.AutoModelForSequenceClassification
@@ -101,43 +133,43 @@ class Values(TextAnswers):
             yield {"value": rounded(row[0].item())}
 
 
-class TokenLabels(TextAnswers):
+class TokenLabels(SampleAnswers):
     """The tokens of a text, special ones left out, and the label of each."""
 
     auto_class = transformers.AutoModelForTokenClassification
     columns = {"row": int, "tokens": list[str], "labels": list[str]}  # noqa: RUF012
 
     def answers(self, samples, inputs):
-        names, special = class_names(self.config), set(self.encoder.tokenizer.all_special_ids)
+        names, special = class_names(self.config), set(self.reader.encoder.tokenizer.all_special_ids)
         for sample, row in zip(samples, self.logits(inputs).argmax(dim=-1).tolist(), strict=True):
             kept = [(token, names[label]) for token, label in zip(sample["input_ids"], row, strict=False)]
             kept = [(token, label) for token, label in kept if token not in special]
-            tokens = self.encoder.tokenizer.convert_ids_to_tokens([token for token, _ in kept])
+            tokens = self.reader.encoder.tokenizer.convert_ids_to_tokens([token for token, _ in kept])
             yield {"tokens": tokens, "labels": [label for _, label in kept]}
 
 
-class FilledMasks(TextAnswers):
+class FilledMasks(SampleAnswers):
     """The text with the most probable piece in place of each mask, these pieces, and their probabilities."""
 
     auto_class = transformers.AutoModelForMaskedLM
     columns = {"row": int, "filled": str, "pieces": list[str], "probabilities": list[float]}  # noqa: RUF012
 
     def samples(self, rows):
-        tokenizer = self.encoder.tokenizer
+        tokenizer = self.reader.encoder.tokenizer
         if tokenizer.mask_token_id is None:
             raise UserError("the model's tokenizer has no mask token, so there is nothing that could be filled in")
         # Called as it is: the encoder of fine-tuning reads [MASK] as letters.
         ids = [call(tokenizer, text, verbose=False)["input_ids"] for text, _ in rows]
         longest = max(map(len, ids))
-        if longest > self.encoder.max_length:
+        if longest > self.reader.encoder.max_length:
             raise UserError(
-                f"a text has {longest} tokens, and {self.encoder.max_length} are taken: raise --max-length, or "
+                f"a text has {longest} tokens, and {self.reader.encoder.max_length} are taken: raise --max-length, or "
                 "shorten it: what is cut off may hold a mask"
             )
         return [{"input_ids": one} for one in ids]
 
     def answers(self, samples, inputs):
-        tokenizer = self.encoder.tokenizer
+        tokenizer = self.reader.encoder.tokenizer
         unseen = set(tokenizer.all_special_ids)
         for sample, row in zip(samples, self.logits(inputs), strict=True):
             ids = list(sample["input_ids"])
@@ -153,7 +185,7 @@ class FilledMasks(TextAnswers):
             }
 
 
-class Embeddings(TextAnswers):
+class Embeddings(SampleAnswers):
     """The mean of the encoder's last hidden states over the valid tokens of a text, the special ones among them."""
 
     auto_class = transformers.AutoModel
@@ -161,7 +193,7 @@ class Embeddings(TextAnswers):
 
     def answers(self, samples, inputs):
         hidden = self.model(**accepted(self.model, inputs)).last_hidden_state.float()
-        mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).unsqueeze(-1).to(hidden.dtype)
+        mask = inputs.get("attention_mask", hidden.new_ones(hidden.shape[:2])).unsqueeze(-1).to(hidden.dtype)
         means = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
         for row in means.cpu().tolist():
             yield {"embedding": rounded(row)}

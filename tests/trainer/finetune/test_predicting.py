@@ -82,7 +82,7 @@ def test_a_killed_command_goes_on_and_writes_equal_bytes(classifier, data, tmp_p
     arguments = (classifier, "--data", data, "--part-rows", 7, "--output")
     assert predict(*arguments, tmp_path / "whole.tsv") == 0
     answered = []
-    compute = texts.TextAnswers.__call__
+    compute = texts.SampleAnswers.__call__
 
     def killed(self, first, rows):
         if len(answered) == 3:
@@ -90,15 +90,38 @@ def test_a_killed_command_goes_on_and_writes_equal_bytes(classifier, data, tmp_p
         answered.append(first)
         return compute(self, first, rows)
 
-    monkeypatch.setattr(texts.TextAnswers, "__call__", killed)
+    monkeypatch.setattr(texts.SampleAnswers, "__call__", killed)
     assert predict(*arguments, tmp_path / "out.tsv") == 75
     parts = tmp_path / ".out.tsv.parts"
     assert sorted(path.name for path in parts.glob("part-*")) == [f"part-{n:08d}.jsonl" for n in range(3)]
     assert not (tmp_path / "out.tsv").exists()
     answered.clear()
-    monkeypatch.setattr(texts.TextAnswers, "__call__", lambda *a: answered.append(a[1]) or compute(*a))
+    monkeypatch.setattr(texts.SampleAnswers, "__call__", lambda *a: answered.append(a[1]) or compute(*a))
     assert predict(*arguments, tmp_path / "out.tsv") == 0
     assert answered == [21, 28, 35] and not parts.exists()
     assert (tmp_path / "out.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
     # Other data, other parts; and the output is longmix's own.
     assert predict(*arguments, tmp_path / "out.tsv") == 0
+
+
+def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentences, capsys):
+    """The labels are the model's own answers, but for every fifth one; columns and classes as they come."""
+    pairs = [(sentences[n], sentences[n + 50]) for n in range(40)]
+    lines = [json.dumps({"title": title, "body": body}) for title, body in pairs]
+    (tmp_path / "new.jsonl").write_text("\n".join(lines))
+    assert predict(classifier, "--data", tmp_path / "new.jsonl", "--output", tmp_path / "out.jsonl") == 0
+    found = [json.loads(line)["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    labels = [label if n % 5 else NAMES[(NAMES.index(label) + 1) % 3] for n, label in enumerate(found)]
+    with (tmp_path / "test.csv").open("w", newline="") as file:
+        csv.writer(file).writerows((label, *pair) for label, pair in zip(labels, pairs, strict=True))
+    arguments = ("evaluate", str(classifier), "--data", str(tmp_path / "test.csv"))
+    assert main([*arguments, "--columns", "kind", "title", "body", "--label-column", "kind"]) == 0
+    printed = capsys.readouterr().out
+    figures = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line}
+    assert figures["accuracy"][0] == "0.8000" and "40 rows" in printed
+    low, high = float(figures["accuracy"][1]), float(figures["accuracy"][3])
+    assert 0.6 < low < 0.8 < high < 0.95
+    assert main([*arguments, "--columns", "label", "title", "other"]) == 2
+    assert "no column 'body'; it has: label, title, other" in capsys.readouterr().err
+    assert main(["evaluate", str(classifier), "--data", str(tmp_path / "new.jsonl")]) == 2
+    assert "no column 'label'" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""The figures of a model on a labelled table: those of its task, with intervals, beside the best constant answer."""
+
+from longmix.data_prep.errors import UserError
+
+from ..checkpoints.model_folders import told_model_folder
+from ..finetune.custom import LABEL, labelled
+from ..finetune.encode import load_encoder
+from ..finetune.records import open_table
+from ..models.folder import objective_of, read_inputs
+from ..models.loading import load_config
+from ..objectives import metrics
+from ..processes import world as distributed
+from ..tables import writing
+from ..tables.figures import interval
+from . import texts
+from .session import text_columns_of
+
+_HEADER = ("metric", "value", "95 % interval", "constant answer")
+ROWS_AT_A_TIME = 2048
+
+
+def figures(
+    model: str,
+    data: str,
+    columns: list[str] | None,
+    text_columns: list[str] | None,
+    label_column: str | None,
+    batch_size: int,
+) -> str:
+    """Figures of a classifier, or a regression, of texts on the table `data`, as lines of text.
+
+    Args:
+        columns: names of the columns of a file without a header.
+        text_columns, label_column: None: those that the model was fine-tuned on.
+
+    Raises:
+        UserError: the model or the table cannot be read, or they do not belong together.
+    """
+    source = told_model_folder(model)
+    config = load_config(source)
+    name = objective_of(source, config).name
+    if name not in ("classification", "regression"):
+        raise UserError(
+            f"{model} was trained for {name}; labelled files are for classification and regression, and a prepared "
+            "data set (a folder with manifest.json) for the others"
+        )
+    is_regression = name == "regression"
+    inputs = read_inputs(source)
+    table = open_table(data, columns)
+    label = label_column or inputs.label_column or LABEL
+    wanted = text_columns_of(table, text_columns, inputs, model, but=label)
+    if label in wanted:
+        raise UserError(f"--label-column {label} is one of --text-columns, too: the text would give the label away")
+    names = [] if is_regression else texts.class_names(config)
+    examples, labels = labelled(table, wanted, label, names)
+    reader = texts.TextReader(load_encoder(source, inputs.max_length))
+    kind = texts.Values if is_regression else texts.Classes
+    answers = kind(source, config, reader, distributed.join().device, batch_size)
+    seconds = examples.second or [None] * len(examples)
+    rows = list(zip(examples.first, seconds, strict=True))
+    found = []
+    for start in range(0, len(rows), ROWS_AT_A_TIME):
+        found += answers(start, rows[start : start + ROWS_AT_A_TIME])
+    predictions = [answer["value"] if is_regression else names.index(answer["label"]) for answer in found]
+    return "\n".join(_table(labels, predictions, is_regression, len(names)))
+
+
+def _table(labels, predictions, is_regression: bool, classes: int) -> list[str]:
+    if is_regression:
+        measured = metrics.REGRESSION_METRICS
+    else:
+        measured = metrics.CLASSIFICATION_METRICS if classes == 2 else ("matthews", "accuracy")
+    scores = metrics.evaluate(measured, labels, predictions)
+    bounds = metrics.intervals(measured, labels, predictions)
+    constant = metrics.baseline(measured, labels)
+
+    def shown(value: float) -> str:
+        return f"{value:.4f}"
+
+    rows = [
+        (name, shown(scores.values[name]), interval(bounds[name], shown), shown(constant.values[name]))
+        for name in measured
+    ]
+    lines = writing.aligned(_HEADER, rows, right=(1, 3))
+    notes = [f"note: {note}" for note in scores.notes]
+    return [*lines, f"{len(labels):,} rows; intervals by bootstrap over them", *notes]
