@@ -3,7 +3,7 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,28 @@ from ..checkpoints.model_folders import told_model_folder
 from ..finetune.custom import as_pair
 from ..finetune.encode import load_encoder
 from ..finetune.records import HUB, Table, open_table
+from ..models.build import refuse_other_inputs
 from ..models.folder import Inputs, objective_of, read_inputs
-from ..models.loading import load_config
+from ..models.loading import has_other_vocabulary, load_config
 from ..processes import world as distributed
-from . import output, parts, texts
+from ..samples.dataset import ShardedDataset
+from ..samples.tokenizer import tokenizer_folder
+from ..settings.objectives import FORECASTING
+from ..settings.sections import ObjectiveSection
+from . import output, parts, series, texts
 
-# The answers that objectives give to texts.
+# The answers that objectives give to texts, and to samples of a prepared data set.
 OF_TEXTS: dict[str, type[texts.SampleAnswers]] = {
     "classification": texts.Classes,
     "regression": texts.Values,
     "token_classification": texts.TokenLabels,
     "mlm": texts.FilledMasks,
+}
+OF_SAMPLES: dict[str, type[texts.SampleAnswers]] = {
+    "classification": texts.Classes,
+    "regression": texts.Values,
+    "pair_classification": texts.PairClasses,
+    "token_classification": texts.PositionLabels,
 }
 
 
@@ -37,7 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
     target = output.check_output(arguments.output)
     source = told_model_folder(arguments.model)
     config = load_config(source)
-    rows, answers = _text_answers(arguments, source, config)
+    objective = objective_of(source, config)
+    if objective.name == FORECASTING:
+        rows, answers = _forecasts(arguments, source, objective)
+    elif (Path(arguments.data) / FILE_NAME).is_file():
+        rows, answers = _sample_answers(arguments, source, config, objective.name)
+    else:
+        rows, answers = _text_answers(arguments, source, config, objective.name)
     count = parts.in_parts(
         rows,
         answers,
@@ -51,10 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text_answers(
-    arguments: argparse.Namespace, source: str, config: Any
+    arguments: argparse.Namespace, source: str, config: Any, name: str
 ) -> tuple[Iterator[texts.Texts], texts.SampleAnswers]:
-    """The texts of a file, and what answers them."""
-    name = objective_of(source, config).name
+    """The texts of a table, and what answers them."""
     kind = texts.Embeddings if arguments.embeddings else OF_TEXTS.get(name)
     if kind is None:
         able = ", ".join(OF_TEXTS)
@@ -65,6 +81,58 @@ def _text_answers(
     reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length))
     rows = (as_pair(row.texts) for row in table.rows(wanted))
     return rows, kind(source, config, reader, distributed.join().device, arguments.batch_size)
+
+
+def _sample_answers(
+    arguments: argparse.Namespace, source: str, config: Any, name: str
+) -> tuple[Iterator[int], texts.SampleAnswers]:
+    """The numbers of the samples of a prepared data set, and what answers these."""
+    _refuse(arguments, "files of texts", "columns", "text_columns", "max_length")
+    kind = texts.Embeddings if arguments.embeddings else OF_SAMPLES.get(name)
+    if kind is None:
+        raise UserError(f"{source} was trained for {name}: name a file of texts, or give --embeddings")
+    dataset = ShardedDataset(arguments.data)
+    try:
+        refuse_other_inputs(config, dataset.manifest)
+    except UserError as error:
+        raise UserError(f"{arguments.model} does not fit {arguments.data}: {error}") from None
+    folder = tokenizer_folder(arguments.data, dataset.manifest)
+    if (dataset.manifest.vocab_size or 0) > getattr(config, "vocab_size", 0) or has_other_vocabulary(source, folder):
+        raise UserError(f"{arguments.data} was made with another tokenizer than that of {arguments.model}")
+    device = distributed.join().device
+    answers = kind(source, config, texts.SampleReader(dataset), device, arguments.batch_size)
+    return iter(range(len(dataset))), answers
+
+
+def _forecasts(
+    arguments: argparse.Namespace, source: str, objective: ObjectiveSection
+) -> tuple[Iterator[series.Window], series.Forecasts]:
+    """The windows of a table or of a prepared split, and what forecasts them."""
+    _refuse(arguments, "texts", "text_columns", "max_length", "embeddings")
+    if (Path(arguments.data) / FILE_NAME).is_file():
+        _refuse(arguments, "a file without a header", "columns")
+        dataset = ShardedDataset(arguments.data)
+        scales = dataset.manifest.series
+        if scales is None:
+            raise UserError(f"{arguments.data} holds no time series, but {arguments.model} forecasts one")
+        rows = series.windows_of(dataset, objective.input_length, objective.horizon)
+    else:
+        scales = series.series_of(read_inputs(source), arguments.model)
+        rows = series.window_after(open_table(arguments.data, arguments.columns), scales, objective.input_length)
+    answers = series.Forecasts(source, scales, distributed.join().device, arguments.batch_size)
+    if answers.model.config.input_channels != len(scales["names"]):
+        raise UserError(
+            f"{arguments.data} has {len(scales['names'])} variables, {arguments.model} forecasts "
+            f"{answers.model.config.input_channels}: it was trained on another series"
+        )
+    return rows, answers
+
+
+def _refuse(arguments: argparse.Namespace, what: str, *names: str) -> None:
+    """Raise UserError for an option that would do nothing, as it is for `what`."""
+    for name in names:
+        if getattr(arguments, name):
+            raise UserError(f"--{name.replace('_', '-')} is for {what}: leave it out")
 
 
 def text_columns_of(
@@ -86,16 +154,13 @@ def text_columns_of(
 def _identity(arguments: argparse.Namespace, source: str) -> str:
     """A hash of all that the answers depend on: the model, the data, and the options."""
     data = Path(arguments.data)
-    contents: Callable[[], str] = lambda: arguments.data  # noqa: E731
     if arguments.data.startswith(HUB):
-        pass
-    elif data.is_dir():
-        contents = lambda: sha256_of_file(data / FILE_NAME)  # noqa: E731
+        contents = arguments.data
     else:
-        contents = lambda: sha256_of_file(data)  # noqa: E731
+        contents = sha256_of_file(data / FILE_NAME if data.is_dir() else data)
     model = sha256_of_folder(source) if Path(source).is_dir() else source
     options = {
         name: getattr(arguments, name)
         for name in ("columns", "text_columns", "embeddings", "max_length", "batch_size", "part_rows")
     }
-    return hashlib.sha256(json.dumps([model, contents(), options]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([model, contents, options]).encode()).hexdigest()

@@ -15,7 +15,7 @@ from ..engines.base import to_device
 from ..finetune.encode import Encoder
 from ..models.loading import load_model
 from ..objectives.model_inputs import accepted
-from ..samples.collate import Sample, collate, count_positions
+from ..samples.collate import Sample, collate, count_positions, length_of
 from ..samples.dataset import ShardedDataset
 from .parts import Answers
 
@@ -146,6 +146,18 @@ class TokenLabels(SampleAnswers):
             kept = [(token, label) for token, label in kept if token not in special]
             tokens = self.reader.encoder.tokenizer.convert_ids_to_tokens([token for token, _ in kept])
             yield {"tokens": tokens, "labels": [label for _, label in kept]}
+
+
+class PositionLabels(SampleAnswers):
+    """The label of each position of a sample whose tokens are no pieces of text."""
+
+    auto_class = transformers.AutoModelForTokenClassification
+    columns = {"row": int, "labels": list[str]}  # noqa: RUF012
+
+    def answers(self, samples, inputs):
+        names = class_names(self.config)
+        for sample, row in zip(samples, self.logits(inputs).argmax(dim=-1).tolist(), strict=True):
+            yield {"labels": [names[label] for label in row[: length_of(sample)]]}
 
 
 class FilledMasks(SampleAnswers):

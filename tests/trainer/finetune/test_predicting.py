@@ -68,6 +68,7 @@ def test_classes_are_named_and_their_probabilities_are_the_models(classifier, da
         assert row["label"] == ["bad", "good", "'=odd"][int(expected.argmax())]
 
 
+@pytest.mark.full
 def test_the_three_formats_hold_the_same(classifier, data, tmp_path):
     for suffix in ("tsv", "jsonl", "parquet"):
         assert predict(classifier, "--data", data, "--output", tmp_path / f"out.{suffix}") == 0
@@ -125,3 +126,110 @@ def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentence
     assert "no column 'body'; it has: label, title, other" in capsys.readouterr().err
     assert main(["evaluate", str(classifier), "--data", str(tmp_path / "new.jsonl")]) == 2
     assert "no column 'label'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def saved(bert_folder, tmp_path):
+    """saved(auto class, **fields) -> a model folder with such a head."""
+
+    def make(auto_class, **fields):
+        torch.manual_seed(2)
+        auto_class.from_pretrained(bert_folder, **fields).save_pretrained(tmp_path / "model")
+        transformers.AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path / "model")
+        return tmp_path / "model"
+
+    return make
+
+
+def answers_to(model, texts_, tmp_path, *more):
+    (tmp_path / "new.txt").write_text("\n".join(texts_) + "\n")
+    assert predict(model, "--data", tmp_path / "new.txt", "--output", tmp_path / "out.jsonl", *more) == 0
+    return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+
+
+def outputs_of(auto_class, model, text):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    with torch.no_grad():
+        return auto_class.from_pretrained(model).eval()(**tokenizer(text, return_tensors="pt"))
+
+
+TEXTS = ["the cat", "a small red bird likes the old tree", "a dog"]
+
+
+def test_an_embedding_is_the_mean_over_the_tokens_of_its_text_alone(saved, tmp_path):
+    model = saved(transformers.AutoModelForMaskedLM)
+    for text, found in zip(TEXTS, answers_to(model, TEXTS, tmp_path, "--embeddings"), strict=True):
+        expected = outputs_of(transformers.AutoModel, model, text).last_hidden_state[0].mean(dim=0)
+        torch.testing.assert_close(torch.tensor(found["embedding"]), expected, atol=1e-5, rtol=0)
+
+
+def test_masks_are_filled(saved, tmp_path):
+    model = saved(transformers.AutoModelForMaskedLM)
+    first, second = answers_to(model, ["the [MASK] runs", "[MASK] cat [MASK]"], tmp_path)
+    best = outputs_of(transformers.AutoModelForMaskedLM, model, "the [MASK] runs").logits[0, 2].softmax(-1).max(-1)
+    piece = transformers.AutoTokenizer.from_pretrained(model).convert_ids_to_tokens(int(best.indices))
+    assert (first["pieces"], first["probabilities"]) == ([piece], [pytest.approx(best.values.item(), rel=1e-5)])
+    assert "[MASK]" not in first["filled"] and len(second["pieces"]) == 2 and "cat" in second["filled"]
+
+
+def test_values_and_labels_of_tokens(saved, tmp_path):
+    model = saved(transformers.AutoModelForSequenceClassification, num_labels=1, problem_type="regression")
+    expected = [
+        outputs_of(transformers.AutoModelForSequenceClassification, model, text).logits.item() for text in TEXTS
+    ]
+    assert [row["value"] for row in answers_to(model, TEXTS, tmp_path)] == pytest.approx(expected, rel=1e-4)
+    model = saved(transformers.AutoModelForTokenClassification, id2label={0: "O", 1: "ANIMAL"})
+    for text, row in zip(TEXTS, answers_to(model, TEXTS, tmp_path), strict=True):
+        best = outputs_of(transformers.AutoModelForTokenClassification, model, text).logits[0].argmax(-1).tolist()
+        assert row["tokens"] == text.split() and row["labels"] == [["O", "ANIMAL"][one] for one in best[1:-1]]
+
+
+def test_mistakes_are_told_in_a_line(classifier, saved, data, tmp_path, capsys):
+    out = tmp_path / "out.tsv"
+    assert "must be one of .tsv, .jsonl, .parquet" in mistake(capsys, classifier, "--data", data, "--output", "o.txt")
+    assert "no column 'words'" in mistake(
+        capsys, classifier, "--data", data, "--output", out, "--text-columns", "words"
+    )
+    model = saved(transformers.AutoModelForSequenceClassification)
+    told = mistake(capsys, model, "--data", data, "--output", out)
+    assert "name the text of" in told and "it has: id, title, body" in told
+    out.write_text("mine")
+    assert "is not longmix's" in mistake(capsys, classifier, "--data", data, "--output", out)
+    assert out.read_text() == "mine"
+    (tmp_path / ".other.tsv.parts").mkdir()
+    (tmp_path / ".other.tsv.parts" / "part-00000000.jsonl").write_text("mine")
+    told = mistake(capsys, classifier, "--data", data, "--output", tmp_path / "other.tsv")
+    assert "holds what longmix did not write there" in told
+    assert (tmp_path / ".other.tsv.parts" / "part-00000000.jsonl").read_text() == "mine"
+
+
+def test_a_task_of_files_without_a_header_is_trained_predicted_and_scored(bert_folder, tmp_path, sentences, capsys):
+    """The names of the classes, the text columns and the length go with the model."""
+    rows = [["cat" if "cat" in text.split() else "none", text, str(n)] for n, text in enumerate(sentences[:80])]
+    for name, part in (("train", rows[:60]), ("test", rows[60:])):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows(part)
+    columns = ("--columns", "kind", "text", "id")
+    task = ("--task", "custom", *columns, "--text-columns", "text", "--label-column", "kind", "--seeds", "1")
+    place = ("--data", str(tmp_path), "--output", str(tmp_path / "out"))
+    more = ("--epochs", "1", "--jobs", "1", "--max-length", "12")
+    assert main(["finetune", "--model", str(bert_folder), *task, *place, *more]) == 0
+    run, test = tmp_path / "out" / "custom" / "seed-0", tmp_path / "test.csv"
+    assert json.loads((run / "model" / "inputs.json").read_text()) == {
+        "text_columns": ["text"],
+        "label_column": "kind",
+        "max_length": 12,
+        "series": None,
+    }
+    assert predict(run, "--data", test, *columns, "--output", tmp_path / "file.jsonl") == 0
+    prepared = tmp_path / "out" / "custom" / "data" / "test"
+    assert predict(run, "--data", prepared, "--output", tmp_path / "samples.jsonl") == 0
+    assert (tmp_path / "file.jsonl").read_bytes() == (tmp_path / "samples.jsonl").read_bytes()
+    found = [json.loads(line) for line in (tmp_path / "file.jsonl").read_text().splitlines()]
+    assert set(found[0]) == {"row", "label", "probability_cat", "probability_none"}
+    (reported,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"][0]["splits"]
+    right = sum(one["label"] == row[0] for one, row in zip(found, rows[60:], strict=True))
+    assert reported["split"] == "test" and reported["figures"]["accuracy"]["mean"] == right / 20
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--data", str(test), *columns]) == 0
+    assert f"{right / 20:.4f}" in capsys.readouterr().out

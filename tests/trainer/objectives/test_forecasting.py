@@ -14,6 +14,7 @@ from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
 from longmix.trainer.cli import main
 from longmix.trainer.objectives import forecasting
+from longmix.trainer.prediction import series as predicted
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.samples.windows import WindowedDataset, as_seen
 from longmix.trainer.settings import reading
@@ -200,6 +201,49 @@ def test_figures_and_naive_forecasts_stand_side_by_side(train, series, tmp_path,
     assert main(["evaluate", str(tmp_path / "run" / "model"), "--data", str(tmp_path / "classes")]) == 2
     assert "classes holds no time series, but " in (told := capsys.readouterr().err)
     assert "was trained for forecasting: name data of the kind" in told
+
+
+def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, series, tmp_path, capsys):
+    train(tmp_path / "run", **of(series, **{"optim.max_steps": 1, "optim.warmup_steps": 0}))
+    model = AutoModelForTimeSeriesPrediction.from_pretrained(tmp_path / "run" / "model").eval()
+    mean, scale = np.array([0.5, 2.0]), np.array([1.0, 3.0])
+
+    def predict(data, *more):
+        assert main(["predict", str(tmp_path / "run"), "--data", str(data), "--output", *more]) == 0
+        with open(more[0], encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        return [row["row"] for row in rows], np.array([[row["forecast_step"], row["forecast_wave"]] for row in rows])
+
+    def expected(past):
+        with torch.no_grad():
+            return model(values=torch.from_numpy(past)[None]).logits[0].double().numpy() * scale + mean
+
+    output = str(tmp_path / "out.jsonl")
+    numbers, found = predict(series / "test", output, "--part-rows", "2", "--batch-size", "2")
+    assert numbers == list(range(30))
+    windows = windows_of(series / "test", 16, 6).read(np.arange(0, 30, 6))
+    np.testing.assert_allclose(found, np.concatenate([expected(one["values"]) for one in windows]), rtol=1e-5)
+    # A table in its own units, and what follows it.
+    own = 0.1 * steps(0, 110) * scale + mean
+    (tmp_path / "new.csv").write_text("wave,step\n" + "".join(f"{wave!r},{step!r}\n" for step, wave in own.tolist()))
+    numbers, found = predict(tmp_path / "new.csv", output)
+    assert numbers == list(range(110, 116))
+    np.testing.assert_allclose(found, expected(0.1 * steps(94, 110)), rtol=1e-5)
+    # A model of an earlier version does not know the units.
+    (tmp_path / "run" / "model" / "inputs.json").unlink()
+    assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv"), "--output", output]) == 2
+    assert "does not say by which means and scales its series was standardised" in capsys.readouterr().err
+    assert predict(series / "test", output)[0] == list(range(30))
+
+
+@pytest.mark.parametrize("horizon", [1, 7, 30])
+def test_the_last_forecast_of_a_split_is_not_cut_off(series, horizon):
+    dataset = ShardedDataset(str(series / "test"))
+    found = []
+    for past, row, skipped in predicted.windows_of(dataset, 16, horizon):
+        np.testing.assert_array_equal(past, np.float32(0.1) * steps(64 + row, 80 + row))
+        found += range(row + skipped, row + horizon)
+    assert found == list(range(30))
 
 
 def test_what_does_not_belong_together_is_refused(train, series, data, tmp_path):

@@ -1,0 +1,106 @@
+"""Forecasts in the data's own units: of what follows a table, or of a prepared split, one horizon after the other."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest_fields import SERIES
+
+from ..finetune.records import Table
+from ..models.folder import Inputs
+from ..models.loading import load_model
+from ..objectives.model_inputs import accepted
+from ..samples.collate import VALUES
+from ..samples.dataset import ShardedDataset
+from .parts import Answers
+from .texts import rounded
+
+# (the standardised past of one forecast (input_length, C), the row of the first step ahead, steps of it to leave out).
+Window = tuple[np.ndarray, int, int]
+
+
+class Forecasts:
+    """The horizon of each window, step by step, in the units that the series was standardised from.
+
+    Attributes:
+        columns: of an answer, with the type of each: `row` counts the steps of the series from 0.
+        unit: what an answer is given to, for the console.
+    """
+
+    unit = "windows"
+
+    def __init__(self, source: str, series: dict[str, Any], device: torch.device, batch: int):
+        self.device, self.batch = device, batch
+        self.mean, self.scale = np.asarray(series["mean"]), np.asarray(series["scale"])
+        self.names = [f"forecast_{name}" for name in series["names"]]
+        self.columns = {"row": int, **dict.fromkeys(self.names, float)}
+        self.model = load_model(source, transformers.AutoModelForTimeSeriesPrediction).eval().to(device)
+
+    @torch.inference_mode()
+    def __call__(self, first: int, rows: list[Window]) -> Answers:
+        """The forecasts of windows."""
+        answers: Answers = []
+        for start in range(0, len(rows), self.batch):
+            part = rows[start : start + self.batch]
+            values = torch.from_numpy(np.stack([past for past, _, _ in part])).to(self.device)
+            logits = self.model(**accepted(self.model, {VALUES: values})).logits.double().cpu().numpy()
+            for (_, row, skipped), steps in zip(part, logits * self.scale + self.mean, strict=True):
+                for number, step in enumerate(steps.tolist()[skipped:], start=row + skipped):
+                    answers.append({"row": number, **dict(zip(self.names, rounded(step), strict=True))})
+        return answers
+
+
+def series_of(inputs: Inputs, model: str) -> dict[str, Any]:
+    """Names, means and scales of the series that a model was trained on. Raises UserError if its folder has none."""
+    if inputs.series is None:
+        raise UserError(
+            f"{model} does not say by which means and scales its series was standardised (an earlier version wrote "
+            "it): name the folder of a prepared split as --data, whose manifest does"
+        )
+    return inputs.series
+
+
+def window_after(table: Table, series: dict[str, Any], input_length: int) -> Iterator[Window]:
+    """The one window that ends with the last row of a table, whose columns have the names of the variables."""
+    rows = list(table.rows(series["names"]))
+    if len(rows) < input_length:
+        raise UserError(f"{table.source} has {len(rows)} rows, the model reads {input_length}: give more of the past")
+    past = [
+        [_number(text, name, row.place) for text, name in zip(row.texts, series["names"], strict=True)]
+        for row in rows[-input_length:]
+    ]
+    standardised = (np.asarray(past) - np.asarray(series["mean"])) / np.asarray(series["scale"])
+    yield standardised.astype(np.float32), len(rows), 0
+
+
+def windows_of(dataset: ShardedDataset, input_length: int, horizon: int) -> Iterator[Window]:
+    """Windows of a prepared split, a horizon apart, so that each of its steps is forecast once.
+
+    `row` counts the split's own steps, without those before it that are there for inputs.
+    """
+    lookback = dataset.manifest.series["lookback"]
+    start = max(lookback, input_length)
+    steps = sum(shard["samples"] for shard in dataset.manifest.shards)
+    if start + horizon > steps:
+        raise UserError(
+            f"{dataset.folder} holds {steps} time steps, too few for one window of {input_length} and {horizon}"
+        )
+    for first in range(start, steps, horizon):
+        # The last window begins earlier: what the one before has forecast is left out.
+        at = min(first, steps - horizon)
+        past = dataset.read_consecutive(SERIES, at - input_length, input_length)
+        yield np.array(past, dtype=np.float32), at - lookback, first - at
+
+
+def _number(text: str, name: str, place: str) -> float:
+    try:
+        value = float(text) if "_" not in text else np.nan
+    except ValueError:
+        value = np.nan
+    if not np.isfinite(value):
+        raise UserError(f"{place}: {name!r} is {text!r}, expected a number: fill it first")
+    return value
