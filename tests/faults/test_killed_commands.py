@@ -1,4 +1,4 @@
-"""prepare, finetune, sweep, report and export, killed again and again over their whole life, come to the same end.
+"""prepare, finetune, sweep, report, predict and export, killed again and again over their whole life, come to the same end.
 
 `./test -m faults tests/faults/test_killed_commands.py` makes the long set; `--fault-seed N` repeats its moments.
 """
@@ -313,6 +313,13 @@ def _cases(folder):
             [("out/*.*", ".")],
             [["report", str(folder / "other"), "--output", "out"]],
         ),
+        "predict": Case(
+            [
+                *("predict", str(folder / "bert"), "--data", str(folder / "glue" / "CoLA" / "test.tsv")),
+                *("--text-columns", "sentence", "--embeddings", "--part-rows", "3", "--output", "out.tsv"),
+            ],
+            [("out.tsv", ".")],
+        ),
         "export": Case(export, [("out", "out")]),
         "export with code": Case([*export, "--self-contained"], [("out", "out")]),
         "export over another": Case(
@@ -342,6 +349,7 @@ NAMES = (
     "a task",
     "finetune",
     "report",
+    "predict",
     "export",
     "export with code",
     "export over another",

@@ -17,6 +17,8 @@ from longmix.data_prep.files import LOCK, locked, write_json, write_text
 from longmix.data_prep.made_files import refuse_other_json
 from longmix.data_prep.state_files import read_or_none
 
+from ..settings.mistakes import say
+
 RECORD, JOINED = "parts.json", "joined"
 _PARTS = re.compile(rf"part-\d{{8}}\.jsonl|{JOINED}")
 
@@ -34,6 +36,7 @@ def in_parts(
     size: int,
     folder: Path,
     identity: str,
+    unit: str,
     finish: Callable[[list[Path]], None],
 ) -> int:
     """Answer all rows, part by part, have `finish` join the parts, and remove them.
@@ -41,6 +44,7 @@ def in_parts(
     Args:
         answer: (number of the first row, rows) -> their answers.
         size: rows in a part.
+        unit: what a row is, for the console.
         identity: of all that the answers depend on; parts of another one are thrown away.
 
     Returns:
@@ -60,11 +64,13 @@ def in_parts(
                 write_json(folder / RECORD, {"identity": identity})
             while part := list(itertools.islice(rows, size)):
                 path = folder / f"part-{len(paths):08d}.jsonl"
-                if not path.is_file():
+                is_there = path.is_file()
+                if not is_there:
                     lines = (json.dumps(one, ensure_ascii=False) for one in answer(count, part))
                     write_text(path, "".join(f"{line}\n" for line in lines))
                 paths.append(path)
                 count += len(part)
+                say(f"longmix predict: {count:,} {unit}{' (answered before)' if is_there else ''}")
             finish(paths)
             _remove(folder)
         except OSError as error:

@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.part_rows,
         parts.parts_folder(target),
         _identity(arguments, source),
+        answers.unit,
         lambda paths: output.join(paths, answers.columns, target),
     )
     print(printable(f"wrote {target}: {count:,} {answers.unit}"))

@@ -9,8 +9,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM
 
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import MARKER
 from longmix.trainer.cli import main
+from longmix.trainer.models.folder import Inputs, objective_of, read_inputs
 
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 
@@ -101,3 +103,17 @@ def test_an_output_that_cannot_be_written(source, tmp_path, capsys, output):
     assert main(["export", str(source), "--output", str(tmp_path / output)]) == 2
     error = capsys.readouterr().err
     assert "cannot be written" in error and error.count("\n") == 1
+
+
+def test_the_objective_of_a_folder_goes_before_that_of_its_head(tmp_path):
+    config = BertConfig(architectures=["BertForSequenceClassification"])
+    assert objective_of(str(tmp_path), config).name == "classification"
+    (tmp_path / "objective.json").write_text('{"name": "regression"}')
+    assert objective_of(str(tmp_path), config).name == "regression"
+
+
+def test_damaged_inputs_are_named(tmp_path):
+    assert read_inputs(str(tmp_path)) == Inputs()
+    (tmp_path / "inputs.json").write_text('{"text_columns": "body"}')
+    with pytest.raises(UserError, match=r"inputs\.json is damaged \(text_columns is .*copy the model folder again"):
+        read_inputs(str(tmp_path))
