@@ -1,4 +1,4 @@
-"""prepare, finetune, sweep, report, predict and export, killed again and again over their whole life, come to the same end.
+"""prepare, finetune, sweep, report, predict and export, killed again and again, come to the same end.
 
 `./test -m faults tests/faults/test_killed_commands.py` makes the long set; `--fault-seed N` repeats its moments.
 """
