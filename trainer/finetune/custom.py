@@ -9,7 +9,7 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 
 from .readers import Examples, parse_label
-from .records import HUB, OPENERS, Table, hub_splits, hub_table, open_table
+from .records import HUB, OPENERS, Table, hub_splits, hub_table, joined, open_table
 from .sources import TaskData
 from .tasks import Task, custom_task
 
@@ -136,6 +136,11 @@ def _tables(data: str, columns: Sequence[str] | None) -> tuple[dict[str, Table],
         path = next((path for path in candidates if path.is_file()), None)
         if path is not None:
             tables[name] = open_table(str(path), columns)
+            continue
+        # As the hub names its files.
+        parts = next((found for split in names if (found := sorted(root.glob(f"{split}-*-of-*.parquet")))), [])
+        if parts:
+            tables[name] = joined([open_table(str(path), columns) for path in parts])
     return tables, {name: str(root / f"{name}.tsv") for name in _NAMES}
 
 

@@ -29,6 +29,7 @@ SELECTION_LIMIT = 2000
 SELECTION_SEED = 0
 SMALLEST_TRAIN = 10
 DEFAULT_LENGTH = 128  # as in BERT's own GLUE runs
+LONGEST = 2**20  # of models that bound it nowhere
 SHORTEST = 8
 BATCH = 1000  # texts per tokenizer call
 FORMAT = 2  # raise it when the same examples are to be encoded anew
@@ -103,9 +104,9 @@ def longest_first(length_a: int, length_b: int, room: int) -> tuple[int, int]:
     return room - half, half
 
 
-def load_encoder(checkpoint: str, max_length: int | None) -> Encoder:
-    """The tokenizer of a checkpoint (a folder or a hub name) and what its model takes; 128 tokens unless told
-    otherwise.
+def load_encoder(checkpoint: str, max_length: int | None, default: int = DEFAULT_LENGTH) -> Encoder:
+    """The tokenizer of a checkpoint (a folder or a hub name) and what its model takes; at most `default` tokens unless
+    told otherwise.
 
     Raises UserError: no model configuration or no tokenizer there, one without [CLS] and [SEP], or a length that the
     model lacks.
@@ -123,7 +124,7 @@ def load_encoder(checkpoint: str, max_length: int | None) -> Encoder:
     ]
     limit = min(limits)
     if max_length is None:
-        max_length = min(DEFAULT_LENGTH, limit)
+        max_length = min(default, limit)
     if not SHORTEST <= max_length <= limit:
         raise UserError(f"--max-length is {max_length}, but {checkpoint} takes {SHORTEST} to {limit} tokens")
     return Encoder(

@@ -75,6 +75,16 @@ def open_table(source: str, columns: Sequence[str] | None = None) -> Table:
     return opener(path, None if columns is None else list(columns))
 
 
+def joined(tables: list[Table]) -> Table:
+    """Tables with the same columns as one, in their order."""
+
+    def read(wanted: Sequence[str]) -> Iterator[Row]:
+        for table in tables:
+            yield from table.rows(wanted)
+
+    return Table(tables[0].source, tables[0].columns, read)
+
+
 # -----------------------------------------------------------------------------
 # Lines of text: TSV, CSV, JSON and plain text.
 

@@ -4,7 +4,7 @@ from longmix.data_prep.errors import UserError
 
 from ..checkpoints.model_folders import told_model_folder
 from ..finetune.custom import LABEL, labelled
-from ..finetune.encode import load_encoder
+from ..finetune.encode import LONGEST, load_encoder
 from ..finetune.records import open_table
 from ..models.folder import objective_of, read_inputs
 from ..models.loading import load_config
@@ -53,7 +53,7 @@ def figures(
         raise UserError(f"--label-column {label} is one of --text-columns, too: the text would give the label away")
     names = [] if is_regression else texts.class_names(config)
     examples, labels = labelled(table, wanted, label, names)
-    reader = texts.TextReader(load_encoder(source, inputs.max_length))
+    reader = texts.TextReader(load_encoder(source, inputs.max_length, LONGEST))
     kind = texts.Values if is_regression else texts.Classes
     answers = kind(source, config, reader, distributed.join().device, batch_size)
     seconds = examples.second or [None] * len(examples)

@@ -15,7 +15,7 @@ from longmix.data_prep.manifest import FILE_NAME
 
 from ..checkpoints.model_folders import told_model_folder
 from ..finetune.custom import as_pair
-from ..finetune.encode import load_encoder
+from ..finetune.encode import LONGEST, load_encoder
 from ..finetune.records import HUB, Table, open_table
 from ..models.build import refuse_other_inputs
 from ..models.folder import Inputs, objective_of, read_inputs
@@ -79,7 +79,7 @@ def _text_answers(
     inputs = read_inputs(source)
     table = open_table(arguments.data, arguments.columns)
     wanted = text_columns_of(table, arguments.text_columns, inputs, arguments.model)
-    reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length))
+    reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length, LONGEST))
     rows = (as_pair(row.texts) for row in table.rows(wanted))
     return rows, kind(source, config, reader, distributed.join().device, arguments.batch_size)
 

@@ -77,7 +77,7 @@ class SampleAnswers:
     @torch.inference_mode()
     def __call__(self, first: int, rows: list[Any]) -> Answers:
         """The answers to rows of which the first has the number `first`."""
-        samples = self.samples(rows)
+        samples = self.samples(first, rows)
         answers: Answers = [{}] * len(rows)
         order = np.argsort([-count_positions(sample) for sample in samples], kind="stable").tolist()
         for start in range(0, len(order), self.batch):
@@ -88,8 +88,8 @@ class SampleAnswers:
                 answers[row] = {"row": first + row, **answer}
         return answers
 
-    def samples(self, rows: list[Any]) -> list[Sample]:
-        """The model's inputs of each row."""
+    def samples(self, first: int, rows: list[Any]) -> list[Sample]:
+        """The model's inputs of each row, the first of which has the number `first`."""
         return self.reader.samples(rows)
 
     def logits(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -166,18 +166,19 @@ class FilledMasks(SampleAnswers):
     auto_class = transformers.AutoModelForMaskedLM
     columns = {"row": int, "filled": str, "pieces": list[str], "probabilities": list[float]}  # noqa: RUF012
 
-    def samples(self, rows):
+    def samples(self, first, rows):
         tokenizer = self.reader.encoder.tokenizer
         if tokenizer.mask_token_id is None:
             raise UserError("the model's tokenizer has no mask token, so there is nothing that could be filled in")
         # Called as it is: the encoder of fine-tuning reads [MASK] as letters.
         ids = [call(tokenizer, text, verbose=False)["input_ids"] for text, _ in rows]
-        longest = max(map(len, ids))
-        if longest > self.reader.encoder.max_length:
-            raise UserError(
-                f"a text has {longest} tokens, and {self.reader.encoder.max_length} are taken: raise --max-length, or "
-                "shorten it: what is cut off may hold a mask"
-            )
+        limit = self.reader.encoder.max_length
+        for number, tokens in enumerate(ids, start=first):
+            if len(tokens) > limit:
+                raise UserError(
+                    f"row {number} has {len(tokens)} tokens, and at most {limit} are taken: shorten it, for what would "
+                    "be cut off may hold a mask"
+                )
         return [{"input_ids": one} for one in ids]
 
     def answers(self, samples, inputs):

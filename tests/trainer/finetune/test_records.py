@@ -106,3 +106,11 @@ def test_columns_that_are_named_are_texts_but_for_the_label(tmp_path):
     assert data.task.text_columns == ("x1", "x2") and list(data.dev) == ["dev"]
     three = load_custom(str(tmp_path), ("x1", "x2", "x1"), "y", columns=("x1", "y", "x2"))
     assert (three.train.first, three.train.second) == (["a", "d"], ["c a", "f d"])
+
+
+def test_the_files_of_a_split_as_the_hub_names_them_are_one(tmp_path):
+    for number in range(2):
+        write(tmp_path, f"train-0000{number}-of-00002.parquet", ROWS[number : number + 2])
+    write(tmp_path, "validation-00000-of-00001.parquet")
+    data = load_custom(str(tmp_path), ("text",), None)
+    assert data.train.first == [ROWS[row][2] for row in (0, 1, 1, 2)] and len(data.dev["dev"]) == 3
