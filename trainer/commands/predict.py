@@ -36,9 +36,7 @@ def add_parser(verbs) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="the file to write: .tsv, .jsonl or .parquet")
     add_table_options(parser)
     parser.add_argument("--embeddings", action="store_true", help="the mean of each text's hidden states instead")
-    parser.add_argument(
-        "--max-length", type=int, metavar="N", help="longest input in tokens (that of fine-tuning, or of the model)"
-    )
+    parser.add_argument("--max-length", type=int, metavar="N", help="longest input in tokens (fine-tuning's)")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="inputs at a time (32)")
     parser.add_argument("--part-rows", type=int, default=10_000, metavar="N", help="rows in a part (10000)")
     parser.set_defaults(run=run)
