@@ -69,9 +69,10 @@ def open_table(source: str, columns: Sequence[str] | None = None) -> Table:
     if not path.exists():
         raise UserError(f"{source} does not exist")
     opener = OPENERS.get(path.suffix)
-    if path.is_dir() or opener is None:
-        what = "is a folder" if path.is_dir() else "is of no known kind"
-        raise UserError(f"{source} {what}; these are read: {', '.join(OPENERS)}, and hub:NAME")
+    if path.is_dir():
+        raise UserError(f"{source} is a folder, and holds no manifest.json, as that of a prepared split does")
+    if opener is None:
+        raise UserError(f"{source} is of no known kind; these are read: {', '.join(OPENERS)}, and hub:NAME")
     return opener(path, None if columns is None else list(columns))
 
 
