@@ -19,6 +19,10 @@ from longmix.kernels.common.safe_files import open_input, read_input
 PAD, UNKNOWN, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
 SMALLEST_VOCABULARY = 9  # the special tokens, the word mark, the two required characters, and one of text
 LARGEST_VOCABULARY = 1_000_000
+DEFAULT_VOCABULARY = 32000
+_FEWEST_PIECES = 300  # of a default
+_BYTES_PER_PIECE = 350  # the rarest pieces of English text then stand in it about ten times
+_CHARACTERS_NEED = re.compile(r"smaller than required_chars[^0-9]*(\d+) vs (\d+)")
 CONFIGURATION = "tokenizer_config.json"
 MODEL = "tokenizer.model"
 # The names of what any tokenizer is saved as.
@@ -40,27 +44,38 @@ _LINE_CHARACTERS = 1000  # SentencePiece leaves out lines of more than 4192 byte
 
 
 def train_tokenizer(
-    texts: Iterable[str],
+    texts: Sequence[str],
     folder: str | Path,
-    vocab_size: int = 32000,
+    vocab_size: int = DEFAULT_VOCABULARY,
     uncased: bool = False,
     model_max_length: int = 512,
+    is_about: bool = False,
 ) -> Any:
     """Train a SentencePiece unigram model on `texts`, save it to `folder` and return the loaded tokenizer.
 
     The same texts in the same order give the same files. `<pad>`, `<unk>`, `[CLS]`, `[SEP]`, `[MASK]` have the ids 0
-    to 4. Raises `UserError` if the texts cannot fill `vocab_size`, or if their characters alone need more.
+    to 4. Raises `UserError` if the texts cannot fill `vocab_size`, or if their characters alone need more; with
+    `is_about` there are fewer pieces then, or more.
     """
     import sentencepiece
 
     check_vocab_size(vocab_size)
     model = io.BytesIO()
+    fed = 0  # bytes
+
+    def lines() -> Iterator[str]:
+        nonlocal fed
+        for line in _lines(texts):
+            fed += len(line.encode())
+            yield line
+
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_lines(texts),
+            sentence_iterator=lines(),
             model_writer=model,
             model_type="unigram",
             vocab_size=vocab_size,
+            hard_vocab_limit=not is_about,
             normalization_rule_name="nmt_nfkc_cf" if uncased else "nmt_nfkc",
             num_threads=_TRAINING_THREADS,
             pad_id=0,
@@ -78,7 +93,10 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise _explain(str(error), vocab_size) from None
+        if is_about and (needed := _CHARACTERS_NEED.search(str(error))):
+            more = int(needed[2]) + _FEWEST_PIECES
+            return train_tokenizer(texts, folder, more, uncased, model_max_length, is_about)
+        raise _explain(str(error), vocab_size, sensible_vocabulary(fed)) from None
     from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
     folder = Path(folder)
@@ -103,6 +121,14 @@ def train_tokenizer(
     return load_tokenizer(folder)
 
 
+def sensible_vocabulary(size: int, largest: int = DEFAULT_VOCABULARY) -> int:
+    """Pieces of a tokenizer for `size` bytes of text: `largest`, fewer for a small text, in hundreds.
+
+    SentencePiece could find four times as many in a small one, which stand in it twice: nothing is learned of those.
+    """
+    return min(largest, max(_FEWEST_PIECES, size // _BYTES_PER_PIECE // 100 * 100))
+
+
 def check_vocab_size(vocab_size: int) -> None:
     """Raise `UserError` for a vocabulary size that no text can have."""
     if not SMALLEST_VOCABULARY <= vocab_size <= LARGEST_VOCABULARY:
@@ -123,14 +149,14 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
                 yield rest
 
 
-def _explain(message: str, vocab_size: int) -> Exception:
-    """SentencePiece's complaint as one line with the vocabulary size that is possible."""
+def _explain(message: str, vocab_size: int, suits: int) -> Exception:
+    """SentencePiece's complaint as one line with a vocabulary size that is possible and `suits` the text."""
     if limit := re.search(r"Vocabulary size too high .*?value <= (\d+)", message, re.DOTALL):
         return UserError(
-            f"the text is too small for --vocab-size {vocab_size}: it can fill at most {limit[1]}; "
-            f"give more text, or --vocab-size {limit[1]} or less"
+            f"the text is too small for --vocab-size {vocab_size}: it can fill at most {limit[1]}, most of them with "
+            f"pieces that stand there twice; give more text, or --vocab-size {min(suits, int(limit[1]))}"
         )
-    if needed := re.search(r"smaller than required_chars[^0-9]*(\d+) vs (\d+)", message):
+    if needed := _CHARACTERS_NEED.search(message):
         return UserError(
             f"--vocab-size {vocab_size} is too small: the characters of the text alone need {needed[2]}; "
             f"give --vocab-size {needed[2]} or more"

@@ -9,7 +9,8 @@ from longmix.data_prep.errors import printable
 from longmix.data_prep.manifest_fields import DOCUMENTS, ONE_PER_ROW
 from longmix.data_prep.options import given_options
 from longmix.data_prep.text.documents import FORMS
-from longmix.data_prep.text.state import DEFAULT_VOCABULARY, TextSettings
+from longmix.data_prep.text.sources import FORMATS
+from longmix.data_prep.text.state import TextSettings
 
 if TYPE_CHECKING:
     from longmix.data_prep.text.prepare import Prepared
@@ -20,9 +21,10 @@ Turn text into a tokenizer and packed data sets for pre-training.
 DIR gets train/ and validation/ (Parquet shards and a manifest; split by document, 1 % validation, more of a small
 corpus) and tokenizer/ (a SentencePiece unigram model behind a Hugging Face tokenizer, trained on train/'s documents).
 
-A source is a UTF-8 text file, a .jsonl or .parquet file, a folder (all files below it, sorted), or a data set of the
-Hugging Face hub, which is streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:... where
-the data set has several). Data sets that need a script of their own are refused.
+A source is a UTF-8 text file, a file of JSON lines or Parquet (told by its content where its name does not; what each
+source was taken for is printed), a folder (all files below it, sorted), or a data set of the Hugging Face hub, which is
+streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:... where the data set has several).
+Data sets that need a script of their own are refused.
 
 Official splits: with --validation, validation/ is the text given there, whole, and all of --source is training text;
 --test makes test/ in the same way. A folder that holds them side by side (wiki.train.tokens, wiki.test.tokens) is
@@ -52,8 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for split in ("validation", "test"):
         add(f"--{split}", action="append", default=[], metavar="PATH|hub:NAME", help=f"text of {split}/; repeatable")
     add("--column", default="text", help="key or column that holds the text of JSON lines and Parquet (default: text)")
+    add(
+        "--format",
+        choices=FORMATS,
+        help="what all files are read as (default: each as its name says, .jsonl or .parquet, or else its content)",
+    )
     add("--tokenizer", metavar="DIR", help="use this tokenizer (a Hugging Face folder) and train none")
-    add("--vocab-size", type=int, metavar="N", help=f"pieces of a new tokenizer (default: {DEFAULT_VOCABULARY})")
+    add(
+        "--vocab-size",
+        type=int,
+        metavar="N",
+        help="pieces of a new tokenizer (default: by the size of the text, 1 for 350 bytes, 300 to 32000)",
+    )
     add("--uncased", action="store_true", help="a new tokenizer folds upper and lower case")
     add("--sequence-length", type=int, default=512, metavar="N", help="tokens of a full sample (default: 512)")
     add(
@@ -99,6 +111,8 @@ def _report(prepared: "Prepared", output: str) -> Iterator[str]:
             f"  {source['source']}: {files}{source['documents']:,} documents, {source['bytes'] / 1e6:,.1f} MB, "
             f"told apart by {' and '.join(source['rules'])}{blank}"
         )
+        if "kinds" in source:  # not in what an older longmix made
+            yield f"    read as {' and '.join(source['kinds'])}, the first begins {source['begins']!r}"
     if "held_out" in report:
         left_out = report["held_out"]["left_out"]
         yield (

@@ -38,16 +38,18 @@ from longmix.data_prep.text.reading import (
     take_first_look,
 )
 from longmix.data_prep.text.sources import Source, TextFile, find_sources, refuse_overlap
-from longmix.data_prep.text.state import BLOCKS, DEFAULT_VOCABULARY, State, TextSettings
+from longmix.data_prep.text.state import BLOCKS, State, TextSettings
 from longmix.data_prep.tokenizer import (
     load_tokenizer,
     required_ids,
     save_tokenizer,
+    sensible_vocabulary,
     sentencepiece_processor,
     train_tokenizer,
 )
 
 MAXIMUM_WORKERS = 4096
+_MANY_PIECES = 2  # times what suits a text
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,9 @@ def prepare_text(
     workers = workers if workers is not None else len(os.sched_getaffinity(0))
     if not 1 <= workers <= MAXIMUM_WORKERS:
         raise UserError(f"--workers is {workers}: allowed are 1 to {MAXIMUM_WORKERS}")
-    sources = find_sources(list(settings.source), settings.column, output)
+    sources = find_sources(list(settings.source), settings.column, output, file_format=settings.format)
     others = {
-        split: find_sources(list(names), settings.column, output, f"--{split}")
+        split: find_sources(list(names), settings.column, output, f"--{split}", settings.format)
         for split, names in (("validation", settings.validation), ("test", settings.test))
         if names
     }
@@ -139,14 +141,24 @@ def _begin(
     total = sum(part.path.stat().st_size for part in parts) if all(isinstance(p, TextFile) for p in parts) else None
     with _bar("reading", total, show_progress) as bar:
         look = take_first_look(sources, rule, settings.tokenizer is None, bar.update, held_out=held_out)
+    for source, counts in zip(sources, look.counts, strict=True):
+        guessed = any(getattr(part, "by_content", False) for part in source.parts)
+        notify(f"{source}: {counts.describe()}{' (if that is wrong: --format)' if guessed else ''}")
     if settings.tokenizer is not None:
         save_tokenizer(tokenizer, target)
     else:
-        size = settings.vocab_size if settings.vocab_size is not None else DEFAULT_VOCABULARY
-        characters = sum(map(len, look.sample))
-        notify(f"training a tokenizer of {size} pieces on {characters / 1e6:.1f} million characters")
-        train_tokenizer(look.sample, target, size, settings.uncased, settings.sequence_length)
-    state.look = dataclasses.replace(look, sample=[])
+        suits = sensible_vocabulary(sum(len(text.encode()) for text in look.sample))
+        size = settings.vocab_size if settings.vocab_size is not None else suits
+        characters = f"{sum(map(len, look.sample)) / 1e6:.1f} million characters"
+        if size > _MANY_PIECES * suits:
+            notify(
+                f"--vocab-size {size} is more than {characters} can teach: if they hold so many pieces, most of them "
+                f"stand there a few times only; {suits}, the default, suit this text"
+            )
+        notify(f"training a tokenizer of {size} pieces on {characters}")
+        is_default = settings.vocab_size is None
+        train_tokenizer(look.sample, target, size, settings.uncased, settings.sequence_length, is_default)
+    state.look = dataclasses.replace(look, sample=[], counts=[])
     state.save()
 
 

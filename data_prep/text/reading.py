@@ -29,6 +29,7 @@ LEFT_OUT_RULE = "before that, documents whose text or title stands in the test s
 SAMPLE_CHARACTERS = 40_000_000  # the text that a tokenizer is trained on: more of it changes the vocabulary little
 _SAMPLE_DOCUMENT_CHARACTERS = 2_000_000
 _HUB_LOOK_BYTES = 2 * SAMPLE_CHARACTERS
+_SHOWN_CHARACTERS = 60
 
 
 class Document(NamedTuple):
@@ -45,12 +46,22 @@ class Document(NamedTuple):
 
 @dataclass
 class SourceCounts:
-    """Counts of what was read from one source; `bytes` are of UTF-8."""
+    """Counts of what was read from one source; `bytes` are of UTF-8.
+
+    `kinds`: what its files were read as. `begins`: the first words of its first document.
+    """
 
     documents: int = 0
     bytes: int = 0
     blank: int = 0
     rules: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    begins: str = ""
+
+    def describe(self) -> str:
+        """What it was taken for, for the console: a wrong guess is seen before it is learned."""
+        number = f"{self.documents:,} document{'' if self.documents == 1 else 's'}"
+        return f"{' and '.join(self.kinds)}, {number}, the first begins {self.begins!r}"
 
 
 # -----------------------------------------------------------------------------
@@ -79,6 +90,9 @@ class Reader:
         heading_found = False
         for source, counts, left_out in zip(self.sources, self.counts, self.left_out, strict=True):
             for part in source.parts:
+                kind = f"{part.kind} (told by content)" if getattr(part, "by_content", False) else part.kind
+                if kind not in counts.kinds:
+                    counts.kinds.append(kind)
                 rule, texts = split_documents(part.units(), self.rule, part.is_records)
                 for text in texts:
                     if not text or text.isspace():
@@ -93,6 +107,8 @@ class Reader:
                         left_out[found] += 1
                         continue
                     encoded = text.encode()
+                    if not counts.documents:
+                        counts.begins = _beginning(text)
                     counts.documents += 1
                     counts.bytes += len(encoded)
                     yield Document(text, len(encoded), _digest(encoded), title)
@@ -104,6 +120,11 @@ class Reader:
         if self.rule.kind == HEADING and not heading_found:
             option = self.sources[0].option.removeprefix("--")
             raise UserError(f"--documents {self.rule.name}: no line of any {option} matches it")
+
+
+def _beginning(text: str) -> str:
+    shown = " ".join(text[: 4 * _SHOWN_CHARACTERS].split())
+    return shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS].rstrip() + "..."
 
 
 def _title(text: str, rule: Rule) -> str | None:
@@ -131,16 +152,18 @@ class FirstLook:
     """The figures of one reading of the sources (of hub data sets: their beginning).
 
     `threshold`: documents with a smaller digest are validation. `documents` and `bytes` are None if a hub data set was
-    not read to its end. `sample` holds the texts for the tokenizer, of the training split only.
+    not read to its end. `sample` holds the texts for the tokenizer, of the training split only. `counts` are those of
+    each source, of hub data sets: of their beginning.
     """
 
     threshold: int
     documents: int | None
     bytes: int | None
     sample: list[str]
+    counts: list[SourceCounts] = field(default_factory=list)
 
     def figures(self) -> dict[str, Any]:
-        """The figures that resuming needs; the sample is not kept."""
+        """The figures that resuming needs; sample and counts are not kept."""
         return {"threshold": self.threshold, "documents": self.documents, "bytes": self.bytes}
 
 
@@ -197,6 +220,7 @@ def take_first_look(
         documents=sum(counts.documents for counts in reader.counts) if complete else None,
         bytes=sum(counts.bytes for counts in reader.counts) if complete else None,
         sample=[text for digest, text in sorted(sample) if digest >= threshold],
+        counts=reader.counts,
     )
 
 

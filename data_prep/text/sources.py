@@ -1,13 +1,14 @@
 """Sources of text: text files, JSON lines, Parquet and streamed hub data sets, read a piece at a time.
 
-Every part of a source yields units: the lines of a text file, the records of the others.
+Every part of a source yields units: the lines of a text file, the records of the others. What a file is read as follows
+from its content, unless its name or the user says so.
 """
 
 import json
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +21,44 @@ from longmix.kernels.common.safe_files import open_input
 HUB_PREFIX = "hub:"
 HUB_FORM = "hub:NAME[:SPLIT[:COLUMN]]"
 LONGEST_LINE = 1 << 28  # bytes: a line is held in memory, several times over
+TEXT_FORMAT, JSON_LINES_FORMAT, PARQUET_FORMAT = "text", "json-lines", "parquet"
+FORMATS = (TEXT_FORMAT, JSON_LINES_FORMAT, PARQUET_FORMAT)
 _GZIP = b"\x1f\x8b"
+_PARQUET = b"PAR1"
+_PROBE_LINES = 3  # so many lines that are JSON objects make a file one of JSON lines
 _PARQUET_BATCH = 256
 _SHOWN_FILES = 4
 _ADVICE = "name one with --column"
+_AS_TEXT = f"--format {TEXT_FORMAT} reads the file as plain text"
 
 
 @dataclass(frozen=True)
 class _File:
-    """The base of all kinds of files: a path, and what tells whether its contents are still the same."""
+    """The base of all kinds of files: a path, and what tells whether its contents are still the same.
+
+    `by_content`: the file's first bytes tell its kind, its name does not.
+    """
 
     path: Path
+    by_content: bool = field(default=False, kw_only=True)
 
     def fingerprint(self) -> list[Any]:
-        """Name and contents: a file that was copied or touched is still the same."""
+        """Name and contents: a file that was copied or touched is still the same.
+
+        The kind stands there too where the content told it: an older longmix read such a file as plain text.
+        """
         try:
-            return [self.path.name, sha256_of_file(self.path)]
+            known = [self.path.name, sha256_of_file(self.path)]
         except OSError as error:
             raise refused(f"{self.path} cannot be read", error) from None
+        return [*known, self.kind] if self.by_content else known
 
 
 @dataclass(frozen=True)
 class TextFile(_File):
     """UTF-8 text; its units are lines without their ends. A byte order mark at the start is left out."""
 
+    kind = "plain text"
     is_records = False
 
     def units(self) -> Iterator[str]:
@@ -57,6 +72,7 @@ class JsonLines(_File):
     """One JSON object a line, the text under the key `column`."""
 
     column: str
+    kind = "JSON lines"
     is_records = True
 
     def units(self) -> Iterator[str]:
@@ -68,10 +84,10 @@ class JsonLines(_File):
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise UserError(f"{place}: not JSON ({error}); expected one JSON object a line") from None
+                raise UserError(f"{place}: not JSON ({error}); expected one JSON object a line ({_AS_TEXT})") from None
             if not isinstance(record, dict):
-                raise UserError(f"{place}: expected one JSON object a line, found {type(record).__name__}")
-            yield _text_of(record, self.column, place)
+                raise UserError(f"{place}: expected one JSON object a line, found {type(record).__name__} ({_AS_TEXT})")
+            yield _text_of(record, self.column, place, f"{_ADVICE} ({_AS_TEXT})" if self.by_content else _ADVICE)
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,7 @@ class ParquetFile(_File):
     """A Parquet file, the text in the string column `column`; read in small batches."""
 
     column: str
+    kind = "Parquet"
     is_records = True
 
     def units(self) -> Iterator[str]:
@@ -95,6 +112,7 @@ class HubDataset:
     configuration: str | None
     split: str
     column: str
+    kind = "hub data set"
     is_records = True
 
     def fingerprint(self) -> list[Any]:
@@ -152,16 +170,22 @@ class Source:
 
 
 def find_sources(
-    names: list[str], column: str = "text", output: str | Path | None = None, option: str = "--source"
+    names: list[str],
+    column: str = "text",
+    output: str | Path | None = None,
+    option: str = "--source",
+    file_format: str | None = None,
 ) -> list[Source]:
     """The sources behind the values of `option`: files, folders (all files below, sorted), hub data sets.
+
+    `file_format` is what all files are read as, one of FORMATS; None: each as its name and content tell.
 
     Raises `UserError` if one is missing, holds no file, or holds the splits of a data set, if two overlap, or if
     `output` lies in one of them.
     """
     if not names:
         raise UserError(f"no {option} given: name a text file, a folder, a .jsonl or .parquet file, or {HUB_FORM}")
-    sources = [_find_source(name, column, option) for name in names]
+    sources = [_find_source(name, column, option, file_format) for name in names]
     refuse_overlap(sources, output)
     return sources
 
@@ -186,12 +210,12 @@ def refuse_overlap(sources: list[Source], output: str | Path | None = None) -> N
                 raise UserError(f"--output {output} lies inside {source}: choose a folder outside it")
 
 
-def _find_source(name: str, column: str, option: str) -> Source:
+def _find_source(name: str, column: str, option: str, file_format: str | None) -> Source:
     if name.startswith(HUB_PREFIX):
         return Source(name, (_parse_hub(name, column, option),), option)
     path = Path(name)
     if path.is_file():
-        return Source(name, (_file_part(path, column),), option)
+        return Source(name, (_file_part(path, column, file_format),), option)
     if not path.exists():
         raise UserError(f"{option} {name} does not exist; for a hub data set write {HUB_FORM}")
     if not path.is_dir():
@@ -203,7 +227,7 @@ def _find_source(name: str, column: str, option: str) -> Source:
         raise UserError(f"{option} {name} is a folder without files")
     files.sort(key=lambda item: item.relative_to(path).as_posix())
     _refuse_splits(path, files, option)
-    return Source(name, tuple(_file_part(item, column) for item in files), option)
+    return Source(name, tuple(_file_part(item, column, file_format) for item in files), option)
 
 
 def _refuse_splits(folder: Path, files: list[Path], option: str) -> None:
@@ -231,13 +255,44 @@ def _refuse_splits(folder: Path, files: list[Path], option: str) -> None:
     )
 
 
-def _file_part(path: Path, column: str) -> Part:
+def _file_part(path: Path, column: str, file_format: str | None) -> Part:
     suffix = path.suffix.lower()
+    by_name = None
     if suffix in (".jsonl", ".ndjson", ".json"):
-        return JsonLines(path, column)
-    if suffix == ".parquet":
-        return ParquetFile(path, column)
+        by_name = JSON_LINES_FORMAT
+    elif suffix == ".parquet":
+        by_name = PARQUET_FORMAT
+    known = file_format or by_name
+    found = known or _format_of_content(path)
+    by_content = known is None and found != TEXT_FORMAT
+    if found == JSON_LINES_FORMAT:
+        return JsonLines(path, column, by_content=by_content)
+    if found == PARQUET_FORMAT:
+        return ParquetFile(path, column, by_content=by_content)
     return TextFile(path)
+
+
+def _format_of_content(path: Path) -> str:
+    """Parquet by its first bytes, JSON lines by the first lines, if all are objects; else text."""
+    objects = 0
+    try:
+        with open_input(path) as stream:
+            for raw in iter(lambda: stream.readline(LONGEST_LINE + 1), b""):
+                if not objects and raw.startswith(_PARQUET):
+                    return PARQUET_FORMAT
+                line = raw.removeprefix(b"\xef\xbb\xbf").strip()
+                if not line:
+                    continue
+                if not line.startswith(b"{") or not isinstance(json.loads(line), dict):
+                    return TEXT_FORMAT
+                objects += 1
+                if objects == _PROBE_LINES:
+                    break
+    except (ValueError, RecursionError):
+        return TEXT_FORMAT
+    except OSError as error:
+        raise refused(f"{path} cannot be read", error) from None
+    return JSON_LINES_FORMAT if objects else TEXT_FORMAT
 
 
 def _is_hidden(path: Path) -> bool:
@@ -288,9 +343,9 @@ def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise refused(f"{path} cannot be read", error) from None
 
 
-def _text_of(record: dict[str, Any], column: str, place: str) -> str:
+def _text_of(record: dict[str, Any], column: str, place: str, advice: str = _ADVICE) -> str:
     if column not in record:
-        raise UserError(_missing_column(place, column, list(record)))
+        raise UserError(_missing_column(place, column, list(record), advice))
     text = record[column]
     if text is None:
         return ""
@@ -303,5 +358,5 @@ def _text_of(record: dict[str, Any], column: str, place: str) -> str:
     return text
 
 
-def _missing_column(place: str, column: str, names: list[str]) -> str:
-    return f"{place}: there is no column {column!r}; it has {', '.join(map(repr, names))}: {_ADVICE}"
+def _missing_column(place: str, column: str, names: list[str], advice: str = _ADVICE) -> str:
+    return f"{place}: there is no column {column!r}; it has {', '.join(map(repr, names))}: {advice}"

@@ -17,11 +17,10 @@ from longmix.data_prep.state_files import read_state
 from longmix.data_prep.text.documents import Rule, parse_rule
 from longmix.data_prep.text.packing import SMALLEST_LENGTH
 from longmix.data_prep.text.reading import FirstLook
-from longmix.data_prep.text.sources import Source
+from longmix.data_prep.text.sources import FORMATS, Source
 from longmix.data_prep.tokenizer import TOKENIZER_FILES, check_vocab_size, remove_unfinished, sha256_of_tokenizer
 
 LONGEST_SEQUENCE = 1 << 20
-DEFAULT_VOCABULARY = 32000
 FILE_NAME = "prepare.json"
 BLOCKS = ".blocks"
 _FORMAT = 2
@@ -36,6 +35,7 @@ class TextSettings:
     """The settings that decide the output of `prepare_text`; the number of workers does not.
 
     `validation` and `test` name texts that are these splits, whole; without `validation` it is cut off `source`.
+    `format` is what all files are read as, one of FORMATS; None: each as its name and content tell.
     """
 
     source: tuple[str, ...]
@@ -48,6 +48,7 @@ class TextSettings:
     packing: str = DOCUMENTS
     validation: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
+    format: str | None = None
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -61,6 +62,8 @@ class TextSettings:
             )
         if self.packing not in (DOCUMENTS, ONE_PER_ROW):
             raise UserError(f"--packing is {self.packing}: allowed are {DOCUMENTS} and {ONE_PER_ROW}")
+        if self.format not in (None, *FORMATS):
+            raise UserError(f"--format is {self.format}: allowed are {', '.join(FORMATS)}")
         if self.tokenizer is not None and (self.vocab_size is not None or self.uncased):
             raise UserError("--tokenizer takes a tokenizer as it is: leave --vocab-size and --uncased out")
         if self.vocab_size is not None:
@@ -95,7 +98,7 @@ class _File:
             if self.settings.get(name) != wanted.settings.get(name)
         ]
         if self.sources != wanted.sources:
-            different.append("the files of the sources have changed since")
+            different.append("the files of the sources have changed since, or are read as something else")
         same_place = self.settings.get("tokenizer") == wanted.settings["tokenizer"]
         if same_place and self.tokenizer != wanted.tokenizer:
             different.append(f"the tokenizer in {wanted.settings['tokenizer']} has changed since")
@@ -118,7 +121,7 @@ class State:
     def open(cls, folder: Path, settings: TextSettings, sources: list[Source]) -> "State":
         """The state in `folder`, a new one if it is empty. Raises `UserError` if it holds something else."""
         values = json.loads(json.dumps(dataclasses.asdict(settings)))
-        for name in ("validation", "test"):
+        for name in ("validation", "test", "format"):
             if not values[name]:
                 del values[name]  # as before there was such an option: outputs without it stay what they are
         wanted = cls(

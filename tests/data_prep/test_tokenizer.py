@@ -15,6 +15,7 @@ from longmix.data_prep.tokenizer import (
     encode,
     load_tokenizer,
     save_tokenizer,
+    sensible_vocabulary,
     sentencepiece_processor,
     train_tokenizer,
 )
@@ -137,6 +138,18 @@ def test_text_that_cannot_fill_the_vocabulary_names_a_size_that_works(tmp_path):
     assert "\n" not in str(caught.value)
     limit = int(str(caught.value).split("--vocab-size ")[-1].split()[0])
     assert len(train_tokenizer(make_texts(), tmp_path, vocab_size=limit)) == limit
+
+
+def test_a_small_text_gets_a_small_vocabulary():
+    sizes = (10**9, 1_800_000, 1_406_998, 10)
+    assert [sensible_vocabulary(size) for size in sizes] == [32000, 5100, 4000, 300]
+    assert sensible_vocabulary(10**9, 4000) == 4000
+
+
+def test_a_default_size_gives_way_to_the_text(tmp_path):
+    assert len(train_tokenizer(make_texts(), tmp_path / "few", vocab_size=32000, is_about=True)) < 3000
+    many = ["".join(chr(0x4E00 + index * 7 + offset) for index in range(150)) for offset in range(7)]
+    assert len(train_tokenizer(many, tmp_path / "many", vocab_size=300, is_about=True)) > 1000
 
 
 def test_vocabulary_smaller_than_the_alphabet_names_a_size_that_works(tmp_path):

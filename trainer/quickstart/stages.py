@@ -14,7 +14,7 @@ from longmix.data_prep.files import write_text
 from longmix.data_prep.made_folders import new_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tasks.embedded import TASK_NAME, write_embedded
-from longmix.data_prep.tokenizer import load_tokenizer
+from longmix.data_prep.tokenizer import load_tokenizer, sensible_vocabulary
 
 from ..finetune.sources import MissingTask, load_task
 from ..finetune.tasks import TASKS
@@ -22,7 +22,7 @@ from ..many_runs.read import is_finished, read_run
 from ..samples.dataset import ShardedDataset
 from .commands import longmix, longmix_quietly
 from .plan import Plan
-from .text import MEGABYTE, take_text, vocabulary
+from .text import MEGABYTE, take_text
 
 MEASURED_STEPS = 30
 _EVALUATIONS = 5
@@ -50,7 +50,7 @@ def prepare_text(plan: Plan) -> str:
         *("prepare", "text"),
         *(word for source in sources for word in ("--source", source)),
         *("--output", plan.output / "data"),
-        *("--vocab-size", str(vocabulary(size, plan.recipe.vocab_size))),
+        *("--vocab-size", str(sensible_vocabulary(size, plan.recipe.vocab_size))),
         *("--sequence-length", str(plan.recipe.sequence_length)),
         *("--packing", "one-per-row"),
     )

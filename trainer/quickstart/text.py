@@ -11,9 +11,6 @@ from longmix.data_prep.state_files import read_state
 from longmix.data_prep.text.sources import HubDataset, Source, find_sources
 
 MEGABYTE = 10**6
-# A unigram vocabulary needs text to choose from: so many bytes for each piece.
-_BYTES_PER_PIECE = 100
-_SMALLEST_VOCABULARY = 300
 
 
 @dataclass(frozen=True)
@@ -61,11 +58,6 @@ def take_text(name: str, limit: int, folder: Path) -> Text:
         write_json(temporary / done.name, {"source": name, "files": files, "bytes": taken, "note": note})
         put_in_place(temporary, folder, TEXT)
     return Text([folder / file for file in files], taken, note)
-
-
-def vocabulary(size: int, largest: int) -> int:
-    """Pieces of a tokenizer for `size` bytes of text: `largest`, less for a small text."""
-    return min(largest, max(_SMALLEST_VOCABULARY, size // _BYTES_PER_PIECE))
 
 
 def _copy(source: Source, limit: int, folder: Path) -> tuple[list[str], int]:

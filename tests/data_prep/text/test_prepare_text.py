@@ -327,6 +327,32 @@ def test_command_prints_a_report(corpus, tmp_path, capsys, run_prepare):
     assert "nothing to do" in capsys.readouterr().out
 
 
+def test_what_a_source_was_taken_for_is_told_before_the_long_work(tmp_path, capsys, run_prepare):
+    (tmp_path / "wiki_00").write_text(
+        "".join(json.dumps({"url": "wiki.example", "text": text}) + "\n" for text in make_documents(60))
+    )
+    arguments = ["--source", tmp_path / "wiki_00", "--workers", 1]
+    assert run_prepare("text", *arguments, "--vocab-size", 60, "--output", tmp_path / "out") == 0
+    told = capsys.readouterr()
+    first = " ".join(make_documents(60)[0].split())[:20]
+    expected = f"JSON lines (told by content), 60 documents, the first begins '{first}"
+    assert expected in told.err.split("training a tokenizer")[0] and "--format" in told.err
+    assert f"read as JSON lines (told by content), the first begins '{first}" in told.out
+    arguments += ["--format", "text", "--documents", "record"]
+    assert run_prepare("text", *arguments, "--vocab-size", 60, "--output", tmp_path / "text") == 0
+    assert "read as plain text, the first begins '{\"url\"" in capsys.readouterr().out
+
+
+def test_the_vocabulary_follows_from_the_text(tmp_path, capsys, corpus):
+    notes = []
+    prepared = prepare_text(settings(corpus, vocab_size=None), tmp_path / "out", workers=1, notify=notes.append)
+    assert prepared.train.vocab_size <= 300
+    with pytest.raises(UserError, match=r"too small for --vocab-size 32000: .*--vocab-size [0-9]+$"):
+        prepare_text(settings(corpus, vocab_size=32000), tmp_path / "other", workers=1, notify=notes.append)
+    warned = next(index for index, note in enumerate(notes) if "--vocab-size 32000 is more than" in note)
+    assert "training a tokenizer of 32000" in notes[warned + 1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -32,6 +32,39 @@ def test_json_lines_and_parquet(tmp_path):
     assert read(tmp_path / "a.parquet", column="body") == [f"row {index}" for index in range(1000)]
 
 
+def make_wiki(folder, number=6):
+    """A folder as wikiextractor writes it: JSON lines in files without an extension."""
+    (folder / "AA").mkdir(parents=True)
+    for name in ("wiki_00", "wiki_01"):
+        lines = [
+            {"id": f"{index}", "url": f"https://wiki.example/?curid={index}", "text": f"{name} article {index}\nbody"}
+            for index in range(number)
+        ]
+        (folder / "AA" / name).write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return folder
+
+
+def test_files_without_an_extension_are_read_by_their_content(tmp_path):
+    wiki = make_wiki(tmp_path / "wiki")
+    assert read(wiki)[:2] == ["wiki_00 article 0\nbody", "wiki_00 article 1\nbody"]
+    pq.write_table(pa.table({"text": ["a row"]}), tmp_path / "table")
+    assert read(tmp_path / "table") == ["a row"]
+    # What only begins like JSON lines stays text.
+    for index, text in enumerate(('{"a": 1}\nprose\n', "{braces}\n", "5\n", "", "[1]\n", "{" * 100_000, "PAR\n")):
+        (tmp_path / f"text{index}").write_text(text)
+        assert read(tmp_path / f"text{index}") == text.splitlines()
+
+
+def test_a_guess_is_overridden_and_remembered(tmp_path):
+    wiki = make_wiki(tmp_path / "wiki")
+    assert read(wiki, file_format="text")[0].startswith('{"id": "0", "url"')
+    guessed, told = (find_sources([str(wiki)], file_format=name)[0].parts[0] for name in (None, "json-lines"))
+    # A folder that was prepared from the same file as plain text is another data set.
+    assert guessed.fingerprint() == [*told.fingerprint(), "JSON lines"]
+    with pytest.raises(UserError, match=r"no column 'body'; .* --column .--format text reads the file as plain text"):
+        read(wiki, column="body")
+
+
 def test_folders_are_read_in_sorted_order_without_hidden_files(tmp_path):
     for name in ("b.txt", "a/z.txt", "a/b/c.txt", "Z.jsonl", ".hidden", ".git/x.txt"):
         path = tmp_path / "set" / name
@@ -202,7 +235,7 @@ def test_hub_repository_on_the_disk(repository):
 
 
 def test_hub_mistakes(repository, tmp_path):
-    with pytest.raises(UserError, match="no column 'body'; it has 'text', 'title'"):
+    with pytest.raises(UserError, match=r"no column 'body'; it has 'text', 'title'"):
         read(f"hub:{repository}:train:body")
     with pytest.raises(UserError, match="'dev', cannot be read"):
         read(f"hub:{repository}:dev")

@@ -17,7 +17,7 @@ from longmix.trainer.quickstart import stages, table
 from longmix.trainer.quickstart.arguments import parse
 from longmix.trainer.quickstart.command import main
 from longmix.trainer.quickstart.plan import Plan
-from longmix.trainer.quickstart.text import take_text, vocabulary
+from longmix.trainer.quickstart.text import take_text
 from longmix.trainer.tables.figures import Figure
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,10 +101,6 @@ def test_only_the_beginning_of_a_large_text_is_taken(tmp_path):
     # What was taken is taken again, whatever has become of the source.
     shutil.rmtree(folder)
     assert take_text(str(folder), 30, tmp_path / "part") == part
-
-
-def test_a_small_text_gets_a_small_vocabulary():
-    assert (vocabulary(10**9, 4000), vocabulary(100_000, 4000), vocabulary(10, 4000)) == (4000, 1000, 300)
 
 
 def test_a_folder_without_tasks_is_the_users_mistake(tmp_path, glue):
