@@ -1,5 +1,6 @@
 """The values that a manifest's fields may have: it may be damaged, edited by hand, or made to mislead."""
 
+import itertools
 import re
 import reprlib
 import sys
@@ -167,7 +168,7 @@ def _mistakes_of_shards(shards: Any, samples: Any) -> Iterator[str]:
 def _mistakes_of_series(series: Any, values: dict[str, Any]) -> Iterator[str]:
     if series is None:
         return
-    if not isinstance(series, dict) or set(series) != set(_SERIES_FIELDS):
+    if not isinstance(series, dict) or set(series) - {"breaks"} != set(_SERIES_FIELDS):
         yield f"series is {_shown(series)}, but must be a map with {', '.join(_SERIES_FIELDS)}, or null"
         return
     names, steps = series["names"], sum(shard["samples"] for shard in values.get("shards", []))
@@ -183,6 +184,10 @@ def _mistakes_of_series(series: Any, values: dict[str, Any]) -> Iterator[str]:
         yield f"series.lookback is {_shown(series['lookback'])}, but must be a whole number below the {steps} steps"
     if series["season"] is not None and not _is_count(series["season"], 1, LARGEST_SIZE):
         yield f"series.season is {_shown(series['season'])}, but must be a whole number, at least 1, or null"
+    breaks = series.get("breaks", [])
+    is_list = isinstance(breaks, list) and all(_is_count(step, 1, steps - 1) for step in breaks)
+    if not is_list or any(step >= after for step, after in itertools.pairwise(breaks)):
+        yield f"series.breaks is {_shown(breaks)}, but must be rising whole numbers from 1 to below the {steps} steps"
     columns = {SERIES: {"dtype": "float32", "shape": [len(names)]}}
     if values["columns"] != columns:
         yield f"columns is {_shown(values['columns'])}, but must be {columns} where there is a series"

@@ -9,14 +9,11 @@ of the split that they stand in, never from a later split.
 """
 
 import argparse
-import csv
-import io
-import math
-from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,41 +24,55 @@ from longmix.data_prep.manifest_fields import SERIES
 from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import write_dataset
 from longmix.data_prep.split_names import SPLITS
+from longmix.data_prep.tasks import series_quality
+from longmix.data_prep.tasks.series_files import (
+    DATE,
+    INTERPOLATE,
+    LARGEST,
+    Reading,
+    Series,
+    check_encoding,
+    read_series,
+)
 from longmix.data_prep.tasks.task_folder import refuse_others
-from longmix.kernels.common.safe_files import open_input
 
-DATE = "date"
 RATIO, ETT = "ratio", "ett"
 RULES = {
     RATIO: "consecutive, the first 7/10 of the rows train, the last 2/10 test, what is between validation",
     ETT: "consecutive, 12 months of 30 days train, 4 validation, 4 test; later rows are not used",
 }
-INTERPOLATE = "interpolate"
+SPLIT, REFUSE, KEEP = "split", "refuse", "keep"
+GAPS = (SPLIT, REFUSE, KEEP)
 # Rows before a split that its data set keeps: the longest input of its first window.
 LOOKBACK = 4096
-FEWEST_ROWS = 10
-_DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
-_MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
-_LARGEST = float(np.finfo(np.float32).max)
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 _FORMAT = 2  # raise it when the same options are to give other data
 
 _DESCRIPTION = """\
 Turn a time series into data sets for forecasting.
 
-The CSV file has a header, a column named date in which time does not go back, and a column of numbers for each
-variable. DIR gets train/, validation/ and test/, for runs with objective.name=forecasting, whose input_length and
-horizon cut the windows. Every variable is standardised by the mean and standard deviation of the training rows, which
-stand in the manifests.
+The CSV file has a header, a column named date (or --date-columns) in which time does not go back, and a column of
+numbers for each variable. What is suspicious is printed and kept in the manifests (report.quality): values far from all
+others, as -9999 for a missing one, readings that stand still, rows that do not follow each other evenly.
+
+DIR gets train/, validation/ and test/, for runs with objective.name=forecasting, whose input_length and horizon cut the
+windows. Every variable is standardised by the mean and standard deviation of the training rows, which stand in the
+manifests.
 
 Of --split ratio the first 7/10 of the rows are for training, the last 2/10 for testing. Of --split ett 12, 4 and 4
 months of 30 days, as in the experiments with the ETT files. The first windows of validation and test read their inputs
 in the split before, as those experiments do; what they forecast lies in their own split.
+
+Rows may be missing or repeated. --gaps refuse, the default, names them; with --gaps split no window reaches over such a
+place; with --gaps keep windows do, as if nothing were missing (what was made before there was this option). A step that
+recurs, as over weekends, is none.
 """
 _EXAMPLES = """\
 examples:
   longmix prepare forecasting --source ETTh1.csv --output data/etth1 --split ett
   longmix prepare forecasting --source weather.csv --output data/weather --missing interpolate --drop-columns station
+  longmix prepare forecasting --source air.csv --output data/air --date-columns year month day hour --gaps split \\
+      --missing-value -9999 --missing interpolate
 """
 
 
@@ -70,10 +81,14 @@ class ForecastingSettings:
     """The place of a series, and the data set that is made of it.
 
     Args:
-        source: a CSV file, UTF-8.
+        source: a CSV file.
         split: ratio (7:1:2) | ett (12, 4 and 4 months of 30 days).
         missing: None: a missing value is an error; interpolate: on a line between the values before and after it.
         drop_columns: variables that are left out.
+        missing_value: what stands for a missing value beside an empty cell, as -9999.
+        gaps: refuse | split (no window reaches over one) | keep (windows do): rows that are missing, or repeated.
+        date_columns: the columns of the date; see `Reading`.
+        encoding: of the file; None: UTF-8, or UTF-16 with its mark.
 
     Raises:
         UserError: with the option, its value and what is allowed.
@@ -83,29 +98,39 @@ class ForecastingSettings:
     split: str = RATIO
     missing: str | None = None
     drop_columns: tuple[str, ...] = ()
+    missing_value: tuple[str, ...] = ()
+    gaps: str = REFUSE
+    date_columns: tuple[str, ...] = (DATE,)
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         if self.split not in RULES:
             raise UserError(f"--split is {self.split!r}, but must be one of {', '.join(RULES)}")
         if self.missing not in (None, INTERPOLATE):
             raise UserError(f"--missing is {self.missing!r}, but must be {INTERPOLATE}, or left out")
+        if self.gaps not in GAPS:
+            raise UserError(f"--gaps is {self.gaps!r}, but must be one of {', '.join(GAPS)}")
+        if not self.date_columns or len(set(self.date_columns)) < len(self.date_columns):
+            raise UserError(f"--date-columns is {' '.join(self.date_columns)!r}, but must name columns, each once")
+        check_encoding(self.encoding)
 
+    @property
+    def reading(self) -> Reading:
+        return Reading(
+            self.drop_columns, self.missing is not None, self.missing_value, self.date_columns, self.encoding
+        )
 
-@dataclass
-class Series:
-    """The contents of a CSV file.
-
-    Attributes:
-        names: of the variables.
-        dates: of the rows, as they are written.
-        interval: between most of the rows.
-        values: (rows, variables) float64, NaN where one is missing.
-    """
-
-    names: list[str]
-    dates: list[str]
-    interval: timedelta
-    values: np.ndarray
+    def of_task(self) -> dict[str, Any]:
+        """The settings that decide the data, as manifests keep them; newer ones only where they are not what was
+        done before them, so that what was prepared then stays what the same command makes."""
+        newer = {
+            "missing_value": sorted(self.missing_value),
+            "gaps": SPLIT if self.gaps == SPLIT else None,  # refused or kept, the data are the same
+            "date_columns": [] if self.date_columns == (DATE,) else list(self.date_columns),
+            "encoding": self.encoding,
+        }
+        older = {"split": self.split, "missing": self.missing, "drop_columns": sorted(self.drop_columns)}
+        return older | {name: value for name, value in newer.items() if value}
 
 
 def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> dict[str, Manifest]:
@@ -127,15 +152,17 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
         "format": _FORMAT,
         "source": source.name,
         "sha256": digest,
-        "split": settings.split,
-        "missing": settings.missing,
-        "drop_columns": sorted(settings.drop_columns),
+        **settings.of_task(),
     }
     refuse_others(output, lambda manifest: manifest.report.get("task") == task)
     with locked(output):
         if all((output / name / FILE_NAME).is_file() for name in SPLITS):
             return {name: Manifest.load(output / name) for name in SPLITS}
-        series = read_series(source, settings.drop_columns, settings.missing is not None)
+        series = read_series(source, settings.reading)
+        gaps = series_quality.gaps(series)
+        if gaps and settings.gaps == REFUSE:
+            raise UserError(_refused_gaps(series, gaps, str(source)))
+        quality = series_quality.report(series, gaps)
         borders = split_borders(len(series.values), settings.split, series.interval, str(source))
         filled = fill(series, borders, str(source))
         mean, scale = statistics(filled[: borders[0]])
@@ -143,6 +170,7 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
         manifests = {}
         for name, start, end in zip(SPLITS, (0, *borders), borders, strict=False):
             first = max(0, start - LOOKBACK)
+            breaks = [row - first for row in gaps if first < row < end] if settings.gaps == SPLIT else []
             manifests[name] = write_dataset(
                 output / name,
                 ({SERIES: row} for row in standardised[first:end]),
@@ -155,6 +183,7 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
                     "scale": scale.tolist(),
                     "lookback": start - first,
                     "season": season(series.interval),
+                    **({"breaks": breaks} if breaks else {}),
                 },
                 report={
                     "task": task,
@@ -163,117 +192,19 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
                     "interval_seconds": series.interval.total_seconds(),
                     "filled": int(np.isnan(series.values[start:end]).sum()),
                     "not_used": len(series.values) - borders[-1],
+                    "quality": quality,
                 },
             )
     return manifests
 
 
-# -----------------------------------------------------------------------------
-# Reading the CSV file: a series has thousands of rows from elsewhere, and a mistake is told with row and column.
-
-
-def read_series(source: Path, drop_columns: tuple[str, ...] = (), missing_allowed: bool = False) -> Series:
-    """Read a CSV file.
-
-    Raises:
-        UserError: with the file, the row (the first below the header is 1, blank lines do not count) and the column.
-    """
-    try:
-        with io.TextIOWrapper(open_input(source), encoding="utf-8-sig", newline="") as stream:
-            return _parse(csv.reader(stream), str(source), drop_columns, missing_allowed)
-    except UnicodeDecodeError:
-        raise UserError(f"{source} is not UTF-8: convert it (iconv -t UTF-8)") from None
-    except csv.Error as error:
-        raise UserError(f"{source} is no CSV file: {error}") from None
-    except OSError as error:
-        raise refused(f"--source {source} cannot be read", error) from None
-
-
-def _parse(rows: Iterator[list[str]], source: str, drop_columns: tuple[str, ...], missing_allowed: bool) -> Series:
-    header = [name.strip() for name in next(rows, [])]
-    kept = _kept(header, drop_columns, source)
-    place = header.index(DATE)
-    values, dates, seconds = array("d"), [], array("d")
-    before = None
-    for number, row in enumerate(filter(None, rows), 1):  # without blank lines, e.g. the last one
-        if len(row) != len(header):
-            raise UserError(f"{source}: row {number} has {len(row)} fields, the header has {len(header)}")
-        moment = _moment(row[place], f"{source}: row {number}, column {DATE!r}")
-        if before is not None and moment < before:
-            raise UserError(f"{source}: row {number}, column {DATE!r} goes back to {row[place]!r}: sort the rows by it")
-        if before is not None:
-            seconds.append((moment - before).total_seconds())
-        before = moment
-        dates.append(row[place])
-        for column in kept:
-            values.append(_number(row[column], f"{source}: row {number}, column", header[column], missing_allowed))
-    if len(dates) < FEWEST_ROWS:
-        raise UserError(f"{source} has {len(dates)} rows, but a series takes at least {FEWEST_ROWS}")
-    steps, counts = np.unique(np.asarray(seconds), return_counts=True)
-    interval = timedelta(seconds=float(steps[counts.argmax()]))
-    names = [header[column] for column in kept]
-    return Series(names, dates, interval, np.asarray(values).reshape(len(dates), len(kept)))
-
-
-def _kept(header: list[str], drop_columns: tuple[str, ...], source: str) -> list[int]:
-    """Places of the variables in the header."""
-    if DATE not in header:
-        shown = ", ".join(map(repr, header[:8])) or "nothing"
-        raise UserError(f"{source} has no column named {DATE}; its first row holds {shown}")
-    twice = next((name for name in header if header.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{source} has two columns named {twice!r}: rename one")
-    for name in drop_columns:
-        if name not in header or name == DATE:
-            others = ", ".join(map(repr, (other for other in header if other != DATE)))
-            raise UserError(f"--drop-columns names {name!r}, which is no variable of {source}; it has {others}")
-    kept = [place for place, name in enumerate(header) if name != DATE and name not in drop_columns]
-    if not kept:
-        raise UserError(f"{source} has no variable beside {DATE}" + (" and what is dropped" if drop_columns else ""))
-    return kept
-
-
-def _moment(text: str, where: str) -> datetime:
-    text = text.strip()
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=None)
-    except ValueError:
-        pass
-    for form in _DATE_FORMATS:
-        try:
-            return datetime.strptime(text, form)
-        except ValueError:
-            continue
-    raise UserError(f"{where} holds {_shown(text)}, which is no date such as 2016-07-01 00:00:00")
-
-
-def _number(text: str, where: str, column: str, missing_allowed: bool) -> float:
-    if text.strip().lower() in _MISSING:
-        if missing_allowed:
-            return math.nan
-        raise UserError(
-            f"{where} {column!r} holds no value: fill it (--missing interpolate), or leave the column out "
-            f"(--drop-columns {column!r})"
-        )
-    try:
-        value = float(text) if "_" not in text else math.nan  # Python's 1_000 is no number elsewhere
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(
-            f"{where} {column!r} holds {_shown(text)}, which is no number: leave the column out "
-            f"(--drop-columns {column!r})"
-        )
-    if abs(value) > _LARGEST:
-        raise UserError(
-            f"{where} {column!r} holds {_shown(text)}, which is beyond float32 (at most {_LARGEST:.2g} in size): "
-            f"correct it, or leave the column out (--drop-columns {column!r})"
-        )
-    return value
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+def _refused_gaps(series: Series, gaps: list[int], source: str) -> str:
+    first = f"{source}: {series_quality.describe_gap(series, gaps[0])}, most rows {series.interval}"
+    more = f"; {len(gaps) - 1:,} more such places, the last before row {gaps[-1] + 1} ({series.dates[gaps[-1]]})"
+    return (
+        f"{first}{more if len(gaps) > 1 else ''}: choose --gaps {SPLIT} (no window reaches over one) or --gaps {KEEP} "
+        "(windows do, as if nothing were missing)"
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -351,7 +282,7 @@ def statistics(training: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _in_float32(standardised: np.ndarray, names: list[str], source: str) -> np.ndarray:
     """`standardised` (rows, variables) as float32. Raises UserError if it is too large for that somewhere."""
-    wrong = np.argwhere(np.abs(standardised) > _LARGEST)
+    wrong = np.argwhere(np.abs(standardised) > LARGEST)
     if len(wrong):
         row, column = wrong[0]
         raise UserError(
@@ -377,9 +308,14 @@ def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
             line += f"; {series['lookback']:,} more before them for inputs"
         if report["filled"]:
             line += f"; {report['filled']:,} values filled"
+        if "breaks" in series:
+            pieces = len(series["breaks"]) + 1
+            line += f"; in {pieces:,} pieces, which no window reaches beyond"
         yield line
     if report["not_used"]:
         yield f"{report['not_used']:,} later time steps are not used"
+    if "quality" in report:  # not in what an older longmix made
+        yield from series_quality.table(report["quality"], report["rows"][1] + report["not_used"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -389,6 +325,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--source", required=True, metavar="FILE", help="the CSV file")
     add("--split", choices=tuple(RULES), default=RATIO, help="how the rows are shared out (default: ratio)")
     add("--missing", choices=(INTERPOLATE,), help="fill missing values, which are an error otherwise")
+    add(
+        "--missing-value",
+        action="append",
+        default=[],
+        metavar="VALUE",
+        help="what stands for a missing value, e.g. -9999; repeatable (--missing-value=-1e30 with an exponent)",
+    )
+    add(
+        "--gaps",
+        choices=GAPS,
+        default=REFUSE,
+        help="rows that are missing or repeated: an error (default), no window reaches over them, or windows do",
+    )
+    add(
+        "--date-columns",
+        nargs="+",
+        default=[DATE],
+        metavar="NAME",
+        help="columns of the date: one, several with its parts as text, or numbers: year month day hour minute second",
+    )
+    add("--encoding", metavar="NAME", help="encoding of the file, e.g. cp1252 (default: UTF-8, or UTF-16 by its mark)")
     add("--drop-columns", nargs="+", default=(), metavar="NAME", help="variables to leave out")
     parser.set_defaults(make=_make)
 

@@ -1,7 +1,8 @@
 """The windows of a series: samples that a run's objective cuts from the time steps of a data set.
 
 A window is `input_length` consecutive steps and the `horizon` steps after them. The shards hold each step once; sample
-number i of a data set is the window that begins i steps after the first one. So the order of a run, its seeking and
+number i of a data set is the window that begins i steps after the first one, where the series has no breaks; no window
+reaches over one. So the order of a run, its seeking and
 its resuming are those of any other data set.
 """
 
@@ -35,15 +36,17 @@ class WindowedDataset:
         self.folder, self.stored = dataset.folder, dataset.manifest
         self.manifest = windows_manifest(dataset.folder, dataset.manifest, objective)
         self._dataset = dataset
-        self._first = first_window(dataset.manifest, objective.input_length)
         self._input_length, self._length = objective.input_length, objective.input_length + objective.horizon
+        firsts, counts = _windows_of_pieces(dataset.manifest, objective)
+        self._ends = counts.cumsum()  # numbers of windows, up to the end of each piece
+        self._shifts = firsts - (self._ends - counts)
 
     def __len__(self) -> int:
         return self.manifest.samples
 
     def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(shard, row in it) of the first steps of windows."""
-        return self._dataset.locate(indices + self._first)
+        return self._dataset.locate(self._first_steps(np.asarray(indices)))
 
     def read(self, indices: np.ndarray) -> list[dict[str, Any]]:
         """Windows in the order of `indices`: {values: (input_length, C), labels: (horizon, C)} float32.
@@ -52,8 +55,8 @@ class WindowedDataset:
             UserError: a shard cannot be read, or is not what the manifest says.
         """
         windows = []
-        for index in np.asarray(indices).tolist():
-            steps = self._dataset.read_consecutive(SERIES, index + self._first, self._length)
+        for first in self._first_steps(np.asarray(indices)).tolist():
+            steps = self._dataset.read_consecutive(SERIES, first, self._length)
             windows.append({VALUES: steps[: self._input_length], "labels": steps[self._input_length :]})
         return windows
 
@@ -63,8 +66,12 @@ class WindowedDataset:
 
     def fetch(self, indices: np.ndarray) -> None:
         """Have the shards of all steps of these windows copied here, if they are remote."""
-        steps = np.asarray(indices)[:, None] + self._first + np.arange(self._length)
+        steps = self._first_steps(np.asarray(indices))[:, None] + np.arange(self._length)
         self._dataset.fetch(np.unique(steps))
+
+    def _first_steps(self, indices: np.ndarray) -> np.ndarray:
+        """The steps at which windows begin."""
+        return indices + self._shifts[np.searchsorted(self._ends, indices, side="right")]
 
 
 Dataset = ShardedDataset | WindowedDataset
@@ -124,11 +131,12 @@ def windows_manifest(folder: str, manifest: Manifest, objective: ObjectiveSectio
             f"objective.input_length is {length}, but {folder} holds {lookback} time steps before its own for inputs: "
             f"at most {lookback}"
         )
-    windows = steps - first_window(manifest, length) - length - objective.horizon + 1
+    windows = int(_windows_of_pieces(manifest, objective)[1].sum())
     if windows < 1:
+        pieces = f", in {len(manifest.series['breaks']) + 1} pieces" if "breaks" in manifest.series else ""
         raise UserError(
             f"objective.input_length {length} and objective.horizon {objective.horizon} make no window of {folder}, "
-            f"which holds {steps} time steps ({lookback} of them for inputs alone): lower them"
+            f"which holds {steps} time steps ({lookback} of them for inputs alone{pieces}): lower them"
         )
     channels = len(manifest.series["names"])
     return dataclasses.replace(
@@ -141,3 +149,11 @@ def windows_manifest(folder: str, manifest: Manifest, objective: ObjectiveSectio
             "labels": {"dtype": "float32", "shape": [objective.horizon, channels]},
         },
     )
+
+
+def _windows_of_pieces(manifest: Manifest, objective: ObjectiveSection) -> tuple[np.ndarray, np.ndarray]:
+    """(the first window's first step, the number of windows) of each piece of a series between its breaks."""
+    steps = sum(shard["samples"] for shard in manifest.shards)
+    borders = np.asarray([0, *manifest.series.get("breaks", ()), steps], dtype=np.int64)
+    firsts = np.maximum(borders[:-1], first_window(manifest, objective.input_length))
+    return firsts, np.maximum(0, borders[1:] - firsts - objective.input_length - objective.horizon + 1)
