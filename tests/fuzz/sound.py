@@ -1,5 +1,6 @@
 """The sound input that cases begin with, and what sound commands make of it: small, and made once."""
 
+import datetime
 import json
 import os
 import random
@@ -133,7 +134,7 @@ def _sources(texts: list[str]) -> None:
     draw = random.Random(1)
     Path("sources").mkdir()
     pq.write_table(pa.table({"text": texts, "id": list(range(len(texts)))}), "sources/corpus.parquet")
-    days = [f"2020-{1 + day // 28:02}-{1 + day % 28:02} 00:00:00" for day in range(120)]
+    days = [datetime.datetime(2020, 1, 1) + datetime.timedelta(days=day) for day in range(120)]
     Path("sources/series.csv").write_text(
         "\n".join(["date,a,b", *(f"{d},{draw.random():.3f},{i}" for i, d in enumerate(days))]) + "\n"
     )

@@ -1,6 +1,7 @@
 """Every task with every row of the comparison trains two steps at small size, or is refused with a reason told here."""
 
 import argparse
+import datetime
 import itertools
 import random
 import re
@@ -101,7 +102,8 @@ def _images(folder, *shape):
 
 def _series(folder):
     path = folder / "series.csv"
-    rows = [f"2020-{1 + day // 28:02d}-{1 + day % 28:02d},{np.sin(day)},{day % 7}" for day in range(12 * 28)]
+    first = datetime.date(2020, 1, 1)
+    rows = [f"{first + datetime.timedelta(days=day)},{np.sin(day)},{day % 7}" for day in range(12 * 28)]
     path.write_text("\n".join(["date,wave,week", *rows]) + "\n", encoding="utf-8")
     return path
 

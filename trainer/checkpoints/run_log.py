@@ -17,6 +17,7 @@ from longmix.data_prep.state_files import parse
 from longmix.kernels.common.safe_files import open_to_append, open_to_change, open_to_read
 
 from ..settings import mistakes
+from ..settings.forecast_figures import is_forecast, verdict
 
 
 class RunLog:
@@ -244,6 +245,8 @@ class _Progress:
 
     def show(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         shown = {name: value for name, value in figures.items() if name in _SHOWN and value is not None}
+        if is_forecast(figures):
+            shown.pop("loss", None)  # the MSE
         words = [
             f"{_SHOWN[name][0]} {'not finite' if _is_bad(value) else _SHOWN[name][1](value)}"
             for name, value in shown.items()
@@ -251,6 +254,9 @@ class _Progress:
         line = f"{kind} {step}/{self._last}  " + "  ".join(words or ["nothing to predict: no figures"])
         if kind != "train":
             self.say(line)
+            lost = verdict(figures) if step > 0 and is_forecast(figures) else None
+            if lost is not None:
+                self.say(f"{kind} {step}/{self._last}  {lost}")
             return
         done = step - self._first
         if done > 0:
@@ -282,6 +288,12 @@ _SHOWN = {
     "perplexity": ("perplexity", "{:.1f}".format),
     "token_perplexity": ("perplexity per token", "{:.1f}".format),
     "word_perplexity": ("perplexity per word", "{:.1f}".format),
+    "mse": ("MSE", "{:.4f}".format),
+    "mae": ("MAE", "{:.4f}".format),
+    "last_value_mse": ("last value: MSE", "{:.4f}".format),
+    "last_value_mae": ("MAE", "{:.4f}".format),
+    "seasonal_mse": ("last season: MSE", "{:.4f}".format),
+    "seasonal_mae": ("MAE", "{:.4f}".format),
     "masked_accuracy": ("masked accuracy", _percent),
     "accuracy": ("accuracy", _percent),
     "matthews": ("Matthews", "{:.3f}".format),

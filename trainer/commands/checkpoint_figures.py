@@ -19,8 +19,10 @@ from ..run.setup import tokenizer_loader
 from ..samples.dataset import ShardedDataset
 from ..samples.tokenizer import tokenizer_folder
 from ..samples.windows import Dataset, as_seen, unfitting_kind
-from ..settings.objectives import OBJECTIVES
-from ..settings.sections import EVALUATION_MASK_PROBABILITY
+from ..settings import forecast_figures
+from ..settings.objectives import FORECASTING, OBJECTIVES
+from ..settings.sections import EVALUATION_MASK_PROBABILITY, ObjectiveSection
+from ..tables.writing import aligned
 
 
 def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -> str:
@@ -65,10 +67,16 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
         )
     if OBJECTIVES[section.name].hides_tokens:
         values["mask_probability"] = EVALUATION_MASK_PROBABILITY
-    return "\n".join(
+    lines = [
         f"{name:<18}{value:.4f}" if isinstance(value, float) else f"{name:<18}{value:,}"
         for name, value in values.items()
-    )
+        if forecast_figures.variable_of(name) is None
+    ]
+    if forecast_figures.is_forecast(values):
+        header, rows = forecast_figures.table(values)
+        lines += ["", *aligned(header, rows, right=range(1, len(header)))]
+        lines += [lost] if (lost := forecast_figures.verdict(values)) is not None else []
+    return "\n".join(lines)
 
 
 def fill(checkpoint: str, text: str, top: int) -> str:

@@ -10,6 +10,7 @@ from longmix.data_prep.manifest import Manifest
 from ..checkpoints.state import RunState
 from ..models.folder import INPUTS, OBJECTIVE, Inputs
 from ..settings.configuration import RunConfiguration
+from ..settings.forecast_figures import variable_of
 from ..settings.objectives import OBJECTIVES
 from ..settings.optimizers import OPTIMIZERS
 from ..tables.text import escaped, yaml_word
@@ -81,7 +82,11 @@ class ModelCard:
             )
             for source, manifest in zip(configuration.data.sources(), self.manifests, strict=True)
         ]
-        scores = [(name, f"{value:.4f}" if isinstance(value, float) else str(value)) for name, value in figures.items()]
+        scores = [
+            (name, f"{value:.4f}" if isinstance(value, float) else str(value))
+            for name, value in figures.items()
+            if variable_of(name.removeprefix("test_")) is None
+        ]
         model_type = configuration.model.get("model_type", "")
         row = OPTIMIZERS[configuration.optim.name]
         card = _CARD.format(

@@ -10,6 +10,7 @@ from longmix.data_prep.manifest import Manifest
 
 from ..samples.collate import Batch, Sample
 from ..samples.order import Draw
+from ..settings.forecast_figures import ERRORS, MOST_VARIABLES, of_variable
 from ..settings.sections import ObjectiveSection
 from .model_inputs import accepted, with_auxiliary_loss
 
@@ -30,6 +31,8 @@ class Forecasting:
 
     def __init__(self, auto_class: type, manifest: Manifest):
         self.auto_class, self.season = auto_class, manifest.series["season"]
+        names = manifest.series["names"]
+        self._variables = names if len(names) <= MOST_VARIABLES else []
 
     def training_batch(self, samples: list[Sample], draw: Draw) -> Batch:
         return _stacked(samples)
@@ -51,24 +54,36 @@ class Forecasting:
         return loss, _sums(squared, absolute)
 
     def evaluation(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, np.ndarray]:
-        """Sums as `forward` gives, and (B, 2 or 4) outputs: squared and absolute errors of each naive forecast."""
-        squared, absolute, _ = self._errors(model, batch)
+        """Sums as `forward` gives, and (B, F) outputs: squared and absolute errors of each naive forecast; then those
+        of model and naive forecasts for each variable, where these are told apart."""
+        forecast = self._forecast(model, batch).logits.float()
+        squared, absolute = errors(forecast, batch["labels"])
         forecasts = naive_forecasts(batch["values"], batch["labels"].shape[1], self.season)
-        naive = [error for forecast in forecasts.values() for error in errors(forecast, batch["labels"])]
-        return _sums(squared, absolute).double(), torch.stack(naive, dim=1).cpu().numpy()
+        found = [error[:, None] for naive in forecasts.values() for error in errors(naive, batch["labels"])]
+        if self._variables:
+            each = (forecast, *forecasts.values())
+            found += [error for one in each for error in errors_of_variables(one, batch["labels"])]
+        return _sums(squared, absolute).double(), torch.cat(found, dim=1).cpu().numpy()
+
+    def _forecast(self, model: torch.nn.Module, batch: Batch):
+        return model(**accepted(model, batch, without="labels"))
 
     def _errors(self, model: torch.nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Squared and absolute errors of each window, and the model's auxiliary loss if it has one."""
-        output = model(**accepted(model, batch, without="labels"))
+        output = self._forecast(model, batch)
         return *errors(output.logits.float(), batch["labels"]), getattr(output, "auxiliary_loss", None)
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
         """Errors of the model and, over the same windows, of naive forecasts."""
         squared, absolute, items = sums.tolist()
         mse, mae = squared / max(items, 1), absolute / max(items, 1)
-        naive = np.concatenate(outputs).mean(axis=0, dtype=np.float64).tolist()
-        names = ("last_value_mse", "last_value_mae", "seasonal_mse", "seasonal_mae")
-        return {"loss": mse, "mse": mse, "mae": mae, **dict(zip(names, naive, strict=False)), "items": int(items)}
+        means = np.concatenate(outputs).mean(axis=0, dtype=np.float64).tolist()
+        # Of F means, 2 are of each naive forecast, then 2 for each variable of model and each of them.
+        is_seasonal = len(means) == 4 + 6 * len(self._variables)
+        forecasts = ("last_value", "seasonal") if is_seasonal else ("last_value",)
+        names = [f"{naive}_{error}" for naive in forecasts for error in ERRORS]
+        names += [of_variable(name, variable) for name in (*ERRORS, *names) for variable in self._variables]
+        return {"loss": mse, "mse": mse, "mae": mae, **dict(zip(names, means, strict=True)), "items": int(items)}
 
 
 def naive_forecasts(values: torch.Tensor, horizon: int, season: int | None) -> Batch:
@@ -93,6 +108,12 @@ def errors(forecast: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, 
     """Mean squared and mean absolute error of each window, (B, horizon, C) -> (B,)."""
     difference = forecast - labels
     return difference.square().mean((1, 2)), difference.abs().mean((1, 2))
+
+
+def errors_of_variables(forecast: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean squared and mean absolute error of each window and variable, (B, horizon, C) -> (B, C)."""
+    difference = forecast - labels
+    return difference.square().mean(1), difference.abs().mean(1)
 
 
 def _stacked(samples: list[Sample]) -> Batch:

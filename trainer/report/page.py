@@ -6,8 +6,8 @@ import re
 from ..tables.figures import ABSENT
 from ..tables.text import html_text
 from .settings import Setting
-from .summary import Report, Row, place_of, shown
-from .tables import EXPLANATION, heading, hours, interval, number, of_metric, parameters, seeds, speed
+from .summary import Report, Row, is_in_table, shown
+from .tables import EXPLANATION, heading, hours, interval, lost_to_naive, number, of_metric, parameters, seeds, speed
 
 # The policy forbids what a self-contained page does not need, the network first of all.
 _PAGE = """<!DOCTYPE html>
@@ -105,7 +105,8 @@ def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]],
         f'<th scope="col"{_class(is_number)}><button type="button">{html_text(name)}</button></th>'
         for name, is_number in _COLUMNS
     )
-    rows = "\n".join(_row(row, metric) for row in report.rows for metric in row.figures if place_of(metric) is None)
+    rows = "\n".join(_row(row, metric) for row in report.rows for metric in row.figures if is_in_table(metric))
+    notes = [f'<p class="note">{html_text(line)}</p>' for row in report.rows if (line := lost_to_naive(row))]
     pictures = [part for key, drawn in plots.items() for part in _pictures(key, drawn)]
     if note is not None:
         pictures.append(f'<p class="note">{html_text(note)}</p>')
@@ -114,7 +115,7 @@ def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]],
         "ROWS": rows,
         "LEFT_OUT": _left_out(report),
         "EXPLANATION": html_text(EXPLANATION),
-        "PLOTS": "\n".join(pictures),
+        "PLOTS": "\n".join([*notes, *pictures]),
     }
     # In one pass: what is put in is of the runs, and might hold a mark.
     return re.sub(f"@({'|'.join(parts)})@", lambda mark: parts[mark[1]], _PAGE)

@@ -22,6 +22,7 @@ from longmix.data_prep.parquet_columns import parquet_file
 from ..many_runs.read import METRICS, Run, missing_seeds
 from ..models.fields import default_fields, earlier_default_fields
 from ..settings.configuration import flatten
+from ..settings.forecast_figures import variable_of
 from ..tables.figures import Figure
 from .cited import Cited, citations
 from .settings import Setting, settings_of, shortest
@@ -164,7 +165,7 @@ def summarize(runs: list[Run]) -> Report:
 
 def is_percent(metric: str) -> bool:
     """Tell whether a figure is shown in percent."""
-    return _PERCENT.search(metric) is not None
+    return variable_of(metric) is None and _PERCENT.search(metric) is not None
 
 
 def shown(metric: str, value: float) -> float:
@@ -178,8 +179,13 @@ def place_of(metric: str) -> int | None:
     return None if found is None else int(found[1])
 
 
+def is_in_table(metric: str) -> bool:
+    """Tell whether a metric stands in the tables of all: those of one place or one variable are shown apart."""
+    return place_of(metric) is None and variable_of(metric) is None
+
+
 def higher_is_better(metric: str) -> bool:
-    return is_percent(metric) or _CORRELATION.search(metric) is not None
+    return variable_of(metric) is None and (is_percent(metric) or _CORRELATION.search(metric) is not None)
 
 
 def error_of(metric: str, value: float) -> float:

@@ -3,13 +3,14 @@
 import math
 from typing import Any
 
+from ..settings import forecast_figures
 from ..tables import writing
 from ..tables.figures import ABSENT, Figure, percent
 from ..tables.figures import interval as write_interval
 from ..tables.text import Markdown, code, escaped
 from .cited import Cited
 from .settings import Setting
-from .summary import CONFIDENCE, Report, Row, is_percent, place_of
+from .summary import CONFIDENCE, Report, Row, is_in_table, is_percent
 
 EXPLANATION = (
     f"Figures are the mean over seeds with its {100 * CONFIDENCE:.0f} % interval (Student's t over the seeds; none "
@@ -83,7 +84,15 @@ def markdown(report: Report, pictures: dict[Setting | str, list[tuple[str, str]]
     sources = _Sources()
     lines = ["# Results", ""]
     for setting, rows in report.settings.items():
-        lines += [f"## {escaped(setting.title)}", "", _what(setting, rows), "", _table(rows, sources), ""]
+        lines += [
+            f"## {escaped(setting.title)}",
+            "",
+            _what(setting, rows),
+            "",
+            _table(rows, sources),
+            "",
+            *_of_variables(rows),
+        ]
         lines += [line for what, file in pictures.get(setting, []) for line in (f"![{escaped(what)}]({file})", "")]
     for task, drawn in ((key, value) for key, value in pictures.items() if isinstance(key, str)):
         lines += [f"## {escaped(task)}: all lengths", ""]
@@ -133,7 +142,7 @@ def _what(setting: Setting, rows: list[Row]) -> str:
 
 
 def _table(rows: list[Row], sources: _Sources) -> str:
-    metrics = list(dict.fromkeys(metric for row in rows for metric in row.figures if place_of(metric) is None))
+    metrics = list(dict.fromkeys(metric for row in rows for metric in row.figures if is_in_table(metric)))
     has_chance = any(row.against_chance for row in rows)
     header = ["model", *(heading(metric) for metric in metrics)]
     header += ["against chance"] if has_chance else []
@@ -156,6 +165,26 @@ def _table(rows: list[Row], sources: _Sources) -> str:
         cells += [Markdown(", ".join(marks) or ABSENT), *_made_with(row)]
         body.append(cells)
     return writing.markdown(header, body, right=range(1, 1 + len(metrics)))
+
+
+def lost_to_naive(row: Row) -> str | None:
+    """A line that says to which naive forecasts a row loses, by the means over its seeds; None if to none."""
+    lost = forecast_figures.verdict({name: figure.mean for name, figure in row.figures.items()})
+    return None if lost is None else f"{row.label}: {lost}."
+
+
+def _of_variables(rows: list[Row]) -> list[str]:
+    """Forecasts of each variable beside naive ones, and which rows lose to these; nothing for other tasks."""
+    header, body = [], []
+    for row in rows:
+        means = {name: figure.mean for name, figure in row.figures.items()}
+        if forecast_figures.by_variable(means):
+            header, lines = forecast_figures.table(means)
+            body += [[code(row.label), *line] for line in lines[1:]]  # the first is of all, above
+    lines = [writing.markdown(["model", *header], body, right=range(2, 1 + len(header))), ""] if body else []
+    for lost in filter(None, map(lost_to_naive, rows)):
+        lines += [escaped(lost), ""]
+    return lines
 
 
 def _made_with(row: Row) -> list[str]:

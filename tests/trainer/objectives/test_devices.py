@@ -122,7 +122,7 @@ def make(case, model_type, model_fields):
         mask_token_id=1,
         special_token_ids=[0, 1, 2],
         tolerance=0.5 if name == "regression" else None,
-        series={"season": 3} if name == "forecasting" else None,
+        series={"season": 3, "names": ["a", "b", "c"]} if name == "forecasting" else None,
     )
     steps = {"input_length": 12, "horizon": 4} if name == "forecasting" else {}
     objective = make_objective(ObjectiveSection(name, **steps), 0, manifest, None)

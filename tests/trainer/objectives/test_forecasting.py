@@ -1,6 +1,7 @@
 """Forecasting runs: which windows are cut, what is measured, and that nothing of the future is seen."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -13,11 +14,15 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
 from longmix.trainer.cli import main
+from longmix.trainer.many_runs.read import find_runs
 from longmix.trainer.objectives import forecasting
 from longmix.trainer.prediction import series as predicted
+from longmix.trainer.report import tables
+from longmix.trainer.report.page import page
+from longmix.trainer.report.summary import summarize
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.samples.windows import WindowedDataset, as_seen
-from longmix.trainer.settings import reading
+from longmix.trainer.settings import forecast_figures, reading
 from longmix.trainer.settings.sections import ObjectiveSection
 
 COLUMNS = {"series": {"dtype": "float32", "shape": [2]}}
@@ -119,10 +124,60 @@ def test_errors_and_naive_forecasts_are_those_computed_by_hand():
     for name, errors in (("last_value", last), ("seasonal", seasonal)):
         expected[f"{name}_mse"] = sum(error**2 for error in errors) / len(errors)
         expected[f"{name}_mae"] = sum(map(abs, errors)) / len(errors)
+    for place, variable in enumerate(("step", "wave")):
+        parts = {"": future[:, :, place], "last_value_": last[place::2], "seasonal_": seasonal[place::2]}
+        for prefix, errors in parts.items():
+            expected[f"{prefix}mse_of_{variable}"] = np.square(errors).mean()
+            expected[f"{prefix}mae_of_{variable}"] = np.abs(errors).mean()
     assert figures.keys() == expected.keys()
     for name, value in expected.items():
         assert figures[name] == pytest.approx(value, rel=1e-5), name
+    short = forecasting.Forecasting(
+        AutoModelForTimeSeriesPrediction, Manifest(split="", split_rule="", columns={}, series=described(0, season=9))
+    )
+    sums, outputs = short.evaluation(Zero(), batch)
+    without = short.figures(sums, [outputs])
+    assert without.keys() == {name for name in expected if not name.startswith("seasonal")}
+    assert all(without[name] == pytest.approx(figures[name], rel=1e-5) for name in without)
     assert set(forecasting.naive_forecasts(batch["values"], 7, 9)) == {"last_value"}
+
+
+def test_many_variables_have_no_figures_of_each():
+    names = [f"v{number}" for number in range(forecast_figures.MOST_VARIABLES + 1)]
+    manifest = Manifest(split="", split_rule="", columns={}, series=described(0, names=names))
+    batch = {"values": torch.randn(3, 8, len(names)), "labels": torch.zeros(3, 4, len(names))}
+    objective = forecasting.Forecasting(AutoModelForTimeSeriesPrediction, manifest)
+
+    class Zero(torch.nn.Module):
+        config = None
+
+        def forward(self, values):
+            return types.SimpleNamespace(logits=torch.zeros(3, 4, len(names)))
+
+    sums, outputs = objective.evaluation(Zero(), batch)
+    assert set(objective.figures(sums, [outputs])) == {
+        "loss", "mse", "mae", "last_value_mse", "last_value_mae", "seasonal_mse", "seasonal_mae", "items"
+    }  # fmt: skip
+
+
+def test_a_verdict_names_the_best_naive_forecast_and_the_variables_that_lose():
+    figures = {
+        "mse": 0.5,
+        "last_value_mse": 0.9,
+        "seasonal_mse": 0.4,
+        "mse_of_a_of_b": 0.2,
+        "seasonal_mse_of_a_of_b": 0.3,
+    }
+    figures |= {"mse_of_f1": 0.8, "last_value_mse_of_f1": 0.7}
+    assert forecast_figures.verdict(figures) == (
+        "the model loses to a naive forecast, the last season, repeated: MSE 0.5 against 0.4; "
+        "on 1 of 2 variables it loses to a naive forecast ('f1')"
+    )
+    assert forecast_figures.verdict({"mse": 0.3, "last_value_mse": 0.9, "seasonal_mse": 0.4}) is None
+    assert forecast_figures.verdict({"mse": 0.4, "seasonal_mse": 0.4}) is not None  # what is learned is nothing
+    assert forecast_figures.verdict({"loss": 1.0}) is None
+    assert forecast_figures.variable_of("mse_of_a_of_b") == ("mse", "a_of_b")
+    assert forecast_figures.variable_of("last_value_mse") is None is forecast_figures.variable_of("accuracy_at_1")
 
 
 def test_the_loss_is_a_mean_over_the_global_batch_however_it_is_cut(make_forecaster):
@@ -192,14 +247,30 @@ def test_figures_and_naive_forecasts_stand_side_by_side(train, series, tmp_path,
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert (config["input_channels"], config["input_length"], config["horizon"]) == (2, 16, 6)
     assert main(["evaluate", str(tmp_path / "run" / "model"), "--data", str(series / "test")]) == 0
-    printed = dict(line.split() for line in capsys.readouterr().out.splitlines()[-8:])
+    told = capsys.readouterr()
+    naive = f"last value: MSE {tested['last_value_mse']:.4f}  MAE {tested['last_value_mae']:.4f}  last season: MSE"
+    assert f"test 6/6  MSE {tested['mse']:.4f}  MAE {tested['mae']:.4f}  {naive}" in told.err
+    lost = "the model loses to a naive forecast, the last value, repeated: MSE "
+    assert f"test 6/6  {lost}{tested['mse']:.4g} against {tested['last_value_mse']:.4g}; on " in told.err
+    assert f"eval 0/6  {lost}" not in told.err  # nothing was learned yet
+    lines = told.out[told.out.index("loss ") :].splitlines()
+    printed, table = dict(map(str.split, lines[: lines.index("")])), lines[lines.index("") + 1 :]
+    assert [line.split()[0] for line in table[2:5]] == ["all", "step", "wave"] and table[5].startswith(lost)
+    assert table[3].split()[1] == f"{tested['mse_of_step']:.4g}"
+    report = summarize(find_runs([str(tmp_path / "run")]))
+    text, html = tables.markdown(report, {}, None), page(report, {}, None)
+    assert f"| `transformer` | step | {tested['mse_of_step']:.4g} |" in text
+    assert lost in text and lost in html and "mse of step" not in text and "mse of step" not in html
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "seasonal_mse" in card and "_of_step" not in card
     for name in ("mse", "mae", "last_value_mae", "seasonal_mse"):
         assert float(printed[name]) == pytest.approx(tested[name], abs=1e-4), name
     classes = {"split": "test", "split_rule": "made", "vocab_size": 9, "sequence_length": 2, "num_labels": 4}
     columns = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
     write_dataset(tmp_path / "classes", [{"input_ids": [3, 4], "labels": 2}], columns, **classes)
     assert main(["evaluate", str(tmp_path / "run" / "model"), "--data", str(tmp_path / "classes")]) == 2
-    assert "classes holds no time series, but " in (told := capsys.readouterr().err)
+    told = capsys.readouterr().err
+    assert "classes holds no time series, but " in told
     assert "was trained for forecasting: name data of the kind" in told
 
 
