@@ -9,7 +9,8 @@ of the split that they stand in, never from a later split.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -164,7 +165,7 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
             raise UserError(_refused_gaps(series, gaps, str(source)))
         quality = series_quality.report(series, gaps)
         borders = split_borders(len(series.values), settings.split, series.interval, str(source))
-        filled = fill(series, borders, str(source))
+        filled = fill(series, borders, str(source), gaps if settings.gaps == SPLIT else [])
         mean, scale = statistics(filled[: borders[0]])
         standardised = _in_float32((filled - mean) / scale, series.names, str(source))
         manifests = {}
@@ -244,10 +245,11 @@ def _whole(span: timedelta, interval: timedelta) -> int | None:
     return span // interval if interval > timedelta(0) and span % interval == timedelta(0) else None
 
 
-def fill(series: Series, borders: tuple[int, ...], source: str) -> np.ndarray:
+def fill(series: Series, borders: tuple[int, ...], source: str, gaps: Sequence[int] = ()) -> np.ndarray:
     """The values with missing ones on the line between their neighbours, as far as their split tells of these.
 
-    At the end of a split the last value is kept, before the first value of all that one is taken.
+    At the end of a split the last value is kept, before the first value of all that one is taken. No line is drawn over
+    the rows `gaps`, at which a piece begins, unless the piece holds no value so far.
 
     Raises:
         UserError: a variable without any value among the training rows.
@@ -259,11 +261,14 @@ def fill(series: Series, borders: tuple[int, ...], source: str) -> np.ndarray:
             continue
         if not known[: borders[0]].any():
             raise UserError(f"{source}: column {name!r} has no value in the {borders[0]} training rows: drop it")
-        start = 0
-        for end in (*borders, len(filled)):
-            places = np.flatnonzero(known[:end])
+        ends = (*borders, len(filled))
+        for start, end in itertools.pairwise(sorted({0, *ends, *gaps})):
+            piece = max((gap for gap in gaps if gap <= start), default=0)
+            split_end = next(border for border in ends if border >= end)
+            spans = (slice(piece, end), slice(end), slice(split_end))
+            span = next(span for span in spans if known[span].any())
+            places = (span.start or 0) + np.flatnonzero(known[span])
             filled[start:end, column] = np.interp(np.arange(start, end), places, series.values[places, column])
-            start = end
     return filled
 
 

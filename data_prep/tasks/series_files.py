@@ -24,6 +24,7 @@ LARGEST = float(np.finfo(np.float32).max)
 _DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
 _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
 _PARTS = ("year", "month", "day", "hour", "minute", "second")  # what numbers in several date columns are, in this order
+_DATE_NAMES = ("datetime", "timestamp", "time", "datum", "day", "ds", "date_time")  # that are advised, not taken
 _PROBED_ROWS = 100  # that are searched for more columns of text, once one is found
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -150,7 +151,10 @@ class _Parser:
         absent = next((name for name in dates if name not in header), None)
         if absent is not None:
             shown = ", ".join(map(repr, header[:8])) or "nothing"
-            advice = ": name the columns of the date with --date-columns" if header and absent == DATE else ""
+            named = [name for part in _PARTS for name in header if name.lower() == part]
+            named = named if len(named) >= 2 else [name for name in header if name.lower() in _DATE_NAMES][:1]
+            option = shlex.join(["--date-columns", *(named or ["NAME"])])
+            advice = f": name the columns of the date, {option}" if header and absent == DATE else ""
             raise UserError(f"{source} has no column named {absent}; its first row holds {shown}{advice}")
         twice = next((name for name in header if header.count(name) > 1), None)
         if twice is not None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 
 NAIVE = {"last_value": "the last value, repeated", "seasonal": "the last season, repeated"}
+_SHORT = {"last_value": "last value", "seasonal": "last season"}
 ERRORS = ("mse", "mae")
 # Series of more variables have no figures of each: every evaluation would be a list of thousands of numbers.
 MOST_VARIABLES = 32
@@ -48,7 +49,7 @@ def table(figures: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
     header = ["variable"]
     for name in columns:
         naive, error = name.rpartition("_")[::2]
-        header.append(f"{error.upper()}{f' of {NAIVE[naive]}' if naive else ''}")
+        header.append(f"{_SHORT[naive]}: {error.upper()}" if naive else error.upper())
     parts = {"all": figures, **by_variable(figures)}
     return header, [
         [variable, *("–" if values.get(name) is None else f"{values[name]:.4g}" for name in columns)]

@@ -88,6 +88,9 @@ def test_missing_values_lie_on_the_line_between_their_neighbours():
     series = forecasting.Series(["a"], [""] * 10, datetime.timedelta(days=1), values)
     filled = forecasting.fill(series, (6, 8, 10), "x.csv")
     np.testing.assert_allclose(filled[:, 0], [2, 2, 3, 4, 5, 5, 9, 11, 15.5, 20])
+    # A piece that begins at row 4, and one of nothing but missing values.
+    pieces = forecasting.fill(series, (6, 8, 10), "x.csv", [2, 4, 8])
+    np.testing.assert_allclose(pieces[:, 0], [2, 2, 2, 2, 5, 5, 9, 11, 20, 20])
     late = forecasting.Series(
         ["a"], [""] * 10, datetime.timedelta(days=1), np.where(np.arange(10) < 6, np.nan, 1.0)[:, None]
     )
