@@ -75,7 +75,8 @@ def train_tokenizer(
             model_writer=model,
             model_type="unigram",
             vocab_size=vocab_size,
-            hard_vocab_limit=not is_about,
+            # Left out where it is the default: models hold every setting that was given.
+            **({"hard_vocab_limit": False} if is_about else {}),
             normalization_rule_name="nmt_nfkc_cf" if uncased else "nmt_nfkc",
             num_threads=_TRAINING_THREADS,
             pad_id=0,

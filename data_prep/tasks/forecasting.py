@@ -9,6 +9,7 @@ of the split that they stand in, never from a later split.
 """
 
 import argparse
+import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -254,7 +255,7 @@ def fill(series: Series, borders: tuple[int, ...], source: str, gaps: Sequence[i
     Raises:
         UserError: a variable without any value among the training rows.
     """
-    filled = series.values.copy()
+    filled, borders_of_pieces = series.values.copy(), (0, *gaps)
     for column, name in enumerate(series.names):
         known = ~np.isnan(series.values[:, column])
         if known.all():
@@ -263,7 +264,7 @@ def fill(series: Series, borders: tuple[int, ...], source: str, gaps: Sequence[i
             raise UserError(f"{source}: column {name!r} has no value in the {borders[0]} training rows: drop it")
         ends = (*borders, len(filled))
         for start, end in itertools.pairwise(sorted({0, *ends, *gaps})):
-            piece = max((gap for gap in gaps if gap <= start), default=0)
+            piece = borders_of_pieces[bisect.bisect_right(gaps, start)]
             split_end = next(border for border in ends if border >= end)
             spans = (slice(piece, end), slice(end), slice(split_end))
             span = next(span for span in spans if known[span].any())

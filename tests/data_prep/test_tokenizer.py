@@ -146,6 +146,14 @@ def test_a_small_text_gets_a_small_vocabulary():
     assert sensible_vocabulary(10**9, 4000) == 4000
 
 
+def test_a_size_that_was_given_makes_the_files_that_it_always_made(tokenizer_folder):
+    """A model holds each setting that was given, the default ones too: such a file would be another one."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto.FromString((tokenizer_folder / "tokenizer.model").read_bytes())
+    assert not model.trainer_spec.HasField("hard_vocab_limit")
+
+
 def test_a_default_size_gives_way_to_the_text(tmp_path):
     assert len(train_tokenizer(make_texts(), tmp_path / "few", vocab_size=32000, is_about=True)) < 3000
     many = ["".join(chr(0x4E00 + index * 7 + offset) for index in range(150)) for offset in range(7)]
