@@ -20,8 +20,8 @@ from ..samples.dataset import ShardedDataset
 from ..samples.tokenizer import tokenizer_folder
 from ..samples.windows import Dataset, as_seen, unfitting_kind
 from ..settings import forecast_figures
-from ..settings.objectives import FORECASTING, OBJECTIVES
-from ..settings.sections import EVALUATION_MASK_PROBABILITY, ObjectiveSection
+from ..settings.objectives import OBJECTIVES
+from ..settings.sections import EVALUATION_MASK_PROBABILITY
 from ..tables.writing import aligned
 
 
