@@ -340,7 +340,7 @@ def test_what_a_source_was_taken_for_is_told_before_the_long_work(tmp_path, caps
     assert f"read as JSON lines (told by content), the first begins '{first}" in told.out
     arguments += ["--format", "text", "--documents", "record"]
     assert run_prepare("text", *arguments, "--vocab-size", 60, "--output", tmp_path / "text") == 0
-    assert "read as plain text, the first begins '{\"url\"" in capsys.readouterr().out
+    assert 'read as plain text, the first begins \'{"url"' in capsys.readouterr().out
 
 
 def test_the_vocabulary_follows_from_the_text(tmp_path, capsys, corpus):
