@@ -16,6 +16,7 @@ from ..models.loading import load_model
 from ..objectives.model_inputs import accepted
 from ..samples.collate import VALUES
 from ..samples.dataset import ShardedDataset
+from ..samples.windows import pieces
 from .parts import Answers
 from .texts import rounded
 
@@ -80,20 +81,29 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
 def windows_of(dataset: ShardedDataset, input_length: int, horizon: int) -> Iterator[Window]:
     """Windows of a prepared split, a horizon apart, so that each of its steps is forecast once.
 
-    `row` counts the split's own steps, without those before it that are there for inputs.
+    No window reaches over a break of the series: steps that follow one too closely have no forecast. `row` counts the
+    split's own steps, without those before it that are there for inputs.
+
+    Raises:
+        UserError: no piece of the series is long enough for one window.
     """
     lookback = dataset.manifest.series["lookback"]
-    start = max(lookback, input_length)
-    steps = sum(shard["samples"] for shard in dataset.manifest.shards)
-    if start + horizon > steps:
+    long_enough = [
+        (start, end)
+        for begin, end in pieces(dataset.manifest)
+        if (start := max(lookback, begin + input_length)) + horizon <= end
+    ]
+    if not long_enough:
+        steps = sum(shard["samples"] for shard in dataset.manifest.shards)
         raise UserError(
             f"{dataset.folder} holds {steps} time steps, too few for one window of {input_length} and {horizon}"
         )
-    for first in range(start, steps, horizon):
-        # The last window begins earlier: what the one before has forecast is left out.
-        at = min(first, steps - horizon)
-        past = dataset.read_consecutive(SERIES, at - input_length, input_length)
-        yield np.array(past, dtype=np.float32), at - lookback, first - at
+    for start, end in long_enough:
+        for first in range(start, end, horizon):
+            # The last window begins earlier: what the one before has forecast is left out.
+            at = min(first, end - horizon)
+            past = dataset.read_consecutive(SERIES, at - input_length, input_length)
+            yield np.array(past, dtype=np.float32), at - lookback, first - at
 
 
 def _number(text: str, name: str, place: str) -> float:

@@ -2,11 +2,11 @@
 
 A window is `input_length` consecutive steps and the `horizon` steps after them. The shards hold each step once; sample
 number i of a data set is the window that begins i steps after the first one, where the series has no breaks; no window
-reaches over one. So the order of a run, its seeking and
-its resuming are those of any other data set.
+reaches over one. So the order of a run, its seeking and its resuming are those of any other data set.
 """
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -153,7 +153,12 @@ def windows_manifest(folder: str, manifest: Manifest, objective: ObjectiveSectio
 
 def _windows_of_pieces(manifest: Manifest, objective: ObjectiveSection) -> tuple[np.ndarray, np.ndarray]:
     """(the first window's first step, the number of windows) of each piece of a series between its breaks."""
+    begins, ends = np.asarray(pieces(manifest), dtype=np.int64).T
+    firsts = np.maximum(begins, first_window(manifest, objective.input_length))
+    return firsts, np.maximum(0, ends - firsts - objective.input_length - objective.horizon + 1)
+
+
+def pieces(manifest: Manifest) -> list[tuple[int, int]]:
+    """(first step, the one after the last) of each piece of a series between its breaks."""
     steps = sum(shard["samples"] for shard in manifest.shards)
-    borders = np.asarray([0, *manifest.series.get("breaks", ()), steps], dtype=np.int64)
-    firsts = np.maximum(borders[:-1], first_window(manifest, objective.input_length))
-    return firsts, np.maximum(0, borders[1:] - firsts - objective.input_length - objective.horizon + 1)
+    return list(itertools.pairwise([0, *manifest.series.get("breaks", ()), steps]))

@@ -317,6 +317,20 @@ def test_the_last_forecast_of_a_split_is_not_cut_off(series, horizon):
     assert found == list(range(30))
 
 
+def test_no_forecast_reaches_over_a_break(series):
+    """20 steps for inputs alone, then 30; a piece of 30 of them and one of 20."""
+    dataset = ShardedDataset(str(series / "test"))
+    dataset.manifest.series["breaks"] = [30]
+    found = []
+    for past, row, skipped in predicted.windows_of(dataset, 16, 4):
+        np.testing.assert_array_equal(past, np.float32(0.1) * steps(64 + row, 80 + row))
+        assert not row + 20 - 16 < 30 < row + 20 + 4
+        found += range(row + skipped, row + 4)
+    assert found == [*range(10), *range(26, 30)]
+    # Steps 46 to 50 are too few for 7.
+    assert [row for _, row, _ in predicted.windows_of(dataset, 16, 7)] == [0, 3]
+
+
 def test_what_does_not_belong_together_is_refused(train, series, data, tmp_path):
     def refuses(message, **changes):
         with pytest.raises(UserError, match=message):
