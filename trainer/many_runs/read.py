@@ -224,6 +224,16 @@ class Run:
         return statistics.median(speeds) if speeds else None
 
     @property
+    def samples_seen(self) -> int | None:
+        """Samples that training has read; None if that was not noted."""
+        return self.training[-1].get("samples_seen") if self.training else None
+
+    @property
+    def tokens_seen(self) -> int | None:
+        """Tokens that training has read; None if that was not noted."""
+        return self.training[-1].get("tokens_seen") if self.training else None
+
+    @property
     def parameters(self) -> int | None:
         return self.value("provenance.parameters")
 

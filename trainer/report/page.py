@@ -5,9 +5,22 @@ import re
 
 from ..tables.figures import ABSENT
 from ..tables.text import html_text
+from . import budget
 from .settings import Setting
-from .summary import Report, Row, is_in_table, shown
-from .tables import EXPLANATION, heading, hours, interval, lost_to_naive, number, of_metric, parameters, seeds, speed
+from .summary import Report, Row, is_in_table, place_of, shown
+from .tables import (
+    EXPLANATION,
+    heading,
+    held_equal,
+    hours,
+    interval,
+    lost_to_naive,
+    number,
+    of_metric,
+    parameters,
+    seeds,
+    speed,
+)
 
 # The policy forbids what a self-contained page does not need, the network first of all.
 _PAGE = """<!DOCTYPE html>
@@ -49,6 +62,7 @@ figcaption, .note { color: #555; font-size: 13px; }
 </tbody>
 </table>
 </div>
+@HELD@
 @LEFT_OUT@
 <p class="note">@EXPLANATION@</p>
 @PLOTS@
@@ -82,9 +96,11 @@ _COLUMNS = (
     ("model", False),
     ("metric", False),
     ("mean", True),
+    ("compares with", False),
     ("95 % interval", True),
     ("chance", True),
     ("papers", True),
+    *((name, True) for name in budget.COLUMNS),
     ("seeds", True),
     ("parameters", True),
     ("tokens/s", True),
@@ -113,6 +129,7 @@ def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]],
     parts = {
         "HEAD": head,
         "ROWS": rows,
+        "HELD": _held(report),
         "LEFT_OUT": _left_out(report),
         "EXPLANATION": html_text(EXPLANATION),
         "PLOTS": "\n".join([*notes, *pictures]),
@@ -138,9 +155,11 @@ def _row(row: Row, metric: str) -> str:
         _cell(row.label),
         _cell(heading(metric)),
         _cell(number(metric, figure.mean), shown(metric, figure.mean)),
+        _cell(row.letter),
         _cell(interval(metric, figure), low),
         _cell(number(metric, figure.baseline), chance, title=no_chance),
         _cell(", ".join(f"{entry.value:g}" for entry in cited), cited[0].value if cited else None, title=sources),
+        *(_cell(text, value) for text, value in row.budget.cells.values()),
         _cell(seeds(row), len(row.runs), title="seeds " + ", ".join(map(str, row.seeds)), kind=partial),
         _cell(parameters(counts["parameters"]), counts["parameters"]),
         _cell(speed(counts["tokens_per_second"]), counts["tokens_per_second"]),
@@ -170,6 +189,16 @@ def _cell(text: str, key: object = _NO_NUMBER, title: str = "", kind: str = "") 
 
 def _class(is_number: bool) -> str:
     return ' class="number"' if is_number else ""
+
+
+def _held(report: Report) -> str:
+    """What the rows of each setting of several had in common, and what they had not."""
+    entries = "".join(
+        f"<li>{html_text(setting.title)}: {html_text(held_equal(rows))}</li>"
+        for setting, rows in report.settings.items()
+        if len(rows) > 1
+    )
+    return f'<ul class="note">{entries}</ul>' if entries else ""
 
 
 def _left_out(report: Report) -> str:

@@ -7,7 +7,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..models.fields import default_fields, earlier_default_fields
 from ..settings.configuration import flatten
 from ..settings.forecast_figures import variable_of
 from ..tables.figures import Figure
+from .budget import Budget, budget_of, conditions, letters
 from .cited import Cited, citations
 from .settings import Setting, settings_of, shortest
 
@@ -60,6 +61,7 @@ class Row:
         left_out: the number of its seeds in `Report.left_out`.
         no_chance_because: why the accuracy has no `chance` although it is a task of classes.
         cited: the papers' figures for this model and task.
+        letter: equal for the rows of a setting that compare; "" where all of them do.
     """
 
     setting: Setting
@@ -69,6 +71,17 @@ class Row:
     left_out: int
     no_chance_because: str | None
     cited: list[Cited]
+    letter: str = ""
+
+    @property
+    def budget(self) -> Budget:
+        """What its training was given."""
+        return budget_of(self.runs)
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What must be equal for another row to compare."""
+        return conditions(self.runs)
 
     @property
     def metric(self) -> str:
@@ -156,7 +169,17 @@ def summarize(runs: list[Run]) -> Report:
         rows.append(_row(group, setting, label, missing))
     tasks = list(dict.fromkeys(row.setting.task for row in rows))
     rows.sort(key=lambda row: (tasks.index(row.setting.task), row.setting.length or 0, row.setting.horizon or 0))
-    return Report(rows, left_out)
+    return Report(_lettered(rows), left_out)
+
+
+def _lettered(rows: list[Row]) -> list[Row]:
+    """The rows, with letters in each setting whose rows do not all compare."""
+    found: dict[int, Row] = {}
+    for setting in {row.setting for row in rows}:
+        places = [index for index, row in enumerate(rows) if row.setting == setting]
+        given = letters([rows[index].conditions for index in places])
+        found |= {index: replace(rows[index], letter=letter) for index, letter in zip(places, given, strict=True)}
+    return [found[index] for index in range(len(rows))]
 
 
 # -----------------------------------------------------------------------------

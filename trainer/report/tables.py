@@ -8,6 +8,7 @@ from ..tables import writing
 from ..tables.figures import ABSENT, Figure, percent
 from ..tables.figures import interval as write_interval
 from ..tables.text import Markdown, code, escaped
+from . import budget
 from .cited import Cited
 from .settings import Setting
 from .summary import CONFIDENCE, Report, Row, is_in_table, is_percent
@@ -138,15 +139,24 @@ def _what(setting: Setting, rows: list[Row]) -> str:
     reason = next((row.no_chance_because for row in rows if row.no_chance_because is not None), None)
     if chance is None and reason is not None:
         said += f" What chance reaches is unknown: {escaped(reason)} (paths are those of where the run was begun)."
-    return said
+    return f"{said} {escaped(held_equal(rows))}" if len(rows) > 1 else said
+
+
+def held_equal(rows: list[Row]) -> str:
+    """What the rows of a setting have in common, and what they have not."""
+    return budget.caption([row.budget for row in rows], [row.conditions for row in rows])
 
 
 def _table(rows: list[Row], sources: _Sources) -> str:
     metrics = list(dict.fromkeys(metric for row in rows for metric in row.figures if is_in_table(metric)))
     has_chance = any(row.against_chance for row in rows)
+    equal = budget.equal_columns([row.budget for row in rows])
+    columns = [name for name in budget.COLUMNS if name not in equal]
+    has_letters = any(row.letter for row in rows)
     header = ["model", *(heading(metric) for metric in metrics)]
+    header += ["compares with"] if has_letters else []
     header += ["against chance"] if has_chance else []
-    header += ["papers", "seeds", "parameters", "tokens/s", "hours", "device", "commit"]
+    header += [*columns, "papers", "seeds", "parameters", "tokens/s", "hours", "device", "commit"]
     body = []
     for row in rows:
         cells: list[str] = [code(row.label)]
@@ -156,7 +166,9 @@ def _table(rows: list[Row], sources: _Sources) -> str:
             # Seeds that agree, as of a forecast that nothing is learned for, leave no interval to show.
             is_range = figure is not None and figure.spread
             cells.append(Markdown(f"{text} [{interval(metric, figure)}]") if is_range else text)
+        cells += [row.letter] if has_letters else []
         cells += [row.against_chance or ABSENT] if has_chance else []
+        cells += [row.budget.cells[name][0] for name in columns]
         marks = [
             f"{'' if metric == row.metric else escaped(heading(metric)) + ' '}{sources.mark(cited)}"
             for metric in metrics
@@ -219,6 +231,12 @@ COLUMNS = (
     "seeds",
     "values",
     "seeds_left_out",
+    "compares_with",
+    "steps",
+    "samples_seen",
+    "tokens_seen",
+    "batch",
+    "rate",
     "chance",
     "cited",
     "parameters",
@@ -234,13 +252,14 @@ def records(report: Report) -> list[dict[str, Any]]:
     """A map for each row and metric, with the names of COLUMNS. Figures are as in metrics.jsonl: none in percent."""
     found = []
     for row in report.rows:
-        setting = row.setting
+        setting, given = row.setting, row.budget
         for metric, figure in row.figures.items():
             low, high = figure.interval or (None, None)
             values = (
                 *(setting.task, setting.data, setting.length, setting.horizon, row.runs[0].objective, setting.split),
                 *(row.label, row.runs[0].model_type, metric, figure.mean, figure.spread, low, high),
-                *(row.seeds, figure.values, row.left_out, figure.baseline),
+                *(row.seeds, figure.values, row.left_out),
+                *(row.letter, given.steps, given.samples, given.tokens, given.batch, given.rate, figure.baseline),
                 [
                     {"value": _as_ours(cited), "source": cited.source, "note": cited.note}
                     for cited in of_metric(row, metric)

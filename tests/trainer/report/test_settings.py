@@ -1,10 +1,12 @@
 """The tables of a report: which runs stand in one, what it is called, and what tells its rows apart."""
 
+import json
 import re
 
 from longmix.trainer import cli
 from longmix.trainer.many_runs.read import read_run
-from longmix.trainer.report import cited, plots
+from longmix.trainer.report import cited, plots, tables
+from longmix.trainer.report.page import page
 
 
 def test_another_objective_on_the_tasks_data_is_another_setting(tmp_path, write_run, write_classes, report_of):
@@ -158,3 +160,47 @@ def test_evaluations_that_hide_other_shares_are_other_settings(tmp_path, write_r
         row.runs[0].folder.name: row.setting.title.rpartition(", ")[2] for row in report_of(tmp_path / "runs").rows
     }
     assert found == {"new": "mlm with 15 % masked", "old": "mlm with 30 % masked", "own": "mlm with 40 % masked"}
+
+
+def _lines(text, word):
+    return [line for line in text.splitlines() if word in line]
+
+
+def test_rows_of_unequal_budget_are_marked_and_the_caption_says_what_is_equal(tmp_path, write_run, report_of):
+    common = {"batch__samples": 64, "objective__name": "mlm", "data__test": "data/text/test"}
+    write_run(tmp_path / "flt", model__model_type="flt", optim__max_steps=30, **common)
+    write_run(tmp_path / "paramixer", model__model_type="paramixer", optim__max_steps=140, **common)
+    write_run(tmp_path / "wavspa", optim__max_steps=30, optim__lr=5e-4, **common)
+    for folder, steps in (("flt", 30), ("paramixer", 140), ("wavspa", 30)):
+        records = [json.loads(line) for line in (tmp_path / folder / "metrics.jsonl").read_text().splitlines()]
+        records[-1]["step"] = steps
+        seen = {"samples_seen": 64 * steps, "tokens_seen": 6400 * steps}
+        records.insert(-1, {"kind": "train", "step": steps, "loss": 1.0, "tokens_per_second": 2.0, **seen})
+        (tmp_path / folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    report = report_of(tmp_path)
+    assert {row.label: row.letter for row in report.rows} == {"flt": "A", "paramixer": "B", "wavspa": "A"}
+    text = tables.markdown(report, {}, None)
+    assert "Not held equal: samples. Only rows of one letter compare" in text and "Held equal: batch 64" in text
+    (line,) = _lines(text, "| `paramixer`")
+    assert "| B |" in line and "8,960" in line and "896,000" in line and "140" in line
+    assert "batch |" not in text and "| rate |" in text
+    record = next(record for record in tables.records(report) if record["model"] == "paramixer")
+    assert (record["compares_with"], record["samples_seen"], record["steps"]) == ("B", 8960, 140)
+    assert "Not held equal: samples" in page(report, {}, None)
+
+
+def test_rows_of_other_training_data_objective_or_selection_are_marked(tmp_path, write_run, report_of):
+    changes = {
+        "model": {},
+        "data": {"optim__lr": 5e-4, "provenance__data__fingerprints": {"data.train": ["y"]}},
+        "objective": {"objective__label_smoothing": 0.1},
+        "selection": {"checkpoint__best": None},
+        "initial": {"model__from": "runs/other/model"},
+    }
+    for name, change in changes.items():
+        write_run(tmp_path / name, **change)
+    report = report_of(tmp_path)
+    assert sorted(row.letter for row in report.rows) == list("ABCDE")
+    said = tables.held_equal(report.rows)
+    assert "Not held equal: training data and tokenizer, objective, selection, initial weights." in said
+    assert [row.letter for row in report_of(tmp_path / "model").rows] == [""]

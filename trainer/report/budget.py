@@ -1,0 +1,117 @@
+"""What the rows of one table had in common, and what they had not: budget, data, objective and selection.
+
+Models compare only where all else was equal. What every row shares is said once, above the table; rows that differ in
+more than model, batch and rate get letters, and only those of one letter compare.
+"""
+
+import json
+import string
+from dataclasses import dataclass
+from typing import Any
+
+from ..many_runs.read import Run
+
+# Budgets are shown with these names, in this order.
+COLUMNS = ("steps", "samples", "tokens seen", "batch", "rate")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the training of a row was given; None where its runs do not say.
+
+    Attributes:
+        steps: optimizer steps.
+        samples: training samples that were read, one for each time that it was.
+        tokens: non-padding tokens of them, the mean over the seeds.
+        batch: samples of a step.
+        rate: the highest learning rate.
+    """
+
+    steps: int | None
+    samples: int | None
+    tokens: float | None
+    batch: int | None
+    rate: float | None
+
+    @property
+    def cells(self) -> dict[str, tuple[str, float | None]]:
+        """Column -> (what is shown, the number that it sorts by)."""
+        whole = {"steps": self.steps, "samples": self.samples, "tokens seen": self.tokens, "batch": self.batch}
+        shown = {name: ("-" if value is None else f"{value:,.0f}", value) for name, value in whole.items()}
+        return {**shown, "rate": ("-" if self.rate is None else f"{self.rate:g}", self.rate)}
+
+
+def budget_of(runs: list[Run]) -> Budget:
+    """The budget of the seeds of one row."""
+    first = runs[0]
+    steps, batch = first.value("optim.max_steps"), first.value("batch.samples")
+    samples = first.samples_seen
+    if samples is None and steps is not None and batch is not None:
+        samples = steps * batch
+    tokens = [run.tokens_seen for run in runs]
+    known = [value for value in tokens if value is not None]
+    mean = sum(known) / len(known) if known and len(known) == len(tokens) else None
+    return Budget(steps, samples, mean, batch, first.value("optim.lr"))
+
+
+# -----------------------------------------------------------------------------
+# What must be equal for two rows to compare. Batch and rate are each model's own choice: they are shown, no more.
+
+
+def conditions(runs: list[Run]) -> dict[str, str]:
+    """What must be equal -> its value for a row, as a text to be compared."""
+    run = runs[0]
+    budget = budget_of(runs)
+    return {
+        "samples": _text(budget.samples),
+        # A data set's fingerprint is of its tokens, and so of the tokenizer, too.
+        "training data and tokenizer": _data(run, "data.train"),
+        "objective": _text(run.value("objective")),
+        "selection": _text([run.value("checkpoint.best"), _data(run, "data.eval")]),
+        "initial weights": _text(run.value("model.from")),
+    }
+
+
+def _data(run: Run, key: str) -> str:
+    noted = run.fingerprints.get(key) if isinstance(run.fingerprints, dict) else None
+    return _text(noted if noted is not None else run.value(key))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def letters(rows: list[dict[str, str]]) -> list[str]:
+    """A letter for the conditions of each row of a table, equal for equal ones; none ("") where all are equal."""
+    different = list(dict.fromkeys(map(_text, rows)))
+    if len(different) == 1:
+        return [""] * len(rows)
+    return [_letter(different.index(_text(row))) for row in rows]
+
+
+def _letter(number: int) -> str:
+    """A ... Z, AA, AB ..."""
+    before, last = divmod(number, len(string.ascii_uppercase))
+    return (_letter(before - 1) if before else "") + string.ascii_uppercase[last]
+
+
+def caption(budgets: list[Budget], held: list[dict[str, str]]) -> str:
+    """What is held equal in a table, and what is not, with what follows from it; plain text."""
+    shared = [f"{name} {budgets[0].cells[name][0]}" for name in COLUMNS if name in equal_columns(budgets)]
+    unequal = [name for name in held[0] if len({row[name] for row in held}) > 1]
+    shared += [name for name in held[0] if name not in unequal and name != "samples"]
+    said = f"Held equal: {', '.join(shared)}."
+    if unequal:
+        said += (
+            f" Not held equal: {', '.join(unequal)}. Only rows of one letter compare: between others the difference "
+            "may be theirs and not the model's."
+        )
+    return said
+
+
+def equal_columns(budgets: list[Budget]) -> set[str]:
+    """The columns that all rows have in common, and that all know."""
+    if len(budgets) < 2:
+        return set()
+    found = {name: {budget.cells[name][0] for budget in budgets} for name in COLUMNS}
+    return {name for name, values in found.items() if len(values) == 1 and values != {"-"}}
