@@ -22,6 +22,7 @@ from longmix.kernels.common.safe_files import read_input
 from ..settings.objectives import OBJECTIVES
 from ..settings.run_file import MOST_BYTES, parse_yaml
 from ..settings.sections import EVALUATION_MASK_PROBABILITY
+from . import finetuned
 from .run_values import checked_values, wrong_figure
 
 CONFIG, METRICS, FAILURE, PLAN = "config.yaml", "metrics.jsonl", "failure.json", "sweep.json"
@@ -106,6 +107,8 @@ class Run:
     @property
     def dataset(self) -> str:
         """The file that the data were made from, if it is one and noted; else `data_name`."""
+        if self.is_finetuned:
+            return finetuned.source_name(self.folder) or self.data_name
         source = self.value("provenance.data.task.source")
         # For a folder its SHA-256 is noted, which names nothing.
         is_name = isinstance(source, str) and re.fullmatch(r"[0-9a-f]{64}", source) is None
@@ -148,6 +151,15 @@ class Run:
         return place.parents[len(named.parts) - 1]
 
     @property
+    def is_of_a_length(self) -> bool:
+        """Whether the same command with another length makes the same task, so that the two are one curve.
+
+        Of tasks that `longmix prepare` has made their settings tell that; the length of a user's own fine-tuning task
+        is merely where its texts end, or were cut.
+        """
+        return not self.is_finetuned and (bool(self.task_settings) or self.horizon is not None)
+
+    @property
     def length(self) -> int | None:
         """N: the longest sample; of a forecast, what it is made from."""
         return self.value("objective.input_length") or self.value("provenance.data.sequence_length")
@@ -156,15 +168,22 @@ class Run:
     def horizon(self) -> int | None:
         return self.value("objective.horizon")
 
+    @cached_property
+    def is_finetuned(self) -> bool:
+        """Whether it is a run of `longmix finetune`."""
+        return finetuned.is_finetuned(self.folder)
+
     @property
     def split(self) -> str:
         """The split of the figures."""
+        if self.is_finetuned:
+            return finetuned.SELECTION
         return VALIDATION if self.value("data.test") is None else TEST
 
     @property
     def data_key(self) -> str:
         """The key of config.yaml that names the data of the figures."""
-        return "data.eval" if self.split == VALIDATION else "data.test"
+        return "data.test" if self.split == TEST else "data.eval"
 
     @cached_property
     def training(self) -> list[dict[str, Any]]:
@@ -182,7 +201,16 @@ class Run:
         if self.split == TEST:
             found = [record for record in self.records if record["kind"] == "test"]
             return _numbers(found[-1]) if found else {}
-        return _numbers(self._chosen()) if self.evaluations else {}
+        figures = _numbers(self._chosen()) if self.evaluations else {}
+        if self.is_finetuned:
+            figures |= finetuned.dev_figures(self.folder, self._task_name, self.seed, self.value("optim.lr"))
+        return figures
+
+    @property
+    def _task_name(self) -> str:
+        """The task, as `longmix finetune` calls it."""
+        name = self.value("provenance.data.task")
+        return name if isinstance(name, str) else ""
 
     def _chosen(self) -> dict[str, Any]:
         best, every = self.value("checkpoint.best"), self.value("checkpoint.every_steps", 1)

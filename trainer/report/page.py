@@ -7,7 +7,7 @@ from ..tables.figures import ABSENT
 from ..tables.text import html_text
 from . import budget
 from .settings import Setting
-from .summary import Report, Row, is_in_table, place_of, shown
+from .summary import Report, Row, is_in_table, shown
 from .tables import (
     EXPLANATION,
     heading,
@@ -153,7 +153,7 @@ def _row(row: Row, metric: str) -> str:
     cells = (
         _cell(row.setting.title),
         _cell(row.label),
-        _cell(heading(metric)),
+        _cell(heading(metric, row.setting.split)),
         _cell(number(metric, figure.mean), shown(metric, figure.mean)),
         _cell(row.letter),
         _cell(interval(metric, figure), low),

@@ -76,7 +76,7 @@ def _over_lengths(report: Report) -> list[tuple[str, list[Row]]]:
     """(title, rows) of each curve over lengths: one task, family of data, horizon, objective, split and metric."""
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in report.rows:
-        if row.setting.length is not None:
+        if row.setting.length is not None and row.runs[0].is_of_a_length:
             alike = dataclasses.replace(row.setting, data="", length=None)
             groups[alike, row.metric, row.runs[0].family(counts_matter=False)].append(row)
     found = [part for rows in groups.values() for part in _one_of_each_length(rows)]
@@ -126,7 +126,8 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
         axes.fill_between(steps, lows, highs, color=style["color"], alpha=0.18, linewidth=0)
     if not is_drawn:
         return None
-    axes.set(xlabel="step", ylabel=_plain(f"validation {heading(metric)}"))
+    split = rows[0].setting.split if rows[0].runs[0].is_finetuned else "validation"
+    axes.set(xlabel="step", ylabel=_plain(f"{split} {heading(metric)}"))
     chance = next((row.chance for row in rows if row.chance is not None), None)
     if metric == "accuracy" and chance is not None:
         axes.axhline(100 * chance, color="#888888", linewidth=0.8, linestyle=(0, (1, 3)), label="most frequent class")

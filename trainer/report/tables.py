@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from ..many_runs.finetuned import DEV, SELECTION
 from ..settings import forecast_figures
 from ..tables import writing
 from ..tables.figures import ABSENT, Figure, percent
@@ -34,7 +35,13 @@ def number(metric: str, value: float | None) -> str:
     return percent(value, digits=2) if is_percent(metric) else f"{value:.4g}"
 
 
-def heading(metric: str) -> str:
+def heading(metric: str, split: str = "") -> str:
+    """The name of a figure; with the `split` of a setting where a row has those of several splits."""
+    for prefix in ("dev_matched", "dev_mismatched", DEV):
+        if metric.startswith(f"{prefix}_"):
+            return f"{prefix.replace('_', ' ')} {heading(metric.removeprefix(prefix + '_'))}"
+    if split == SELECTION:
+        return f"{SELECTION} {heading(metric)}"
     name = {"roc_auc": "ROC AUC", "f1": "F1", "mse": "MSE", "mae": "MAE"}.get(metric, metric.replace("_", " "))
     return f"{name} (%)" if is_percent(metric) else name
 
@@ -131,6 +138,8 @@ class _Sources:
 def _what(setting: Setting, rows: list[Row]) -> str:
     said = {
         "test": "Test split; the validation split has chosen the checkpoint.",
+        SELECTION: "Fine-tuning. selection: the part of the training data that chose the checkpoint, which flatters; "
+        "dev: the given dev file, which chose nothing.",
         "validation": "Validation split, without data.test: with checkpoint.best it has chosen the checkpoint, too.",
     }[setting.split]
     chance = next((row.chance for row in rows if row.chance is not None), None)
@@ -153,7 +162,7 @@ def _table(rows: list[Row], sources: _Sources) -> str:
     equal = budget.equal_columns([row.budget for row in rows])
     columns = [name for name in budget.COLUMNS if name not in equal]
     has_letters = any(row.letter for row in rows)
-    header = ["model", *(heading(metric) for metric in metrics)]
+    header = ["model", *(heading(metric, rows[0].setting.split) for metric in metrics)]
     header += ["compares with"] if has_letters else []
     header += ["against chance"] if has_chance else []
     header += [*columns, "papers", "seeds", "parameters", "tokens/s", "hours", "device", "commit"]

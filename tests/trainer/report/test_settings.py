@@ -204,3 +204,41 @@ def test_rows_of_other_training_data_objective_or_selection_are_marked(tmp_path,
     said = tables.held_equal(report.rows)
     assert "Not held equal: training data and tokenizer, objective, selection, initial weights." in said
     assert [row.letter for row in report_of(tmp_path / "model").rows] == [""]
+
+
+def _write_finetuned(write_run, output, source, length, dev):
+    """A run of `longmix finetune` on a user's own task, as it lies below --output."""
+    about = {"provenance__data__task": "custom", "provenance__data__sequence_length": length}
+    data = output / "custom" / "data"
+    named = {"data__train": str(data / "train"), "data__eval": str(data / "selection"), "data__test": None}
+    about["provenance__data__fingerprints"] = {"data.eval": [source]}
+    folder = write_run(output / "custom" / "seed-0", **named, **about)
+    (folder / "job.json").write_text("{}")
+    (data / "selection").mkdir(parents=True)
+    report = {"task": "custom", "source": f"somewhere/{source}", "indices": []}
+    (data / "selection" / "manifest.json").write_text(json.dumps({"report": report}))
+    split = {"split": "dev", "samples": 9, "figures": {"accuracy": {"values": [dev]}, "score": {"values": [dev]}}}
+    task = {"task": "custom", "seeds": [0], "splits": [split], "settings": {"learning_rate": 1e-3}}
+    (output / "results.json").write_text(json.dumps({"tasks": [task]}))
+    return folder
+
+
+def test_custom_tasks_have_the_names_of_the_users_data_and_are_no_curve(tmp_path, write_run, report_of):
+    _write_finetuned(write_run, tmp_path / "a", "news", 64, 0.25)
+    _write_finetuned(write_run, tmp_path / "b", "weather", 128, 0.5)
+    report = report_of(tmp_path)
+    assert {setting.title for setting in report.settings} == {"custom (news), N = 64", "custom (weather), N = 128"}
+    assert plots._over_lengths(report) == []
+
+
+def test_fine_tuning_shows_the_figures_of_dev_and_selection_by_name(tmp_path, write_run, report_of):
+    folder = _write_finetuned(write_run, tmp_path / "a", "news", 64, 0.25)
+    report = report_of(tmp_path)
+    (row,) = report.rows
+    assert {name: figure.mean for name, figure in row.figures.items()} == {"accuracy": 0.4, "dev_accuracy": 0.25}
+    text = tables.markdown(report, {}, None)
+    assert "selection accuracy (%) | dev accuracy (%)" in text and "which chose nothing" in text
+    assert "dev accuracy (%)" in page(report, {}, None)
+    # Of a rate that was not chosen there is no dev figure, and a damaged table ends no report.
+    (tmp_path / "a" / "results.json").write_text('{"tasks": [{"task": "custom", "settings": {"learning_rate": 3}}, 4]}')
+    assert read_run(folder).figures == {"loss": 1.0, "accuracy": 0.4}
