@@ -117,6 +117,33 @@ def _refuse_other_data(folder: Path, now: RunConfiguration) -> None:
                 )
 
 
+def refuse_mistakes(jobs: list[Job]) -> None:
+    """Check the first of the new runs of each run file as `longmix train --check` does: against its data, too.
+
+    All seeds of a run file would tell of the same mistake, one after the other.
+
+    Raises:
+        UserError: with the name of the run file where there are several.
+    """
+    import torch
+
+    from ..run.settling import settle
+    from ..run.setup import prepare
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    firsts: dict[str, Job] = {}
+    for job in jobs:
+        if not job.folder.exists():  # what has begun was found to be sound
+            firsts.setdefault(job.config, job)
+    for config, job in firsts.items():
+        try:
+            checked = reading.load([config], list(job.changes), field_mistakes)
+            checked.run.dir, checked.run.seed = str(job.folder), job.seed
+            prepare(settle(checked, device)[0], 1, device)
+        except UserError as error:
+            raise UserError(f"{config}: {error}" if len(firsts) > 1 else str(error)) from None
+
+
 def _fingerprint(path: str) -> str | None:
     """That of the data set in a folder; None if there is none."""
     try:
@@ -153,6 +180,7 @@ def run(jobs: list[Job], parallel: int | None, seeds: int, share: str | None = N
     waiting = [job for job in jobs if not job.is_finished()]
     if len(waiting) < len(jobs):
         _say(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are finished")
+    refuse_mistakes(waiting)
     for job in jobs:
         _write(job.folder.parent / PLAN, {"seeds": seeds})
     gpus, workers = pool.places(parallel, len(waiting))

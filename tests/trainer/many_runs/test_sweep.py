@@ -261,6 +261,9 @@ def test_mistakes_are_told_before_anything_is_run(configs, stubbed, capsys, tmp_
         assert "--seeds is 2, but must be at most 1:" in mistake_of(capsys, *configs, "--seeds", 2)
     assert "--parallel is 0" in mistake_of(capsys, *configs, "--parallel", 0)
     assert "name at least one run file" in mistake_of(capsys, "optim.lr=1")
+    # What only the data can tell is told once, and not by each of four runs.
+    line = mistake_of(capsys, *configs, "--seeds", 2, f"data.train={tmp_path / 'none'}")
+    assert str(tmp_path / "none") in line and configs[0] in line
     (tmp_path / "b").write_text("")
     assert "is a file: name a folder" in mistake_of(capsys, *configs)
     assert not stubbed.tell() and not (tmp_path / "a").exists()
