@@ -25,6 +25,7 @@ from ..processes.watchdog import Watchdog
 from ..processes.world import SharedFault, World, agree, begin_together
 from ..settings.configuration import RunConfiguration
 from ..settings.exit_codes import FINISHED, INTERRUPTED
+from ..settings.mistakes import say
 from .agreement import Agreement, seed_generators
 from .best_checkpoint import Evaluator
 from .determinism import changed_circumstances, computing
@@ -72,6 +73,9 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         settled = agree(world, lambda: settle(configuration, world.device) if world.is_first else None)
         configuration, chosen = world.from_first(settled)
         prepared = agree(world, lambda: _prepare(configuration, world))
+        if world.is_first:
+            samples = sum(len(dataset) for dataset in prepared.data.train)
+            say(f"loaded {samples:,} training samples; building {prepared.model_configuration.model_type}")
         stack.enter_context(computing(configuration.run, world.device))
         lock = RunLock(Path(configuration.run.dir))
         agree(world, lambda: stack.enter_context(lock) if world.is_first else None)
@@ -112,6 +116,8 @@ class _Run:
         # The model is equal on all ranks. From here on they differ: dropout must not repeat itself.
         seed_generators(configuration.run.seed, world.rank)
         self.engine = agree(world, lambda: make_engine(model, configuration, prepared.precision, world))
+        if world.is_first:
+            say(f"built it with {parameters:,} parameters; dry run of one step on {device_name(world.device.type)}")
         with noted_choices() as kernels:
             dry_run(self.engine, model, prepared, world)
             self.kernels = ", ".join(f"{name} {' and '.join(sorted(kernels[name]))}" for name in sorted(kernels))
