@@ -318,16 +318,17 @@ def test_the_last_forecast_of_a_split_is_not_cut_off(series, horizon):
 
 
 def test_no_forecast_reaches_over_a_break(series):
-    """20 steps for inputs alone, then 30; a piece of 30 of them and one of 20."""
+    """30 steps for inputs alone, then 30 of the split's own, which break after the tenth."""
     dataset = ShardedDataset(str(series / "test"))
-    dataset.manifest.series["breaks"] = [30]
+    assert dataset.manifest.series["lookback"] == 30
+    dataset.manifest.series["breaks"] = [40]
     found = []
     for past, row, skipped in predicted.windows_of(dataset, 16, 4):
         np.testing.assert_array_equal(past, np.float32(0.1) * steps(64 + row, 80 + row))
-        assert row + 20 + 4 <= 30 or row + 20 - 16 >= 30
+        assert row + 4 <= 10 or row - 16 >= 10
         found += range(row + skipped, row + 4)
     assert found == [*range(10), *range(26, 30)]
-    # Steps 46 to 50 are too few for 7.
+    # Steps 26 to 30 are too few for 7.
     assert [row for _, row, _ in predicted.windows_of(dataset, 16, 7)] == [0, 3]
 
 
