@@ -66,7 +66,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         type=float,
         default=5.0,
         metavar="M",
-        help="time for training, of which a quarter is for fine-tuning (default: %(default)g)",
+        help="the most time for training, of which a quarter is for fine-tuning: a slower machine makes fewer steps, "
+        "and the table says so (default: %(default)g)",
     )
     parser.add_argument(
         "--megabytes",

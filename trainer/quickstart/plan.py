@@ -26,6 +26,8 @@ class Recipe:
     mask_probability: float
     lr: float
     finetune_lr: float
+    # To train on, in as many passes as it takes; None: as many as the time holds, as earlier versions had it.
+    tokens: int | None = None
     precision: str = "auto"  # GPUs differ in what they can
     # Of the run file's section, beside the rate and the steps.
     optim: dict[str, Any] = field(default_factory=lambda: {"schedule": "linear", "warmup_share": 0.08})
@@ -43,6 +45,7 @@ class Recipe:
                 mask_probability=0.3,
                 lr=1.5e-3,
                 finetune_lr=5e-4,
+                tokens=1_500_000,
                 precision="fp32",  # the same figures on every processor
                 # With batch, masks and rate that of configs/recipes/small_budget.yaml.
                 optim={
@@ -62,6 +65,7 @@ class Recipe:
             mask_probability=0.2,
             lr=5e-4,
             finetune_lr=1e-4,
+            tokens=30_000_000,
         )
 
 
@@ -128,6 +132,11 @@ class Plan:
     @property
     def pretraining_seconds(self) -> float:
         return 60 * self.settings["minutes"] * PRETRAINING_SHARE
+
+    @property
+    def affordable_tokens(self) -> int:
+        """What the time for pre-training holds at the measured speed."""
+        return int(self.pretraining_seconds * (self.speed or 0))
 
     @property
     def finetuning_seconds(self) -> float:

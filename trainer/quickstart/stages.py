@@ -27,7 +27,7 @@ from .text import MEGABYTE, take_text
 MEASURED_STEPS = 30
 _EVALUATIONS = 5
 _EXAMPLE_TOKENS = 40  # to judge how long a pass over a task takes; its padding counts
-_MOST_EPOCHS = 6
+_EPOCHS = 5
 _SENTENCE = re.compile(r"(?<=[.!?] )[A-Z][^.!?]{40,160}[.!?](?= )")
 
 
@@ -58,7 +58,8 @@ def prepare_text(plan: Plan) -> str:
 
 
 # -----------------------------------------------------------------------------
-# Pre-training. How many steps fit into the time is measured first, with the same model on the same data.
+# Pre-training on a fixed number of tokens, so that the result does not depend on what else the machine does. Whether
+# they fit into the time is measured first, with the same model on the same data.
 
 
 def pretrain(plan: Plan) -> None:
@@ -70,12 +71,9 @@ def pretrain(plan: Plan) -> None:
         plan.save()
     if not run_file.is_file():
         values = run_values(plan)
-        seconds = f"{plan.pretraining_seconds:,.0f} seconds"
-        write_text(
-            run_file,
-            f"# Written by ./quickstart: max_steps is what {seconds} hold at the {plan.speed:,.0f} tokens/s that were "
-            f"measured.\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}",
-        )
+        why = time_limit(plan) or f"{plan.recipe.tokens:,} tokens."
+        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        write_text(run_file, f"# Written by ./quickstart; optim.max_steps: {why}\n{text}")
     max_steps = yaml.safe_load(run_file.read_text(encoding="utf-8"))["optim"]["max_steps"]
     if is_finished(run, max_steps):
         print(f"{run} is finished; nothing to do")
@@ -84,11 +82,11 @@ def pretrain(plan: Plan) -> None:
 
 
 def run_values(plan: Plan) -> dict[str, Any]:
-    """The run file of the pre-training: as many steps as the time holds at the measured speed."""
+    """The run file of the pre-training: as many steps as make the recipe's tokens, or as the time holds."""
     train = Manifest.load(plan.output / "data" / "train")
     recipe = plan.recipe
-    tokens_per_step = recipe.samples * train.tokens / train.samples
-    steps = max(1, round(plan.pretraining_seconds * (plan.speed or 0) / tokens_per_step))
+    tokens = plan.affordable_tokens if time_limit(plan) else recipe.tokens
+    steps = max(1, round(tokens * train.samples / (recipe.samples * train.tokens)))
     return {
         **_common_values(plan, plan.output / "pretrain"),
         "optim": {"lr": recipe.lr, **recipe.optim, "max_steps": steps},
@@ -96,6 +94,18 @@ def run_values(plan: Plan) -> dict[str, Any]:
         "checkpoint": {"every_steps": -(-steps // _EVALUATIONS), "keep": 1},
         "log": {"every_steps": max(1, steps // 25)},
     }
+
+
+def time_limit(plan: Plan) -> str | None:
+    """Why the pre-training is shorter than its recipe; None: it is not."""
+    wanted = plan.recipe.tokens
+    if wanted is not None and plan.affordable_tokens >= wanted:
+        return None
+    of = "" if wanted is None else f" of {wanted:,}"
+    return (
+        f"{plan.affordable_tokens:,} tokens{of}, all that {plan.pretraining_seconds:,.0f} seconds hold at the "
+        f"{plan.speed:,.0f} tokens/s that were measured: with more --minutes the figures are others"
+    )
 
 
 def _common_values(plan: Plan, run: Path) -> dict[str, Any]:
@@ -179,7 +189,7 @@ def finetune(plan: Plan) -> str:
         data, name = plan.settings["glue"], ""
     task, examples = find_task(data)
     epoch_seconds = examples * _EXAMPLE_TOKENS / (plan.speed or 1)
-    epochs = min(_MOST_EPOCHS, max(1, int(plan.finetuning_seconds / epoch_seconds)))
+    epochs = min(_EPOCHS, max(1, int(plan.finetuning_seconds / epoch_seconds)))
     if epoch_seconds > max(60, 2 * plan.finetuning_seconds):
         print(f"{task} is large: one pass over it takes about {epoch_seconds / 60:,.0f} minutes here")
     longmix(
@@ -188,7 +198,8 @@ def finetune(plan: Plan) -> str:
         *("--seeds", "1", "--epochs", str(epochs), "--lr", f"{plan.recipe.finetune_lr:g}"),
         *("--precision", plan.recipe.precision),
     )
-    return name or f"GLUE's {task}"
+    limited = f"; {epochs} of {_EPOCHS} passes, for time" if epochs < _EPOCHS else ""
+    return (name or f"GLUE's {task}") + limited
 
 
 def find_task(data: str) -> tuple[str, int]:

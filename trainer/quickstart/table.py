@@ -9,6 +9,7 @@ from ..finetune.results import Results, SplitResult, TaskResult
 from ..many_runs.read import Run, read_run
 from ..tables.figures import Figure, interval, percent
 from .plan import Plan
+from .stages import time_limit
 
 _METRIC_NAMES = {"matthews": "Matthews", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman", "score": "mean"}
 _VERDICTS = {
@@ -32,6 +33,7 @@ def closing_table(plan: Plan, corpus: str, task: str) -> str:
         ("tokens", f"{train.tokens:,} to train on, {validation.tokens:,} held out; vocabulary {train.vocab_size:,}"),
         ("model", _model(run)),
         ("pre-training", _training(run)),
+        *([("", f"LIMITED: {limit}")] if (limit := time_limit(plan)) is not None else []),
         ("held-out loss", f"{before['loss']:.3f} before, {after['loss']:.3f} after"),
         (
             "masked accuracy",

@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -120,6 +122,23 @@ def test_the_table_says_whether_the_task_was_learned(low, said):
     assert len(rows) == 3
 
 
+def test_the_budget_is_of_tokens_and_the_time_limits_it(tmp_path, monkeypatch):
+    """However fast the machine was when it was measured, the run is the same; what is too slow is told."""
+    monkeypatch.chdir(tmp_path)
+    plan = Plan.open("run", settings(), 0)
+    manifest = SimpleNamespace(tokens=9_000, samples=90)
+    monkeypatch.setattr(stages.Manifest, "load", lambda folder: manifest)
+    found = []
+    for plan.speed in (8_000.0, 50_000.0, 1_000.0):
+        found.append((stages.run_values(plan)["optim"]["max_steps"], stages.time_limit(plan)))
+    # 8 samples of 100 tokens a step; 225 seconds.
+    assert found[:2] == [(1875, None)] * 2
+    assert found[2][0] == 281 and found[2][1].startswith("225,000 tokens of 1,500,000, all that 225 seconds hold at ")
+    # One that an earlier version has begun takes what the time holds.
+    plan.recipe = replace(plan.recipe, tokens=None)
+    assert stages.time_limit(plan).startswith("225,000 tokens, all that 225 seconds hold")
+
+
 @pytest.mark.slow
 @pytest.mark.full
 def test_the_whole_path_and_a_second_call(text, glue, tmp_path, monkeypatch, capfd):
@@ -134,6 +153,7 @@ def test_the_whole_path_and_a_second_call(text, glue, tmp_path, monkeypatch, cap
     assert json.loads((run / "quickstart.json").read_text())["speed"] > 0
     assert read_run(run / "pretrain").evaluations[-1]["step"] == steps
     closing = output[output.index("[6/6] Result") :]
+    assert re.search(r"LIMITED: [\d,]+ tokens of 1,500,000, all that 0 seconds hold at the [\d,]+ tokens/s", closing)
     for expected in (r"corpus +articles.txt", r"\d+ documents", rf"{steps:,} steps", r"tokens/s", r"task +GLUE's rte"):
         assert re.search(expected, closing), (expected, closing)
     assert re.search(r"masked accuracy +\d+\.\d % before, \d+\.\d % after, with 15 % masked", closing)
