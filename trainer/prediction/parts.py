@@ -21,6 +21,8 @@ from ..settings.mistakes import say
 
 RECORD, JOINED = "parts.json", "joined"
 _PARTS = re.compile(rf"part-\d{{8}}\.jsonl|{JOINED}")
+# What a kill leaves of a file that was being written (see data_prep.files.atomic_path).
+_UNFINISHED = re.compile(rf"\.({re.escape(RECORD)}|{_PARTS.pattern})\.\d+(-\d+)?\.tmp")
 
 Answers = list[dict[str, Any]]
 
@@ -57,7 +59,8 @@ def in_parts(
         paths, count = [], 0
         try:
             refuse_other_json(folder / RECORD, "identity")
-            if not (folder / RECORD).is_file() and any(path.name != LOCK for path in folder.iterdir()):
+            known = (folder / RECORD).is_file()
+            if not known and any(path.name != LOCK and not _is_unfinished(path) for path in folder.iterdir()):
                 raise UserError(f"{folder} holds what longmix did not write there: move it away")
             if read_or_none(folder / RECORD, dict[str, str]) != {"identity": identity}:
                 _remove(folder)
@@ -84,9 +87,13 @@ def read_part(path: Path) -> Answers:
         return [json.loads(line) for line in file]
 
 
+def _is_unfinished(path: Path) -> bool:
+    return _UNFINISHED.fullmatch(path.name) is not None and path.is_file() and not path.is_symlink()
+
+
 def _remove(folder: Path) -> None:
     """Remove the parts, and at last the record, by which they are known."""
     for path in folder.iterdir():
-        if _PARTS.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+        if _is_unfinished(path) or (_PARTS.fullmatch(path.name) and path.is_file() and not path.is_symlink()):
             path.unlink()
     (folder / RECORD).unlink(missing_ok=True)

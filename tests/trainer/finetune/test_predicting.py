@@ -103,6 +103,11 @@ def test_a_killed_command_goes_on_and_writes_equal_bytes(classifier, data, tmp_p
     assert (tmp_path / "out.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
     # Other data, other parts; and the output is longmix's own.
     assert predict(*arguments, tmp_path / "out.tsv") == 0
+    # What kills have left of the record, of a part and of the output stands in nobody's way, and does not stay.
+    parts.mkdir()
+    for name in ("parts.json", "part-00000099.jsonl", "joined"):
+        (parts / f".{name}.4711.tmp").touch()
+    assert predict(*arguments, tmp_path / "out.tsv") == 0 and not parts.exists()
 
 
 def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentences, capsys):
