@@ -20,7 +20,8 @@ import transformers
 
 import longmix.modeling  # noqa: F401  registers the model types
 from longmix.data_prep.errors import UserError
-from longmix.trainer.finetune.sources import load_custom, load_task
+from longmix.trainer.finetune.custom import load_custom
+from longmix.trainer.finetune.sources import load_task
 from longmix.trainer.finetune.tasks import TASKS as GLUE
 from longmix.trainer.models import sizes
 from longmix.trainer.settings import reading

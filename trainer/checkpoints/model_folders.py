@@ -10,11 +10,11 @@ from . import contents, folders
 from .state import STATE
 
 
-def model_folder(source: str, step: int | None = None) -> str:
+def model_folder(source: str, step: int | None = None, newest: bool = False) -> str:
     """The model folder that `source` means; a folder that is no run and no checkpoint, and a hub name, as they are.
 
-    Of a run it is RUN/model, which a finished run has, or else the model of the newest whole checkpoint; with `step`
-    that of the checkpoint of this step.
+    Of a run it is RUN/model, which a finished run has, or else the model of the newest whole checkpoint; with `newest`
+    that of the checkpoint wherever there is one, and with `step` that of the checkpoint of this step.
 
     Raises:
         UserError: there is no such checkpoint, or it is damaged, or `step` is asked of what is no run.
@@ -32,7 +32,7 @@ def model_folder(source: str, step: int | None = None) -> str:
     if (folder / STATE).is_file() and (folder / folders.MANIFEST).is_file():
         # Its name says its step: `latest` is a link.
         return str(_of_checkpoint(folder.resolve(), f"the checkpoint {folder}"))
-    if (folder / contents.MODEL / CONFIGURATION).is_file():
+    if (folder / contents.MODEL / CONFIGURATION).is_file() and not (newest and available):
         return str(folder / contents.MODEL)
     if not available:
         return source
@@ -40,7 +40,7 @@ def model_folder(source: str, step: int | None = None) -> str:
     if chosen is not None:
         return str(chosen / contents.MODEL)
     if folders.steps(folder) != available:
-        return model_folder(source)  # it trains: what was there is gone, and there are newer ones
+        return model_folder(source, newest=newest)  # it trains: what was there is gone, and there are newer ones
     raise UserError(f"{source}: every checkpoint is damaged; see the warnings above")
 
 

@@ -148,7 +148,7 @@ def _copy(folder: Path, target: Path, self_contained: bool) -> None:
 
 def _model_folder(source: str, step: int | None) -> Path:
     """The folder to export: a model folder itself, or that of a run, of one of its checkpoints, or of a checkpoint."""
-    folder = Path(model_folder(source, step))
+    folder = Path(model_folder(source, step, newest=True))
     if not (folder / CONFIGURATION).is_file():
         raise UserError(
             f"{source} holds no checkpoint and is no model folder: name the run folder (run.dir) of a run that has "

@@ -245,11 +245,13 @@ def test_the_figures_that_can_be_named_are_those_of_the_objectives():
             },
             mask_token_id=1,
             vocab_size=9,
-            series={"season": 7},
+            series={"season": 7, "names": []},
             tolerance=0.5,
         )
         objective = make_objective(ObjectiveSection(name=name), 0, manifest, None)
         outputs = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+        if name == "forecasting":
+            outputs = np.zeros((2, 4))  # two errors of each of two naive forecasts
         given = objective.figures(torch.ones(3), [outputs[:, 1:] if name == "regression" else outputs])
         # Naive forecasts stand beside them, but choose no checkpoint.
         told = {figure for figure in given if not figure.startswith(("last_value", "seasonal"))}
