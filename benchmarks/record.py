@@ -65,6 +65,11 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[below + 1] - ordered[below])
 
 
+def command_line() -> str:
+    """The command by which this program was started."""
+    return " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
+
+
 def append(
     benchmark: str,
     case: str,
@@ -95,7 +100,7 @@ def append(
         "unit": unit,
         "runs": len(values),
         "spread": f"{min(values):.4g}..{max(values):.4g}",
-        "command": command or " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]]),
+        "command": command or command_line(),
         "commit": commit(),
         "torch": torch.__version__,
         "machine": machine(),

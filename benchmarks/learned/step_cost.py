@@ -18,6 +18,7 @@ import tables
 from learned.cases import SINGLE, TEXT_LENGTH, TEXT_VOCABULARY, model_file
 from random_tokens import write_samples
 
+from longmix.data_prep.files import write_text
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.settings.run_file import parse_yaml
 
@@ -67,6 +68,8 @@ def measure(work: Path, models: list[str], before: str | None, steps: int, round
                 speed = rows * TEXT_LENGTH / workers.seconds(contestant.python, words)
                 print(f"{contestant.case}, {rows} rows: {speed:,.0f} {FIGURE}", flush=True)
                 found.setdefault((contestant.case, rows), []).append(speed)
+    # Where the other environment lies says nothing to others.
+    command = record.command_line() if before is None else record.command_line().replace(before, "PYTHON")
     for (case, rows), speeds in found.items():
         record.append(
             BENCHMARK,
@@ -78,13 +81,14 @@ def measure(work: Path, models: list[str], before: str | None, steps: int, round
             threads=1,
             dtype=case.rpartition(", ")[2],
             shape=f"B={rows} N={TEXT_LENGTH}",
+            command=command,
         )
 
 
 def _words(contestant: Contestant, rows: int, steps: int, data: Path, run: Path) -> list[str]:
     """Words of `longmix train` for a run of a contestant."""
     return [
-        *(*model_words(contestant.name.removesuffix(f" {BEFORE}")), "objective.name=mlm", *SINGLE),
+        *(*model_words(contestant.name.removesuffix(f" {BEFORE}"), run.parent), "objective.name=mlm", *SINGLE),
         *(f"precision={contestant.precision}", "log.every_steps=1000", f"data.train={data}", f"run.dir={run}"),
         *(f"batch.samples={rows}", f"batch.micro_batch={rows}", f"optim.max_steps={steps}"),
         *("optim.warmup_steps=1", f"checkpoint.every_steps={steps}"),
@@ -126,15 +130,19 @@ class Workers:
         return statistics.median(json.loads(answer)[WARM_UP_STEPS:])
 
 
-def model_words(name: str) -> list[str]:
-    """Words of `longmix train` for half the layers of a `tiny` file; for `bert`, for the transformer's size of it."""
+def model_words(name: str, work: Path) -> list[str]:
+    """Words of `longmix train` for half the layers of a `tiny` file; for `bert`, a run file of the transformer's size.
+
+    That run file is written to the folder `work`.
+    """
     file = model_file("transformer" if name == BERT else name)
     fields = parse_yaml(file.read_text(encoding="utf-8"), str(file))["model"]
     fields["num_hidden_layers"] //= 2
     if name != BERT:
         return [str(file), f"model.num_hidden_layers={fields['num_hidden_layers']}"]
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return [f"model.{key}={value}" for key, value in {**fields, "model_type": BERT, **dropout}.items()]
+    write_text(work / f"{BERT}.yaml", json.dumps({"model": {**fields, "model_type": BERT, **dropout}}))  # JSON is YAML.
+    return [str(work / f"{BERT}.yaml")]
 
 
 def table(rows: list[dict[str, str]]) -> str:
