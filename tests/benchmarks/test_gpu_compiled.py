@@ -46,6 +46,7 @@ def check(compiling, bounds, kernels):
     assert beyond(bounds["too_large"], large) == {}
 
 
+@pytest.mark.full
 def test_covering_kernels_spill_no_more_than_they_did(compiling, bounds):
     # Both fill their registers with matrix products.
     kernels = compiling.compiled_kernels([80], ["attention-features-whole-m64-d64"], processes=1)

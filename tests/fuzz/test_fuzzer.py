@@ -21,9 +21,10 @@ from .mutations import remove
 def verdict_of(tmp_path, monkeypatch):
     """verdict_of(function, **fields of the attack) -> Verdict of a command that does what the function does, in the
     working folder, and ends with the code that it returns."""
-    monkeypatch.setattr(running, "LONGEST_SECONDS", 0.5)
 
     def run(command, check=lambda shop, ended: None, **fields):
+        monkeypatch.setattr(running, "LONGEST_SECONDS", 0.5 if command is wait else 60)
+
         def entry(program, argv, environment):
             code = command()
             sys.stdout.flush()

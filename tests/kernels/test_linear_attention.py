@@ -214,6 +214,7 @@ def test_work_and_memory_are_linear_in_the_length(operation, causal, with_docume
     assert counts[1] < 2.05 * counts[0]
 
 
+@pytest.mark.full
 def test_compiles_without_breaks(operation, monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", "portable")
     tensors = [x.detach() for x in inputs(operation, (2, 1, 65, 4, 3))]

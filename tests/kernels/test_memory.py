@@ -93,6 +93,7 @@ def found():
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("operation", LIMITS)
+@pytest.mark.full
 def test_memory_beyond_arguments_result_and_gradients(operation, padded, found, record_property):
     record_property("times the value", found[operation][padded])
     # Below zero by pages of memory that were free before.

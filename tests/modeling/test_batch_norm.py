@@ -115,6 +115,7 @@ if other and os.waitpid(other, 0)[1]:
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_two_ranks_share_their_statistics(tmp_path):
     process = subprocess.run(
         [sys.executable, "-c", TWO_RANKS, str(tmp_path / "store")], capture_output=True, text=True, timeout=120

@@ -216,6 +216,7 @@ def test_a_causal_model_sees_the_past_alone(make_model, batch):
     assert ((model(input_ids=changed).logits - second)[0, :, 0] != 0).all()
 
 
+@pytest.mark.full
 def test_compiles_without_breaks(make_model, batch):
     model = make_model("paramixer", num_hidden_layers=1, factors=2, links=3)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

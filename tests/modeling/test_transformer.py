@@ -73,6 +73,7 @@ def test_documents_see_only_themselves(make_model, batch):
         torch.testing.assert_close(packed[:, start:end], alone, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_compiles_without_breaks(make_model, batch):
     model = make_model("transformer")
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

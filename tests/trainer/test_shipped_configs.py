@@ -75,7 +75,16 @@ def data_of(data, tmp_path_factory):
     return {"mlm": data, "token_classification": probe}.__getitem__
 
 
-@pytest.mark.parametrize("path", COMPLETE, ids=name_of)
+def complete():
+    """All; by default those of no single mixer, and one mixer's."""
+    mixers = [path for path in COMPLETE if path.stem.startswith("pretrain_")]
+    return [
+        pytest.param(path, id=name_of(path), marks=[pytest.mark.full] if path in mixers[1:] else [])
+        for path in COMPLETE
+    ]
+
+
+@pytest.mark.parametrize("path", complete())
 def test_a_complete_run_file_trains(path, tmp_path, data_of, world, read_metrics):
     data = data_of(reading.load([str(path)], []).objective.name)
     train_two_steps(

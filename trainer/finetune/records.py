@@ -103,7 +103,8 @@ def _csv(path: Path, columns: list[str] | None) -> Table:
     text = "\n".join(read_lines(path))
     first = text.partition("\n")[0]
     delimiter = ";" if ";" in first and "," not in first else ","
-    csv.field_size_limit(len(text) + 1)
+    # Of the whole process: others' rows must still fit.
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows = []
     try:

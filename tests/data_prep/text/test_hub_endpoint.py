@@ -124,6 +124,7 @@ def prepare(endpoint, folder, *sources):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_streamed_and_never_downloaded_whole(endpoint, tmp_path):
     address, files, served = endpoint
     assert prepare(address, tmp_path, "hub:owner/set:train:body") == []

@@ -54,12 +54,14 @@ def check(reports, kind, asynchronous, reason):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.full
 def test_what_one_rank_cannot_write_all_go_on_without(reports, asynchronous):
     check(reports, "one rank", asynchronous, "Disk quota exceeded (rank 1); that of step 2 stays")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.full
 def test_a_file_system_that_fills_up_and_is_cleared(reports, require_or_skip, asynchronous):
     if ("full", asynchronous) not in reports[0]:
         require_or_skip("mount", "this system mounts nothing in a private mount namespace")

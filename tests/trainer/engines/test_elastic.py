@@ -143,6 +143,7 @@ def test_killed_at_any_moment_another_number_of_ranks_goes_on(
     record_property("summary", f"fault seed {seed}, ZeRO {stage}, ranks to the newest checkpoint: {told}")
 
 
+@pytest.mark.full
 def test_what_cannot_be_converted_is_refused_with_the_way_round(train, read_metrics, tmp_path):
     run = tmp_path / "run"
     train(reference := tmp_path / "reference", deepspeed=None)

@@ -1,5 +1,6 @@
 """Files as they come: one reader for TSV, CSV, JSON lines, Parquet, plain text and the hub, and a task made of them."""
 
+import csv
 import json
 
 import datasets
@@ -50,6 +51,12 @@ def test_the_first_line_of_a_file_without_a_header_is_a_row(tmp_path, name):
     assert [row.texts for row in open_table(path, COLUMNS).rows(COLUMNS)] == [list(row) for row in ROWS]
     with pytest.raises(UserError, match=r"line 1: 3 .*, expected 2"):
         list(open_table(path, COLUMNS[:2]).rows(COLUMNS[:1]))
+
+
+def test_what_a_csv_file_needs_is_not_taken_from_others(tmp_path):
+    """The longest field that csv allows is a setting of the whole process."""
+    open_table(str(write(tmp_path, "t.csv")))
+    assert csv.field_size_limit() >= 131_072
 
 
 def test_csv_may_hold_line_ends_semicolons_between_and_long_fields(tmp_path):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -208,7 +209,7 @@ def test_a_signal_is_passed_on_and_the_same_command_goes_on(configs, stubbed, ca
 
     def stop():
         while not all(log.exists() and "ready" in log.read_text() for log in logs):
-            pass
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=stop)

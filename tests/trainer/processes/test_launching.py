@@ -118,6 +118,7 @@ def test_stopped_and_killed_again_and_again_it_is_the_same_run(
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_one_process_stops_and_survives_a_kill(train, longmix, run_values, write_run_file, read_metrics, tmp_path):
     short = {**LONG, "deepspeed": None}
     folder = tmp_path / "run"

@@ -227,6 +227,7 @@ def test_an_environment_that_describes_no_run_is_refused(monkeypatch, variables,
         world.join()
 
 
+@pytest.mark.full
 def test_a_rank_that_waits_for_others_can_be_stopped(longmix, run_values, write_run_file, tmp_path):
     path = write_run_file(tmp_path / "run.yaml", run_values(tmp_path / "run"))
     port = str(20000 + hash(str(tmp_path)) % 20000)

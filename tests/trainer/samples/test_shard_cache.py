@@ -216,6 +216,7 @@ print(sum(int(sample["labels"]) for sample in dataset.read(indices)))
 """
 
 
+@pytest.mark.full
 def test_processes_share_a_cache_that_is_too_small_for_them(bucket, tmp_path, start):
     cache, bound = tmp_path / "cache", 2 * largest(bucket)
     readers = [start("-c", READS_ALL, bucket, cache, bound) for _ in range(2)]
