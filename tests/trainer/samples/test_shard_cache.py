@@ -302,6 +302,18 @@ def test_a_copy_that_was_damaged_here_is_made_anew_once(storage, bucket, tmp_pat
     assert opened_shards(storage) == [entry["file"]] * 3
 
 
+def test_a_copy_that_decays_without_a_word_of_the_file_system_is_made_anew(storage, bucket, tmp_path):
+    """A disk that loses bits changes no time of the file: its record goes on saying that the hash was right."""
+    dataset = open_remote(bucket, tmp_path / "cache")
+    dataset.read(np.asarray([0]))
+    entry = dataset.manifest.shards[0]
+    copy = tmp_path / "cache" / entry["sha256"]
+    copy.write_bytes(b"x" * entry["bytes"])
+    verified_copies.note(copy, copy.stat())
+    assert open_remote(bucket, tmp_path / "cache").read(np.asarray([3]))[0]["labels"] == 3
+    assert sha256_of_file(copy) == entry["sha256"]
+
+
 @pytest.fixture
 def hashed(monkeypatch):
     """Names of the copies that were hashed here."""
