@@ -1,4 +1,4 @@
-"""`longmix train --check`: what a run would be, without running it."""
+"""`longmix train --check`: what a run would be and take, without running it."""
 
 from pathlib import Path
 
@@ -7,16 +7,26 @@ import torch
 from longmix.data_prep.errors import UserError
 
 from ..run.folder import refuse_changes, refuse_unusable
-from ..run.memory import GIGABYTE, kept_per_parameter, refuse_beyond_memory, state_bytes
+from ..run.memory import refuse_beyond_memory
 from ..run.settling import settle
 from ..run.setup import Prepared, prepare
-from ..samples.collate import TOKEN_IDS
+from ..run.speed import device_name
+from ..run.trial import NotTried, try_out
 from ..settings.configuration import RunConfiguration
-from ..settings.deepspeed_file import read, stage_of
+from .expectation import Expectation
+from .proposal import Command, propose
+from .rounding import about_bytes, about_time
+
+# Of the twenty seconds that a check may compute.
+OWN_SECONDS, PROPOSED_SECONDS = 15.0, 5.0
 
 
-def report(configuration: RunConfiguration, processes: int) -> str:
-    """Validate a run and describe it: parameters, memory of each process, steps, tokens.
+def report(configuration: RunConfiguration, processes: int, own: Command) -> str:
+    """Validate a run and describe it: its size, what it reads, and what it takes on this device; where that is absurd,
+    warnings, and a command that is not.
+
+    Args:
+        own: the command that is checked.
 
     Raises:
         UserError: whatever training would refuse.
@@ -26,50 +36,107 @@ def report(configuration: RunConfiguration, processes: int) -> str:
     refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
     prepared = prepare(configuration, processes, device)
-    parameters, outside = prepared.size.parameters, prepared.size.parameters - prepared.size.embeddings
-    batch, optim, data = configuration.batch, configuration.optim, prepared.data
-    samples = sum(len(dataset) for dataset in data.train)
-    tokens = optim.max_steps * batch.samples * data.tokens_per_sample
-    unit = "tokens" if TOKEN_IDS in data.manifest.columns else "positions"
-    stage = None if configuration.deepspeed is None else stage_of(read(configuration.deepspeed))
-    engine = "Accelerate" if stage is None else f"DeepSpeed, ZeRO stage {stage}"
-    states = state_bytes(parameters, prepared.precision, stage, processes, kept_per_parameter(prepared))
-    activations = activation_bytes(
-        prepared.model_configuration, batch.micro_batch, data.tokens_per_sample, configuration
+    trial, untimed = None, ""
+    try:
+        trial = try_out(prepared, device, OWN_SECONDS)
+    except NotTried as reason:
+        untimed = str(reason)
+    expected = Expectation.of(prepared, processes, device, trial)
+    warnings = expected.warnings()
+    proposal = propose(own, expected, lambda *run: try_out(*run, PROPOSED_SECONDS)) if warnings else []
+    return "\n".join(
+        [
+            *(f"{name:<11}{value}" for name, value in _figures(expected, untimed)),
+            *([chosen] if chosen else []),
+            *prepared.notes(prepared.size.model, processes),
+            *_told_of_memory(prepared, processes, device),
+            *(f"WARNING: {warning}" for warning in warnings),
+            *proposal,
+            "this run file is valid",
+        ]
     )
-    lines = [
+
+
+def _figures(expected: Expectation, untimed: str) -> list[tuple[str, str]]:
+    """(name, what it is) of each line; `untimed`: why nothing was timed."""
+    prepared, processes, unit = expected.prepared, expected.processes, expected.unit
+    configuration, size = prepared.configuration, prepared.size
+    batch, optim, data = configuration.batch, configuration.optim, prepared.data
+    engine = "Accelerate" if expected.stage is None else f"DeepSpeed, ZeRO stage {expected.stage}"
+    measured = "measured" if expected.trial is not None else "roughly"
+    free = expected.free_disk
+    return [
         (
             "model",
-            f"{prepared.model_configuration.model_type}, {parameters:,} parameters ({outside:,} outside embeddings)",
+            f"{prepared.model_configuration.model_type}, {size.parameters:,} parameters "
+            f"({size.parameters - size.embeddings:,} outside embeddings)",
         ),
-        ("data", f"{samples:,} samples, {data.tokens_per_sample:,.0f} {unit} each on average"),
+        (
+            "data",
+            f"{expected.samples:,} samples, {data.tokens_per_sample:,.0f} {unit} each on average, "
+            f"{expected.data_tokens:,.0f} in all",
+        ),
         (
             "batch",
             f"{batch.samples} samples = {processes} processes x {batch.samples // batch.micro_batch // processes} "
             f"micro-batches of {batch.micro_batch}",
         ),
-        ("engine", f"{engine}, {prepared.precision}, on {device.type}"),
+        ("engine", f"{engine}, {prepared.precision}, on {expected.device.type}"),
         (
             "memory",
-            f"{states / GIGABYTE:.2f} GiB of parameters, gradients and optimizer in each process, "
-            f"and roughly {activations / GIGABYTE:.2f} GiB of activations",
+            f"{about_bytes(expected.states)} of parameters, gradients and optimizer in each process, and "
+            f"{about_bytes(expected.activations)} of activations ({measured}); it has {about_bytes(expected.memory)}",
+        ),
+        (
+            "disk",
+            f"{about_bytes(expected.checkpoint)} for a checkpoint, of which {expected.checkpoints} stand there at most"
+            + ("" if free is None else f"; {about_bytes(free)} are free"),
         ),
         (
             "steps",
-            f"{optim.max_steps:,} = {optim.max_steps * batch.samples / samples:.2f} epochs, {tokens:,.0f} {unit}",
+            f"{optim.max_steps:,} = {expected.epochs:,.2f} epochs, {expected.tokens:,.0f} {unit}",
         ),
+        ("duration", f"not estimated: {untimed}" if expected.trial is None else _duration(expected)),
         ("run folder", configuration.run.dir),
     ]
-    text = "\n".join(f"{name:<11}{value}" for name, value in lines)
-    return "\n".join(
-        [
-            text,
-            *([chosen] if chosen else []),
-            *prepared.notes(prepared.size.model, processes),
-            *_told_of_memory(prepared, processes, device),
-            "this run file is valid",
-        ]
+
+
+def _duration(expected: Expectation) -> str:
+    trial, optim = expected.trial, expected.prepared.configuration.optim
+    step, passes = expected.step_seconds, trial.forward + trial.backward
+    if expected.done == optim.max_steps:
+        return f"none: {expected.prepared.configuration.run.dir} has all {optim.max_steps:,} steps"
+    shares = expected.crowding * trial.optimizer / (expected.processes if expected.stage else 1) / step
+    forward = (1 - shares) * trial.forward / passes
+    text = (
+        f"{about_time(expected.seconds)} {_where(expected)}: {about_time(step)} for a step (forward {forward:.0%}, "
+        f"backward {1 - shares - forward:.0%}, optimizer {shares:.0%})"
     )
+    if expected.evaluation_seconds > 0.05 * expected.seconds:
+        text += f", {about_time(expected.evaluation_seconds)} of it evaluations"
+    if expected.done:
+        text += f"; {optim.max_steps - expected.done:,} steps are left"
+    if not trial.is_whole:
+        longer = " (longer ones may take more than in proportion)" if trial.length < trial.usual_length else ""
+        text += (
+            f"; timed on {trial.samples} of {trial.micro_batch} samples, {trial.length:,} of {trial.usual_length:,} "
+            f"{expected.unit} of each{longer}"
+        )
+    return text
+
+
+def _where(expected: Expectation) -> str:
+    """For which device, and how many of them, an estimate is."""
+    device, processes = expected.device, expected.processes
+    name = device_name(device.type)
+    if device.type == "cpu":
+        sharing = expected.local_processes
+        machines = f" on each of {-(-processes // sharing)} machines" if sharing < processes else ""
+        shared = f", which {sharing} processes share{machines}; on GPUs it would be another" if processes > 1 else ""
+        return f"on this CPU ({name}{shared})"
+    here = torch.cuda.device_count()
+    missing = f", of which this machine has {here}" if processes > here else ""
+    return f"on {processes} x {name}{missing}, the exchange between them left out" if processes > 1 else f"on {name}"
 
 
 def _told_of_memory(prepared: Prepared, processes: int, device: torch.device) -> list[str]:
@@ -79,15 +146,3 @@ def _told_of_memory(prepared: Prepared, processes: int, device: torch.device) ->
     except UserError as error:
         return [f"note: on this machine it would be refused: {error}"]
     return []
-
-
-def activation_bytes(config, micro_batch: int, tokens: float, configuration: RunConfiguration) -> float:
-    """A rough bound on activations: per token and layer 16 hidden and 3 intermediate vectors (one with gradient
-    checkpointing), and the logits and their gradient at the labelled positions."""
-    width = getattr(config, "hidden_size", 0)
-    inner = getattr(config, "intermediate_size", 4 * width)
-    layers = getattr(config, "num_hidden_layers", 0)
-    vectors = width if configuration.run.gradient_checkpointing else 16 * width + 3 * inner
-    labelled = {"mlm": configuration.objective.mask_probability, "clm": 1}.get(configuration.objective.name, 0)
-    logits = 2 * labelled * getattr(config, "vocab_size", 0)
-    return 4 * micro_batch * tokens * (layers * vectors + logits)

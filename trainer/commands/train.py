@@ -42,7 +42,8 @@ def add_parser(verbs) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="validate, count parameters, estimate memory and steps, and leave without training",
+        help="validate, count parameters, estimate time, memory and disk on this machine, warn of what is absurd, "
+        "and leave without training",
     )
     parser.set_defaults(run=run, is_shared=True)
 
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     place = LaunchEnvironment.read()
     if arguments.check:
         _announce("checking", reading.load(paths, overrides, quick_field_mistakes), place, "torch")
-        return _check(reading.load(paths, overrides, field_mistakes), place, arguments.processes)
+        return _check(reading.load(paths, overrides, field_mistakes), place, arguments)
     launch.leave_with_launcher()
     # Noted from here on: what is imported and built next takes long, and the signal must not end it half-way.
     with StopRequests() as requests:
@@ -86,15 +87,17 @@ def _devices() -> int:
     return max(1, torch.cuda.device_count())
 
 
-def _check(configuration: RunConfiguration, place: LaunchEnvironment, processes: int | None) -> int:
-    """Describe the run for `processes`; of several workers (torchrun, srun) the first does it for all."""
+def _check(configuration: RunConfiguration, place: LaunchEnvironment, arguments: argparse.Namespace) -> int:
+    """Describe the run for its processes; of several workers (torchrun, srun) the first does it for all."""
     from .check import report
+    from .proposal import Command
 
-    if place.is_worker:
-        if place.rank != 0:
-            return 0
-        processes = place.size
-    print(printable_lines(report(configuration, processes or _devices())))
+    if place.is_worker and place.rank != 0:
+        return 0
+    processes = place.size if place.is_worker else arguments.processes or _devices()
+    paths, overrides = split(arguments.settings)
+    own = Command(tuple(paths), tuple(overrides), arguments.processes)
+    print(printable_lines(report(configuration, processes, own)))
     return 0
 
 

@@ -41,7 +41,7 @@ def dry_run(engine: Engine, model: torch.nn.Module, prepared: Prepared, world: W
         SharedMistake: the micro-batch does not fit into a device's memory, or not through the model.
         UserError: the same on this rank alone, e.g. at ZeRO stage 3, where no rank can try alone.
     """
-    with _without_trace(model, world.device):
+    with without_trace(model, world.device):
         reserved = agree(world, lambda: _reserve(model, prepared, engine.stage, world))
         _Rehearsal(engine, model, prepared, world).run()
         del reserved
@@ -55,7 +55,7 @@ class _Rehearsal:
         self.share = self.batch.samples // world.size
         self.objective_name = prepared.configuration.objective.name
         self.rate = prepared.configuration.optim.lr
-        self.longest = agree(world, lambda: _longest(self.data))
+        self.longest = agree(world, lambda: longest_sample(self.data))
 
     def run(self) -> None:
         wanted = self.batch.micro_batch
@@ -160,7 +160,7 @@ def largest_micro_batch(data: RunData, objective: Objective, longest: int, size:
     first = range(min(manifest.vocab_size or 1, longest + len(special)))
     ordinary = sorted(set(first) - special)
     samples = [_sample(manifest.columns, ordinary or [0], longest) for _ in range(size)]
-    if size > 1 and longest > 1 and any(_is_ragged(dataset, longest) for dataset in data.train):
+    if size > 1 and longest > 1 and any(is_ragged(dataset, longest) for dataset in data.train):
         samples[-1] = _sample(manifest.columns, ordinary or [0], longest - 1)
     return objective.rehearsal_batch(samples)
 
@@ -180,12 +180,12 @@ def _sample(columns: dict[str, dict[str, Any]], ordinary: list[int], length: int
     return sample
 
 
-def _is_ragged(dataset: ShardedDataset, longest: int) -> bool:
+def is_ragged(dataset: ShardedDataset, longest: int) -> bool:
     sequences = 2 if is_pair(dataset.manifest.columns) else 1
     return dataset.manifest.tokens is None or dataset.manifest.tokens < sequences * len(dataset) * longest
 
 
-def _longest(data: RunData) -> int:
+def longest_sample(data: RunData) -> int:
     """The positions of the longest training sequence, by the manifests or else by the first samples."""
     lengths = []
     for dataset in data.train:
@@ -229,7 +229,7 @@ def _without_batch_statistics(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_trace(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
+def without_trace(model: torch.nn.Module, device: torch.device) -> Iterator[None]:
     """Put back buffers and every random generator."""
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     numpy_state, python_state = np.random.get_state(), random.getstate()

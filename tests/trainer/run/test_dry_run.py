@@ -200,10 +200,10 @@ def test_its_samples_are_the_longest_and_no_shard_is_read(data, write_data, tmp_
         ShardedDataset(str(path)) for path in (data / "train", tmp_path / "short", tmp_path / "untold")
     )
     longest = max(len(sample["input_ids"]) for sample in untold.read(np.arange(20)))
-    assert dry_run._longest(RunData([untold], None, None, None)) == longest
+    assert dry_run.longest_sample(RunData([untold], None, None, None)) == longest
     monkeypatch.setattr(ShardedDataset, "read", None)
     source = RunData([short, train], None, None, None)
-    assert dry_run._longest(source) == 24
+    assert dry_run.longest_sample(source) == 24
     section = ObjectiveSection()
     objective = make_objective(section, 0, train.manifest, None)
     batch = dry_run.largest_micro_batch(source, objective, 24, 64)

@@ -213,7 +213,7 @@ def test_the_rehearsed_batch_is_the_largest_that_can_come(tasks):
         dataset = ShardedDataset(str(tasks / name / "train"))
         data = RunData([dataset], None, None, None)
         made = make_objective(ObjectiveSection(objective), 0, dataset.manifest, None)
-        batch = dry_run.largest_micro_batch(data, made, dry_run._longest(data), 4)
+        batch = dry_run.largest_micro_batch(data, made, dry_run.longest_sample(data), 4)
         real = made.evaluation_batch(dataset.read(np.arange(96)), np.arange(96))
         assert batch.keys() == real.keys() and batch[longest].shape[1:] == real[longest].shape[1:]
         assert all(batch[column].dtype == real[column].dtype for column in batch if column != "labels")
