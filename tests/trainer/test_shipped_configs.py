@@ -50,6 +50,12 @@ def train_two_steps(paths, folder, world, read_metrics, **changes):
     return checked
 
 
+@pytest.mark.parametrize("path", [*COMPLETE, *RECIPES, *TASKS], ids=name_of)
+def test_a_short_trial_of_any_file_needs_no_other_warm_up(path):
+    settings = run_file.read_settings([str(path)], []).values.get("optim", {})
+    assert settings.get("warmup_steps") in (None, 0), "warmup_share follows optim.max_steps"
+
+
 def test_every_file_is_of_a_known_kind():
     assert {*COMPLETE, *FRAGMENTS, *RECIPES, *TASKS, *DEEPSPEED} == {
         path for path in CONFIGS.rglob("*") if path.suffix in (".yaml", ".json")

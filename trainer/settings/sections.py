@@ -21,7 +21,8 @@ Finding = tuple[str, ...]
 LONGEST_HANG_MINUTES = 1e6
 # More than any machine has cores.
 MOST_THREADS = 4096
-# Of optim, where its keys leave them open. A fifth of the steps suffices (Hägele et al. 2024, section 3).
+# Of optim, where its keys leave them open; a run of fewer steps than those warms up for a tenth. For the decay a fifth of
+# the steps suffices (Hägele et al. 2024, section 3).
 WARMUP_STEPS = 100
 DECAY_SHARE = 0.2
 # Share of the tokens that an evaluation of masked language modelling hides, whatever training hides (as Devlin et al.
@@ -187,7 +188,7 @@ class OptimSection:
         if self.decay_share is None and self.schedule == "wsd":
             self.decay_share = DECAY_SHARE
         if self.warmup_steps is None and self.warmup_share is None:
-            self.warmup_steps = WARMUP_STEPS
+            self.warmup_steps = WARMUP_STEPS if self.max_steps >= WARMUP_STEPS else max(0, self.max_steps // 10)
 
     @property
     def steps_of_warmup(self) -> int:
@@ -220,8 +221,7 @@ class OptimSection:
 
     def _schedule_mistakes(self) -> Iterator[Finding]:
         if self.warmup_steps is not None and self.warmup_steps > self.max_steps:
-            default = " (also where optim.warmup_share is null)" if self.warmup_steps == WARMUP_STEPS else ""
-            text = f"is {self.warmup_steps}{default}, more than optim.max_steps {self.max_steps}; optim.warmup_share"
+            text = f"is {self.warmup_steps}, more than optim.max_steps {self.max_steps}; optim.warmup_share"
             yield "warmup_steps", f"{text}, a share from 0 to 1, fits any", "optim.max_steps", "optim.warmup_share"
         if self.warmup_share is not None and not 0 <= self.warmup_share <= 1:
             yield "warmup_share", f"is {self.warmup_share}, but must lie between 0 and 1: a share of optim.max_steps"

@@ -493,6 +493,11 @@ def test_of_warm_ups_a_later_file_takes_the_place_of_an_earlier_one(small, write
     assert reading.load([small, steps], ["optim.warmup_share=0.1", "optim.max_steps=50"]).optim.steps_of_warmup == 5
 
 
+@pytest.mark.parametrize(("steps", "warmup"), [(1000, 100), (100, 100), (99, 9), (50, 5), (1, 0)])
+def test_a_short_trial_does_not_trip_over_the_default_warm_up(small, steps, warmup):
+    assert reading.load([small], [f"optim.max_steps={steps}"]).optim.steps_of_warmup == warmup
+
+
 @pytest.mark.parametrize(
     ("values", "told"),
     [
@@ -509,8 +514,8 @@ def test_of_warm_ups_a_later_file_takes_the_place_of_an_earlier_one(small, write
         ),
         ("{warmup_steps: 2000}", "optim.warmup_steps is 2000, more than optim.max_steps 1000; optim.warmup_share, a"),
         (
-            "{warmup_share: null, max_steps: 50}",
-            "is 100 (also where optim.warmup_share is null), more than optim.max_steps 50; optim.warmup_share, a share",
+            "{warmup_share: null, warmup_steps: 100, max_steps: 50}",
+            "is 100, more than optim.max_steps 50; optim.warmup_share, a share from 0 to 1, fits any",
         ),
         ("{warmup_share: nan, max_steps: 50}", "optim.warmup_share "),
     ],
