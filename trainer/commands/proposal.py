@@ -29,7 +29,7 @@ from .rounding import about_count, about_time
 # section 5), and those of the longest recipes of configs/tasks. Little data are read more often, for some steps at all.
 EPOCHS, LABELLED_EPOCHS = 16, 50
 FEWEST_STEPS = 500
-LONGEST_SECONDS = 12 * 3600.0
+LONGEST_SECONDS = 6 * 3600.0
 # The least with which a model can be more than a memory of its data, and a margin.
 _TOKENS_PER_PARAMETER = 1.2
 # The batch of recipes/small_budget.yaml, 8 rows of 128.
@@ -168,7 +168,7 @@ def _shortened(command: Command, whole: Expectation) -> Command:
 
 
 def sensible_steps(whole: Expectation) -> int:
-    """Steps for which the data are read often enough and not too often, and which end within half a day, rounded
+    """Steps for which the data are read often enough and not too often, and which end within six hours, rounded
     down."""
     configuration, data = whole.prepared.configuration, whole.prepared.data
     of_an_epoch = whole.samples / configuration.batch.samples

@@ -4,6 +4,7 @@ Nothing is read but the lengths of a few samples, and nothing is written. The tr
 as the time allows, so that it ends in time on any device, and speaks for the run's own micro-batch by proportion.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -76,6 +77,10 @@ class _Pass:
     activations: float
 
     @property
+    def positions(self) -> int:
+        return self.samples * self.length
+
+    @property
     def seconds(self) -> float:
         return self.forward + self.backward
 
@@ -126,16 +131,18 @@ def _build(prepared: Prepared, device: torch.device) -> torch.nn.Module:
         return build_model(start, prepared.model_configuration, prepared.objective.auto_class).to(device).train()
 
 
-def _lengths(prepared: Prepared) -> tuple[int, int]:
-    """(first, usual): the length to begin with, and that of a usual micro-batch of the run."""
+def _lengths(prepared: Prepared) -> tuple[int, int, int]:
+    """(compiled, first, usual): the length to compile kernels with, the one to time first, and that of a usual
+    micro-batch of the run."""
     data = prepared.data
     longest = longest_sample(data)
     if TOKEN_IDS not in data.manifest.columns:
-        return longest, longest  # windows and rows of vectors have one length
+        return longest, longest, longest  # windows and rows of vectors have one length
     usual = longest
     if any(is_ragged(dataset, longest) for dataset in data.train):
         usual = min(longest, _padded_length(prepared) or longest)
-    return min(usual, _FIRST_LENGTH), usual
+    first = min(usual, _FIRST_LENGTH)
+    return max(1, first // 2), first, usual
 
 
 def _padded_length(prepared: Prepared) -> int | None:
@@ -165,14 +172,14 @@ class _Trial:
         self.prepared, self.model, self.device, self.clock = prepared, model, device, clock
         self.ends = clock() + seconds
 
-    def run(self, first_length: int, usual_length: int) -> Trial:
+    def run(self, compiled_length: int, first_length: int, usual_length: int) -> Trial:
         micro_batch = self.prepared.configuration.batch.micro_batch
         shapes = _shapes(first_length, usual_length, micro_batch)
         # Compiles kernels and makes room; its time is nobody's.
         began = self._now()
-        self._pass(*next(shapes))
+        smallest = self._pass(1, compiled_length)
         self.ends += self._now() - began
-        timed = self._pass(1, first_length)
+        timed = self._pass(*next(shapes))
         for samples, length in shapes:
             # Attention is quadratic in the length; everything is at most that.
             growth = samples / timed.samples * (length / timed.length) ** 2
@@ -182,7 +189,7 @@ class _Trial:
                     break
             timed = self._pass(samples, length)
         timed = self._again(timed)
-        scale = micro_batch * usual_length / (timed.samples * timed.length)
+        scale = micro_batch * usual_length / timed.positions
         return Trial(
             timed.samples,
             timed.length,
@@ -191,17 +198,18 @@ class _Trial:
             scale * timed.forward,
             scale * timed.backward,
             self._optimizer_step(timed),
-            scale * timed.activations,
+            _extended(smallest, timed, micro_batch * usual_length),
         )
 
     def _again(self, timed: _Pass) -> _Pass:
         """The quicker of this pass and another like it, if the time allows another."""
         if timed.seconds > self._left():
             return timed
-        return min(timed, self._pass(timed.samples, timed.length), key=lambda one: one.seconds)
+        again = self._pass(timed.samples, timed.length, is_counting=False)
+        return min(timed, replace(again, activations=timed.activations), key=lambda one: one.seconds)
 
-    def _pass(self, samples: int, length: int) -> _Pass:
-        """Forward and backward passes of a micro-batch; its gradients stay."""
+    def _pass(self, samples: int, length: int, is_counting: bool = True) -> _Pass:
+        """Forward and backward passes of a micro-batch; its gradients stay. Counting what is kept takes some time."""
         objective, kept = self.prepared.objective, {}
         batch = to_device(largest_micro_batch(self.prepared.data, objective, length, samples), self.device)
         items = max(1, objective.items(batch))
@@ -213,9 +221,10 @@ class _Trial:
                 kept[storage.data_ptr()] = storage.nbytes()
             return tensor
 
+        counting = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         self.model.zero_grad(set_to_none=True)
         began = self._now()
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), self._precision():
+        with counting if is_counting else contextlib.nullcontext(), self._precision():
             loss, _ = objective.forward(self.model, batch, items)
         between = self._now()
         loss.backward()
@@ -225,10 +234,9 @@ class _Trial:
         """Seconds of an optimizer step: timed on as large a part of the parameters as the time allows."""
         optim = self.prepared.configuration.optim
         flops = sum(30 * count * min(sides) * math.prod(sides) for count, *sides in self._matrices())
-        tokens = timed.samples * timed.length
         outside = self.prepared.size.parameters - self.prepared.size.embeddings
         # What is counted here for each entry of a matrix goes at the speed of the passes, or half of it.
-        expected = 2 * flops / max(1.0, 6 * outside * tokens) * timed.seconds
+        expected = 2 * flops / max(1.0, 6 * outside * timed.positions) * timed.seconds
         every = max(1, math.ceil(2 * expected / max(self._left(), 0.05 * SECONDS)))
         groups = _thinned(parameter_groups(self.model, optim), every)
         step = make_guarded_optimizer(groups, optim, self.prepared.precision).step
@@ -267,6 +275,14 @@ def _shapes(first_length: int, usual_length: int, micro_batch: int) -> Iterator[
     while samples < micro_batch:
         samples = min(micro_batch, _GROWTH * samples)
         yield samples, length
+
+
+def _extended(smallest: _Pass, largest: _Pass, positions: int) -> float:
+    """What so many positions keep, along the line through two passes: copies of the weights in 16 bits stay one."""
+    if positions == largest.positions or smallest.positions == largest.positions:
+        return positions / largest.positions * largest.activations
+    slope = (largest.activations - smallest.activations) / (largest.positions - smallest.positions)
+    return largest.activations + slope * (positions - largest.positions)
 
 
 def _thinned(groups: list[dict], every: int) -> list[dict]:

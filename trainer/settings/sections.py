@@ -21,8 +21,8 @@ Finding = tuple[str, ...]
 LONGEST_HANG_MINUTES = 1e6
 # More than any machine has cores.
 MOST_THREADS = 4096
-# Of optim, where its keys leave them open; a run of fewer steps than those warms up for a tenth. For the decay a fifth of
-# the steps suffices (Hägele et al. 2024, section 3).
+# Of optim, where its keys leave them open; a run of fewer steps than those warms up for a tenth of its own. A fifth of
+# the steps suffices for the decay (Hägele et al. 2024, section 3).
 WARMUP_STEPS = 100
 DECAY_SHARE = 0.2
 # Share of the tokens that an evaluation of masked language modelling hides, whatever training hides (as Devlin et al.

@@ -59,7 +59,7 @@ def test_it_goes_up_to_the_micro_batch_where_there_is_time(prepared, monkeypatch
     found, clock = tried(monkeypatch, prepared(), lambda samples, length: 0.0)
     usual = found.usual_length
     # The first one alone compiles, and the last one is the quicker of two.
-    assert clock.shapes == [(1, 2), (1, 2), (1, 8), (1, usual), (4, usual), (4, usual)]
+    assert clock.shapes == [(1, 1), (1, 2), (1, 8), (1, usual), (4, usual), (4, usual)]
     assert found.is_whole and found.optimizer == 1.0 and found.activations > 0
     # Samples of 4 to 24 tokens, in micro-batches of 4 that are padded to their longest.
     assert 14 < usual <= 24
@@ -87,6 +87,16 @@ def test_activations_are_what_the_backward_pass_keeps(prepared, monkeypatch):
     assert bytes_of(**{"model.num_hidden_layers": 4}) > 1.5 * whole
     assert bytes_of(**{"model.num_hidden_layers": 2, "run.gradient_checkpointing": True}) < 0.7 * whole
     assert bytes_of(**{"model.num_hidden_layers": 2, "batch.micro_batch": 8}) > 1.5 * whole
+
+
+def test_activations_of_a_part_speak_for_the_whole_and_copies_of_weights_do_not_grow_with_it(prepared, monkeypatch):
+    # In 16 bits the weights' copies are most of what a few tokens keep.
+    wide = {"precision": "bf16", "model.hidden_size": 64, "model.intermediate_size": 256, "batch.micro_batch": 16}
+    with monkeypatch.context() as patched:
+        whole, _ = tried(patched, prepared(**wide), lambda samples, length: 0.0)
+    part, _ = tried(monkeypatch, prepared(**wide), lambda samples, length: 6.0)
+    assert whole.is_whole and (part.samples, part.length) == (1, 2)
+    assert part.activations == pytest.approx(whole.activations, rel=0.2)
 
 
 def test_the_optimizer_is_timed_on_a_part_of_the_parameters_where_all_take_too_long(prepared, monkeypatch):
