@@ -24,7 +24,7 @@ from ..optimization.optimizer import make_guarded_optimizer, parameter_groups
 from ..samples.collate import SECOND, TOKEN_IDS, is_pair, length_of
 from .determinism import computing
 from .dry_run import is_ragged, largest_micro_batch, longest_sample, without_trace
-from .memory import GIGABYTE, host_memory, state_bytes
+from .memory import GIGABYTE, host_memory, kept_per_parameter, state_bytes
 from .setup import Prepared
 
 # Seconds for a whole trial, the first pass of the model left out, in which kernels may be compiled.
@@ -103,9 +103,9 @@ def try_out(
             model = _build(prepared, device)
             with without_trace(model, device):
                 return _Trial(prepared, model, device, seconds, clock).run(*lengths)
-    except (RuntimeError, ValueError, IndexError) as error:
-        if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            raise NotTried("one sample does not fit into its memory") from None
+    except Exception as error:  # whatever keeps a model from being tried, the run file may be as it should be
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+            raise NotTried("it does not fit into the memory of this device") from None
         raise NotTried(f"it does not run here: {reason_of(error)}") from None
 
 
@@ -114,10 +114,19 @@ def _refuse_large(prepared: Prepared, device: torch.device) -> None:
     most = MOST_PARAMETERS[device.type]
     if parameters > most:
         raise NotTried(f"{parameters:,} parameters, and a trial here takes at most {most:,}")
-    needed = state_bytes(parameters, "fp32", None, 1, 2)
-    there = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_memory()
-    if needed > 0.8 * there:
-        raise NotTried(f"a trial needs {needed / GIGABYTE:.0f} GiB of memory, and {there / GIGABYTE:.0f} GiB are there")
+    needed, there = _states(prepared), _room(device)
+    if needed > there:
+        raise NotTried(f"a trial needs {needed / GIGABYTE:.0f} GiB of memory, and may take {there / GIGABYTE:.0f} GiB")
+
+
+def _states(prepared: Prepared) -> float:
+    """Bytes of weights, gradients and optimizer in a trial, which shares nothing out."""
+    return state_bytes(prepared.size.parameters, "fp32", None, 1, kept_per_parameter(prepared))
+
+
+def _room(device: torch.device) -> float:
+    """Bytes that a trial may take: not all, for others may need some too."""
+    return 0.8 * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0.5 * host_memory()
 
 
 def _build(prepared: Prepared, device: torch.device) -> torch.nn.Module:
@@ -171,6 +180,7 @@ class _Trial:
     ):
         self.prepared, self.model, self.device, self.clock = prepared, model, device, clock
         self.ends = clock() + seconds
+        self.room = _room(device) - _states(prepared)
 
     def run(self, compiled_length: int, first_length: int, usual_length: int) -> Trial:
         micro_batch = self.prepared.configuration.batch.micro_batch
@@ -181,6 +191,8 @@ class _Trial:
         self.ends += self._now() - began
         timed = self._pass(*next(shapes))
         for samples, length in shapes:
+            if _extended(smallest, timed, samples * length) > self.room:
+                break
             # Attention is quadratic in the length; everything is at most that.
             growth = samples / timed.samples * (length / timed.length) ** 2
             if growth * timed.seconds > self._left():

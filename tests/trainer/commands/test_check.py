@@ -2,15 +2,20 @@
 time is measured here: a trial of known times stands in for the one that is timed."""
 
 import shlex
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from longmix.trainer.cli import main
 from longmix.trainer.commands import check, proposal
+from longmix.trainer.commands.expectation import Expectation
 from longmix.trainer.commands.rounding import about_bytes, about_count, about_time
+from longmix.trainer.models.field_check import field_mistakes
 from longmix.trainer.run import trial as timing
+from longmix.trainer.run.setup import prepare
 from longmix.trainer.run.trial import NotTried, Trial
+from longmix.trainer.settings import reading
 
 # Of each micro-batch, and of each optimizer step.
 FORWARD, BACKWARD, OPTIMIZER = 1.0, 2.0, 0.5
@@ -121,6 +126,27 @@ def test_a_model_of_ten_billion_parameters_is_never_built(checked, monkeypatch):
     width = ["model.hidden_size=8192", "model.intermediate_size=32768", "model.num_hidden_layers=12"]
     lines = checked(*width, trial=timing.try_out)
     assert "not estimated: " in line(lines, "duration") and "a trial here takes at most" in line(lines, "duration")
+
+
+def test_on_gpus_each_process_has_its_own(run_values, tmp_path, monkeypatch):
+    prepared = prepare(reading.from_dict(run_values(tmp_path / "run"), "test", field_mistakes), 2, torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 2**30))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "A card")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    alone, both = (Expectation.of(prepared, count, torch.device("cuda"), timed(prepared, None, 0)) for count in (1, 2))
+    assert alone.step_seconds == 4 * (FORWARD + BACKWARD) + OPTIMIZER
+    assert both.step_seconds == 2 * (FORWARD + BACKWARD) + OPTIMIZER and both.memory == 80 * 2**30
+    assert "on 2 x A card, of which this machine has 1," in check._duration(both)
+    assert "s on A card: " in check._duration(alone)
+
+
+def test_steps_that_a_run_has_made_take_no_time(run_values, tmp_path):
+    prepared = prepare(reading.from_dict(run_values(tmp_path / "run"), "test", field_mistakes), 1, torch.device("cpu"))
+    (tmp_path / "run" / "checkpoints" / "step-00000004").mkdir(parents=True)
+    rest = Expectation.of(prepared, 1, torch.device("cpu"), timed(prepared, None, 0))
+    # Two steps, and the last of three evaluations.
+    assert rest.seconds == rest.crowding * (2 * (4 * (FORWARD + BACKWARD) + OPTIMIZER) + 3 * FORWARD)
+    assert "2 steps are left" in check._duration(rest)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,15 @@ def test_it_ends_where_the_next_one_could_take_too_long(prepared, monkeypatch):
     assert clock.now < 20
 
 
+def test_it_ends_where_the_next_one_could_take_too_much_memory(prepared, monkeypatch):
+    with monkeypatch.context() as patched:
+        whole, _ = tried(patched, prepared(), lambda samples, length: 0.0)
+    monkeypatch.setattr(trial, "_room", lambda device: trial._states(made) + 0.7 * whole.activations)
+    made = prepared()
+    found, _ = tried(monkeypatch, made, lambda samples, length: 0.0)
+    assert whole.is_whole and (found.samples, found.length) == (1, whole.usual_length)
+
+
 def test_compiling_takes_none_of_its_time(prepared, monkeypatch):
     costs = iter([1000.0])
     found, _ = tried(monkeypatch, prepared(), lambda samples, length: next(costs, 0.0))
