@@ -1,11 +1,9 @@
-"""The log of a run: metrics.jsonl, TensorBoard, and a progress line."""
+"""The log of a run: metrics.jsonl, TensorBoard, and what the console shows."""
 
 import contextlib
 import itertools
 import json
-import math
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +14,7 @@ from longmix.data_prep.files import write_text
 from longmix.data_prep.state_files import parse
 from longmix.kernels.common.safe_files import open_to_append, open_to_change, open_to_read
 
-from ..settings import mistakes
-from ..settings.forecast_figures import is_forecast, verdict
+from .console import Console, is_bad
 
 
 class RunLog:
@@ -43,7 +40,7 @@ class RunLog:
         self._writer = None
         if not is_first:
             return
-        self._progress = _Progress(first_step, last_step)
+        self._console = Console(first_step, last_step)
         path = run / "metrics.jsonl"
         if first_step > 0 and not path.exists():
             self.say(f"warning: {path} is missing: the records up to step {first_step} are lost, and the run goes on")
@@ -69,7 +66,7 @@ class RunLog:
         """Append one line to metrics.jsonl, and the numbers to TensorBoard; not-finite numbers become null."""
         if not self._active:
             return
-        values = {name: None if _is_bad(value) else value for name, value in figures.items()}
+        values = {name: None if is_bad(value) else value for name, value in figures.items()}
         try:
             self._lines.add(json.dumps({"kind": kind, "step": step, **values}) + "\n")
             self._refused = False
@@ -83,7 +80,7 @@ class RunLog:
                     break
                 if isinstance(value, int | float) and name != "items":  # the same at every evaluation
                     self._writer.add_scalar(f"{kind}/{name}", value, step, self._began + time.monotonic())
-        self._progress.show(kind, step, figures)
+        self._console.show(kind, step, figures)
 
     @contextlib.contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -93,6 +90,21 @@ class RunLog:
         except OSError as error:
             self._writer = None
             self.say(f"TensorBoard's files refuse: {error.strerror}; nothing more is drawn until the next start")
+
+    def begin_steps(self) -> None:
+        """The steps begin: a terminal gets a bar from here on."""
+        if self._active:
+            self._console.begin()
+
+    def note_step(self, step: int) -> None:
+        """A step is done, whether it is recorded or not."""
+        if self._active:
+            self._console.note_step(step)
+
+    def end_steps(self) -> None:
+        """No step comes any more: what is said from here on stands below the bar."""
+        if self._active:
+            self._console.finish()
 
     def flush(self) -> None:
         """Onto the disk: called before a checkpoint is renamed, so that it never knows more than metrics.jsonl.
@@ -108,12 +120,13 @@ class RunLog:
 
     def say(self, text: str) -> None:
         if self._active:
-            self._progress.say(text)
+            self._console.say(text)
 
     def close(self) -> None:
         if self._active:
+            # First, so that nothing that ends the run is told beside the bar.
+            self._console.finish()
             self._lines.close()
-            self._progress.finish()
             with self._drawing():
                 if self._writer is not None:
                     self._writer.close()
@@ -188,10 +201,6 @@ class _Lines:
                 file.close()
 
 
-def _is_bad(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
 def _sorted_out(path: Path, first_step: int, evaluation_due: bool) -> tuple[list[str], list[bytes]]:
     """The records to keep of a file, and the lines in it that are none.
 
@@ -229,78 +238,3 @@ def _set_aside(path: Path, damaged: list[bytes]) -> Path:
             return aside
         except FileExistsError:
             continue
-
-
-# The terminal: a person watches one line change; a log of Slurm, read later, has a line for each record.
-
-
-class _Progress:
-    """One live line on a terminal; one line per record elsewhere (a Slurm log)."""
-
-    def __init__(self, first_step: int, last_step: int):
-        self._first, self._last = first_step, last_step
-        self._started = time.monotonic()
-        self._live = sys.stderr.isatty()
-        self._width = 0
-
-    def show(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        shown = {name: value for name, value in figures.items() if name in _SHOWN and value is not None}
-        if is_forecast(figures):
-            shown.pop("loss", None)  # the MSE
-        words = [
-            f"{_SHOWN[name][0]} {'not finite' if _is_bad(value) else _SHOWN[name][1](value)}"
-            for name, value in shown.items()
-        ]
-        line = f"{kind} {step}/{self._last}  " + "  ".join(words or ["nothing to predict: no figures"])
-        if kind != "train":
-            self.say(line)
-            lost = verdict(figures) if step > 0 and is_forecast(figures) else None
-            if lost is not None:
-                self.say(f"{kind} {step}/{self._last}  {lost}")
-            return
-        done = step - self._first
-        if done > 0:
-            seconds = (time.monotonic() - self._started) / done * (self._last - step)
-            line += f"  left {int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
-        if not self._live:
-            mistakes.say(line)
-            return
-        mistakes.say(line.ljust(self._width), start="\r", end="")
-        self._width = len(line)
-
-    def say(self, text: str) -> None:
-        start = "\r" if self._live and self._width else ""
-        mistakes.say(text.ljust(self._width), start=start)
-        self._width = 0
-
-    def finish(self) -> None:
-        if self._live and self._width:
-            mistakes.say("")
-            self._width = 0
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-_SHOWN = {
-    "loss": ("loss", "{:.4f}".format),
-    "perplexity": ("perplexity", "{:.1f}".format),
-    "token_perplexity": ("perplexity per token", "{:.1f}".format),
-    "word_perplexity": ("perplexity per word", "{:.1f}".format),
-    "mse": ("MSE", "{:.4f}".format),
-    "mae": ("MAE", "{:.4f}".format),
-    "last_value_mse": ("last value: MSE", "{:.4f}".format),
-    "last_value_mae": ("MAE", "{:.4f}".format),
-    "seasonal_mse": ("last season: MSE", "{:.4f}".format),
-    "seasonal_mae": ("MAE", "{:.4f}".format),
-    "masked_accuracy": ("masked accuracy", _percent),
-    "accuracy": ("accuracy", _percent),
-    "matthews": ("Matthews", "{:.3f}".format),
-    "pearson": ("Pearson", "{:.3f}".format),
-    "lr": ("lr", "{:.2e}".format),
-    "grad_norm": ("grad norm", "{:.2f}".format),
-    "tokens_per_second": ("tokens/s", "{:,.0f}".format),
-    "data_wait_fraction": ("data wait", _percent),
-    "mfu": ("mfu", _percent),
-}

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from longmix.data_prep.state_files import read_or_none
 from longmix.kernels.common.safe_files import open_to_read, write_over
 
+from ..settings import mistakes
 from ..settings.exit_codes import OURS
 from .progress import START_MINUTES
 
@@ -314,7 +315,8 @@ def _text(path: Path) -> str:
 
 def _print(text: str) -> None:
     """Print to the descriptor of stderr: the main thread may hold the lock of sys.stderr."""
-    data = text.encode(errors="replace")
+    # Below a bar that stands on the terminal's last line.
+    data = ("\n" * (mistakes.aside is not mistakes.NOTHING_ASIDE) + text).encode(errors="replace")
     with contextlib.suppress(OSError):
         while data:
             data = data[os.write(2, data) :]

@@ -170,6 +170,7 @@ class _Run:
             for note in [*first_notes, *self.prepared.start_notes, *self.notes, *self.resume_notes]:
                 self.log.say(note)
             decision = self._train()
+            self.log.end_steps()
             if not decision.stops:
                 decision = self._finish()
             self.log.say(self.saver.told())
@@ -199,11 +200,13 @@ class _Run:
                 self.log.say(f"going on from step {state.step}")
             interval = Interval(waited=stream.waited, tokens=state.tokens)
             begin_together(self.world, self.requests)
+            self.log.begin_steps()
             decision = self.consensus.ask(state.step) if state.step < self.last_step else Decision()
             if state.step == 0 or state.evaluation_due:
                 decision = self._complete_step(decision)
             for batch in stream if not decision.stops else ():
                 decision = self._step(batch)
+                self.log.note_step(state.step)
                 if state.step == self.last_step or state.step % configuration.log.every_steps == 0:
                     self._record(interval, stream)
                     interval = Interval(waited=stream.waited, tokens=state.tokens)

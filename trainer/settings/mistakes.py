@@ -2,6 +2,8 @@
 
 import contextlib
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from longmix.data_prep.errors import UserError, printable
 
@@ -25,10 +27,15 @@ class Mistakes:
             raise UserError("; ".join(self.texts))
 
 
-def say(text: str, start: str = "", end: str = "\n") -> None:
+NOTHING_ASIDE: Callable[[], AbstractContextManager] = contextlib.nullcontext
+# Takes what moves on the terminal, a bar, aside while a line is written.
+aside = NOTHING_ASIDE
+
+
+def say(text: str) -> None:
     """Print one line to standard error, which may be a file on a full disk: that ends no work."""
-    with contextlib.suppress(OSError):
-        print(start + printable(text), end=end, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError), aside():
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def tell(error: Exception, command: str = "longmix") -> None:
