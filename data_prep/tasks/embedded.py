@@ -2,7 +2,7 @@
 
 The corpus is `pydoc_data.topics` (the language reference's topics) and the docstrings of the standard library, one
 document per topic and per module. The task asks whether a sentence of documents held out of the corpus stands as
-written or had words exchanged; it has CoLA's file format, and is not CoLA.
+written or had words exchanged. It is not GLUE's, but there in CoLA's file format, too, for what reads a GLUE folder.
 """
 
 import ast
@@ -23,9 +23,13 @@ from longmix.data_prep.files import make_folder, write_json, write_text
 from longmix.data_prep.made_folders import TEXT, new_folder, put_in_place, refuse_foreign
 from longmix.data_prep.state_files import read_json, read_state
 
-TASK_NAME = "exchanged words in Python's documentation (in CoLA's format)"
+TASK_NAME = "exchanged words in Python's documentation"
+TASK_QUESTION = "does a sentence stand as written, or were words of it exchanged?"
+# The columns of the task's own files, and the names of its classes.
+SENTENCE, LABEL = "sentence", "label"
+CLASSES = ("exchanged", "as written")
 _ABOUT = "about.json"
-_FORMAT = 2
+_FORMAT = 3
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "turtledemo"}
 _SHORTEST_DOCUMENT = 200  # characters
 _SENTENCES = {"dev": 900, "test": 300, "train": 4000}  # the least of each, in the order in which they take documents
@@ -46,12 +50,15 @@ _FUNCTION_WORDS = frozenset(
 
 @dataclass(frozen=True)
 class Embedded:
-    """The places and sizes of the files: `text` for `longmix prepare text`, `glue` (with the folder CoLA) to fine-tune.
+    """The places and sizes of the files.
+
+    `text` is for `longmix prepare text`, `task` for `longmix finetune --task custom`; `glue` has the same as CoLA.
 
     `sentences` counts the task's examples by split.
     """
 
     text: Path
+    task: Path
     glue: Path
     documents: int
     bytes: int
@@ -95,7 +102,7 @@ def write_embedded(folder: str | Path) -> Embedded:
 def _earlier(folder: Path, names: list[str]) -> str | None:
     """The first file that is not of an embedded text of an earlier version (`made_folders.Earlier`)."""
     wanted = {_ABOUT, "text/python_documentation.txt", "glue/CoLA/note.txt"}
-    wanted |= {f"glue/CoLA/{split}.tsv" for split in _SENTENCES}
+    wanted |= {f"{place}/{split}.tsv" for split in _SENTENCES for place in ("glue/CoLA", "task")}
     try:
         size = read_json(folder / _ABOUT)["bytes"]
         is_ours = (folder / "text" / "python_documentation.txt").stat().st_size == size
@@ -113,6 +120,7 @@ def _write(folder: Path) -> dict[str, Any]:
     text = "".join(f"\n = {name} = \n\n{documents[name]}\n" for name in kept)
     (folder / "text").mkdir(parents=True)
     (folder / "glue" / "CoLA").mkdir(parents=True)
+    (folder / "task").mkdir()
     write_text(folder / "text" / "python_documentation.txt", text)
     counts = {}
     for split, names in held_out.items():
@@ -124,6 +132,8 @@ def _write(folder: Path) -> dict[str, Any]:
                     examples.append((name, *_example(sentence)))
         counts[split] = len(examples)
         write_text(folder / "glue" / "CoLA" / f"{split}.tsv", _cola_file(split, examples))
+        lines = [(SENTENCE, LABEL), *((sentence, CLASSES[label]) for _, label, sentence in examples)]
+        write_text(folder / "task" / f"{split}.tsv", "".join("\t".join(line) + "\n" for line in lines))
     task = (
         f"{TASK_NAME}: sentences of documents that are not in the text, as written (1) or with words "
         "exchanged (0). Not CoLA: only its file format"
@@ -146,9 +156,12 @@ def _write(folder: Path) -> dict[str, Any]:
 
 def _embedded(folder: Path, about: dict) -> Embedded:
     figures = {
-        item.name: about[item.name] for item in dataclasses.fields(Embedded) if item.name not in ("text", "glue")
+        item.name: about[item.name]
+        for item in dataclasses.fields(Embedded)
+        if item.name not in ("text", "task", "glue")
     }
-    return Embedded(text=folder / "text" / "python_documentation.txt", glue=folder / "glue", **figures)
+    places = {"text": folder / "text" / "python_documentation.txt", "task": folder / "task", "glue": folder / "glue"}
+    return Embedded(**places, **figures)
 
 
 # -----------------------------------------------------------------------------

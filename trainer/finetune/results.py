@@ -243,10 +243,10 @@ def rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def footer(results: Results) -> list[str]:
-    """Lines below the table: the average and what it is over, tasks that did not run, notes."""
+    """Lines below the table: the average of several tasks and what it is over, tasks that did not run, notes."""
     lines = []
-    if results.average is not None:
-        names = [task.task for task in results.glue_tasks]
+    names = [task.task for task in results.glue_tasks]
+    if len(names) > 1:
         which = f"{len(names)} of {len(TASKS)} tasks ({', '.join(names)})"
         lines.append(f"GLUE average on dev over {which}: {percent(results.average)}")
     for task in results.tasks:

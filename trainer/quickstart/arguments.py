@@ -10,8 +10,8 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?(:[^/]+)*")
 
 DESCRIPTION = """\
 From text to a fine-tuned checkpoint on this machine, once and for real: prepares a corpus, pre-trains a small
-S3Attention encoder by masked language modelling under DeepSpeed, loads it back with from_pretrained, fills in a masked
-word, fine-tunes it on one classification task, and prints a table. Each stage prints the command that does it.
+S3Attention encoder by masked language modelling under DeepSpeed, loads it back with from_pretrained, has it guess
+hidden words, fine-tunes it on one classification task, and prints a table. Each stage prints the command that does it.
 
 Without --text and --glue it needs no network beyond the package registry: the corpus is the documentation that every
 Python carries, the task tells its sentences from ones with exchanged words. Given again, it goes on where it stands.

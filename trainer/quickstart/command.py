@@ -7,7 +7,7 @@ from typing import Any
 
 from ..processes.ending import exit_code
 from ..settings.exit_codes import FINISHED, INTERRUPTED, OURS, USER_MISTAKE
-from . import stages
+from . import masks, stages
 from .arguments import parse
 from .commands import CommandFailed
 from .plan import Plan
@@ -29,7 +29,7 @@ def _run(arguments: argparse.Namespace) -> int:
         plan = Plan.open(arguments.output, settings, _devices())
         corpus = _stage(2, "Text", lambda: stages.prepare_text(plan))
         _stage(3, "Pre-training", lambda: stages.pretrain(plan))
-        _stage(4, "The checkpoint, loaded back with from_pretrained", lambda: stages.fill_in(plan))
+        _stage(4, "The checkpoint, loaded back with from_pretrained", lambda: masks.guess(plan))
         task = _stage(5, "Fine-tuning", lambda: stages.finetune(plan))
         print(f"\n[6/{_STAGES}] Result\n{closing_table(plan, corpus, task)}")
     except CommandFailed as failed:

@@ -1,25 +1,21 @@
 """The stages of a quickstart. Each does nothing again that an earlier call has finished."""
 
-import re
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
-from transformers import PreTrainedTokenizerBase
 
 from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.files import write_text
 from longmix.data_prep.made_folders import new_folder
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.tasks.embedded import TASK_NAME, write_embedded
-from longmix.data_prep.tokenizer import load_tokenizer, sensible_vocabulary
+from longmix.data_prep.tasks.embedded import SENTENCE, TASK_NAME, TASK_QUESTION, write_embedded
+from longmix.data_prep.tokenizer import sensible_vocabulary
 
 from ..finetune.sources import MissingTask, load_task
-from ..finetune.tasks import TASKS
+from ..finetune.tasks import CUSTOM, TASKS
 from ..many_runs.read import is_finished, read_run
-from ..samples.dataset import ShardedDataset
 from .commands import longmix, longmix_quietly
 from .plan import Plan
 from .text import MEGABYTE, take_text
@@ -28,7 +24,6 @@ MEASURED_STEPS = 30
 _EVALUATIONS = 5
 _EXAMPLE_TOKENS = 40  # to judge how long a pass over a task takes; its padding counts
 _EPOCHS = 5
-_SENTENCE = re.compile(r"(?<=[.!?] )[A-Z][^.!?]{40,160}[.!?](?= )")
 
 
 # -----------------------------------------------------------------------------
@@ -140,66 +135,40 @@ def _measure(plan: Plan) -> float:
 
 
 # -----------------------------------------------------------------------------
-# The checkpoint, loaded back: the proof that it needs nothing of the run.
-
-
-def fill_in(plan: Plan) -> None:
-    """Load the checkpoint back and have it complete a sentence of a document that it has never seen."""
-    written, masked = masked_sentence(plan.output / "data" / "validation")
-    print(printable(f"as written: {written}"))
-    longmix("evaluate", plan.output / "pretrain" / "model", "--fill", masked)
-
-
-def masked_sentence(folder: Path) -> tuple[str, str]:
-    """A sentence of the data set in `folder`, as written and with one word masked: the first that has a plain
-    lower-case word which is one piece of the vocabulary; else the first words of the first sample.
-    """
-    dataset = ShardedDataset(str(folder))
-    tokenizer = load_tokenizer(folder / dataset.manifest.tokenizer["path"])
-    fallback = None
-    for text in _texts(dataset, tokenizer):
-        fallback = fallback or " ".join(text.split()[:20])
-        for sentence in _SENTENCE.findall(text):
-            words = sentence.split(" ")
-            # From the middle on: there is context on both sides.
-            for index in range(len(words) // 2, len(words) - 1):
-                word = words[index]
-                if len(word) >= 4 and word.isalpha() and word.islower() and len(tokenizer.tokenize(word)) == 1:
-                    return sentence, " ".join([*words[:index], tokenizer.mask_token, *words[index + 1 :]])
-    words = (fallback or "a").split(" ")
-    return " ".join(words), " ".join([*words[: len(words) // 2], tokenizer.mask_token, *words[len(words) // 2 + 1 :]])
-
-
-def _texts(dataset: ShardedDataset, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    for index in range(min(len(dataset), 500)):
-        sample = dataset.read(np.array([index]))[0]
-        yield tokenizer.decode(sample["input_ids"].tolist(), skip_special_tokens=True)
-
-
-# -----------------------------------------------------------------------------
 # Fine-tuning: one seed, and as many epochs as a quarter of the time holds.
 
 
-def finetune(plan: Plan) -> str:
-    """Fine-tune on one task; returns how the task is called in the closing table."""
+@dataclass(frozen=True)
+class Tuned:
+    """The task that was fine-tuned: its name in the results table, and what the closing table says of it."""
+
+    name: str
+    described: str
+
+
+def finetune(plan: Plan) -> Tuned:
+    """Fine-tune on one task: GLUE's, or one that every Python carries."""
     if plan.settings["glue"] is None:
-        data, name = str(write_embedded(plan.output / "embedded").glue), TASK_NAME
-        print(f"the task is {name}: not CoLA, but read as `--task cola`")
+        embedded = write_embedded(plan.output / "embedded")
+        task, data, columns, examples = CUSTOM, embedded.task, ("--text-columns", SENTENCE), embedded.sentences["train"]
+        described = f"{TASK_NAME}: {TASK_QUESTION}"
+        print(f"the task is {described}")
     else:
-        data, name = plan.settings["glue"], ""
-    task, examples = find_task(data)
+        data, columns = plan.settings["glue"], ()
+        task, examples = find_task(data)
+        described = f"GLUE's {task}"
     epoch_seconds = examples * _EXAMPLE_TOKENS / (plan.speed or 1)
     epochs = min(_EPOCHS, max(1, int(plan.finetuning_seconds / epoch_seconds)))
     if epoch_seconds > max(60, 2 * plan.finetuning_seconds):
         print(f"{task} is large: one pass over it takes about {epoch_seconds / 60:,.0f} minutes here")
     longmix(
         *("finetune", "--model", plan.output / "pretrain" / "model"),
-        *("--task", task, "--data", data, "--output", plan.output / "finetune"),
+        *("--task", task, "--data", data, *columns, "--output", plan.output / "finetune"),
         *("--seeds", "1", "--epochs", str(epochs), "--lr", f"{plan.recipe.finetune_lr:g}"),
         *("--precision", plan.recipe.precision),
     )
     limited = f"; {epochs} of {_EPOCHS} passes, for time" if epochs < _EPOCHS else ""
-    return (name or f"GLUE's {task}") + limited
+    return Tuned(task, described + limited)
 
 
 def find_task(data: str) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from ..finetune.results import Results, SplitResult, TaskResult
 from ..many_runs.read import Run, read_run
 from ..tables.figures import Figure, interval, percent
 from .plan import Plan
-from .stages import time_limit
+from .stages import Tuned, time_limit
 
 _METRIC_NAMES = {"matthews": "Matthews", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman", "score": "mean"}
 _VERDICTS = {
@@ -19,7 +19,7 @@ _VERDICTS = {
 }
 
 
-def closing_table(plan: Plan, corpus: str, task: str) -> str:
+def closing_table(plan: Plan, corpus: str, tuned: Tuned) -> str:
     """The table as text."""
     data, run = plan.output / "data", read_run(plan.output / "pretrain")
     train, validation = Manifest.load(data / "train"), Manifest.load(data / "validation")
@@ -40,7 +40,7 @@ def closing_table(plan: Plan, corpus: str, task: str) -> str:
             f"{percent(before['masked_accuracy'])} % before, {percent(after['masked_accuracy'])} % after, "
             f"with {100 * run.evaluation_mask_probability:g} % masked",
         ),
-        *task_rows(task, Results.load(plan.output / "finetune").tasks[0]),
+        *task_rows(tuned.described, _result(plan, tuned.name)),
     ]
     places = [
         ("data, tokenizer", data),
@@ -50,6 +50,11 @@ def closing_table(plan: Plan, corpus: str, task: str) -> str:
         ("results", f"{plan.output / 'finetune' / 'results.md'}"),
     ]
     return f"{_lines(rows)}\n\nwhere it lies\n{_lines(places)}"
+
+
+def _result(plan: Plan, task: str) -> TaskResult:
+    """The task's figures; the table may have others, of an earlier version's call."""
+    return next(result for result in Results.load(plan.output / "finetune").tasks if result.task == task)
 
 
 def _lines(rows: list[tuple[str, Any]]) -> str:

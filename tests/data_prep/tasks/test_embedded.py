@@ -81,6 +81,14 @@ def test_foreign_folder_and_python_without_documentation(tmp_path, monkeypatch):
         write_embedded(tmp_path / "new")
 
 
+def test_the_task_has_files_of_its_own_with_the_names_of_its_classes(embedded):
+    for split in ("train", "dev"):
+        header, *rows = (embedded.task / f"{split}.tsv").read_text(encoding="utf-8").splitlines()
+        assert header == "sentence\tlabel"
+        names = {"1": "as written", "0": "exchanged"}
+        assert rows == [f"{row[3]}\t{names[row[1]]}" for row in read_task(embedded, split)]
+
+
 def test_the_task_says_itself_that_it_is_not_cola(embedded):
     from longmix.trainer.finetune.sources import load_task
     from longmix.trainer.finetune.tasks import TASKS

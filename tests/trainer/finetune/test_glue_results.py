@@ -55,6 +55,11 @@ def test_average_is_over_tasks(table):
     assert results.Results("x", "hash", [], {}).average is None
 
 
+def test_one_task_has_no_average_of_glue(table):
+    alone = results.Results("x", "hash", table.tasks[:1], {})
+    assert not any("average" in line for line in results.footer(alone))
+
+
 def test_table_says_what_ran_and_what_did_not(table):
     text = results.console(table)
     assert "GLUE average on dev over 3 of 9 tasks (rte, mnli, mrpc)" in text

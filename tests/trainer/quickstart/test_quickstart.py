@@ -15,7 +15,7 @@ import yaml
 from longmix.data_prep.errors import UserError
 from longmix.trainer.finetune.results import SplitResult, TaskResult
 from longmix.trainer.many_runs.read import read_run
-from longmix.trainer.quickstart import stages, table
+from longmix.trainer.quickstart import masks, stages, table
 from longmix.trainer.quickstart.arguments import parse
 from longmix.trainer.quickstart.command import main
 from longmix.trainer.quickstart.plan import Plan
@@ -139,6 +139,53 @@ def test_the_budget_is_of_tokens_and_the_time_limits_it(tmp_path, monkeypatch):
     assert stages.time_limit(plan).startswith("225,000 tokens, all that 225 seconds hold")
 
 
+class Words:
+    """A tokenizer whose pieces are words, of which it knows some."""
+
+    mask_token = "[MASK]"
+
+    def __init__(self, *known):
+        self.known = known
+
+    def tokenize(self, word):
+        return [word] if word in self.known else list(word)
+
+    def __call__(self, text, **options):
+        return {"input_ids": text.split()}
+
+    def decode(self, words, **options):
+        return " ".join(words)
+
+
+def test_hidden_is_a_frequent_word_of_a_held_out_sentence():
+    training = iter(["The sea and the river , the sea and the hills and the", "unknown unknown unknown unknown"])
+    frequent = masks.frequent_words(training, Words("the", "and", "sea", ",", "The"))
+    assert frequent == ["the", "and", "sea"]
+    held_out = "Cut off. A boat on the river carries the wood down to the town. Boats are built by few men. E."
+    (one,) = masks.masked_sentences(iter([held_out, held_out]), frequent)
+    assert " ".join(one.words) == "A boat on the river carries the wood down to the town." and one.place in (3, 6, 10)
+    assert one.with_word("[MASK]").split()[one.place] == "[MASK]" and one.with_word("the").split() == one.words
+    # Where no sentence has one, as in a language without spaces, there is something to guess all the same.
+    assert masks.masked_sentences(iter(["一二三"]), frequent) == [masks.Masked(["一二三"], 0)]
+
+
+def test_the_share_that_is_guessed_right_is_of_all_sentences(tmp_path):
+    found = [masks.Masked(f"n{number} of {word} b".split(), 2) for number, word in enumerate(["the"] * 20 + ["a"] * 20)]
+    guesses = [("the", 0.875)] * 30 + [("a", 0.5)] * 10
+    answers = [
+        {"filled": one.with_word(word), "pieces": [word], "probabilities": [probability]}
+        for one, (word, probability) in zip(found, guesses, strict=True)
+    ]
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    lines = masks.table(found, path, Words())
+    assert lines[-1] == "Guessed right: 75.0 % of 40; always 'the': 50.0 %."
+    shown = [line.split(maxsplit=4) for line in lines if "[MASK]" in line]
+    assert len(shown) == 8
+    assert shown[0] == ["the", "the", "88", "%", "n0 of [MASK] b"]
+    assert shown[5] == ["a", "the", "88", "%", "n25 of [MASK] b"]
+
+
 @pytest.mark.slow
 @pytest.mark.full
 def test_the_whole_path_and_a_second_call(text, glue, tmp_path, monkeypatch, capfd):
@@ -157,7 +204,8 @@ def test_the_whole_path_and_a_second_call(text, glue, tmp_path, monkeypatch, cap
     for expected in (r"corpus +articles.txt", r"\d+ documents", rf"{steps:,} steps", r"tokens/s", r"task +GLUE's rte"):
         assert re.search(expected, closing), (expected, closing)
     assert re.search(r"masked accuracy +\d+\.\d % before, \d+\.\d % after, with 15 % masked", closing)
-    assert "[MASK]" in output
+    assert re.search(r"Guessed right: \d+\.\d % of \d+; always '\w+': \d+\.\d %", output)
+    assert "GLUE average" not in output
     metrics = (run / "pretrain" / "metrics.jsonl").read_bytes()
     results = (run / "finetune" / "results.json").read_bytes()
 
