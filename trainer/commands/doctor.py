@@ -5,6 +5,7 @@ import argparse
 from longmix.data_prep.errors import printable_lines
 
 from ..settings.exit_codes import OURS
+from ..settings.mistakes import say_loading
 
 
 def add_parser(verbs) -> None:
@@ -20,6 +21,7 @@ def add_parser(verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    say_loading("doctor")
     from .diagnosis import report
 
     text, is_sound = report()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from longmix.data_prep.errors import UserError, printable_lines
 
+from ..settings.mistakes import say_loading
 from .predict import add_table_options
 
 
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
+    say_loading("evaluate")
     from transformers.utils import logging as transformers_logging
 
     from . import checkpoint_figures

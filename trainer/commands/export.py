@@ -5,6 +5,8 @@ import argparse
 from longmix.data_prep.errors import printable
 from longmix.data_prep.options import output_folder
 
+from ..settings.mistakes import say_loading
+
 
 def add_parser(verbs) -> None:
     """Add `export` to the command line."""
@@ -33,6 +35,7 @@ def add_parser(verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    say_loading("export")
     from ..export.publish import export_model
 
     written = export_model(arguments.source, arguments.step, arguments.output, arguments.self_contained)

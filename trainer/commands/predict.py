@@ -4,6 +4,8 @@ import argparse
 
 from longmix.data_prep.errors import UserError
 
+from ..settings.mistakes import say_loading
+
 DESCRIPTION = """Answer new inputs with a model, and write the answers as TSV, JSON lines or Parquet, by the suffix of
 --output. The rows have the order of the input; `row` counts them from 0.
 
@@ -60,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
+    say_loading("predict")
     from ..prediction.session import run as run_session
 
     return run_session(arguments)

@@ -3,6 +3,7 @@
 import argparse
 
 from ..settings.exit_codes import EXPLANATION
+from ..settings.mistakes import say_loading
 from .arguments import add_settings, add_sweep_options
 
 
@@ -23,6 +24,7 @@ def add_parser(verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    say_loading("sweep")
     from ..many_runs.sweep import run_command
 
     return run_command(arguments)

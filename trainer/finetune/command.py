@@ -4,6 +4,7 @@ import argparse
 
 from longmix.data_prep.options import output_folder
 
+from ..settings.mistakes import say_loading
 from .rates import DEFAULT_LEARNING_RATE, ITS_WIDTH
 from .tasks import CUSTOM, FROM_MNLI_TASKS, TASKS
 
@@ -120,6 +121,7 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """The command. Returns 0, or 75 when a signal asked to stop. Raises UserError for the user's mistakes."""
+    say_loading("finetune")
     # Not at the top: `longmix --help` needs no torch.
     from .session import run as run_session
 

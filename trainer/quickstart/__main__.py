@@ -11,6 +11,9 @@ def run() -> NoReturn:
     # Before all that takes long to import.
     signals.listen()
     from ..processes.ending import leave
+    from ..settings.mistakes import say_loading
+
+    say_loading("quickstart")
     from .command import main
 
     leave(lambda: main(sys.argv[1:]))

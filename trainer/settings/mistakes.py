@@ -38,6 +38,12 @@ def say(text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
 
 
+def say_loading(verb: str) -> None:
+    """Say on a terminal what a command does in its first seconds, unless torch is loaded already."""
+    if "torch" not in sys.modules and sys.stderr.isatty():
+        say(f"longmix {verb}: loading torch")
+
+
 def tell(error: Exception, command: str = "longmix") -> None:
     """Print what ends a command, as its last line of standard error."""
     say(f"{command}: error: {error}")

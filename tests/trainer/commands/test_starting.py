@@ -57,3 +57,35 @@ def test_training_says_what_it_does_once_and_before_the_heavy_imports(run_file, 
     for environment in ({"RANK": "1", "WORLD_SIZE": "2"}, {"LONGMIX_LAUNCHER": str(os.getpid())}):
         told = run("train", path, "--check", code=WHOLE, **environment).stderr
         assert "loading" not in told
+
+
+UNTIL_TORCH = """
+import sys
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "transformers"):
+            sys.stderr.write(f"<{name}>")
+            sys.exit(9)
+sys.meta_path.insert(0, Wall())
+sys.stderr.isatty = lambda: IS_TERMINAL
+from longmix.trainer.cli import main
+main(sys.argv[1:])
+"""
+VERBS = {
+    "evaluate": ["model", "--fill", "a [MASK]"],
+    "predict": ["model", "--data", "new.csv", "--output", "answers.tsv"],
+    "export": ["runs/first"],
+    "finetune": ["--model", "model", "--task", "cola", "--data", "glue", "--output", "out"],
+    "sweep": ["run.yaml"],
+    "doctor": [],
+}
+
+
+@pytest.mark.parametrize(
+    "verb", [*list(VERBS)[:1], *(pytest.param(v, marks=pytest.mark.full) for v in list(VERBS)[1:])]
+)
+def test_a_terminal_is_told_at_once_what_a_command_loads(verb, tmp_path):
+    """A file gets what it got: its lines are counted, and read by programs."""
+    for is_terminal, told in ((True, f"longmix {verb}: loading torch\n<"), (False, "<")):
+        process = run(verb, *VERBS[verb], code=UNTIL_TORCH.replace("IS_TERMINAL", str(is_terminal)))
+        assert process.stderr.startswith(told), process.stderr
