@@ -74,7 +74,7 @@ main(sys.argv[1:])
 VERBS = {
     "evaluate": ["model", "--fill", "a [MASK]"],
     "predict": ["model", "--data", "new.csv", "--output", "answers.tsv"],
-    "export": ["runs/first"],
+    "export": ["runs/first", "--output", "alone"],
     "finetune": ["--model", "model", "--task", "cola", "--data", "glue", "--output", "out"],
     "sweep": ["run.yaml"],
     "doctor": [],
@@ -84,7 +84,7 @@ VERBS = {
 @pytest.mark.parametrize(
     "verb", [*list(VERBS)[:1], *(pytest.param(v, marks=pytest.mark.full) for v in list(VERBS)[1:])]
 )
-def test_a_terminal_is_told_at_once_what_a_command_loads(verb, tmp_path):
+def test_a_terminal_is_told_at_once_what_a_command_loads(verb):
     """A file gets what it got: its lines are counted, and read by programs."""
     for is_terminal, told in ((True, f"longmix {verb}: loading torch\n<"), (False, "<")):
         process = run(verb, *VERBS[verb], code=UNTIL_TORCH.replace("IS_TERMINAL", str(is_terminal)))
