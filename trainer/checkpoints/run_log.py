@@ -16,6 +16,9 @@ from longmix.kernels.common.safe_files import open_to_append, open_to_change, op
 
 from .console import Console, is_bad
 
+# TensorBoard's tags, and their folder, of curves over the tokens that training has read.
+BY_TOKENS = "by_tokens"
+
 
 class RunLog:
     """Writes on rank 0; on the others every method does nothing.
@@ -25,6 +28,7 @@ class RunLog:
         is_first: whether this is rank 0.
         first_step: the step that the run resumes from; records that the coming steps make again are dropped.
         evaluation_due: the run makes the evaluation of `first_step` again: its record is dropped, too.
+        first_tokens: the tokens that training had read at `first_step`.
     """
 
     def __init__(
@@ -35,9 +39,10 @@ class RunLog:
         last_step: int,
         tensorboard: bool,
         evaluation_due: bool = False,
+        first_tokens: int = 0,
     ):
         self._active = is_first
-        self._writer = None
+        self._writers = None
         if not is_first:
             return
         self._console = Console(first_step, last_step)
@@ -58,12 +63,21 @@ class RunLog:
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(run / "tensorboard"), purge_step=first_step + 1)
+            folder = run / "tensorboard"
+            # Two, since points are purged by their place on the axis, of which there are two.
+            self._writers = (
+                SummaryWriter(str(folder), purge_step=first_step + 1),
+                SummaryWriter(str(folder / BY_TOKENS), purge_step=first_tokens + 1),
+            )
             # TensorBoard dates every point: a clock that is set back must not turn its time axis around.
             self._began = time.time() - time.monotonic()
 
-    def record(self, kind: str, step: int, figures: dict[str, Any]) -> None:
-        """Append one line to metrics.jsonl, and the numbers to TensorBoard; not-finite numbers become null."""
+    def record(self, kind: str, step: int, figures: dict[str, Any], tokens: int | None = None) -> None:
+        """Append one line to metrics.jsonl, and the numbers to TensorBoard; not-finite numbers become null.
+
+        Args:
+            tokens: that training has read by then; TensorBoard also draws the loss over them.
+        """
         if not self._active:
             return
         values = {name: None if is_bad(value) else value for name, value in figures.items()}
@@ -75,12 +89,19 @@ class RunLog:
                 self.say(f"metrics.jsonl refuses: {error.strerror}; its lines are held back until it takes them")
             self._refused = True
         with self._drawing():
-            for name, value in values.items():
-                if self._writer is None:
-                    break
-                if isinstance(value, int | float) and name != "items":  # the same at every evaluation
-                    self._writer.add_scalar(f"{kind}/{name}", value, step, self._began + time.monotonic())
+            self._draw(kind, step, values, tokens)
         self._console.show(kind, step, figures)
+
+    def _draw(self, kind: str, step: int, values: dict[str, Any], tokens: int | None) -> None:
+        if self._writers is None:
+            return
+        over_steps, over_tokens = self._writers
+        now = self._began + time.monotonic()
+        for name, value in values.items():
+            if isinstance(value, int | float) and name != "items":  # the same at every evaluation
+                over_steps.add_scalar(f"{kind}/{name}", value, step, now)
+        if tokens is not None and isinstance(values.get("loss"), float):
+            over_tokens.add_scalar(f"{BY_TOKENS}/{kind}_loss", values["loss"], tokens, now)
 
     @contextlib.contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -88,7 +109,7 @@ class RunLog:
         try:
             yield
         except OSError as error:
-            self._writer = None
+            self._writers = None
             self.say(f"TensorBoard's files refuse: {error.strerror}; nothing more is drawn until the next start")
 
     def begin_steps(self) -> None:
@@ -115,8 +136,8 @@ class RunLog:
         if self._active:
             self._lines.flush()
             with self._drawing():
-                if self._writer is not None:
-                    self._writer.flush()
+                for writer in self._writers or ():
+                    writer.flush()
 
     def say(self, text: str) -> None:
         if self._active:
@@ -128,8 +149,8 @@ class RunLog:
             self._console.finish()
             self._lines.close()
             with self._drawing():
-                if self._writer is not None:
-                    self._writer.close()
+                for writer in self._writers or ():
+                    writer.close()
 
 
 # metrics.jsonl: the record that a resume relies on, so it outlives a disk that refuses or goes away for a while.

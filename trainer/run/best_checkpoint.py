@@ -46,7 +46,7 @@ class Evaluator:
         if figures is None:
             return decision
         self._latest, self._evaluated_at = figures, state.step
-        self._log.record("eval", state.step, figures)
+        self._log.record("eval", state.step, figures, state.tokens)
         best = self._configuration.checkpoint.best
         if best is None:
             state.figures = figures

@@ -129,7 +129,13 @@ class _Run:
         self.spikes = SpikeGuard(state, self.engine.guard, configuration.optim.skip_spikes)
         self.agreement = Agreement(self.engine, model, self.data.order, configuration, world, state)
         self.log = RunLog(
-            self.folder, world.is_first, state.step, self.last_step, configuration.log.tensorboard, state.evaluation_due
+            self.folder,
+            world.is_first,
+            state.step,
+            self.last_step,
+            configuration.log.tensorboard,
+            state.evaluation_due,
+            state.tokens,
         )
         self.saver = Saver(self.folder, configuration.checkpoint, world, self.log, state)
         self.conditions = StopConditions(self.folder, configuration.run, self.last_step, requests, world.is_first)
@@ -303,7 +309,7 @@ class _Run:
             "empty_steps": state.empty,
         }
         speed = interval.figures(stream, state.tokens, self.world, self.matrix_parameters, self.prepared.precision)
-        self.log.record("train", state.step, {**figures, **speed})
+        self.log.record("train", state.step, {**figures, **speed}, state.tokens)
         state.interval = [0.0, 0.0, 0.0]
 
     # Between two steps, and after the last: evaluation, the best, checkpoints, the final model.

@@ -161,10 +161,10 @@ def test_hidden_is_a_frequent_word_of_a_held_out_sentence():
     training = iter(["The sea and the river , the sea and the hills and the", "unknown unknown unknown unknown"])
     frequent = masks.frequent_words(training, Words("the", "and", "sea", ",", "The"))
     assert frequent == ["the", "and", "sea"]
-    held_out = "Cut off. A boat on the river carries the wood down to the town. Boats are built by few men. E."
-    (one,) = masks.masked_sentences(iter([held_out, held_out]), frequent)
-    assert " ".join(one.words) == "A boat on the river carries the wood down to the town." and one.place in (3, 6, 10)
-    assert one.with_word("[MASK]").split()[one.place] == "[MASK]" and one.with_word("the").split() == one.words
+    sentences = [f"A {word} goes down the long way into a town of that name." for word in ("boat", "cart", "dog", "ox")]
+    found = masks.masked_sentences(iter([f"Cut off. {' '.join(sentences)} E.", sentences[0]]), frequent)
+    assert [" ".join(one.words) for one in found] == sentences and {one.place for one in found} == {4}
+    assert found[0].with_word("[MASK]") == "A boat goes down [MASK] long way into a town of that name."
     # Where no sentence has one, as in a language without spaces, there is something to guess all the same.
     assert masks.masked_sentences(iter(["一二三"]), frequent) == [masks.Masked(["一二三"], 0)]
 

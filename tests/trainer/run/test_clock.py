@@ -53,7 +53,7 @@ def test_a_clock_that_is_set_changes_no_result_and_stops_nothing(train, read_met
     assert untimed(records[0]) == untimed(records[1])
     trained = [record for record in records[1] if record["kind"] == "train"]
     assert all(record["tokens_per_second"] > 0 and 0 <= record["data_wait_fraction"] <= 1 for record in trained)
-    for start in (tmp_path / "run" / "tensorboard").iterdir():
+    for start in (tmp_path / "run" / "tensorboard").rglob("events.*"):
         dates = dates_of(start)
         assert dates == sorted(dates) and 0 <= dates[-1] - dates[0] < DAY
 

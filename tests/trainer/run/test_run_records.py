@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils import tensorboard
 
 from longmix.trainer.checkpoints.run_log import RunLog
@@ -84,6 +85,28 @@ def test_tensorboard_draws_no_count_that_never_changes(tmp_path, monkeypatch):
     log.record("eval", 4, {"loss": 1.0, "items": 30})
     log.close()
     assert drawn == ["eval/loss"]
+
+
+@pytest.mark.full
+def test_tensorboard_draws_the_loss_over_the_tokens(train, read_metrics, tmp_path):
+    changes = {"log.tensorboard": True, "log.every_steps": 1, "eval.every_steps": 2, "optim.max_steps": 6}
+    train(tmp_path / "run", **changes, **{"run.stop_at_step": 3})
+    train(tmp_path / "run", **changes)
+    shown = EventAccumulator(str(tmp_path / "run" / "tensorboard" / "by_tokens")).Reload()
+    records = read_metrics(tmp_path / "run")
+    trained = [record for record in records if record["kind"] == "train"]
+    points = [(event.step, event.value) for event in shown.Scalars("by_tokens/train_loss")]
+    assert points == [(record["tokens_seen"], pytest.approx(record["loss"])) for record in trained]
+    at = {0: 0, **{record["step"]: record["tokens_seen"] for record in trained}}
+    evaluated = [(at[record["step"]], record["loss"]) for record in records if record["kind"] == "eval"]
+    points = [(event.step, event.value) for event in shown.Scalars("by_tokens/eval_loss")]
+    assert points == [(tokens, pytest.approx(loss)) for tokens, loss in evaluated]
+    # A start that goes on from an earlier step than the one before had come to takes its points back.
+    log = RunLog(tmp_path / "run", True, first_step=4, last_step=9, tensorboard=True, first_tokens=at[4])
+    log.record("train", 5, {"loss": 1.0}, at[4] + 7)
+    log.close()
+    again = [event.step for event in shown.Reload().Scalars("by_tokens/train_loss")]
+    assert again == [at[1], at[2], at[3], at[4], at[4] + 7]
 
 
 def test_local_changes_with_bytes_that_are_no_text(tmp_path):
