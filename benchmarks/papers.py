@@ -17,13 +17,13 @@ from pathlib import Path
 
 import commands
 import yaml
-from counting import causal_bigram
 from learned import papers_tables
 from learned.papers_cases import EXPERIMENTS, Case, Experiment, Trial
 
 from longmix.data_prep.files import write_text
 from longmix.data_prep.manifest import Manifest
 from longmix.trainer.many_runs.read import FAILURE
+from longmix.trainer.objectives import causal_bigram
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.samples.order import RunOrder, partitions_of
 from longmix.trainer.settings.exit_codes import INTERRUPTED

@@ -9,7 +9,6 @@ from typing import Any
 
 import commands
 import numpy as np
-from counting.neighbour_bigram import NeighbourBigram, most_frequent, positions
 from glue_table.budget import BATCH, LARGEST_VOCABULARY, LENGTH, Budget
 
 from longmix.data_prep.files import make_folder, write_json, write_text
@@ -18,6 +17,7 @@ from longmix.trainer.finetune.readers import Examples, read_tsv
 from longmix.trainer.finetune.sources import MissingTask, load_task
 from longmix.trainer.finetune.tasks import TASKS as GLUE
 from longmix.trainer.finetune.tasks import custom_task
+from longmix.trainer.objectives.neighbour_bigram import NeighbourBigram, most_frequent, positions
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.quickstart.text import take_text
 from longmix.trainer.samples.dataset import ShardedDataset

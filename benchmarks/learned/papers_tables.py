@@ -71,5 +71,5 @@ def bigram_section(rows: dict[str, dict[str, float]]) -> str:
         f"\n## Counting\n\n{tables.draw(header, cells)}\n\n"
         "Counted on the tokens that the first seed of the rows above has read, and evaluated on the same split. The\n"
         "bigram is a P(w) + b P(w | the token before), with weights fitted on training samples that the counts leave\n"
-        "out (`benchmarks/counting/causal_bigram.py`).\n"
+        "out (`trainer/objectives/causal_bigram.py`).\n"
     )

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-from counting.neighbour_bigram import NeighbourBigram, Positions, most_frequent, positions
 from learned.cases import text_folder
 from learned.recipe_cases import CURVE, EVALUATION_MASK, LENGTHS, batch_of, recipe_folder
 
 from longmix.data_prep.files import write_json
 from longmix.trainer.objectives.masking import TokenMasker
+from longmix.trainer.objectives.neighbour_bigram import NeighbourBigram, Positions, most_frequent, positions
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.samples.order import RunOrder, partitions_of

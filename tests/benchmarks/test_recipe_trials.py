@@ -8,6 +8,7 @@ import pytest
 
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.modeling import MODEL_TYPES
+from longmix.trainer.objectives import neighbour_bigram
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings import reading
 
@@ -172,7 +173,7 @@ def test_a_model_is_past_the_bigram_of_as_many_tokens(script):
 
 
 def test_the_bigrams_are_those_of_the_tokens_that_are_read(script, cases, work, monkeypatch):
-    baselines, counting = script("learned.recipe_baselines"), script("counting.neighbour_bigram")
+    baselines, counting = script("learned.recipe_baselines"), neighbour_bigram
     monkeypatch.setattr(baselines, "LENGTHS", (500,))
     made = baselines.count(work)
     assert baselines.count(work) == json.loads((work / "recipe-baselines.json").read_text()) == made

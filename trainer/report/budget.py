@@ -9,7 +9,7 @@ import string
 from dataclasses import dataclass
 from typing import Any
 
-from ..many_runs.read import Run
+from ..many_runs.read import VALIDATION, Run
 
 # Budgets are shown with these names, in this order.
 COLUMNS = ("steps", "samples", "tokens seen", "batch", "rate")
@@ -69,6 +69,7 @@ def conditions(runs: list[Run]) -> dict[str, str]:
         "objective": _text(run.value("objective")),
         "selection": _text([run.value("checkpoint.best"), _data(run, "data.eval")]),
         "initial weights": _text(run.value("model.from")),
+        "evaluated samples": _text(run.value("eval.samples") if run.split == VALIDATION else None),
     }
 
 

@@ -47,20 +47,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     from ..many_runs.read import find_runs
     from . import plots, tables
+    from .counted import count
     from .page import page
     from .summary import summarize
 
     report = summarize(find_runs(arguments.runs))
     note = None if plots.has_matplotlib() else plots.HOW_TO_GET_PLOTS
-    drawn = {} if note is not None else plots.draw(report)
+    reached = count(report)
+    drawn = {} if note is not None else plots.draw(report, reached)
     output = Path(arguments.output)
     pictures = {key: [(shown, f"{name}.svg") for shown, name, _ in each] for key, each in drawn.items()}
-    text = tables.markdown(report, pictures, note)
+    text = tables.markdown(report, pictures, note, reached)
     files = {
         "report.md": text,
         "report.csv": tables.as_csv(report),
         "report.json": tables.as_json(report),
-        "report.html": page(report, drawn, note),
+        "report.html": page(report, drawn, note, reached),
         **{f"{name}.svg": svg for each in drawn.values() for _, name, svg in each},
     }
     try:

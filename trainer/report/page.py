@@ -6,6 +6,7 @@ import re
 from ..tables.figures import ABSENT
 from ..tables.text import html_text
 from . import budget
+from .counted import Counted
 from .settings import Setting
 from .summary import Report, Row, is_in_table, shown
 from .tables import (
@@ -115,8 +116,13 @@ _COLUMNS = (
 # The page. All of it stands in one file, so that it can be mailed or opened years later.
 
 
-def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]], note: str | None) -> str:
-    """The whole file; `plots` as `plots.draw` gives them, `note`: why there are none."""
+def page(
+    report: Report,
+    plots: dict[Setting | str, list[tuple[str, str, str]]],
+    note: str | None,
+    counted: dict[Setting, list[Counted]] | None = None,
+) -> str:
+    """The whole file; `plots` as `plots.draw` gives them, `note`: why there are none; `counted` as in `markdown`."""
     head = "".join(
         f'<th scope="col"{_class(is_number)}><button type="button">{html_text(name)}</button></th>'
         for name, is_number in _COLUMNS
@@ -129,7 +135,7 @@ def page(report: Report, plots: dict[Setting | str, list[tuple[str, str, str]]],
     parts = {
         "HEAD": head,
         "ROWS": rows,
-        "HELD": _held(report),
+        "HELD": _held(report, counted or {}),
         "LEFT_OUT": _left_out(report),
         "EXPLANATION": html_text(EXPLANATION),
         "PLOTS": "\n".join([*notes, *pictures]),
@@ -191,13 +197,13 @@ def _class(is_number: bool) -> str:
     return ' class="number"' if is_number else ""
 
 
-def _held(report: Report) -> str:
-    """What the rows of each setting of several had in common, and what they had not."""
-    entries = "".join(
-        f"<li>{html_text(setting.title)}: {html_text(held_equal(rows))}</li>"
-        for setting, rows in report.settings.items()
-        if len(rows) > 1
-    )
+def _held(report: Report, counted: dict[Setting, list[Counted]]) -> str:
+    """What the rows of each setting of several had in common, and what they had not; and what counting reaches."""
+    entries = ""
+    for setting, rows in report.settings.items():
+        said = [held_equal(rows)] if len(rows) > 1 else []
+        said += [each.said for each in counted.get(setting, [])]
+        entries += f"<li>{html_text(setting.title)}: {html_text(' '.join(said))}</li>" if said else ""
     return f'<ul class="note">{entries}</ul>' if entries else ""
 
 

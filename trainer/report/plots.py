@@ -1,4 +1,4 @@
-"""The plots of a report as SVG: learning curves, accuracy against speed, error against length.
+"""The plots of a report as SVG: learning curves over tokens and steps, accuracy against speed, error against length.
 
 Needs matplotlib, the extra `plots`; nothing else of a report does.
 """
@@ -11,9 +11,12 @@ import statistics
 from collections import Counter, defaultdict
 from typing import Any
 
+import numpy as np
+
 from longmix.data_prep.errors import printable
 
 from ..many_runs.read import Run
+from .counted import Counted
 from .settings import Setting, slug
 from .summary import Report, Row, error_of, is_percent, place_of, shown
 from .tables import heading, parameters
@@ -35,15 +38,22 @@ def has_matplotlib() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(report: Report) -> dict[Setting | str, list[tuple[str, str, str]]]:
-    """(what it shows, name of the file without its ending, SVG) for each setting, and for each task over lengths."""
+def draw(
+    report: Report, counted: dict[Setting, list[Counted]] | None = None
+) -> dict[Setting | str, list[tuple[str, str, str]]]:
+    """(what it shows, name of the file without its ending, SVG) for each setting, and for each task over lengths.
+
+    `counted`: what counting reaches in settings of language models.
+    """
     import matplotlib
 
     styles = {label: index for index, label in enumerate(dict.fromkeys(row.label for row in report.rows))}
     drawn: dict[Setting | str, list[tuple[str, str, str]]] = {}
     with matplotlib.rc_context(SETTINGS):
         for setting, rows in report.settings.items():
+            reached = (counted or {}).get(setting, [])
             plots = [
+                (f"Loss over tokens, {setting.title}", f"tokens-{setting.slug}", _over_tokens(rows, styles, reached)),
                 (f"Learning curves, {setting.title}", f"learning-{setting.slug}", _learning(rows, styles)),
                 (
                     f"{_name(rows[0].metric)} against speed, {setting.title}",
@@ -105,7 +115,7 @@ def _title(rows: list[Row]) -> str:
 
 
 # -----------------------------------------------------------------------------
-# The four kinds of plots. Each shows the seeds' range, for a mean alone hides how far they lie apart.
+# The kinds of plots. Each shows the seeds' range, for a mean alone hides how far they lie apart.
 
 
 def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
@@ -121,7 +131,7 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
         is_drawn = True
         values = [[shown(metric, curve[step]) for curve in curves] for step in steps]
         style = _style(styles[row.label])
-        axes.plot(steps, [statistics.fmean(each) for each in values], label=_plain(row.label), **style, markevery=[-1])
+        axes.plot(steps, [statistics.fmean(each) for each in values], label=_label(row), **style, markevery=[-1])
         lows, highs = [min(each) for each in values], [max(each) for each in values]
         axes.fill_between(steps, lows, highs, color=style["color"], alpha=0.18, linewidth=0)
     if not is_drawn:
@@ -134,6 +144,50 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
     return _svg(figure, "shaded: lowest to highest seed")
 
 
+def _over_tokens(rows: list[Row], styles: dict[str, int], counted: list[Counted]) -> str | None:
+    """The validation loss of language models over the tokens that training has read, and what counting reaches."""
+    if rows[0].setting.objective is None:
+        return None
+    figure, axes = _axes()
+    is_drawn = False
+    for row in rows:
+        curves = [_loss_over_tokens(run) for run in row.runs]
+        steps = sorted(set.intersection(*map(set, curves)))
+        if len(steps) < 2:
+            continue
+        is_drawn = True
+        # By one step the seeds have read about as many tokens.
+        tokens = [statistics.fmean(curve[step][0] for curve in curves) for step in steps]
+        losses = [[curve[step][1] for curve in curves] for step in steps]
+        style = _style(styles[row.label])
+        axes.plot(tokens, [statistics.fmean(each) for each in losses], label=_label(row), **style, markevery=[-1])
+        lows, highs = [min(each) for each in losses], [max(each) for each in losses]
+        axes.fill_between(tokens, lows, highs, color=style["color"], alpha=0.18, linewidth=0)
+    if not is_drawn:
+        return None
+    for each in counted:
+        of = f" ({', '.join(each.letters)})" if any(each.letters) else ""
+        for name, loss, colour, dashes in (
+            ("unigram", each.unigram, "#888888", (1, 3)),
+            ("interpolated bigram", each.bigram, "#444444", (4, 2)),
+        ):
+            axes.axhline(loss, color=colour, linewidth=0.9, linestyle=(0, dashes), label=f"{name}{of}")
+    axes.set(xlabel="tokens of training", ylabel="validation loss, nats")
+    axes.xaxis.set_major_formatter(_engineering())
+    return _svg(figure, "shaded: lowest to highest seed")
+
+
+def _loss_over_tokens(run: Run) -> dict[int, tuple[float, float]]:
+    """Step -> (tokens that training had read by then, validation loss), for the evaluations whose tokens are known.
+
+    Tokens are noted with the records of training; between two of these they grow with the steps.
+    """
+    noted = [(record["step"], record["tokens_seen"]) for record in run.training if record.get("tokens_seen")]
+    steps, tokens = zip((0, 0), *noted, strict=True)
+    curve = _curve(run, "loss")
+    return {step: (float(np.interp(step, steps, tokens)), loss) for step, loss in curve.items() if step <= steps[-1]}
+
+
 def _curve(run: Run, metric: str) -> dict[int, float]:
     """Step -> figure of the validation split, where it is finite."""
     pairs = ((record["step"], record.get(metric)) for record in run.evaluations)
@@ -142,8 +196,6 @@ def _curve(run: Run, metric: str) -> dict[int, float]:
 
 def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:
     """The compared figure over tokens per second; the area of a disc is the number of parameters."""
-    from matplotlib.ticker import EngFormatter
-
     metric = rows[0].metric
     figure, axes = _axes()
     points = [(row, row.mean_of("tokens_per_second"), row.figures.get(metric)) for row in rows]
@@ -157,16 +209,15 @@ def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:
         if y.interval is not None:
             low, high = (shown(metric, bound) for bound in y.interval)
             axes.plot([x, x], [low, high], color=colour, linewidth=1)
-        label = _plain(row.label if count is None else f"{row.label}: {parameters(count)}")
+        label = _label(row) if count is None else f"{_label(row)}: {parameters(count)}"
         axes.scatter(
             [x], [shown(metric, y.mean)], s=30 + 170 * (count or 0) / largest, color=colour, alpha=0.75, label=label
         )
     axes.set(xlabel="training, tokens/s", ylabel=_plain(f"{rows[0].setting.split} {heading(metric)}"))
     if max(x for _, x, _ in points) > 3 * min(x for _, x, _ in points):
         axes.set_xscale("log")
-    # 20 k, not 2 x 10^4.
     for which in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        which(EngFormatter())
+        which(_engineering())
     return _svg(figure, "area: parameters; bars: 95 % interval over seeds")
 
 
@@ -207,7 +258,7 @@ def _places(rows: list[Row], styles: dict[str, int]) -> str | None:
             continue
         is_drawn = True
         style = _style(styles[row.label])
-        axes.plot(list(line), [100 * (1 - found.mean) for found in line.values()], label=_plain(row.label), **style)
+        axes.plot(list(line), [100 * (1 - found.mean) for found in line.values()], label=_label(row), **style)
         for place, found in line.items():
             errors = [100 * (1 - value) for value in found.values]
             axes.plot([place] * 2, [min(errors), max(errors)], color=style["color"], linewidth=1)
@@ -227,6 +278,18 @@ def _axes() -> tuple[Any, Any]:
     axes.grid(color="#e4e4e4", linewidth=0.5)
     axes.set_axisbelow(True)
     return figure, axes
+
+
+def _engineering() -> Any:
+    """20 k, not 2 x 10^4."""
+    from matplotlib.ticker import EngFormatter
+
+    return EngFormatter()
+
+
+def _label(row: Row) -> str:
+    """The name of a row in a legend, with the letter of those that it compares with."""
+    return _plain(f"{row.label} ({row.letter})" if row.letter else row.label)
 
 
 def _style(index: int) -> dict[str, Any]:

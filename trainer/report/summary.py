@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.manifest import Manifest, fingerprint
+from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.parquet_columns import parquet_file
 
@@ -26,6 +26,7 @@ from ..settings.forecast_figures import variable_of
 from ..tables.figures import Figure
 from .budget import Budget, budget_of, conditions, letters
 from .cited import Cited, citations
+from .data import find_data
 from .settings import Setting, settings_of, shortest
 
 CONFIDENCE = 0.95
@@ -359,23 +360,12 @@ def _keys(essences: Iterable[dict[str, Any]]) -> list[str]:
 
 def _chance(run: Run) -> tuple[float | None, str | None]:
     """Share of the most frequent class in the split of the figures; else why it is not known."""
-    key = run.data_key
-    named, noted = run.value(key), run.fingerprint
-    if not isinstance(named, str):
-        return None, f"{key} names no folder"
-    reason = f"{key}, {named}, is not to be found"
-    # The run file's paths are relative to where the run was begun, which need not be here.
-    for folder in dict.fromkeys(place / named for place in (run.begun_in, Path()) if place is not None):
-        try:
-            manifest = Manifest.load(folder)
-            if noted is not None and noted != [fingerprint(manifest)]:
-                reason = f"{key}, {named}, holds other data than those of the run"
-                continue
-            return _majority(folder, manifest), None
-        except (UserError, OSError, ValueError, KeyError, TypeError):
-            # The data may have been moved since.
-            continue
-    return None, reason
+    try:
+        return _majority(*find_data(run, run.data_key)), None
+    except UserError as error:
+        return None, str(error)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, f"{run.data_key}, {run.value(run.data_key)}, cannot be read"
 
 
 def _majority(folder: Path, manifest: Manifest) -> float | None:

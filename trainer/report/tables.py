@@ -11,6 +11,7 @@ from ..tables.figures import interval as write_interval
 from ..tables.text import Markdown, code, escaped
 from . import budget
 from .cited import Cited
+from .counted import Counted
 from .settings import Setting
 from .summary import CONFIDENCE, Report, Row, is_in_table, is_percent
 
@@ -82,12 +83,18 @@ def of_metric(row: Row, metric: str) -> list[Cited]:
 # Markdown, for people: the sources of the papers' figures are numbered as they come.
 
 
-def markdown(report: Report, pictures: dict[Setting | str, list[tuple[str, str]]], note: str | None) -> str:
+def markdown(
+    report: Report,
+    pictures: dict[Setting | str, list[tuple[str, str]]],
+    note: str | None,
+    counted: dict[Setting, list[Counted]] | None = None,
+) -> str:
     """The report as Markdown.
 
     Args:
         pictures: (what it shows, file) of the plots of each setting, and of each task over its lengths.
         note: why there are no plots; None where there are.
+        counted: what counting reaches in settings of language models.
     """
     sources = _Sources()
     lines = ["# Results", ""]
@@ -100,6 +107,7 @@ def markdown(report: Report, pictures: dict[Setting | str, list[tuple[str, str]]
             _table(rows, sources),
             "",
             *_of_variables(rows),
+            *(line for each in (counted or {}).get(setting, []) for line in (escaped(each.said), "")),
         ]
         lines += [line for what, file in pictures.get(setting, []) for line in (f"![{escaped(what)}]({file})", "")]
     for task, drawn in ((key, value) for key, value in pictures.items() if isinstance(key, str)):

@@ -16,8 +16,9 @@ import numpy as np
 from scipy import sparse
 
 from longmix.data_prep.manifest_fields import IGNORED
-from longmix.trainer.objectives.masking import TokenMasker
-from longmix.trainer.samples.dataset import ShardedDataset
+
+from ..samples.dataset import ShardedDataset
+from .masking import TokenMasker
 
 HELD_OUT = 10  # one training sample of so many fits the weights
 ROUNDS = 30
@@ -103,12 +104,18 @@ class NeighbourBigram:
         parts[SHOWN, rows, chunk.shown[rows]] = 1
         return parts
 
+    def _of_targets(self, where: Positions) -> np.ndarray:
+        """(n, 4): the probability that each part of the mixture gives the true token, zero where it says nothing."""
+        given = np.zeros((len(where), 4))
+        given[:, UNIGRAM] = self.unigram[where.targets]
+        for part, matrix, beside in ((LEFT, self.after, where.left), (RIGHT, self.before, where.right)):
+            rows = np.flatnonzero(beside >= 0)
+            given[rows, part] = np.asarray(matrix[beside[rows], where.targets[rows]]).ravel()
+        given[:, SHOWN] = where.shown == where.targets
+        return given
+
     def _fit(self, held_out: Positions) -> None:
-        known = held_out.known()
-        given = np.zeros((len(held_out), 4))
-        for start, chunk in _chunks(held_out):
-            parts = self._parts(chunk)
-            given[start : start + len(chunk)] = parts[:, np.arange(len(chunk)), chunk.targets].T
+        known, given = held_out.known(), self._of_targets(held_out)
         for case in np.unique(known, axis=0):
             likelihood = given[(known == case).all(axis=1)]
             weights = case / case.sum()
@@ -117,6 +124,15 @@ class NeighbourBigram:
                 shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(float).tiny)
                 weights = shares.sum(axis=0) / np.maximum(shares.sum(), 1)
             self.weights[tuple(case.tolist())] = weights
+
+    def loss(self, where: Positions) -> float:
+        """Mean negative log-likelihood, nats: that of `evaluate`, in a fraction of its time."""
+        weights = np.stack([self._weights_of(case) for case in map(tuple, where.known().tolist())])
+        return -float(np.log((self._of_targets(where) * weights).sum(axis=1)).mean())
+
+    def unigram_loss(self, where: Positions) -> float:
+        """The same of the unigram alone."""
+        return -float(np.log(self.unigram[where.targets]).mean())
 
     def evaluate(self, where: Positions) -> dict[str, float]:
         """`masked_accuracy` and `loss` (nats) at these positions, as the trainer's figures are called."""

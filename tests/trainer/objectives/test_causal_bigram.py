@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from longmix.data_prep.shards import LIST_INT32, write_dataset
+from longmix.trainer.objectives import causal_bigram
 from longmix.trainer.samples.dataset import ShardedDataset
 
 VOCABULARY = 12
@@ -42,17 +43,16 @@ def by_hand(dataset, indices):
     return found
 
 
-def test_counted_are_the_tokens_that_the_objective_predicts(script, dataset):
-    found = script("counting.causal_bigram").pairs(dataset, np.arange(40))
+def test_counted_are_the_tokens_that_the_objective_predicts(dataset):
+    found = causal_bigram.pairs(dataset, np.arange(40))
     assert list(zip(found.before.tolist(), found.token.tolist(), strict=True)) == by_hand(dataset, np.arange(40))
 
 
-def test_loss_and_accuracy_are_those_of_the_mixture_written_out(script, dataset):
+def test_loss_and_accuracy_are_those_of_the_mixture_written_out(dataset):
     """With an evaluation that holds a token before which training knows nothing."""
-    module = script("counting.causal_bigram")
     indices = np.arange(100)
-    model = module.CausalBigram(dataset, indices)
-    where = module.pairs(dataset, np.arange(100, 200))
+    model = causal_bigram.CausalBigram(dataset, indices)
+    where = causal_bigram.pairs(dataset, np.arange(100, 200))
     where.before[:3], where.token[:2] = 11, 11
     counted = by_hand(dataset, indices)
     tokens = [token for _, token in counted]
@@ -72,21 +72,19 @@ def test_loss_and_accuracy_are_those_of_the_mixture_written_out(script, dataset)
     assert model.accuracy(where) > 0.6
 
 
-def test_the_weight_is_the_best_for_the_samples_that_the_counts_leave_out(script, dataset):
-    module = script("counting.causal_bigram")
-    model = module.CausalBigram(dataset, np.arange(200))
-    held_out = np.arange(0, 200, module.HELD_OUT)
-    where = module.pairs(dataset, held_out)
-    model._count(module.pairs(dataset, np.delete(np.arange(200), held_out)))
+def test_the_weight_is_the_best_for_the_samples_that_the_counts_leave_out(dataset):
+    model = causal_bigram.CausalBigram(dataset, np.arange(200))
+    held_out = np.arange(0, 200, causal_bigram.HELD_OUT)
+    where = causal_bigram.pairs(dataset, held_out)
+    model._count(causal_bigram.pairs(dataset, np.delete(np.arange(200), held_out)))
     best, weight = model.loss(where), model.weight
     for other in (weight - 0.02, weight + 0.01):
         model.weight = other
         assert 0 < other < 1 and model.loss(where) > best
 
 
-def test_baselines_have_the_figures_of_a_model(script, dataset):
-    module = script("counting.causal_bigram")
-    rows = module.baselines(dataset, np.arange(100), dataset)
+def test_baselines_have_the_figures_of_a_model(dataset):
+    rows = causal_bigram.baselines(dataset, np.arange(100), dataset)
     assert list(rows) == ["unigram", "interpolated bigram"]
     counts = np.bincount([token for _, token in by_hand(dataset, np.arange(100))], minlength=VOCABULARY)
     where = [token for _, token in by_hand(dataset, np.arange(200))]

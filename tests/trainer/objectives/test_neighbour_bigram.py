@@ -8,6 +8,7 @@ import torch
 
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.shards import LIST_INT32, write_dataset
+from longmix.trainer.objectives import neighbour_bigram
 from longmix.trainer.objectives.masking import TokenMasker
 from longmix.trainer.samples.dataset import ShardedDataset
 
@@ -36,8 +37,8 @@ def dataset(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def where(script, dataset, masker):
-    return script("counting.neighbour_bigram").positions(dataset, np.arange(50), masker, is_training=False)
+def where(dataset, masker):
+    return neighbour_bigram.positions(dataset, np.arange(50), masker, is_training=False)
 
 
 def test_positions_are_those_that_the_trainer_evaluates(where, dataset, masker):
@@ -54,8 +55,8 @@ def test_positions_are_those_that_the_trainer_evaluates(where, dataset, masker):
     assert number == len(where) > 100
 
 
-def test_loss_and_accuracy_are_those_of_the_mixture_written_out(script, dataset, masker, where):
-    model = script("counting.neighbour_bigram").NeighbourBigram(dataset, np.arange(400), masker)
+def test_loss_and_accuracy_are_those_of_the_mixture_written_out(dataset, masker, where):
+    model = neighbour_bigram.NeighbourBigram(dataset, np.arange(400), masker)
     rows = [sample["input_ids"].tolist() for sample in dataset.read(np.arange(400))]
     pairs = [pair for row in rows for pair in itertools.pairwise(row)]
     ordinary = [token for row in rows for token in row if token not in SPECIAL]
@@ -80,16 +81,19 @@ def test_loss_and_accuracy_are_those_of_the_mixture_written_out(script, dataset,
     found = model.evaluate(where)
     assert found["masked_accuracy"] == pytest.approx(hits / len(where))
     assert found["loss"] == pytest.approx(loss / len(where), rel=1e-5)
+    assert model.loss(where) == pytest.approx(loss / len(where))
+    unigram = [np.log((ordinary.count(target) + 1) / (len(ordinary) + 9)) for target in where.targets]
+    assert model.unigram_loss(where) == pytest.approx(-np.mean(unigram))
     # Four of five are predictable from a neighbour.
     assert found["masked_accuracy"] > 0.6
 
 
-def test_weights_are_better_than_others_on_the_samples_that_fit_them(script, dataset, masker):
+def test_weights_are_better_than_others_on_the_samples_that_fit_them(dataset, masker):
     """Expectation maximisation has come close to a maximum of the likelihood."""
-    module = script("counting.neighbour_bigram")
-    model = module.NeighbourBigram(dataset, np.arange(400), masker)
-    held_out = module.positions(dataset, np.arange(0, 400, module.HELD_OUT), masker, is_training=True)
-    model._count(dataset, np.delete(np.arange(400), np.arange(0, 400, module.HELD_OUT)))
+    model = neighbour_bigram.NeighbourBigram(dataset, np.arange(400), masker)
+    fitted_on = np.arange(0, 400, neighbour_bigram.HELD_OUT)
+    held_out = neighbour_bigram.positions(dataset, fitted_on, masker, is_training=True)
+    model._count(dataset, np.delete(np.arange(400), fitted_on))
     best, weights = model.evaluate(held_out)["loss"], dict(model.weights)
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
@@ -100,11 +104,10 @@ def test_weights_are_better_than_others_on_the_samples_that_fit_them(script, dat
         assert model.evaluate(held_out)["loss"] > best - 1e-3
 
 
-def test_the_two_simplest_guesses(script, dataset, masker, where):
-    module = script("counting.neighbour_bigram")
-    model = module.NeighbourBigram(dataset, np.arange(400), masker)
+def test_the_two_simplest_guesses(dataset, masker, where):
+    model = neighbour_bigram.NeighbourBigram(dataset, np.arange(400), masker)
     favourite = int(np.bincount(np.concatenate([s["input_ids"][1:] for s in dataset.read(np.arange(400))])).argmax())
-    guesses = module.most_frequent(model, where)
+    guesses = neighbour_bigram.most_frequent(model, where)
     assert guesses["most frequent token"]["masked_accuracy"] == (where.targets == favourite).mean()
     hits = sum(
         target == (favourite if shown == -1 else shown)

@@ -12,10 +12,11 @@ import numpy as np
 from scipy import sparse
 
 from longmix.data_prep.manifest_fields import IGNORED
-from longmix.trainer.objectives.labelled_positions import perplexity, with_word_perplexity
-from longmix.trainer.objectives.objective import make_objective
-from longmix.trainer.samples.dataset import ShardedDataset
-from longmix.trainer.settings.sections import ObjectiveSection
+
+from ..samples.dataset import ShardedDataset
+from ..settings.sections import ObjectiveSection
+from .labelled_positions import perplexity, with_word_perplexity
+from .objective import make_objective
 
 HELD_OUT = 10  # one training sample of so many fits the weights
 ROUNDS = 30
@@ -90,6 +91,10 @@ class CausalBigram:
         weight = np.where(self.is_known[where.before], self.weight, 0.0)
         return -float(np.mean(np.log(weight * bigram + (1 - weight) * unigram)))
 
+    def unigram_loss(self, where: Pairs) -> float:
+        """The same of the unigram alone."""
+        return -float(np.mean(np.log(self.unigram[where.token])))
+
     def accuracy(self, where: Pairs) -> float:
         """Share of the tokens that are the most probable one."""
         best = np.full(self.vocab_size, int(self.unigram.argmax()))
@@ -109,8 +114,7 @@ def baselines(train: ShardedDataset, indices: np.ndarray, evaluated: ShardedData
     """
     where = pairs(evaluated, np.arange(len(evaluated)))
     bigram = CausalBigram(train, indices)
-    unigram_loss = -float(np.mean(np.log(bigram.unigram[where.token])))
-    unigram = {"loss": unigram_loss, "accuracy": float((where.token == bigram.unigram.argmax()).mean())}
+    unigram = {"loss": bigram.unigram_loss(where), "accuracy": float((where.token == bigram.unigram.argmax()).mean())}
     rows = {"unigram": unigram, "interpolated bigram": {"loss": bigram.loss(where), "accuracy": bigram.accuracy(where)}}
     return {
         name: with_word_perplexity({**row, "token_perplexity": perplexity(row["loss"])}, evaluated.manifest)
