@@ -7,6 +7,7 @@ from longmix.data_prep.manifest import Manifest
 
 from ..finetune.results import Results, SplitResult, TaskResult
 from ..many_runs.read import Run, read_run
+from ..report.counted import counted_losses
 from ..tables.figures import Figure, interval, percent
 from .plan import Plan
 from .stages import Tuned, time_limit
@@ -35,6 +36,7 @@ def closing_table(plan: Plan, corpus: str, tuned: Tuned) -> str:
         ("pre-training", _training(run)),
         *([("", f"LIMITED: {limit}")] if (limit := time_limit(plan)) is not None else []),
         ("held-out loss", f"{before['loss']:.3f} before, {after['loss']:.3f} after"),
+        *counting_rows(run),
         (
             "masked accuracy",
             f"{percent(before['masked_accuracy'])} % before, {percent(after['masked_accuracy'])} % after, "
@@ -50,6 +52,15 @@ def closing_table(plan: Plan, corpus: str, tuned: Tuned) -> str:
         ("results", f"{plan.output / 'finetune' / 'results.md'}"),
     ]
     return f"{_lines(rows)}\n\nwhere it lies\n{_lines(places)}"
+
+
+def counting_rows(run: Run) -> list[tuple[str, str]]:
+    """What counting reaches at the same tokens; nothing where the data are no longer at hand."""
+    losses = counted_losses(run)
+    if losses is None:
+        return []
+    unigram, bigram, _ = losses
+    return [("", f"counting reaches {unigram:.3f} by single pieces, {bigram:.3f} by pairs of neighbours")]
 
 
 def _result(plan: Plan, task: str) -> TaskResult:

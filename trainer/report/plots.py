@@ -196,6 +196,8 @@ def _curve(run: Run, metric: str) -> dict[int, float]:
 
 def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:
     """The compared figure over tokens per second; the area of a disc is the number of parameters."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     metric = rows[0].metric
     figure, axes = _axes()
     points = [(row, row.mean_of("tokens_per_second"), row.figures.get(metric)) for row in rows]
@@ -216,8 +218,9 @@ def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:
     axes.set(xlabel="training, tokens/s", ylabel=_plain(f"{rows[0].setting.split} {heading(metric)}"))
     if max(x for _, x, _ in points) > 3 * min(x for _, x, _ in points):
         axes.set_xscale("log")
-    for which in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        which(_engineering())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_minor_formatter(NullFormatter())  # else their numbers run into those
+    axes.xaxis.set_major_formatter(_engineering())
     return _svg(figure, "area: parameters; bars: 95 % interval over seeds")
 
 

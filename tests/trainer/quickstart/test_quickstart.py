@@ -206,6 +206,7 @@ def test_the_whole_path_and_a_second_call(text, glue, tmp_path, monkeypatch, cap
     assert re.search(r"masked accuracy +\d+\.\d % before, \d+\.\d % after, with 15 % masked", closing)
     assert re.search(r"Guessed right: \d+\.\d % of \d+; always '\w+': \d+\.\d %", output)
     assert "GLUE average" not in output
+    assert re.search(r"counting reaches \d+\.\d{3} by single pieces, \d+\.\d{3} by pairs of neighbours", closing)
     metrics = (run / "pretrain" / "metrics.jsonl").read_bytes()
     results = (run / "finetune" / "results.json").read_bytes()
 
