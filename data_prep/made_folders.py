@@ -136,6 +136,15 @@ def _marked(folder: Path, kind: str, name: str) -> dict[str, tuple[int, str]] | 
     return listed
 
 
+def missing_files(folder: Path, kind: str) -> list[str]:
+    """The files that a folder of this kind has lost since longmix made it, as in a copy that was cut short.
+
+    A folder without a marker has lost none that is known of. Raises `UserError` for one that was never finished.
+    """
+    listed = _marked(folder, kind, str(folder)) or {}
+    return sorted(file for file in listed if not (folder / file).is_file())
+
+
 def _is_as_listed(folder: Path, file: str, listed: Mapping[str, tuple[int, str]], is_quick: bool) -> bool:
     if file not in listed:
         return False

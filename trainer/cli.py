@@ -10,7 +10,7 @@ import sys
 from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import printable, show_printable_logs
 
-from .commands import doctor, evaluate, export, inspect_order, predict, requeue, sweep, train
+from .commands import doctor, evaluate, export, inspect_order, predict, push, requeue, sweep, train
 from .finetune.command import add_finetune_parser
 from .processes.ending import exit_code
 from .report.command import add_report_parser
@@ -28,6 +28,7 @@ VERBS = (
     evaluate.add_parser,
     predict.add_parser,
     export.add_parser,
+    push.add_parser,
     requeue.add_parser,
     doctor.add_parser,
 )

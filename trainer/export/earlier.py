@@ -19,13 +19,14 @@ def earlier_model(folder: Path, names: list[str]) -> str | None:
 
     A folder without configuration or card is somebody else's model, however its files are called.
     """
-    unknown = [name for name in names if not _is_written_by_us(folder / name, name)]
+    unknown = [name for name in names if not is_written_by_us(folder / name, name)]
     if not unknown and not {CONFIGURATION, CARD} <= set(names):
         unknown = names
     return unknown[0] if unknown else None
 
 
-def _is_written_by_us(path: Path, name: str) -> bool:
+def is_written_by_us(path: Path, name: str) -> bool:
+    """Whether a file of a model folder, by its name there and its content, is of a kind that longmix writes."""
     for pattern, is_ours in _CONTENTS.items():
         if re.fullmatch(pattern, name):
             try:

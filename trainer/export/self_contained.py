@@ -25,6 +25,8 @@ from .flat_code import LICENCE, PACKAGE, FlatCode, flat_name, is_flat_file
 HEADING = "## Loading it without longmix"
 # Stands in a card in place of LOAD_WITH_LONGMIX.
 CODE_IS_HERE = "Its code is in this folder."
+# The place that an example of `_example` loads from.
+_PLACE = re.compile(r'(from_pretrained\(|get_class_from_dynamic_module\("[^"]*", )"(?:[^"\\\n]|\\.)*"')
 
 
 def check_model_type(folder: Path) -> None:
@@ -70,6 +72,12 @@ def remove_code(folder: Path) -> None:
         if LOAD_WITH_LONGMIX not in card:
             card = f"{card}\n\n{LOAD_WITH_LONGMIX}"
         write_text(path, f"{card}\n")
+
+
+def with_name(card: str, name: str) -> str:
+    """A card whose section on loading, if there is one, loads from `name`: where the folder has gone to."""
+    before, heading, section = card.partition(f"\n{HEADING}\n")
+    return before + heading + _PLACE.sub(lambda found: found[1] + quoted(name), section)
 
 
 def _remove_files(folder: Path) -> None:

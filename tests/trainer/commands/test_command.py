@@ -325,7 +325,8 @@ def test_evaluating_on_data_of_a_larger_vocabulary_is_refused(word_model, data, 
 
 
 @pytest.mark.parametrize(
-    "verb", ["prepare", "train", "inspect-order", "finetune", "evaluate", "predict", "export", "requeue", "doctor"]
+    "verb",
+    ["prepare", "train", "inspect-order", "finetune", "evaluate", "predict", "export", "push", "requeue", "doctor"],
 )
 def test_help_of_every_verb(verb, capsys):
     with pytest.raises(SystemExit) as ended:
