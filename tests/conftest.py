@@ -85,7 +85,7 @@ def pytest_terminal_summary(terminalreporter):
 def require_or_skip():
     """require_or_skip(name, reason): skip the test, or fail it where LONGMIX_REQUIRE has the name.
 
-    It holds some of slurm, compiler, triton, mount and netns, with commas between them.
+    It holds some of slurm, compiler, triton, onnx, wandb, mount and netns, with commas between them.
     """
 
     def decide(name: str, reason: str):

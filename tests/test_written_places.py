@@ -24,7 +24,16 @@ WRITES = {
     *("new_folder", "put_in_place", "swap", "remove_made", "remove_files", "save_tokenizer"),
 }
 # Of these names only the calls through their module: `list.remove`, a model's `save`, `str.replace`.
-OF_MODULES = {"os.remove", "os.replace", "torch.save", "np.save", "numpy.save", "shutil.copy", "os.truncate"}
+OF_MODULES = {
+    "os.remove",
+    "os.replace",
+    "torch.save",
+    "program.save",
+    "np.save",
+    "numpy.save",
+    "shutil.copy",
+    "os.truncate",
+}
 ONLY_OF_MODULES = {"remove"}
 WRITING_FLAGS = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC", "O_APPEND"}
 

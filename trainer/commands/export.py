@@ -14,7 +14,7 @@ def add_parser(verbs) -> None:
         "export",
         help="a plain Hugging Face folder from a run's checkpoint, if wanted with the model's code",
         description="Copy the model of a checkpoint of a run, or a model folder: config.json, model.safetensors, "
-        "tokenizer; with --self-contained the model's code, too.",
+        "tokenizer; with --self-contained the model's code, with --onnx model.onnx, too.",
     )
     parser.add_argument(
         "source", metavar="RUN | MODEL", help="the run folder (run.dir), a checkpoint, or a model folder"
@@ -31,6 +31,11 @@ def add_parser(verbs) -> None:
         action="store_true",
         help="add the model's code, so that transformers loads it without longmix (trust_remote_code=True)",
     )
+    parser.add_argument(
+        "--onnx",
+        action="store_true",
+        help="add model.onnx, compared with torch (transformer, wavspa, paramixer, flt; pip install 'longmix[onnx]')",
+    )
     parser.set_defaults(run=run)
 
 
@@ -38,6 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
     say_loading("export")
     from ..export.publish import export_model
 
-    written = export_model(arguments.source, arguments.step, arguments.output, arguments.self_contained)
+    written = export_model(arguments.source, arguments.step, arguments.output, arguments.self_contained, arguments.onnx)
     print(printable(f"wrote {written}"))
     return 0

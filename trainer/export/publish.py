@@ -103,14 +103,16 @@ def _refuse_target(target: Path, source: Path, name: str) -> None:
         refuse_foreign(target, MODEL, earlier_model, name)
 
 
-def export_model(source: str, step: int | None, output: str, self_contained: bool = False) -> Path:
+def export_model(source: str, step: int | None, output: str, self_contained: bool = False, onnx: bool = False) -> Path:
     """Copy a model to `output`: of a run's checkpoint (the newest whole one, or that of `step`), or of a model folder.
 
-    With `self_contained` the model's code comes beside it; without, code of an earlier export is left out.
+    With `self_contained` the model's code comes beside it; without, code of an earlier export is left out. With `onnx`
+    the model comes as ONNX, too.
 
     Raises:
         UserError: no such checkpoint, a damaged one, a damaged model folder, an output folder that already holds
-            something else or cannot be written, or code wanted of a model type that is not ours.
+            something else or cannot be written, or code wanted of a model type that is not ours, or ONNX of one that
+            it cannot express.
     """
     # Only a folder that has a name can give way to another: `.` and `a/..` have none.
     target = Path(output) if Path(output).name not in ("", "..") else Path(output).resolve()
@@ -121,7 +123,7 @@ def export_model(source: str, step: int | None, output: str, self_contained: boo
         folder = _model_folder(source, step)
         try:
             _refuse_target(target, folder, f"--output {output}")
-            _copy(folder, target, self_contained)
+            _copy(folder, target, self_contained, onnx)
             return target
         except OSError as error:
             if folder.is_dir():
@@ -130,18 +132,30 @@ def export_model(source: str, step: int | None, output: str, self_contained: boo
     raise UserError(f"{source}: its checkpoints are deleted faster than they are copied: raise its checkpoint.keep")
 
 
-def _copy(folder: Path, target: Path, self_contained: bool) -> None:
+def _copy(folder: Path, target: Path, self_contained: bool, onnx: bool) -> None:
     odd = next((path for path in sorted(folder.rglob("*")) if not path.is_file() and not path.is_dir()), None)
     if odd is not None:
         raise UserError(f"{odd} is neither a file nor a folder, and cannot be copied: move it away")
-    complete = None
+    steps: list[Callable[[Path], None]] = []
     if self_contained or any(map(is_flat_file, folder.iterdir())):
         from . import self_contained as code  # imports the models, which other copies can do without
 
-        complete = code.remove_code
+        steps.append(code.remove_code)
         if self_contained:
             code.check_model_type(folder)
-            complete = functools.partial(code.add_code, name=target.resolve().name)
+            steps = [functools.partial(code.add_code, name=target.resolve().name)]
+    if onnx:
+        from . import onnx as graph  # imports the models
+
+        if target.is_dir() and target.samefile(folder) and (folder / graph.ONNX).exists():
+            raise UserError(f"{folder} holds {graph.ONNX} already: move it away, or name another folder")
+        graph.check_onnx(folder)
+        steps.append(graph.add_onnx)
+
+    def complete(temporary: Path) -> None:
+        for step in steps:
+            step(temporary)
+
     make_folder(target.parent)
     publish(folder, target, complete)
 

@@ -18,6 +18,7 @@ from ..models.hub import why_unreachable
 from ..settings.mistakes import say
 from .card import CARD
 from .earlier import is_written_by_us
+from .onnx import ONNX, ONNX_WEIGHTS
 from .self_contained import with_name
 
 # What an answer of the hub means for whoever asked; all others are the hub's own faults.
@@ -34,9 +35,9 @@ _REFUSALS = {
 def push_model(folder: Path, repository: str, is_private: bool = False, revision: str | None = None) -> str:
     """Upload a model folder in one commit; the address of the repository.
 
-    Only what longmix writes is uploaded: configuration, safetensors, tokenizer, card, and the model's own code of a
-    self-contained export. Other files are named and left out. Files of the repository that this folder does not have
-    stay as they are.
+    Only what longmix writes is uploaded: configuration, safetensors, tokenizer, card, the model's own code of a
+    self-contained export, its ONNX. Other files are named and left out. Files of the repository that this folder does
+    not have stay as they are.
 
     Args:
         folder: a model folder (`model_folders.model_folder`).
@@ -81,7 +82,7 @@ def _files(folder: Path) -> list[str]:
     if missing:
         raise UserError(f"{folder} lacks {missing[0]}, which longmix wrote there: copy the folder again")
     check_model_folder(folder)
-    files = [name for name in names if name == CARD or is_written_by_us(folder / name, name)]
+    files = [name for name in names if name in (CARD, ONNX, ONNX_WEIGHTS) or is_written_by_us(folder / name, name)]
     left_out = [name for name in names if name not in files and name != MARKER]
     if left_out:
         say(f"longmix: not uploaded, for they are none of a model's files: {', '.join(left_out)}")

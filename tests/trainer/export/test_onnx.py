@@ -1,0 +1,130 @@
+"""`longmix export --onnx`: what onnxruntime makes of a model is what torch makes of it."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+import longmix.modeling
+from longmix.data_prep.files import MARKER
+from longmix.trainer.cli import main
+from longmix.trainer.export import onnx, publish
+
+LONGEST = 40
+TOLERANCE = 1e-5  # relative root mean square, fp32
+# An odd number of rows, odd lengths, powers of two, one token, and as many as the model takes.
+SHAPES = [(1, 1), (1, 2), (2, 7), (3, 16), (5, 33), (7, LONGEST)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries(require_or_skip):
+    if any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
+        require_or_skip("onnx", "the extra longmix[onnx] is not installed")
+
+
+@pytest.fixture
+def save(run_values, tmp_path, capsys):
+    """save(model type, head, **fields) -> the folder of a model whose weights are nowhere zero or one."""
+
+    def make(model_type, head="ForMaskedLM", **fields):
+        values = run_values(tmp_path, model_type)["model"]
+        values = {**values, "vocab_size": 30, "max_position_embeddings": LONGEST, **fields}
+        torch.manual_seed(1)
+        model = longmix.modeling.model_class(model_type, head)(AutoConfig.for_model(**values))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        publish.save_model(model, model.state_dict(), tmp_path / "model", None)
+        capsys.readouterr()
+        return tmp_path / "model", model.eval()
+
+    return make
+
+
+def difference(path, model, batch, length):
+    """The largest relative difference over runs whose padding holds other tokens."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    inputs = onnx.example(model.config, batch, length)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    mask, found = inputs["attention_mask"].bool(), []
+    for filler in (0, 29):
+        padded = {**inputs, "input_ids": inputs["input_ids"].masked_fill(~mask, filler)}
+        found.append(torch.from_numpy(session.run(None, {name: value.numpy() for name, value in padded.items()})[0]))
+    valid = mask if expected.dim() == 3 else slice(None)
+    return max(((one - expected)[valid].norm() / expected[valid].norm()).item() for one in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model_type", "head", "fields"),
+    [
+        ("transformer", "ForMaskedLM", {}),
+        pytest.param("wavspa", "ForMaskedLM", {}, marks=pytest.mark.full),
+        pytest.param("paramixer", "ForSequenceClassification", {"num_labels": 3}, marks=pytest.mark.full),
+        pytest.param("flt", "ForTokenClassification", {"num_labels": 4}, marks=pytest.mark.full),
+        pytest.param("transformer", "ForCausalLM", {"is_causal": True, "type_vocab_size": 0}, marks=pytest.mark.full),
+        pytest.param(
+            "wavspa", "ForSequenceClassification", {"num_labels": 1, "block_style": "paper"}, marks=pytest.mark.full
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_onnxruntime_gives_what_torch_gives(save, tmp_path, capsys, model_type, head, fields):
+    folder, model = save(model_type, head, **fields)
+    out = tmp_path / "out"
+    assert main(["export", str(folder), "--onnx", "--output", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [f"wrote {out}"]
+    worst = {shape: difference(out / "model.onnx", model, *shape) for shape in SHAPES}
+    assert max(worst.values()) < TOLERANCE, worst
+    assert "model.onnx" in (out / MARKER).read_text()
+    data = (out / "model.onnx").read_bytes()
+    for place in (Path(longmix.modeling.__file__).parents[1], Path(torch.__file__).parents[1], tmp_path):
+        assert str(place).encode() not in data
+
+
+@pytest.mark.parametrize(
+    ("model_type", "head", "fields", "reason"),
+    [
+        ("s3attention", "ForMaskedLM", {}, "is a s3attention: its Fourier convolution"),
+        ("converter", "ForMaskedLM", {}, "is a converter: torch.onnx translates no operator"),
+        ("transformer", "ForSequencePairClassification", {"num_labels": 2}, "is one of pair_classification"),
+        ("wavspa", "ForSequenceClassification", {"input_channels": 3}, "reads real values"),
+    ],
+)
+def test_what_onnx_cannot_express_is_refused_in_one_line(save, tmp_path, capsys, model_type, head, fields, reason):
+    folder, _ = save(model_type, head, **fields)
+    assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and reason in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_libraries_a_line_says_what_to_install(save, tmp_path, capsys, monkeypatch):
+    folder, _ = save("transformer")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else find(name))
+    assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 2
+    assert "--onnx needs onnxscript: pip install 'longmix[onnx]'\n" in capsys.readouterr().err
+
+
+def test_what_differs_from_torch_is_not_written(save, tmp_path, capsys, monkeypatch):
+    folder, _ = save("transformer")
+    monkeypatch.setattr(onnx, "_difference", lambda *_: float("nan"))
+    monkeypatch.setattr(onnx, "_export", lambda *_: type("Program", (), {"save": lambda self, path: path.touch()})())
+    assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 1
+    assert "differ from torch's" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_an_onnx_of_the_users_is_not_written_over(save, capsys):
+    folder, _ = save("transformer")
+    (folder / "model.onnx").write_text("mine")
+    assert main(["export", str(folder), "--onnx", "--output", str(folder)]) == 2
+    assert "holds model.onnx already" in capsys.readouterr().err
+    assert (folder / "model.onnx").read_text() == "mine" and json.loads((folder / "config.json").read_text())
