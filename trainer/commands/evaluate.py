@@ -39,7 +39,7 @@ def add_parser(verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if (arguments.data is None) == (arguments.fill is None):
         raise UserError("longmix evaluate takes --data DIR or --fill TEXT, one of the two")
-    for name in ("samples", "micro_batch", "top"):
+    for name in ("samples", "micro_batch", "top", "max_length"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.columns,
             arguments.text_columns,
             arguments.label_column,
+            arguments.max_length,
             arguments.micro_batch,
         )
     else:
@@ -80,6 +81,6 @@ def is_table(data: str) -> bool:
 
 
 def _refuse_table_options(arguments: argparse.Namespace) -> None:
-    for name in ("columns", "text_columns", "label_column"):
+    for name in ("columns", "text_columns", "label_column", "max_length"):
         if getattr(arguments, name) is not None:
             raise UserError(f"--{name.replace('_', '-')} is for --data with a labelled file")

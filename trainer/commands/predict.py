@@ -38,14 +38,13 @@ def add_parser(verbs) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="the file to write: .tsv, .jsonl or .parquet")
     add_table_options(parser)
     parser.add_argument("--embeddings", action="store_true", help="the mean of each text's hidden states instead")
-    parser.add_argument("--max-length", type=int, metavar="N", help="longest input in tokens (fine-tuning's)")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="inputs at a time (32)")
     parser.add_argument("--part-rows", type=int, default=10_000, metavar="N", help="rows in a part (10000)")
     parser.set_defaults(run=run)
 
 
 def add_table_options(parser) -> None:
-    """Add the options that say which columns of a table hold what."""
+    """Add the options that say which columns of a table hold what, and how much of a text is read."""
     parser.add_argument(
         "--columns", nargs="+", metavar="NAME", help="the names of the columns of a file without a header, in order"
     )
@@ -55,6 +54,7 @@ def add_table_options(parser) -> None:
         metavar="NAME",
         help="the columns that hold the text (those of fine-tuning); from the second on they make the second text",
     )
+    parser.add_argument("--max-length", type=int, metavar="N", help="longest input in tokens (fine-tuning's)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.made_files import put_file, refuse_foreign_files
 
 from ..tables.text import csv_cell
@@ -19,8 +19,10 @@ def check_output(output: str) -> Path:
     path = Path(output)
     if path.suffix not in SUFFIXES:
         raise UserError(f"--output is {output}, but its suffix must be one of {', '.join(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise UserError(f"--output {output}: there is no folder {path.parent}: make it first")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(f"--output {output}: its folder cannot be made", error) from None
     refuse_foreign_files(path.parent, [path.name], _is_earlier)
     return path
 

@@ -25,13 +25,14 @@ def figures(
     columns: list[str] | None,
     text_columns: list[str] | None,
     label_column: str | None,
+    max_length: int | None,
     batch_size: int,
 ) -> str:
     """Figures of a classifier, or a regression, of texts on the table `data`, as lines of text.
 
     Args:
         columns: names of the columns of a file without a header.
-        text_columns, label_column: None: those that the model was fine-tuned on.
+        text_columns, label_column, max_length: None: those that the model was fine-tuned with.
 
     Raises:
         UserError: the model or the table cannot be read, or they do not belong together.
@@ -53,7 +54,7 @@ def figures(
         raise UserError(f"--label-column {label} is one of --text-columns, too: the text would give the label away")
     names = [] if is_regression else texts.class_names(config)
     examples, labels = labelled(table, wanted, label, names)
-    reader = texts.TextReader(load_encoder(source, inputs.max_length, LONGEST))
+    reader = texts.TextReader(load_encoder(source, max_length or inputs.max_length, LONGEST))
     kind = texts.Values if is_regression else texts.Classes
     answers = kind(source, config, reader, distributed.join().device, batch_size)
     seconds = examples.second or [None] * len(examples)

@@ -50,17 +50,18 @@ def run(arguments: argparse.Namespace) -> int:
     config = load_config(source)
     objective = objective_of(source, config)
     if objective.name == FORECASTING:
-        rows, answers = _forecasts(arguments, source, objective)
+        rows, answers, read = _forecasts(arguments, source, objective)
     elif (Path(arguments.data) / FILE_NAME).is_file():
         rows, answers = _sample_answers(arguments, source, config, objective.name)
+        read = []
     else:
-        rows, answers = _text_answers(arguments, source, config, objective.name)
+        rows, answers, read = _text_answers(arguments, source, config, objective.name)
     count = parts.in_parts(
         rows,
         answers,
         arguments.part_rows,
         parts.parts_folder(target),
-        _identity(arguments, source),
+        _identity(arguments, source, config, read),
         answers.unit,
         lambda paths: output.join(paths, answers.columns, target),
     )
@@ -70,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _text_answers(
     arguments: argparse.Namespace, source: str, config: Any, name: str
-) -> tuple[Iterator[texts.Texts], texts.SampleAnswers]:
-    """The texts of a table, and what answers them."""
+) -> tuple[Iterator[texts.Texts], texts.SampleAnswers, list[str]]:
+    """The texts of a table, what answers them, and the columns that are read."""
     kind = texts.Embeddings if arguments.embeddings else OF_TEXTS.get(name)
     if kind is None:
         able = ", ".join(OF_TEXTS)
@@ -81,7 +82,7 @@ def _text_answers(
     wanted = text_columns_of(table, arguments.text_columns, inputs, arguments.model)
     reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length, LONGEST))
     rows = (as_pair(row.texts) for row in table.rows(wanted))
-    return rows, kind(source, config, reader, distributed.join().device, arguments.batch_size)
+    return rows, kind(source, config, reader, distributed.join().device, arguments.batch_size), wanted
 
 
 def _sample_answers(
@@ -107,8 +108,8 @@ def _sample_answers(
 
 def _forecasts(
     arguments: argparse.Namespace, source: str, objective: ObjectiveSection
-) -> tuple[Iterator[series.Window], series.Forecasts]:
-    """The windows of a table or of a prepared split, and what forecasts them."""
+) -> tuple[Iterator[series.Window], series.Forecasts, list[str]]:
+    """The windows of a table or of a prepared split, what forecasts them, and the columns that are read."""
     _refuse(arguments, "texts", "text_columns", "max_length", "embeddings")
     if (Path(arguments.data) / FILE_NAME).is_file():
         _refuse(arguments, "a file without a header", "columns")
@@ -126,7 +127,7 @@ def _forecasts(
             f"{arguments.data} has {len(scales['names'])} variables, {arguments.model} forecasts "
             f"{answers.model.config.input_channels}: it was trained on another series"
         )
-    return rows, answers
+    return rows, answers, scales["names"]
 
 
 def _refuse(arguments: argparse.Namespace, what: str, *names: str) -> None:
@@ -152,14 +153,27 @@ def text_columns_of(
     return wanted
 
 
-def _identity(arguments: argparse.Namespace, source: str) -> str:
-    """A hash of all that the answers depend on: the model, the data, and the options."""
+def _contents_of(table: Table, columns: list[str]) -> str:
+    """A hash of some columns of a table."""
+    contents = hashlib.sha256(json.dumps(columns).encode())
+    for row in table.rows(columns):
+        contents.update(json.dumps(row.texts).encode())
+    return contents.hexdigest()
+
+
+def _identity(arguments: argparse.Namespace, source: str, config: Any, columns: list[str]) -> str:
+    """A hash of all that the answers depend on: the model, the data, and the options.
+
+    A name on the hub says nothing about what stands there today: of a model the commit counts, which transformers notes
+    in its configuration, of data the rows, as far as `columns` are read.
+    """
     data = Path(arguments.data)
     if arguments.data.startswith(HUB):
-        contents = arguments.data
+        contents = _contents_of(open_table(arguments.data), columns)
     else:
         contents = sha256_of_file(data / FILE_NAME if data.is_dir() else data)
-    model = sha256_of_folder(source) if Path(source).is_dir() else source
+    is_folder = Path(source).is_dir()
+    model = sha256_of_folder(source) if is_folder else [source, getattr(config, "_commit_hash", None)]
     options = {
         name: getattr(arguments, name)
         for name in ("columns", "text_columns", "embeddings", "max_length", "batch_size", "part_rows")

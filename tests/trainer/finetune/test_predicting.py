@@ -1,15 +1,22 @@
 """`longmix predict`: answers that are the model's, in the order of the rows, and the same bytes after a kill."""
 
+import argparse
 import csv
 import json
 
+import datasets
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 import transformers
 
+from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
+from longmix.modeling import AutoModelForSequencePairClassification
+from longmix.modeling.transformer import TransformerConfig
 from longmix.trainer.cli import main
-from longmix.trainer.prediction import texts
+from longmix.trainer.finetune import records
+from longmix.trainer.prediction import scores, session, texts
 
 NAMES = ["bad", "good", "=odd"]
 
@@ -50,7 +57,7 @@ def mistake(capsys, *arguments):
 
 
 def test_classes_are_named_and_their_probabilities_are_the_models(classifier, data, tmp_path, sentences, capsys):
-    output = tmp_path / "answers.tsv"
+    output = tmp_path / "made" / "answers.tsv"
     assert predict(classifier, "--data", data, "--output", output, "--part-rows", 7, "--batch-size", 4) == 0
     assert f"wrote {output}: 40 rows" in capsys.readouterr().out
     model = transformers.AutoModelForSequenceClassification.from_pretrained(classifier / "model").eval()
@@ -110,7 +117,52 @@ def test_a_killed_command_goes_on_and_writes_equal_bytes(classifier, data, tmp_p
     assert predict(*arguments, tmp_path / "out.tsv") == 0 and not parts.exists()
 
 
-def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentences, capsys):
+def test_answers_of_another_state_of_the_hub_are_others(monkeypatch):
+    """The parts of a killed command are thrown away when the rows that are read, or the model, are new."""
+    options = ("columns", "text_columns", "embeddings", "max_length", "batch_size", "part_rows")
+    arguments = argparse.Namespace(data="hub:some/data", **dict.fromkeys(options))
+
+    def identity(title="a", unread=1, commit="first"):
+        split = datasets.Dataset.from_dict({"title": [title], "body": ["b"], "vector": [[unread]]})
+        monkeypatch.setattr(records, "hub_splits", lambda source: {"train": split})
+        config = transformers.BertConfig()
+        config._commit_hash = commit
+        return session._identity(arguments, "some/model", config, ["title", "body"])
+
+    assert identity() == identity(unread=2)
+    assert len({identity(), identity(title="c"), identity(commit="second")}) == 3
+
+
+def test_pairs_of_a_prepared_data_set_are_answered_each_by_itself(tmp_path):
+    """The pairs have unlike lengths: neither padding nor the other pairs of a batch count."""
+    torch.manual_seed(3)
+    names = {0: "unlike", 1: "alike"}
+    small = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = TransformerConfig(
+        **small, intermediate_size=16, max_position_embeddings=16, pad_token_id=0, id2label=names
+    )
+    model = AutoModelForSequencePairClassification.from_config(config).eval()
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "objective.json").write_text(json.dumps({"name": "pair_classification"}))
+    generator = np.random.default_rng(0)
+    drawn = [[generator.integers(2, 9, generator.integers(3, 13)) for _ in range(2)] for _ in range(11)]
+    samples = [{"input_ids": one, "input_ids_b": other, "labels": 0} for one, other in drawn]
+    columns = {"input_ids": LIST_INT32, "input_ids_b": LIST_INT32, "labels": SCALAR_INT64}
+    about = {"vocab_size": 9, "pad_token_id": 0, "mask_token_id": 1, "special_token_ids": [0, 1], "num_labels": 2}
+    write_dataset(tmp_path / "pairs", samples, columns, split="test", split_rule="test", sequence_length=16, **about)
+    more = ("--output", tmp_path / "out.jsonl", "--batch-size", 4, "--part-rows", 6)
+    assert predict(tmp_path / "model", "--data", tmp_path / "pairs", *more) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["row"] for row in rows] == list(range(11))
+    for (one, other), row in zip(drawn, rows, strict=True):
+        with torch.no_grad():
+            inputs = {"input_ids": torch.tensor(one[None]), "input_ids_b": torch.tensor(other[None])}
+            expected = model(**inputs).logits[0].softmax(-1)
+        assert row["probability_alike"] == pytest.approx(expected[1].item(), abs=1e-5)
+        assert row["label"] == names[int(expected.argmax())]
+
+
+def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentences, capsys, monkeypatch):
     """The labels are the model's own answers, but for every fifth one; columns and classes as they come."""
     pairs = [(sentences[n], sentences[n + 50]) for n in range(40)]
     lines = [json.dumps({"title": title, "body": body}) for title, body in pairs]
@@ -125,6 +177,13 @@ def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentence
     printed = capsys.readouterr().out
     figures = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line}
     assert figures["accuracy"][0] == "0.8000" and "40 rows" in printed
+    # At the length of fine-tuning, unless another one is given.
+    cut = ("--columns", "kind", "title", "body", "--label-column", "kind", "--max-length", "8")
+    lengths, load = [], scores.load_encoder
+    monkeypatch.setattr(scores, "load_encoder", lambda *given: lengths.append(given[1]) or load(*given))
+    assert main([*arguments, *cut[:-2]]) == 0 and main([*arguments, *cut]) == 0 and lengths == [16, 8]
+    assert main(["evaluate", str(classifier), "--fill", "a [MASK]", "--max-length", "4"]) == 2
+    assert "--max-length is for --data with a labelled file" in capsys.readouterr().err
     low, high = float(figures["accuracy"][1]), float(figures["accuracy"][3])
     assert 0.6 < low < 0.8 < high < 0.95
     assert main([*arguments, "--columns", "label", "title", "other"]) == 2
