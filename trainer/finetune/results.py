@@ -19,17 +19,12 @@ from .tasks import TASKS, Task
 
 FILE_NAME, PAGE = "results.json", "results.md"
 _TITLE = "# Fine-tuning results of "
-EXPLANATION = (
-    "Figures are 100 x the metric. dev: the mean over seeds on the n examples of the dev split, its spread (standard "
-    "deviation over seeds) and 95 % interval (bootstrap over examples and seeds), and what always answering the most "
-    "frequent class reaches. selection: the same mean on the part of the training data that chose the checkpoints, "
-    "and the learning rate where there were several."
-)
+_TEST = "test"  # the split of a user's own task without a dev split
 
 
 @dataclass(frozen=True)
 class SplitResult:
-    """Figures of one dev split; "score" is the mean of the task's metrics."""
+    """Figures of one dev split, or of the labelled test split in its place; "score" is the mean of the metrics."""
 
     split: str
     samples: int
@@ -205,11 +200,29 @@ def summarize(
 
 
 VERDICTS = {"above": "above", "below": "BELOW", "contains": "not told apart: the interval contains it"}
-COLUMNS = (
-    *("task", "metric", "rate", "selection", "dev", "spread", "95 % interval", "n", "majority"),
-    "against majority",
-)
 NUMERIC_COLUMNS = (2, 3, 4, 5, 6, 7, 8)
+
+
+def header(results: Results) -> tuple[str, ...]:
+    """The header of the table; the figures are called after their split."""
+    figures = ("task", "metric", "rate", "selection", _reported(results), "spread", "95 % interval", "n", "majority")
+    return *figures, "against majority"
+
+
+def explanation(results: Results) -> str:
+    """What the columns of the table mean."""
+    split = _reported(results)
+    return (
+        f"Figures are 100 x the metric. {split}: the mean over seeds on the n examples of the {split} split, its "
+        "spread (standard deviation over seeds) and 95 % interval (bootstrap over examples and seeds), and what always "
+        "answering the most frequent class reaches. selection: the same mean on the part of the training data that "
+        "chose the checkpoints, and the learning rate where there were several."
+    )
+
+
+def _reported(results: Results) -> str:
+    names = {_TEST if split.split == _TEST else "dev" for task in results.tasks for split in task.splits}
+    return " or ".join(sorted(names)) or "dev"
 
 
 def rows(results: Results) -> list[tuple[str, ...]]:
@@ -223,6 +236,8 @@ def rows(results: Results) -> list[tuple[str, ...]]:
                 if metric == "score" and len(split.figures) == 2:
                     continue
                 label = task.task if len(task.splits) == 1 else f"{task.task} {split.split.removeprefix('dev-')}"
+                if split.split == _TEST and _reported(results) != _TEST:
+                    label = f"{task.task} ({_TEST})"
                 rate = task.settings.get("learning_rate")
                 selection = None if task.selection is None else task.selection.figures[metric].mean
                 cells.append(
@@ -258,7 +273,9 @@ def footer(results: Results) -> list[str]:
 
 
 def _settings(settings: dict[str, Any]) -> str:
-    return "".join(f", {name.replace('_', ' ')} {value}" for name, value in settings.items())
+    """The settings as they were given: a rate that follows from the width has no digits that say nothing."""
+    shown = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in settings.items()}
+    return "".join(f", {name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
 def _selected(selection: SplitResult | None) -> str:
@@ -272,13 +289,13 @@ def _selected(selection: SplitResult | None) -> str:
 
 def console(results: Results) -> str:
     """The table for a terminal."""
-    lines = writing.aligned(COLUMNS, rows(results), NUMERIC_COLUMNS)
-    below = map(printable, [*footer(results), EXPLANATION])
+    lines = writing.aligned(header(results), rows(results), NUMERIC_COLUMNS)
+    below = map(printable, [*footer(results), explanation(results)])
     return "\n".join([printable(f"Model: {results.model}"), *lines, "", *below])
 
 
 def markdown(results: Results) -> str:
     """The table as Markdown."""
-    lines = [f"# Fine-tuning results of {escaped(results.model)}", "", writing.markdown(COLUMNS, rows(results))]
-    lines += ["", *(f"- {escaped(line)}" for line in footer(results)), "", EXPLANATION, ""]
+    lines = [f"# Fine-tuning results of {escaped(results.model)}", "", writing.markdown(header(results), rows(results))]
+    lines += ["", *(f"- {escaped(line)}" for line in footer(results)), "", explanation(results), ""]
     return "\n".join(lines)

@@ -12,6 +12,7 @@ JOB, RESULTS, DATA = "job.json", "results.json", "data"
 SELECTION = "selection"
 # Before the name of a metric of the dev split; other dev splits (MNLI has two) have their name there.
 DEV = "dev"
+TEST = "test"  # in place of it where a user's own task has no dev split
 
 
 def is_finetuned(run: Path) -> bool:

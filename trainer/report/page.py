@@ -18,6 +18,7 @@ from .tables import (
     lost_to_naive,
     number,
     of_metric,
+    of_variables,
     parameters,
     seeds,
     speed,
@@ -128,7 +129,6 @@ def page(
         for name, is_number in _COLUMNS
     )
     rows = "\n".join(_row(row, metric) for row in report.rows for metric in row.figures if is_in_table(metric))
-    notes = [f'<p class="note">{html_text(line)}</p>' for row in report.rows if (line := lost_to_naive(row))]
     pictures = [part for key, drawn in plots.items() for part in _pictures(key, drawn)]
     if note is not None:
         pictures.append(f'<p class="note">{html_text(note)}</p>')
@@ -138,7 +138,7 @@ def page(
         "HELD": _held(report, counted or {}),
         "LEFT_OUT": _left_out(report),
         "EXPLANATION": html_text(EXPLANATION),
-        "PLOTS": "\n".join([*notes, *pictures]),
+        "PLOTS": "\n".join([*_forecasts(report), *pictures]),
     }
     # In one pass: what is put in is of the runs, and might hold a mark.
     return re.sub(f"@({'|'.join(parts)})@", lambda mark: parts[mark[1]], _PAGE)
@@ -205,6 +205,25 @@ def _held(report: Report, counted: dict[Setting, list[Counted]]) -> str:
         said += [each.said for each in counted.get(setting, [])]
         entries += f"<li>{html_text(setting.title)}: {html_text(' '.join(said))}</li>" if said else ""
     return f'<ul class="note">{entries}</ul>' if entries else ""
+
+
+def _forecasts(report: Report) -> list[str]:
+    """Forecasts of each variable beside naive ones, and a line for each row that loses to these."""
+    parts = []
+    for setting, rows in report.settings.items():
+        lost = [f'<p class="note">{html_text(line)}</p>' for row in rows if (line := lost_to_naive(row))]
+        header, body = of_variables(rows)
+        if lost or body:
+            parts.append(f"<h2>{html_text(setting.title)}: beside naive forecasts</h2>")
+        if body:
+            head = "".join(f'<th scope="col">{html_text(name)}</th>' for name in header)
+            cells = ("".join(f"<td>{html_text(cell)}</td>" for cell in line) for line in body)
+            lines = "\n".join(f"<tr>{line}</tr>" for line in cells)
+            parts.append(
+                f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody></table></div>'
+            )
+        parts += lost
+    return parts
 
 
 def _left_out(report: Report) -> str:

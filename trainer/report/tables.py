@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from ..many_runs.finetuned import DEV, SELECTION
+from ..many_runs.finetuned import DEV, SELECTION, TEST
 from ..settings import forecast_figures
 from ..tables import writing
 from ..tables.figures import ABSENT, Figure, percent
@@ -38,12 +38,13 @@ def number(metric: str, value: float | None) -> str:
 
 def heading(metric: str, split: str = "") -> str:
     """The name of a figure; with the `split` of a setting where a row has those of several splits."""
-    for prefix in ("dev_matched", "dev_mismatched", DEV):
+    for prefix in ("dev_matched", "dev_mismatched", DEV, TEST):
         if metric.startswith(f"{prefix}_"):
             return f"{prefix.replace('_', ' ')} {heading(metric.removeprefix(prefix + '_'))}"
     if split == SELECTION:
         return f"{SELECTION} {heading(metric)}"
-    name = {"roc_auc": "ROC AUC", "f1": "F1", "mse": "MSE", "mae": "MAE"}.get(metric, metric.replace("_", " "))
+    known = {"roc_auc": "ROC AUC", "f1": "F1"}.get(metric) or forecast_figures.heading(metric)
+    name = known or metric.replace("_", " ")
     return f"{name} (%)" if is_percent(metric) else name
 
 
@@ -147,7 +148,7 @@ def _what(setting: Setting, rows: list[Row]) -> str:
     said = {
         "test": "Test split; the validation split has chosen the checkpoint.",
         SELECTION: "Fine-tuning. selection: the part of the training data that chose the checkpoint, which flatters; "
-        "dev: the given dev file, which chose nothing.",
+        f"{_reported(rows)}, which chose nothing.",
         "validation": "Validation split, without data.test: with checkpoint.best it has chosen the checkpoint, too.",
     }[setting.split]
     chance = next((row.chance for row in rows if row.chance is not None), None)
@@ -157,6 +158,14 @@ def _what(setting: Setting, rows: list[Row]) -> str:
     if chance is None and reason is not None:
         said += f" What chance reaches is unknown: {escaped(reason)} (paths are those of where the run was begun)."
     return f"{said} {escaped(held_equal(rows))}" if len(rows) > 1 else said
+
+
+def _reported(rows: list[Row]) -> str:
+    """The split of a fine-tuning that is reported, and where it is from."""
+    is_test = any(metric.startswith(f"{TEST}_") for row in rows for metric in row.figures)
+    is_dev = any(metric.startswith(DEV) for row in rows for metric in row.figures)
+    test = "test: the given test file with labels, where there is no dev file"
+    return "; ".join([*(["dev: the given dev file"] if is_dev or not is_test else []), *([test] if is_test else [])])
 
 
 def held_equal(rows: list[Row]) -> str:
@@ -202,15 +211,22 @@ def lost_to_naive(row: Row) -> str | None:
     return None if lost is None else f"{row.label}: {lost}."
 
 
-def _of_variables(rows: list[Row]) -> list[str]:
-    """Forecasts of each variable beside naive ones, and which rows lose to these; nothing for other tasks."""
+def of_variables(rows: list[Row]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells of the forecasts of each variable beside naive ones; no cells for other tasks."""
     header, body = [], []
     for row in rows:
         means = {name: figure.mean for name, figure in row.figures.items()}
         if forecast_figures.by_variable(means):
             header, lines = forecast_figures.table(means)
-            body += [[code(row.label), *line] for line in lines[1:]]  # the first is of all, above
-    lines = [writing.markdown(["model", *header], body, right=range(2, 1 + len(header))), ""] if body else []
+            body += [[row.label, *line] for line in lines[1:]]  # the first is of all, above
+    return ["model", *header], body
+
+
+def _of_variables(rows: list[Row]) -> list[str]:
+    """Forecasts of each variable, and which rows lose to naive ones, as Markdown; nothing for other tasks."""
+    header, body = of_variables(rows)
+    body = [[code(label), *cells] for label, *cells in body]
+    lines = [writing.markdown(header, body, right=range(2, len(header))), ""] if body else []
     for lost in filter(None, map(lost_to_naive, rows)):
         lines += [escaped(lost), ""]
     return lines

@@ -42,14 +42,19 @@ def by_variable(figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
     return found
 
 
+def heading(name: str) -> str | None:
+    """The name of a forecast's error for people, e.g. "last season: MSE"; None for all other figures."""
+    naive, error = name.rpartition("_")[::2]
+    if error not in ERRORS or (naive and naive not in NAIVE):
+        return None
+    return f"{_SHORT[naive]}: {error.upper()}" if naive else error.upper()
+
+
 def table(figures: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
     """Header and rows for people: model and naive forecasts of all variables together, and of each."""
     columns = [prefix + error for prefix in ("", *(f"{name}_" for name in NAIVE)) for error in ERRORS]
     columns = [name for name in columns if name in figures]
-    header = ["variable"]
-    for name in columns:
-        naive, error = name.rpartition("_")[::2]
-        header.append(f"{_SHORT[naive]}: {error.upper()}" if naive else error.upper())
+    header = ["variable", *map(heading, columns)]
     parts = {"all": figures, **by_variable(figures)}
     return header, [
         [variable, *("–" if values.get(name) is None else f"{values[name]:.4g}" for name in columns)]

@@ -70,6 +70,22 @@ def test_table_says_what_ran_and_what_did_not(table):
     assert "| rte | accuracy | - | - | 85.0 | 7.1 |" in results.markdown(table)
 
 
+def test_figures_of_a_test_split_are_called_so():
+    settings = {"learning_rate": 0.1 + 0.2, "epochs": 1}
+    custom = results.summarize(TASKS["rte"], [0], {"test": GOLD}, {"test": wrong(80)[None]}, settings)
+    alone = results.Results("x", "hash", [custom], {})
+    assert "dev" not in (*results.header(alone), results.explanation(alone))
+    text = results.console(alone)
+    assert text.splitlines()[1].split()[4] == "test" and "learning rate 0.3, epochs 1" in text
+    beside = results.Results(
+        "x", "hash", [results.summarize(TASKS["rte"], [0], {"dev": GOLD}, {"dev": GOLD[None]})], {}
+    )
+    assert results.header(beside)[4] == "dev"
+    beside.tasks.append(custom)
+    assert results.header(beside)[4] == "dev or test"
+    assert [row[0] for row in results.rows(beside)] == ["rte", "rte (test)"]
+
+
 def test_json(table, tmp_path):
     table.save(tmp_path)
     loaded = json.loads((tmp_path / "results.json").read_text())

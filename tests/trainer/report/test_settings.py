@@ -206,7 +206,7 @@ def test_rows_of_other_training_data_objective_or_selection_are_marked(tmp_path,
     assert [row.letter for row in report_of(tmp_path / "model").rows] == [""]
 
 
-def _write_finetuned(write_run, output, source, length, dev):
+def _write_finetuned(write_run, output, source, length, dev, reported="dev"):
     """A run of `longmix finetune` on a user's own task, as it lies below --output."""
     about = {"provenance__data__task": "custom", "provenance__data__sequence_length": length}
     data = output / "custom" / "data"
@@ -217,7 +217,7 @@ def _write_finetuned(write_run, output, source, length, dev):
     (data / "selection").mkdir(parents=True)
     report = {"task": "custom", "source": f"somewhere/{source}", "indices": []}
     (data / "selection" / "manifest.json").write_text(json.dumps({"report": report}))
-    split = {"split": "dev", "samples": 9, "figures": {"accuracy": {"values": [dev]}, "score": {"values": [dev]}}}
+    split = {"split": reported, "samples": 9, "figures": {"accuracy": {"values": [dev]}, "score": {"values": [dev]}}}
     task = {"task": "custom", "seeds": [0], "splits": [split], "settings": {"learning_rate": 1e-3}}
     (output / "results.json").write_text(json.dumps({"tasks": [task]}))
     return folder
@@ -229,6 +229,13 @@ def test_custom_tasks_have_the_names_of_the_users_data_and_are_no_curve(tmp_path
     report = report_of(tmp_path)
     assert {setting.title for setting in report.settings} == {"custom (news), N = 64", "custom (weather), N = 128"}
     assert plots._over_lengths(report) == []
+
+
+def test_fine_tuning_calls_the_test_split_so_where_there_is_no_dev_file(tmp_path, write_run, report_of):
+    _write_finetuned(write_run, tmp_path / "a", "news", 64, 0.25, reported="test")
+    text = tables.markdown(report_of(tmp_path), {}, None)
+    assert "selection accuracy (%) | test accuracy (%)" in text
+    assert "test: the given test file with labels" in text and "dev: the given dev file" not in text
 
 
 def test_fine_tuning_shows_the_figures_of_dev_and_selection_by_name(tmp_path, write_run, report_of):
