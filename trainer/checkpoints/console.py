@@ -12,7 +12,8 @@ from ..settings import mistakes
 from ..settings.forecast_figures import is_forecast, verdict
 
 # Steps, time since the start and time left; behind them the loss and the tokens per second of the last record.
-_FORMAT = "train {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_FORMAT = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+_TRAINING = "train"
 _IN_THE_BAR = ("loss", "tokens_per_second")
 
 
@@ -28,6 +29,7 @@ class Console:
         """The steps begin. A terminal gets its bar, unless it cannot rewrite a line."""
         if self._first < self._last and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._bar = _Bar(
+                desc=_TRAINING,
                 total=self._last,
                 initial=self._first,
                 file=sys.stderr,
@@ -43,6 +45,11 @@ class Console:
         """A step is done."""
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
+
+    def note_phase(self, name: str | None) -> None:
+        """What the steps wait for, "eval" say; None: for nothing more."""
+        if self._bar is not None:
+            self._bar.set_description_str((name or _TRAINING).ljust(len(_TRAINING)))
 
     def show(self, kind: str, step: int, figures: dict[str, Any]) -> None:
         """Show a record: a line, or of training, where there is a bar, what the bar says."""

@@ -122,6 +122,11 @@ class RunLog:
         if self._active:
             self._console.note_step(step)
 
+    def note_phase(self, name: str | None) -> None:
+        """What the steps wait for, "eval" say; None: for nothing more."""
+        if self._active:
+            self._console.note_phase(name)
+
     def end_steps(self) -> None:
         """No step comes any more: what is said from here on stands below the bar."""
         if self._active:

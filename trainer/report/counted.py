@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from longmix.data_prep.errors import UserError
 
 from ..many_runs.read import Run
+from ..settings.mistakes import say_loading
 from .data import find_data
 from .settings import Setting
 from .summary import Report
@@ -75,6 +76,7 @@ def counted_losses(run: Run) -> tuple[float, float, int] | None:
     try:
         (train, of_train), (evaluated, _) = find_data(run, "data.train"), find_data(run, "data.eval")
         # They bring torch, which a report without language models need not wait for.
+        say_loading("report")
         from ..objectives.causal_bigram import CausalBigram, pairs
         from ..objectives.neighbour_bigram import NeighbourBigram, positions
         from ..objectives.objective import make_objective

@@ -41,7 +41,9 @@ class Evaluator:
         state = self._state
         if self._dataset is None or self._evaluated_at == state.step:
             return decision
+        self._log.note_phase("eval")
         figures, decision = self.figures(self._engine.module, self._dataset, self._configuration.eval.samples)
+        self._log.note_phase(None)
         state.evaluation_due = figures is None
         if figures is None:
             return decision

@@ -96,6 +96,7 @@ def test_a_run_on_a_terminal_has_a_bar_and_lines_above_it(train, tmp_path, termi
     assert not any(line.startswith("train ") for line in above)
     assert below[0].startswith("finished: ") and below[-1] == ""
     assert set(re.findall(r"\| (\d)/4 \[", terminal.written)) >= {"0", "2", "4"}
+    assert re.search(r"\reval +50%\|", terminal.written)
 
 
 def test_lines_from_anywhere_leave_the_bar_whole(terminal):
