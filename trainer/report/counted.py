@@ -5,6 +5,7 @@ evaluations predict: of the same samples, and with the same ones hidden.
 """
 
 import json
+import math
 from dataclasses import dataclass
 
 from longmix.data_prep.errors import UserError
@@ -37,9 +38,10 @@ class Counted:
     def said(self) -> str:
         """A sentence for the tables."""
         of = f" (rows {', '.join(self.letters)})" if any(self.letters) else ""
+        unigram, bigram = math.exp(self.unigram), math.exp(self.bigram)
         return (
             f"Counting {self.tokens:,} training tokens reaches a validation loss of {self.unigram:.4g} by unigrams and "
-            f"of {self.bigram:.4g} by interpolated bigrams{of}."
+            f"of {self.bigram:.4g} by interpolated bigrams{of}, as perplexity per token {unigram:.4g} and {bigram:.4g}."
         )
 
 

@@ -65,6 +65,7 @@ def test_masked_tokens_are_counted_where_evaluations_hide_them(tmp_path, data, w
     assert found.unigram == pytest.approx(-np.log(bigram.unigram[where.targets]).mean())
     assert found.bigram < found.unigram - 0.3 and 1900 < found.tokens < 2100
     sentence = f"Counting {found.tokens:,} training tokens reaches a validation loss of {found.unigram:.4g} by unigrams"
+    assert found.said.endswith(f"per token {np.exp(found.unigram):.4g} and {np.exp(found.bigram):.4g}.")
     assert sentence in tables.markdown(report, {}, None, {setting: [found]})
     assert sentence in page(report, {}, None, {setting: [found]})
 
