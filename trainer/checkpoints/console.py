@@ -28,7 +28,7 @@ class Console:
     def begin(self) -> None:
         """The steps begin. A terminal gets its bar, unless it cannot rewrite a line."""
         if self._first < self._last and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            self._bar = _Bar(
+            bar = _Bar(
                 desc=_TRAINING,
                 total=self._last,
                 initial=self._first,
@@ -39,7 +39,9 @@ class Console:
                 miniters=1,
                 smoothing=0,  # by the time of all steps, evaluations among them
             )
-            mistakes.aside = lambda: _Bar.external_write_mode(file=sys.stderr)
+            if not bar.disable:  # as TQDM_DISABLE=1 has it
+                self._bar = bar
+                mistakes.aside = lambda: _Bar.external_write_mode(file=sys.stderr)
 
     def note_step(self, step: int) -> None:
         """A step is done."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import os
 import pty
 import re
@@ -12,7 +13,7 @@ import threading
 import pytest
 from transformers.utils import logging as transformers_logging
 
-from longmix.trainer.checkpoints.console import Console
+from longmix.trainer.checkpoints import console
 from longmix.trainer.settings import mistakes
 
 WIDTH = 100
@@ -100,33 +101,37 @@ def test_a_run_on_a_terminal_has_a_bar_and_lines_above_it(train, tmp_path, termi
 
 
 def test_lines_from_anywhere_leave_the_bar_whole(terminal):
-    console = Console(10, 20)
+    shown = console.Console(10, 20)
     with terminal:
-        console.begin()
-        console.note_step(12)
-        console.show("train", 12, {"loss": 1.5, "tokens_per_second": 1234.0, "lr": 0.1})
+        shown.begin()
+        shown.note_step(12)
+        shown.show("train", 12, {"loss": 1.5, "tokens_per_second": 1234.0, "lr": 0.1})
         mistakes.say("from elsewhere")
-        other = threading.Thread(target=console.say, args=("from a thread",))
+        other = threading.Thread(target=shown.say, args=("from a thread",))
         other.start()
         other.join()
-        console.finish()
+        shown.finish()
         mistakes.say("the end")
     *said, bar, end, nothing = terminal.lines
     assert (said, end, nothing) == (["from elsewhere", "from a thread"], "the end", "")
     assert BAR.fullmatch(bar) and "12/20" in bar and bar.endswith(", loss 1.5000, tokens/s 1,234]")
 
 
-def test_a_terminal_that_rewrites_no_line_gets_one_for_each_record(terminal, capsys, monkeypatch):
+@pytest.mark.parametrize("reason", ["a terminal that rewrites no line", "TQDM_DISABLE=1"])
+def test_a_terminal_without_a_bar_gets_a_line_for_each_record(terminal, capsys, monkeypatch, reason):
     def record():
-        console = Console(0, 20)
-        console.begin()
-        console.note_step(20)
-        console.show("train", 20, {"loss": 1.5, "tokens_per_second": 1234.0, "lr": 0.1})
-        console.show("eval", 20, {"loss": 1.25, "items": 3})
-        console.say("the end")
-        console.finish()
+        shown = console.Console(0, 20)
+        shown.begin()
+        shown.note_step(20)
+        shown.show("train", 20, {"loss": 1.5, "tokens_per_second": 1234.0, "lr": 0.1})
+        shown.show("eval", 20, {"loss": 1.25, "items": 3})
+        shown.say("the end")
+        shown.finish()
 
-    monkeypatch.setenv("TERM", "dumb")
+    if reason == "TQDM_DISABLE=1":  # read when tqdm is imported
+        monkeypatch.setattr(console, "_Bar", functools.partial(console._Bar, disable=True))
+    else:
+        monkeypatch.setenv("TERM", "dumb")
     with terminal:
         record()
     record()
