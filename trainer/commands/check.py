@@ -13,6 +13,7 @@ from ..run.setup import Prepared, prepare
 from ..run.speed import device_name
 from ..run.trial import NotTried, try_out
 from ..settings.configuration import RunConfiguration
+from ..settings.mistakes import say
 from .expectation import Expectation
 from .proposal import Command, propose
 from .rounding import about_bytes, about_time
@@ -36,6 +37,7 @@ def report(configuration: RunConfiguration, processes: int, own: Command) -> str
     refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
     prepared = prepare(configuration, processes, device)
+    say(f"longmix: timing a micro-batch on {device_name(device.type)}, 20 seconds at most")
     trial, untimed = None, ""
     try:
         trial = try_out(prepared, device, OWN_SECONDS)

@@ -10,6 +10,7 @@ import torch
 
 from ..checkpoints import folders
 from ..models.field_check import FROM
+from ..run.determinism import threads_of
 from ..run.memory import host_memory, kept_per_parameter, state_bytes
 from ..run.setup import Prepared
 from ..run.trial import Trial
@@ -151,7 +152,8 @@ class Expectation:
         """How many times slower a process is than alone, because others on this machine need its cores."""
         if self.device.type == "cuda":
             return 1.0
-        return max(1.0, self.local_processes * torch.get_num_threads() / len(os.sched_getaffinity(0)))
+        threads = self.local_processes * threads_of(self.prepared.configuration.run)
+        return max(1.0, threads / len(os.sched_getaffinity(0)))
 
     @property
     def step_seconds(self) -> float | None:

@@ -72,13 +72,16 @@ def propose(own: Command, expected: Expectation, try_out: TryOut) -> list[str]:
     for command, processes in _candidates(own, expected):
         # A candidate that is refused, or absurd itself, is none.
         with contextlib.suppress(UserError):
-            whole = expected if command.paths == own.paths else _expected(command, processes, device, try_out)
+            whole = expected
+            if command.paths != own.paths:
+                prepared = _prepared(command, processes, device)
+                whole = Expectation.of(prepared, processes, device, _tried(prepared, device, try_out))
             command = _shortened(command, whole)
-            final = _expected(command, processes, device, lambda *_, known=whole.trial: _known(known))
+            final = Expectation.of(_prepared(command, processes, device), processes, device, whole.trial)
             faults = _faults(final)
             if not faults:
                 told = (
-                    f"{final.epochs:.2g} epochs, {about_count(final.prepared.size.parameters)} parameters, "
+                    f"{about_count(final.epochs)} epochs, {about_count(final.prepared.size.parameters)} parameters, "
                     f"{about_time(final.seconds)}"
                 )
                 return [f"a recipe for these data on this machine ({told}):", f"  {command}"]
@@ -91,16 +94,11 @@ def _faults(final: Expectation) -> list[str]:
     """Why a candidate is none, in words."""
     if final.trial is None:
         return ["a duration that cannot be estimated here"]
-    size = final.prepared.size.parameters
+    size, found = final.prepared.size.parameters, final.warnings()
     if final.learns_language_anew and size > final.tokens:
-        return [f"{about_count(size)} parameters for the {about_count(final.tokens)} tokens that there is time to read"]
-    return final.warnings()
-
-
-def _known(trial: Trial | None) -> Trial:
-    if trial is None:
-        raise NotTried("it was tried before")
-    return trial
+        read = about_count(final.tokens)
+        found.append(f"{about_count(size)} parameters for the {read} tokens that there is time to read")
+    return found
 
 
 def _candidates(own: Command, expected: Expectation) -> Iterator[tuple[Command, int]]:
@@ -124,7 +122,7 @@ def _small_budget(configuration: RunConfiguration, expected: Expectation, mixer:
     data = configuration.data
     sources = data.train if isinstance(data.train, str) else json.dumps([vars(source) for source in data.train])
     changes = [f"data.train={sources}"]
-    changes += [f"data.{name}={path}" for name, path in (("eval", data.eval), ("test", data.test)) if path is not None]
+    changes += [] if data.eval is None else [f"data.eval={data.eval}"]  # no best one is chosen: nothing to test
     if configuration.objective.name != "mlm":
         changes.append(f"objective.name={configuration.objective.name}")
     samples = max(1, round(_TOKENS_OF_A_STEP / expected.prepared.data.tokens_per_sample))
@@ -146,15 +144,18 @@ def _free_folder(folder: str) -> str:
     return next((name for name in names if not os.path.exists(name)), names[-1])
 
 
-def _expected(command: Command, processes: int, device: torch.device, try_out: TryOut) -> Expectation:
+def _prepared(command: Command, processes: int, device: torch.device) -> Prepared:
+    """The run of a command, checked as the user's own is."""
     configuration, _ = settle(command.load(), device)
     refuse_changes(Path(configuration.run.dir), configuration)
-    prepared = prepare(configuration, processes, device)
+    return prepare(configuration, processes, device)
+
+
+def _tried(prepared: Prepared, device: torch.device, try_out: TryOut) -> Trial | None:
     try:
-        trial = try_out(prepared, device)
+        return try_out(prepared, device)
     except NotTried:
-        trial = None
-    return Expectation.of(prepared, processes, device, trial)
+        return None
 
 
 def _shortened(command: Command, whole: Expectation) -> Command:

@@ -28,13 +28,18 @@ def refuse_impossible(run: RunSection, device: torch.device) -> None:
         )
 
 
+def threads_of(run: RunSection) -> int:
+    """CPU threads that a process of the run computes with."""
+    return run.threads or (DETERMINISTIC_THREADS if run.deterministic else torch.get_num_threads())
+
+
 @contextlib.contextmanager
 def computing(run: RunSection, device: torch.device) -> Iterator[None]:
     """Context in which torch computes with `run.threads`, and deterministically if `run.deterministic` says so.
 
     Enter it before the first product on a GPU.
     """
-    threads = run.threads or (DETERMINISTIC_THREADS if run.deterministic else torch.get_num_threads())
+    threads = threads_of(run)
     with contextlib.ExitStack() as before:
         before.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads)

@@ -103,6 +103,8 @@ def try_out(
             model = _build(prepared, device)
             with without_trace(model, device):
                 return _Trial(prepared, model, device, seconds, clock).run(*lengths)
+    except NotTried:
+        raise
     except Exception as error:  # whatever keeps a model from being tried, the run file may be as it should be
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
             raise NotTried("it does not fit into the memory of this device") from None
@@ -144,6 +146,8 @@ def _lengths(prepared: Prepared) -> tuple[int, int, int]:
     """(compiled, first, usual): the length to compile kernels with, the one to time first, and that of a usual
     micro-batch of the run."""
     data = prepared.data
+    if any(is_remote(dataset.folder) and dataset.manifest.sequence_length is None for dataset in data.train):
+        raise NotTried("no manifest says how long the samples are, and none is copied here for an estimate")
     longest = longest_sample(data)
     if TOKEN_IDS not in data.manifest.columns:
         return longest, longest, longest  # windows and rows of vectors have one length

@@ -101,8 +101,11 @@ def test_the_proposal_is_a_command_that_is_valid_and_sensible(checked, capsys, m
 
 def test_a_model_that_the_data_cannot_teach_gives_way_to_the_small_recipe(checked, capsys, write_data, tmp_path):
     write_data(tmp_path / "more", 3000, 4)
+    write_data(tmp_path / "test", 30, 5, split="test")
+    # The recipe chooses no best checkpoint, and so there is none to test.
+    best = ["checkpoint.best={metric: loss, mode: min}", f"data.test={tmp_path / 'test'}"]
     large = ["model.hidden_size=1024", "model.intermediate_size=8192", "model.num_hidden_layers=3"]
-    lines = checked(*large, f"data.train={tmp_path / 'more'}", "optim.max_steps=4000", trial=quick)
+    lines = checked(*large, *best, f"data.train={tmp_path / 'more'}", "optim.max_steps=4000", trial=quick)
     words = command(lines)
     assert words[2].endswith("configs/recipes/small_budget.yaml") and words[3].endswith("model/transformer_tiny.yaml")
     assert main([*words[1:], "--check"]) == 0
@@ -113,6 +116,18 @@ def test_where_nothing_can_be_timed_a_line_says_why(checked):
     lines = checked("optim.max_steps=400", trial=untimed)
     assert line(lines, "duration").endswith("not estimated: there is no time")
     assert "(roughly)" in line(lines, "memory") and "a duration that cannot be estimated" in lines[-2]
+
+
+def test_what_is_absurd_itself_is_not_proposed(checked, write_data, tmp_path):
+    def refused(**options):
+        lines = checked(trial=lambda *_: Trial(4, 24, 4, 24, 1e-4, 1e-4, 1e-4, 2**50), **options)
+        assert not any(text.startswith("  longmix") for text in lines)
+        return lines[-2]
+
+    assert "suits these data on this machine: even the smallest has 823 thousand parameters for 81 thou" in refused()
+    # Where the data suffice, the memory alone speaks against it.
+    write_data(tmp_path / "more", 3000, 4)
+    assert "even the smallest has 1,024 TiB of memory" in refused(**{"data.train": str(tmp_path / "more")})
 
 
 def test_a_model_of_ten_billion_parameters_is_never_built(checked, monkeypatch):
