@@ -1,5 +1,6 @@
 """`longmix train --check`: what a run would be and take, without running it."""
 
+import os
 from pathlib import Path
 
 import torch
@@ -20,6 +21,9 @@ from .rounding import about_bytes, about_time
 
 # Of the twenty seconds that a check may compute.
 OWN_SECONDS, PROPOSED_SECONDS = 15.0, 5.0
+
+# Programs for each core that compute at the same time, this one included, from which on times say little.
+_BUSY = 1.5
 
 
 def report(configuration: RunConfiguration, processes: int, own: Command) -> str:
@@ -124,6 +128,9 @@ def _duration(expected: Expectation) -> str:
             f"; timed on {trial.samples} of {trial.micro_batch} samples, {trial.length:,} of {trial.usual_length:,} "
             f"{expected.unit} of each{longer}"
         )
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    if expected.device.type == "cpu" and load > _BUSY * cores:
+        text += f"; the machine is busy now (load {load:.1f} on {cores} cores), so it may be quicker"
     return text
 
 

@@ -29,6 +29,8 @@ from .rounding import about_count, about_time
 # section 5), and those of the longest recipes of configs/tasks. Little data are read more often, for some steps at all.
 EPOCHS, LABELLED_EPOCHS = 16, 50
 FEWEST_STEPS = 500
+# With fewer the optimizer has hardly begun: the batch is too large for the data, or the model for the device.
+_TOO_FEW_STEPS = 100
 LONGEST_SECONDS = 6 * 3600.0
 # The least with which a model can be more than a memory of its data, and a margin.
 _TOKENS_PER_PARAMETER = 1.2
@@ -78,7 +80,7 @@ def propose(own: Command, expected: Expectation, try_out: TryOut) -> list[str]:
                 whole = Expectation.of(prepared, processes, device, _tried(prepared, device, try_out))
             command = _shortened(command, whole)
             final = Expectation.of(_prepared(command, processes, device), processes, device, whole.trial)
-            faults = _faults(final)
+            faults = _faults(final, expected.prepared.configuration.optim.max_steps)
             if not faults:
                 told = (
                     f"{about_count(final.epochs)} epochs, {about_count(final.prepared.size.parameters)} parameters, "
@@ -90,14 +92,17 @@ def propose(own: Command, expected: Expectation, try_out: TryOut) -> list[str]:
     return [f"no shipped recipe suits these data on this machine: {why_not}"]
 
 
-def _faults(final: Expectation) -> list[str]:
-    """Why a candidate is none, in words."""
+def _faults(final: Expectation, wanted: int) -> list[str]:
+    """Why a candidate is none, in words; `wanted`: steps of the run that it is to take the place of."""
     if final.trial is None:
         return ["a duration that cannot be estimated here"]
     size, found = final.prepared.size.parameters, final.warnings()
     if final.learns_language_anew and size > final.tokens:
         read = about_count(final.tokens)
         found.append(f"{about_count(size)} parameters for the {read} tokens that there is time to read")
+    steps = final.prepared.configuration.optim.max_steps
+    if steps < min(_TOO_FEW_STEPS, wanted):
+        found.append(f"data or time for {steps} steps alone")
     return found
 
 
@@ -108,11 +113,9 @@ def _candidates(own: Command, expected: Expectation) -> Iterator[tuple[Command, 
     yield own.changed(*([f"run.dir={folder}"] if folder != configuration.run.dir else [])), expected.processes
     model_type = expected.prepared.model_configuration.model_type
     mixer = model_type if model_type in longmix.modeling.MODEL_TYPES else "transformer"
-    if FROM in configuration.model:
-        return  # another model would not be what it starts from
     if expected.is_language_model:
         yield _small_budget(configuration, expected, mixer, folder), 1
-    else:
+    elif FROM not in configuration.model:  # else another model would not be what it starts from
         changes = tuple(change for change in own.changes if not change.startswith("model."))
         smaller = Command((*own.paths, shipped(f"mixer/{mixer}.yaml")), changes, own.processes)
         yield smaller.changed(f"run.dir={folder}"), expected.processes
@@ -128,8 +131,12 @@ def _small_budget(configuration: RunConfiguration, expected: Expectation, mixer:
     samples = max(1, round(_TOKENS_OF_A_STEP / expected.prepared.data.tokens_per_sample))
     changes += [f"batch.samples={samples}", f"batch.micro_batch={min(samples, 8)}"] if samples < 8 else []
     devices = torch.cuda.device_count()
-    files = (shipped("recipes/small_budget.yaml"), shipped(f"model/{mixer}_tiny.yaml"))
-    return Command(files, (*changes, f"run.dir={folder}"), 1 if devices > 1 else None)
+    files = [shipped("recipes/small_budget.yaml")]
+    if FROM in configuration.model:
+        changes.append(f"model.{FROM}={configuration.model[FROM]}")
+    else:
+        files.append(shipped(f"model/{mixer}_tiny.yaml"))
+    return Command(tuple(files), (*changes, f"run.dir={folder}"), 1 if devices > 1 else None)
 
 
 def shipped(name: str) -> str:

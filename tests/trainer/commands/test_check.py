@@ -118,6 +118,14 @@ def test_where_nothing_can_be_timed_a_line_says_why(checked):
     assert "(roughly)" in line(lines, "memory") and "a duration that cannot be estimated" in lines[-2]
 
 
+def test_a_batch_of_all_data_gives_way_to_the_small_recipe(checked, write_data, tmp_path):
+    write_data(tmp_path / "more", 3000, 4)
+    batch = ["batch.samples=3000", "batch.micro_batch=10", "optim.max_steps=2000"]
+    words = command(checked(*batch, f"data.train={tmp_path / 'more'}", trial=quick))
+    # 40 steps would be as many epochs.
+    assert words[2].endswith("configs/recipes/small_budget.yaml") and "batch.samples" not in " ".join(words)
+
+
 def test_what_is_absurd_itself_is_not_proposed(checked, write_data, tmp_path):
     def refused(**options):
         lines = checked(trial=lambda *_: Trial(4, 24, 4, 24, 1e-4, 1e-4, 1e-4, 2**50), **options)
