@@ -20,7 +20,7 @@ from ..settings.objectives import OBJECTIVES
 from .rounding import about_bytes, about_count, about_time
 
 # Readings of the data after which further ones teach a language model nothing (Muennighoff et al. 2023, arXiv
-# 2305.16264, section 6), and those by which labelled tasks are trained at most (DeiT: Touvron et al. 2021, table 9).
+# 2305.16264, figure 1), and those by which classifiers of images are trained (DeiT: Touvron et al. 2021).
 MOST_EPOCHS, MOST_LABELLED_EPOCHS = 40, 300
 LONGEST_SECONDS = 3 * 86400.0
 
