@@ -32,6 +32,6 @@ source "$LONGMIX_HOME/slurm/common.sh"
 tasks_per_node=${LONGMIX_TASKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-${SLURM_NTASKS_PER_NODE:-1}}}
 prepare_job "$tasks_per_node"
 record_environment
-# Mistakes are found here once, before any rank starts.
-longmix train --check --processes "$((SLURM_JOB_NUM_NODES * tasks_per_node))" "$@" || exit
+# Mistakes are found here once, before any rank starts; the estimates are for so many ranks on each node.
+LOCAL_WORLD_SIZE="$tasks_per_node" longmix train --check --processes "$((SLURM_JOB_NUM_NODES * tasks_per_node))" "$@" || exit
 run_step "$tasks_per_node" train "$@"

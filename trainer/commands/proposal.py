@@ -26,8 +26,8 @@ from .expectation import Expectation
 from .rounding import about_count, about_time
 
 # Readings of the data after which a further one is worth a third of new text (Muennighoff et al. 2023, arXiv
-# 2305.16264, for causal models: exp(-R / 15.4)), and those of the longest recipes of configs/tasks. Little data are read
-# more often, for some steps at all.
+# 2305.16264, for causal models: exp(-R / 15.4)), and those of the longest recipes of configs/tasks. Little data are
+# read more often, for some steps at all.
 EPOCHS, LABELLED_EPOCHS = 16, 50
 FEWEST_STEPS = 500
 # With fewer the optimizer has hardly begun: the batch is too large for the data, or the model for the device.
