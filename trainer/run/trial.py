@@ -252,9 +252,9 @@ class _Trial:
     def _optimizer_step(self, timed: _Pass) -> float:
         """Seconds of an optimizer step: timed on as large a part of the parameters as the time allows."""
         optim = self.prepared.configuration.optim
-        flops = sum(30 * count * min(sides) * math.prod(sides) for count, *sides in self._matrices())
+        flops = sum(5 * 3 * 2 * count * min(sides) * math.prod(sides) for count, *sides in self._matrices())
         outside = self.prepared.size.parameters - self.prepared.size.embeddings
-        # What is counted here for each entry of a matrix goes at the speed of the passes, or half of it.
+        # Five iterations of three products, each at the speed of the passes or half of it.
         expected = 2 * flops / max(1.0, 6 * outside * timed.positions) * timed.seconds
         every = max(1, math.ceil(2 * expected / max(self._left(), 0.05 * SECONDS)))
         groups = _thinned(parameter_groups(self.model, optim), every)

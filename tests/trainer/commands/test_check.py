@@ -2,6 +2,7 @@
 time is measured here: a trial of known times stands in for the one that is timed."""
 
 import shlex
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -172,6 +173,15 @@ def test_steps_that_a_run_has_made_take_no_time(run_values, tmp_path):
     assert "2 steps are left" in check._duration(rest)
 
 
+def test_a_proposal_names_shipped_files_as_they_lie_here(tmp_path, monkeypatch):
+    path = "recipes/small_budget.yaml"
+    (tmp_path / "configs" / "recipes").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert Path(proposal.shipped(path)).is_file() and Path(proposal.shipped(path)).is_absolute()
+    (tmp_path / "configs" / path).touch()
+    assert proposal.shipped(path) == "configs/recipes/small_budget.yaml"
+
+
 @pytest.mark.parametrize(
     ("seconds", "told"),
     [(0.25, "0.25 seconds"), (90, "90 seconds"), (3 * 60, "3 minutes"), (5.06 * 3600, "5.1 hours"), (1e9, "32 years")],
@@ -183,4 +193,3 @@ def test_times_are_rounded(seconds, told):
 def test_sizes_are_rounded():
     assert [about_bytes(size) for size in (3, 1.44 * 2**30, 24 * 2**30)] == ["3 bytes", "1.4 GiB", "24 GiB"]
     assert [about_count(number) for number in (512, 92_896_704)] == ["512", "93 million"]
-    assert proposal.shipped("recipes/small_budget.yaml").endswith("configs/recipes/small_budget.yaml")

@@ -88,6 +88,7 @@ def test_compiling_takes_none_of_its_time(prepared, monkeypatch):
     assert found.is_whole
 
 
+@pytest.mark.full
 def test_activations_are_what_the_backward_pass_keeps(prepared, monkeypatch):
     def bytes_of(**changes):
         return trial.try_out(prepared(**changes), torch.device("cpu")).activations
