@@ -54,8 +54,9 @@ _DESCRIPTION = """\
 Turn a time series into data sets for forecasting.
 
 The CSV file has a header, a column named date (or --date-columns) in which time does not go back, and a column of
-numbers for each variable. What is suspicious is printed and kept in the manifests (report.quality): values far from all
-others, as -9999 for a missing one, readings that stand still, rows that do not follow each other evenly.
+numbers for each variable; where the header has no comma, `;` or tabs stand between the fields, and numbers may have
+decimal commas. What is suspicious is printed and kept in the manifests (report.quality): values far from all others, as
+-9999 for a missing one, readings that stand still, rows that do not follow each other evenly.
 
 DIR gets train/, validation/ and test/, for runs with objective.name=forecasting, whose input_length and horizon cut the
 windows. Every variable is standardised by the mean and standard deviation of the training rows, which stand in the

@@ -25,8 +25,10 @@ _DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H
 _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
 _PARTS = ("year", "month", "day", "hour", "minute", "second")  # what numbers in several date columns are, in this order
 _DATE_NAMES = ("datetime", "timestamp", "time", "datum", "day", "ds", "date_time")  # that are advised, not taken
+_DELIMITERS = (",", ";", "\t")  # between the fields: the first of them that the header holds
 _PROBED_ROWS = 100  # that are searched for more columns of text, once one is found
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_NO_TEXT = {b"PAR1": "a Parquet file: write it as CSV first", b"\x1f\x8b": "compressed: unpack it first (gunzip)"}
 
 
 @dataclass
@@ -79,18 +81,26 @@ def check_encoding(encoding: str | None) -> None:
 
 
 def read_series(source: Path, reading: Reading = Reading()) -> Series:
-    """Read a CSV file.
+    """Read a CSV file: commas between the fields, or `;` or tabs where the header has no comma. Then a number may have
+    a decimal comma.
 
     Raises:
         UserError: with the file, the row (the first below the header is 1, blank lines do not count) and the column.
     """
     encoding = reading.encoding
     try:
+        with open_input(source) as stream:
+            begins = stream.read(4)
+        kind = next((said for mark, said in _NO_TEXT.items() if begins.startswith(mark)), None)
+        if kind is not None:
+            raise UserError(f"{source} is {kind}")
         if encoding is None:
-            with open_input(source) as stream:
-                encoding = "utf-16" if stream.read(2) in _UTF16 else "utf-8-sig"
+            encoding = "utf-16" if begins[:2] in _UTF16 else "utf-8-sig"
         with io.TextIOWrapper(open_input(source), encoding=encoding, newline="") as stream:
-            return _Parser(csv.reader(stream), str(source), reading).series()
+            header = stream.readline()
+            delimiter = next((mark for mark in _DELIMITERS if mark in header), ",")
+            rows = csv.reader(itertools.chain([header], stream), delimiter=delimiter)
+            return _Parser(rows, str(source), reading, has_decimal_commas=delimiter != ",").series()
     except UnicodeError:
         if reading.encoding is not None:
             raise UserError(f"{source} is not {reading.encoding}: give its own --encoding") from None
@@ -104,10 +114,17 @@ def read_series(source: Path, reading: Reading = Reading()) -> Series:
 
 
 class _Parser:
-    """The rows of one file; see `Reading`."""
+    """The rows of one file; see `Reading`.
 
-    def __init__(self, rows: Iterator[list[str]], source: str, reading: Reading):
+    Args:
+        has_decimal_commas: `1,5` is a number, as long as no other one is written as `1.5`.
+    """
+
+    def __init__(self, rows: Iterator[list[str]], source: str, reading: Reading, has_decimal_commas: bool):
         self._rows, self._source, self._reading = rows, source, reading
+        self._has_decimal_commas = has_decimal_commas
+        self._with_comma: str | None = None  # a number of this file that has one
+        self._with_point: str | None = None
         self._header = [name.strip() for name in next(rows, [])]
         self._kept = self._places_of_variables()
         self._dates = [self._header.index(name) for name in reading.date_columns]
@@ -173,7 +190,7 @@ class _Parser:
     def _number(self, text: str, row: int, column: int) -> float:
         """The value of a cell, NaN for one that is missing. Raises _NoNumber for text."""
         short = text.strip().lower()
-        value = _finite(text)
+        value = self._value(text)
         is_named = short in self._missing or value in self._missing_numbers
         if is_named or short in _MISSING:
             if self._reading.missing_allowed:
@@ -192,6 +209,22 @@ class _Parser:
             )
         return value
 
+    def _value(self, text: str) -> float | None:
+        """The finite number that a text stands for; None for none. Raises UserError for points beside commas."""
+        value = _finite(text)
+        if not self._has_decimal_commas:
+            return value
+        if value is not None:
+            self._with_point = self._with_point or (text if "." in text else None)
+        elif text.count(",") == 1 and "." not in text and (value := _finite(text.replace(",", "."))) is not None:
+            self._with_comma = self._with_comma or text
+        if self._with_comma and self._with_point:
+            raise UserError(
+                f"{self._source} holds {_shown(self._with_comma)} and {_shown(self._with_point)}: a number may have a "
+                "comma or a point before its decimals, but all the same one; write thousands without either"
+            )
+        return value
+
     def _text_columns(self, number: int, row: list[str], rows: Iterator[tuple[int, list[str]]]) -> UserError:
         """One line for all columns that hold text in this row or in some that follow."""
         found: dict[int, str] = {}
@@ -199,7 +232,7 @@ class _Parser:
             for column in self._kept:
                 if column < len(cells) and column not in found:
                     is_missing = cells[column].strip().lower() in (*_MISSING, *self._missing)
-                    if not is_missing and _finite(cells[column]) is None:
+                    if not is_missing and self._value(cells[column]) is None:
                         found[column] = cells[column]
         first = next(column for column in found if row[column] == found[column])
         others = [self._header[column] for column in found if column != first]

@@ -33,11 +33,15 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table from outside: the names of its columns, and what reads some of them, every time from its beginning."""
+    """A table from outside: the names of its columns, and what reads some of them, every time from its beginning.
+
+    `has_decimal_commas`: no comma stands between its fields, so that one within a number is that of its decimals.
+    """
 
     source: str
     columns: list[str]
     read: Callable[[Sequence[str]], Iterator[Row]]
+    has_decimal_commas: bool = False
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
         """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name."""
@@ -96,7 +100,7 @@ def _tsv(path: Path, columns: list[str] | None) -> Table:
     names = first.split("\t") if columns is None else columns
     fields = (line.split("\t") for line in body)
     numbered = list(enumerate(fields, start))
-    return _of_fields(path, names, numbered, "tab-separated fields")
+    return _of_fields(path, names, numbered, "tab-separated fields")._replace(has_decimal_commas=True)
 
 
 def _csv(path: Path, columns: list[str] | None) -> Table:
@@ -115,7 +119,8 @@ def _csv(path: Path, columns: list[str] | None) -> Table:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
     if columns is None and rows:
         columns = rows.pop(0)[1]
-    return _of_fields(path, columns or [], rows, f"fields between {delimiter!r}")
+    table = _of_fields(path, columns or [], rows, f"fields between {delimiter!r}")
+    return table._replace(has_decimal_commas=delimiter != ",")
 
 
 def _of_fields(path: Path, names: list[str], rows: list[tuple[int, list[str]]], what: str) -> Table:

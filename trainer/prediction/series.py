@@ -67,11 +67,12 @@ def series_of(inputs: Inputs, model: str) -> dict[str, Any]:
 
 def window_after(table: Table, series: dict[str, Any], input_length: int) -> Iterator[Window]:
     """The one window that ends with the last row of a table, whose columns have the names of the variables."""
-    rows = list(table.rows(series["names"]))
+    names = series["names"]
+    rows = list(table.rows(names))
     if len(rows) < input_length:
         raise UserError(f"{table.source} has {len(rows)} rows, the model reads {input_length}: give more of the past")
     past = [
-        [_number(text, name, row.place) for text, name in zip(row.texts, series["names"], strict=True)]
+        [_number(text, name, row.place, table.has_decimal_commas) for text, name in zip(row.texts, names, strict=True)]
         for row in rows[-input_length:]
     ]
     standardised = (np.asarray(past) - np.asarray(series["mean"])) / np.asarray(series["scale"])
@@ -106,9 +107,11 @@ def windows_of(dataset: ShardedDataset, input_length: int, horizon: int) -> Iter
             yield np.array(past, dtype=np.float32), at - lookback, first - at
 
 
-def _number(text: str, name: str, place: str) -> float:
+def _number(text: str, name: str, place: str, has_decimal_commas: bool) -> float:
+    # A point beside a comma would be one of thousands: what stands for what is not guessed.
+    is_decimal = has_decimal_commas and text.count(",") == 1 and "." not in text
     try:
-        value = float(text) if "_" not in text else np.nan
+        value = float(text.replace(",", ".") if is_decimal else text) if "_" not in text else np.nan
     except ValueError:
         value = np.nan
     if not np.isfinite(value):

@@ -10,6 +10,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.tasks import forecasting
 from longmix.data_prep.tasks.forecasting import ForecastingSettings, prepare_forecasting
+from longmix.data_prep.tasks.series_files import read_series
 from longmix.trainer.cli import main
 
 START = datetime.datetime(2020, 1, 30)
@@ -150,6 +151,36 @@ def test_borders_are_those_of_the_published_experiments(rows, split, minutes, ex
 )
 def test_seasons(interval, expected):
     assert forecasting.season(datetime.timedelta(**interval)) == expected
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_fields_between_other_marks_and_decimal_commas(delimiter, tmp_path):
+    lines = ["date,a,b", *(f"2020-01-{day:02d},{day}.25,{-day}e-1" for day in range(1, 13))]
+    (tmp_path / "commas.csv").write_text("\n".join(lines))
+    expected = read_series(tmp_path / "commas.csv").values
+    (tmp_path / "other.csv").write_text("\n".join(lines).replace(",", delimiter))
+    np.testing.assert_array_equal(read_series(tmp_path / "other.csv").values, expected)
+    german = "\n".join(lines).replace(",", delimiter).replace(".", ",")
+    (tmp_path / "german.csv").write_text(german)
+    np.testing.assert_array_equal(read_series(tmp_path / "german.csv").values, expected)
+    # 1.234 beside 1,5 may be a thousand: nobody knows, so nobody guesses. 1.234,5 is no number at all.
+    (tmp_path / "both.csv").write_text(german.replace("7,25", "7.250"))
+    with pytest.raises(UserError, match=r"holds '1,25' and '7.250': a number may have a comma or a point"):
+        read_series(tmp_path / "both.csv")
+    (tmp_path / "thousands.csv").write_text(german.replace("7,25", "1.007,25"))
+    with pytest.raises(UserError, match=r"row 7, column 'a' holds '1.007,25', which is no number"):
+        read_series(tmp_path / "thousands.csv")
+    # Between commas a comma is none of decimals.
+    (tmp_path / "quoted.csv").write_text("\n".join(lines).replace("7.25", '"7,25"'))
+    with pytest.raises(UserError, match=r"holds '7,25', which is no number"):
+        read_series(tmp_path / "quoted.csv")
+
+
+@pytest.mark.parametrize(("begins", "said"), [(b"PAR1\x15\x04", "a Parquet file"), (b"\x1f\x8b\x08\x00", "compressed")])
+def test_files_that_are_no_text_are_called_what_they_are(begins, said, tmp_path):
+    (tmp_path / "series.csv").write_bytes(begins + b"\xff" * 9)
+    with pytest.raises(UserError, match=f"is {said}"):
+        read_series(tmp_path / "series.csv")
 
 
 def test_dates_may_be_written_in_several_ways(tmp_path):

@@ -300,6 +300,14 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
     numbers, found = predict(tmp_path / "new.csv", output)
     assert numbers == list(range(110, 116))
     np.testing.assert_allclose(found, expected(0.1 * steps(94, 110)), rtol=1e-5)
+    # As a spreadsheet of other countries writes it; between commas such a number is none.
+    with_semicolons = (tmp_path / "new.csv").read_text().replace(",", ";").replace(".", ",")
+    (tmp_path / "german.csv").write_text(with_semicolons)
+    np.testing.assert_array_equal(predict(tmp_path / "german.csv", output)[1], found)
+    quoted = "\n".join('"' + line.replace(";", '","') + '"' for line in with_semicolons.splitlines())
+    (tmp_path / "quoted.csv").write_text(quoted)
+    assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "quoted.csv"), "--output", output]) == 2
+    assert "expected a number" in capsys.readouterr().err
     # A model of an earlier version does not know the units.
     (tmp_path / "run" / "model" / "inputs.json").unlink()
     assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv"), "--output", output]) == 2
