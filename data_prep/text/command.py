@@ -21,8 +21,8 @@ Turn text into a tokenizer and packed data sets for pre-training.
 DIR gets train/ and validation/ (Parquet shards and a manifest; split by document, 1 % validation, more of a small
 corpus) and tokenizer/ (a SentencePiece unigram model behind a Hugging Face tokenizer, trained on train/'s documents).
 
-A source is a UTF-8 text file, a file of JSON lines or Parquet (told by its content where its name does not; what each
-source was taken for is printed), a folder (all files below it, sorted), or a data set of the Hugging Face hub, which is
+A source is a UTF-8 text file, a file of JSON lines, CSV, TSV or Parquet (told by its name, or text, JSON lines and
+Parquet by content; what each source was taken for is printed), a folder (all files below it, sorted), or a data set of the Hugging Face hub, which is
 streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:... where the data set has several).
 Data sets that need a script of their own are refused.
 
@@ -53,11 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--source", action="append", required=True, metavar="PATH|hub:NAME", help="where the text is; repeatable")
     for split in ("validation", "test"):
         add(f"--{split}", action="append", default=[], metavar="PATH|hub:NAME", help=f"text of {split}/; repeatable")
-    add("--column", default="text", help="key or column that holds the text of JSON lines and Parquet (default: text)")
+    add("--column", default="text", help="key or column of the text, but of plain text (default: text)")
     add(
         "--format",
         choices=FORMATS,
-        help="what all files are read as (default: each as its name says, .jsonl or .parquet, or else its content)",
+        help="what all files are read as (default: each as its name says, .jsonl, .parquet, .csv or .tsv, or else its "
+        "content)",
     )
     add("--tokenizer", metavar="DIR", help="use this tokenizer (a Hugging Face folder) and train none")
     add(
@@ -71,8 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--documents",
         metavar="RULE",
-        help=f"what a document is: {FORMS} (each line that the expression matches begins one). Default: records of "
-        "JSON lines, Parquet and the hub; text is cut at blank lines, or at ' = Title = ' headings where it has them",
+        help=f"what a document is: {FORMS} (each line that the expression matches begins one; record: each line of a "
+        "text). Default: records of JSON lines, tables, Parquet and the hub; text is cut at blank lines, or at "
+        "' = Title = ' headings where it has them",
     )
     add(
         "--packing",

@@ -211,7 +211,8 @@ def take_first_look(
         number = sum(counts.documents for counts in reader.counts)
         raise UserError(
             f"the sources hold {'one document' if number == 1 else f'{number} documents, all alike'}: training and "
-            "validation need two different ones; give more text, or cut it otherwise with --documents"
+            "validation need two different ones; give more text, or cut it otherwise with --documents (record makes "
+            "each line of a text a document)"
         )
     threshold = 0 if has_validation else min(max(_VALIDATION_SHARE, _threshold(lowest, total)), highest)
     complete = reader.complete

@@ -4,6 +4,8 @@ Every part of a source yields units: the lines of a text file, the records of th
 from its content, unless its name or the user says so.
 """
 
+import csv
+import itertools
 import json
 import os
 import shlex
@@ -22,7 +24,18 @@ HUB_PREFIX = "hub:"
 HUB_FORM = "hub:NAME[:SPLIT[:COLUMN]]"
 LONGEST_LINE = 1 << 28  # bytes: a line is held in memory, several times over
 TEXT_FORMAT, JSON_LINES_FORMAT, PARQUET_FORMAT = "text", "json-lines", "parquet"
-FORMATS = (TEXT_FORMAT, JSON_LINES_FORMAT, PARQUET_FORMAT)
+CSV_FORMAT, TSV_FORMAT = "csv", "tsv"
+FORMATS = (TEXT_FORMAT, JSON_LINES_FORMAT, PARQUET_FORMAT, CSV_FORMAT, TSV_FORMAT)
+_OF_NAMES = {
+    ".jsonl": JSON_LINES_FORMAT,
+    ".ndjson": JSON_LINES_FORMAT,
+    ".json": JSON_LINES_FORMAT,
+    ".parquet": PARQUET_FORMAT,
+    ".csv": CSV_FORMAT,
+    ".tsv": TSV_FORMAT,
+}
+CSV, TSV = "CSV", "TSV"
+_EXPECTED = "expected one JSON object a line"
 _GZIP = b"\x1f\x8b"
 _PARQUET = b"PAR1"
 _PROBE_LINES = 3  # so many lines that are JSON objects make a file one of JSON lines
@@ -84,10 +97,64 @@ class JsonLines(_File):
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise UserError(f"{place}: not JSON ({error}); expected one JSON object a line ({_AS_TEXT})") from None
+                raise UserError(f"{place}: not JSON ({error}); {_EXPECTED} ({_advice(line)})") from None
             if not isinstance(record, dict):
-                raise UserError(f"{place}: expected one JSON object a line, found {type(record).__name__} ({_AS_TEXT})")
+                raise UserError(f"{place}: {_EXPECTED}, found {type(record).__name__} ({_advice(line)})")
             yield _text_of(record, self.column, place, f"{_ADVICE} ({_AS_TEXT})" if self.by_content else _ADVICE)
+
+
+def _advice(line: str) -> str:
+    """What to do with a line that is no object: many files are one array."""
+    return "write the entries of the array so, e.g. with jq -c '.[]'" if line.lstrip().startswith("[") else _AS_TEXT
+
+
+@dataclass(frozen=True)
+class TableFile(_File):
+    """CSV or TSV, with the names of its columns in the first line and the text in `column`.
+
+    TSV knows no quotes. Of CSV `;` stands between the fields where the first line has no comma.
+    """
+
+    column: str
+    kind: str
+
+    is_records = True
+
+    def fingerprint(self) -> list[Any]:
+        """An older longmix read every table as plain text: what it made is of another source."""
+        return [*super().fingerprint(), self.kind]
+
+    def units(self) -> Iterator[str]:
+        """Raises `UserError` with file and line for a row that does not fit the header, which must have the column."""
+        lines = _decoded_lines(self.path)
+        _, first = next(lines, (1, ""))
+        rows = self._rows(first, (line for _, line in lines))
+        header = next(rows, (1, []))[1]
+        if header.count(self.column) != 1:
+            advice = f"{_ADVICE} ({_AS_TEXT})"
+            raise UserError(_missing_column(f"{self.path}, line 1", self.column, header, advice))
+        place = header.index(self.column)
+        for number, fields in rows:
+            if len(fields) == len(header):
+                yield fields[place]
+            elif fields not in ([], [""]):
+                raise UserError(
+                    f"{self.path}, line {number}: {len(fields)} fields, the first line has {len(header)} ({_AS_TEXT})"
+                )
+
+    def _rows(self, first: str, rest: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+        """(line number, fields) of each row."""
+        if self.kind == TSV:
+            yield from enumerate((line.split("\t") for line in itertools.chain([first], rest)), start=1)
+            return
+        csv.field_size_limit(LONGEST_LINE)
+        delimiter = ";" if ";" in first and "," not in first else ","
+        reader = csv.reader((f"{line}\n" for line in itertools.chain([first], rest)), delimiter=delimiter, strict=True)
+        try:
+            for fields in reader:
+                yield reader.line_num, fields
+        except csv.Error as error:
+            raise UserError(f"{self.path}, line {reader.line_num}: no CSV ({error}; {_AS_TEXT})") from None
 
 
 @dataclass(frozen=True)
@@ -154,7 +221,7 @@ class HubDataset:
 # From the names that a user gives to files and data sets.
 
 
-Part = TextFile | JsonLines | ParquetFile | HubDataset
+Part = TextFile | JsonLines | TableFile | ParquetFile | HubDataset
 
 
 @dataclass(frozen=True)
@@ -256,19 +323,15 @@ def _refuse_splits(folder: Path, files: list[Path], option: str) -> None:
 
 
 def _file_part(path: Path, column: str, file_format: str | None) -> Part:
-    suffix = path.suffix.lower()
-    by_name = None
-    if suffix in (".jsonl", ".ndjson", ".json"):
-        by_name = JSON_LINES_FORMAT
-    elif suffix == ".parquet":
-        by_name = PARQUET_FORMAT
-    known = file_format or by_name
+    known = file_format or _OF_NAMES.get(path.suffix.lower())
     found = known or _format_of_content(path)
     by_content = known is None and found != TEXT_FORMAT
     if found == JSON_LINES_FORMAT:
         return JsonLines(path, column, by_content=by_content)
     if found == PARQUET_FORMAT:
         return ParquetFile(path, column, by_content=by_content)
+    if found in (CSV_FORMAT, TSV_FORMAT):
+        return TableFile(path, column, CSV if found == CSV_FORMAT else TSV)
     return TextFile(path)
 
 

@@ -44,6 +44,46 @@ def make_wiki(folder, number=6):
     return folder
 
 
+def test_tables_give_the_text_of_one_column(tmp_path):
+    rows = [("1", 'Größe, "quoted"'), ("2", "two\tparts"), ("3", "last")]
+    table = {
+        "a.csv": "id,text\r\n"
+        + "".join(f'{n},"{text}"\r\n' for n, text in ((n, t.replace('"', '""')) for n, t in rows)),
+        "b.csv": '\ufeffid;text\n1;"Größe, ""quoted"""\n\n2;two\tparts\n3;last',
+        "c.tsv": 'id\ttext\n1\tGröße, "quoted"\n2\ttwo parts\n3\tlast\n',
+    }
+    for name, content in table.items():
+        (tmp_path / name).write_bytes(content.encode())
+        (part,) = find_sources([str(tmp_path / name)])[0].parts
+        expected = [text.replace("\t", " ") if name == "c.tsv" else text for _, text in rows]
+        assert (list(part.units()), part.is_records, part.kind) == (expected, True, name[2:].upper())
+    (as_text,) = find_sources([str(tmp_path / "c.tsv")], file_format="text")[0].parts
+    assert next(as_text.units()) == "id\ttext" and as_text.fingerprint() != part.fingerprint()
+    (tmp_path / "many.csv").write_text('text\n"two\nlines"\n')
+    assert list(find_sources([str(tmp_path / "many.csv")])[0].parts[0].units()) == ["two\nlines"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.tsv", "id\tbody\n1\ta\n", r"t.tsv, line 1: there is no column 'text'; it has 'id', 'body': name one with"),
+        ("t.tsv", "id\ttext\n1\ta\n2\n", r"t.tsv, line 3: 1 fields, the first line has 2 \(--format text reads"),
+        ("t.csv", 'text\n"open', r"t.csv, line 2: no CSV \(unexpected end of data; --format text reads"),
+        ("t.csv", "", r"t.csv, line 1: there is no column 'text'"),
+        (
+            "t.json",
+            '[{"text": "a"}]',
+            r"found list \(write the entries of the array so",
+        ),
+        ("t.json", '[\n{"text": "a"}]', r"not JSON .*\(write the entries of the array so, e.g. with jq -c"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_line(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        list(find_sources([str(tmp_path / name)])[0].parts[0].units())
+
+
 def test_files_without_an_extension_are_read_by_their_content(tmp_path):
     wiki = make_wiki(tmp_path / "wiki")
     assert read(wiki)[:2] == ["wiki_00 article 0\nbody", "wiki_00 article 1\nbody"]
