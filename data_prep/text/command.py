@@ -22,8 +22,9 @@ DIR gets train/ and validation/ (Parquet shards and a manifest; split by documen
 corpus) and tokenizer/ (a SentencePiece unigram model behind a Hugging Face tokenizer, trained on train/'s documents).
 
 A source is a UTF-8 text file, a file of JSON lines, CSV, TSV or Parquet (told by its name, or text, JSON lines and
-Parquet by content; what each source was taken for is printed), a folder (all files below it, sorted), or a data set of the Hugging Face hub, which is
-streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:... where the data set has several).
+Parquet by content; what each source was taken for is printed), a folder (all files below it, sorted), or a data set of
+the Hugging Face hub, which is streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:...
+where the data set has several).
 Data sets that need a script of their own are refused.
 
 Official splits: with --validation, validation/ is the text given there, whole, and all of --source is training text;

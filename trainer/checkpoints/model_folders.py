@@ -9,6 +9,9 @@ from ..settings.mistakes import say
 from . import contents, folders
 from .state import STATE
 
+_DEEPEST = 3  # folders above a run: OUTPUT/TASK/lr-X/seed-K of a fine-tuning
+_SHOWN_RUNS = 5
+
 
 def model_folder(source: str, step: int | None = None, newest: bool = False) -> str:
     """The model folder that `source` means; a folder that is no run and no checkpoint, and a hub name, as they are.
@@ -17,7 +20,8 @@ def model_folder(source: str, step: int | None = None, newest: bool = False) -> 
     that of the checkpoint wherever there is one, and with `step` that of the checkpoint of this step.
 
     Raises:
-        UserError: there is no such checkpoint, or it is damaged, or `step` is asked of what is no run.
+        UserError: there is no such checkpoint, or it is damaged, or `step` is asked of what is no run, or the folder
+            holds several runs, as those of a sweep or of `longmix finetune` do.
     """
     folder = Path(source)
     available = folders.steps(folder)
@@ -35,6 +39,7 @@ def model_folder(source: str, step: int | None = None, newest: bool = False) -> 
     if (folder / contents.MODEL / CONFIGURATION).is_file() and not (newest and available):
         return str(folder / contents.MODEL)
     if not available:
+        _refuse_folder_of_runs(folder)
         return source
     chosen = folders.newest(folder)
     if chosen is not None:
@@ -50,6 +55,15 @@ def told_model_folder(source: str) -> str:
     if found != source:
         say(f"longmix: the model of {source} is {found}")
     return found
+
+
+def _refuse_folder_of_runs(folder: Path) -> None:
+    levels = ["*/" * depth for depth in range(1, _DEEPEST + 1)] if folder.is_dir() else []
+    found = [path.parent.parent for level in levels for path in folder.glob(f"{level}{contents.MODEL}/{CONFIGURATION}")]
+    if found:
+        shown = ", ".join(map(str, sorted(found)[:_SHOWN_RUNS]))
+        more = f" and {len(found) - _SHOWN_RUNS} more" if len(found) > _SHOWN_RUNS else ""
+        raise UserError(f"{folder} is no model, but holds runs: name one of {shown}{more}")
 
 
 def _of_checkpoint(folder: Path, name: str) -> Path:

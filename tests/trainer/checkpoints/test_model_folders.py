@@ -50,3 +50,15 @@ def test_evaluate_and_export_take_all_of_them(run, tmp_path, capsys, place):
     assert "%" in capsys.readouterr().out
     assert main(["export", str(run / place), "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "config.json").is_file()
+
+
+def test_a_folder_of_runs_names_them(tmp_path):
+    for name in ("task/lr-1/seed-0", "task/seed-0", "task/seed-1"):
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / "model" / "config.json").write_text("{}")
+    with pytest.raises(
+        UserError, match=r"is no model, but holds runs: name one of \S+lr-1/seed-0, \S+seed-0, \S+seed-1$"
+    ):
+        model_folder(str(tmp_path))
+    assert model_folder(str(tmp_path / "task" / "seed-0")) == str(tmp_path / "task" / "seed-0" / "model")
+    assert model_folder("someone/name") == "someone/name"
