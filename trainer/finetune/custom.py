@@ -50,9 +50,15 @@ def load_custom(
             continue
         if name == "dev" and "test" in tables and (label_column or LABEL) in tables["test"].columns:
             continue
+        unlabelled = ""
+        if name == "dev" and "test" in tables:
+            held = ", ".join(tables["test"].columns)
+            unlabelled = (
+                f", and the test split has no column {label_column or LABEL!r} to take its place; it has: {held}"
+            )
         raise UserError(
-            f"--task custom: {missing[name]} is missing; --data names a folder with train and dev files "
-            f"({', '.join(OPENERS)}), or hub:NAME"
+            f"--task custom: {missing[name]} is missing{unlabelled}; --data names a folder with train and dev files "
+            f"({', '.join(OPENERS)}), or hub:NAME; --columns names the columns of files without a header"
         )
     text_columns, label_column = _columns(tables["train"], text_columns, label_column, columns is not None)
     names = () if regression else _class_names(tables["train"], label_column)
@@ -151,9 +157,11 @@ def _columns(
     others = [name for name in table.columns if name != label]
     if text_columns is None and label in table.columns and others and (all_are_named or len(others) == 1):
         text_columns = others
-    if not text_columns or (label_column is None and label not in table.columns):
+    wanted = ["--text-columns"] if not text_columns else []
+    wanted += ["--label-column"] if label_column is None and label not in table.columns else []
+    if wanted:
         raise UserError(
-            "--task custom needs --text-columns and --label-column, where it cannot tell them: "
+            f"--task custom needs {' and '.join(wanted)}, where it cannot tell them: "
             f"{table.source} has {', '.join(table.columns)}"
         )
     return tuple(text_columns), label

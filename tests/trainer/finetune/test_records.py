@@ -121,3 +121,20 @@ def test_the_files_of_a_split_as_the_hub_names_them_are_one(tmp_path):
     write(tmp_path, "validation-00000-of-00001.parquet")
     data = load_custom(str(tmp_path), ("text",), None)
     assert data.train.first == [ROWS[row][2] for row in (0, 1, 1, 2)] and len(data.dev["dev"]) == 3
+
+
+def test_what_a_task_lacks_is_named_alone(tmp_path):
+    for name in ("train", "test"):
+        write(tmp_path, f"{name}.csv", header=False)
+    first, *_ = ROWS
+    with pytest.raises(
+        UserError, match=r"dev.tsv is missing, and the test split has no column 'label'.*it has: "
+    ) as told:
+        load_custom(str(tmp_path), None, None)
+    assert f"it has: {', '.join(first)}; " in str(told.value) and "--columns names the columns" in str(told.value)
+    for name in ("train", "test"):
+        write(tmp_path, f"{name}.csv", header=True)
+    with pytest.raises(UserError, match=r"needs --text-columns, where it cannot tell them: .* has label, title, text"):
+        load_custom(str(tmp_path), None, "label")
+    with pytest.raises(UserError, match=r"no column 'labels' to take its place; it has: label, title"):
+        load_custom(str(tmp_path), ("text",), "labels")
