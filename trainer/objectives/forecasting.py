@@ -25,6 +25,9 @@ class Forecasting:
 
     Args:
         manifest: manifest of a series: it says after how many steps that may repeat itself.
+
+    Attributes:
+        variables: those that evaluations have figures of; by default none where there are many.
     """
 
     accuracy_name = "mae"
@@ -32,7 +35,7 @@ class Forecasting:
     def __init__(self, auto_class: type, manifest: Manifest):
         self.auto_class, self.season = auto_class, manifest.series["season"]
         names = manifest.series["names"]
-        self._variables = names if len(names) <= MOST_VARIABLES else []
+        self.variables = names if len(names) <= MOST_VARIABLES else []
 
     def training_batch(self, samples: list[Sample], draw: Draw) -> Batch:
         return _stacked(samples)
@@ -60,7 +63,7 @@ class Forecasting:
         squared, absolute = errors(forecast, batch["labels"])
         forecasts = naive_forecasts(batch["values"], batch["labels"].shape[1], self.season)
         found = [error[:, None] for naive in forecasts.values() for error in errors(naive, batch["labels"])]
-        if self._variables:
+        if self.variables:
             each = (forecast, *forecasts.values())
             found += [error for one in each for error in errors_of_variables(one, batch["labels"])]
         return _sums(squared, absolute).double(), torch.cat(found, dim=1).cpu().numpy()
@@ -79,10 +82,10 @@ class Forecasting:
         mse, mae = squared / max(items, 1), absolute / max(items, 1)
         means = np.concatenate(outputs).mean(axis=0, dtype=np.float64).tolist()
         # Of F means, 2 are of each naive forecast, then 2 for each variable of model and each of them.
-        is_seasonal = len(means) == 4 + 6 * len(self._variables)
+        is_seasonal = len(means) == 4 + 6 * len(self.variables)
         forecasts = ("last_value", "seasonal") if is_seasonal else ("last_value",)
         names = [f"{naive}_{error}" for naive in forecasts for error in ERRORS]
-        names += [of_variable(name, variable) for name in (*ERRORS, *names) for variable in self._variables]
+        names += [of_variable(name, variable) for name in (*ERRORS, *names) for variable in self.variables]
         return {"loss": mse, "mse": mse, "mae": mae, **dict(zip(names, means, strict=True)), "items": int(items)}
 
 
