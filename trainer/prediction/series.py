@@ -10,15 +10,18 @@ import transformers
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest_fields import SERIES
 
-from ..finetune.records import Table
+from ..finetune.records import Row, Table
 from ..models.folder import Inputs
 from ..models.loading import load_model
 from ..objectives.model_inputs import accepted
 from ..samples.collate import VALUES
 from ..samples.dataset import ShardedDataset
 from ..samples.windows import pieces
+from ..settings.mistakes import say
 from .parts import Answers
 from .texts import rounded
+
+_FAR = 20  # standard deviations: measured values that far from all of training are rarer than codes for missing ones
 
 # (the standardised past of one forecast (input_length, C), the row of the first step ahead, steps of it to leave out).
 Window = tuple[np.ndarray, int, int]
@@ -76,7 +79,20 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
         for row in rows[-input_length:]
     ]
     standardised = (np.asarray(past) - np.asarray(series["mean"])) / np.asarray(series["scale"])
+    _warn_of_outliers(standardised, rows[-input_length:], names)
     yield standardised.astype(np.float32), len(rows), 0
+
+
+def _warn_of_outliers(standardised: np.ndarray, rows: list[Row], names: list[str]) -> None:
+    """A line about the value that is farthest from those of training: a code such as -9999 ruins a forecast."""
+    step, variable = np.unravel_index(np.abs(standardised).argmax(), standardised.shape)
+    distance = abs(standardised[step, variable])
+    if distance > _FAR:
+        shown = f"{rows[step].place}: {names[variable]!r} is {rows[step].texts[variable]}"
+        say(
+            f"warning: {shown}, {distance:.0f} standard deviations from the mean of training: if that stands for a "
+            "missing value, fill it first"
+        )
 
 
 def windows_of(dataset: ShardedDataset, input_length: int, horizon: int) -> Iterator[Window]:

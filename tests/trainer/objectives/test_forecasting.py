@@ -303,6 +303,17 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
     numbers, found = predict(tmp_path / "new.csv", output)
     assert numbers == list(range(110, 116))
     np.testing.assert_allclose(found, expected(0.1 * steps(94, 110)), rtol=1e-5)
+    # A code for a missing value is told of: of what lies before the window it is of no concern.
+    assert "warning" not in capsys.readouterr().err
+    lines = (tmp_path / "new.csv").read_text().splitlines()
+    for number, is_told in ((-20, False), (-3, True)):
+        coded = [*lines]
+        coded[number] = f"-9999,{coded[number].split(',')[1]}"
+        (tmp_path / "coded.csv").write_text("\n".join(coded))
+        predict(tmp_path / "coded.csv", output)
+        told = capsys.readouterr().err
+        assert (f"warning: {tmp_path / 'coded.csv'}, line 109: 'wave' is -9999, 3334 standard" in told) == is_told
+        assert ("warning" in told) == is_told
     # As a spreadsheet of other countries writes it; between commas such a number is none.
     with_semicolons = (tmp_path / "new.csv").read_text().replace(",", ";").replace(".", ",")
     (tmp_path / "german.csv").write_text(with_semicolons)
