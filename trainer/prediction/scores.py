@@ -63,14 +63,14 @@ def figures(
     for start in range(0, len(rows), ROWS_AT_A_TIME):
         found += answers(start, rows[start : start + ROWS_AT_A_TIME])
     predictions = [answer["value"] if is_regression else names.index(answer["label"]) for answer in found]
-    return "\n".join(_table(labels, predictions, is_regression, len(names)))
+    return "\n".join(_table(labels, predictions, is_regression, names))
 
 
-def _table(labels, predictions, is_regression: bool, classes: int) -> list[str]:
+def _table(labels, predictions, is_regression: bool, names: list[str]) -> list[str]:
     if is_regression:
         measured = metrics.REGRESSION_METRICS
     else:
-        measured = metrics.CLASSIFICATION_METRICS if classes == 2 else ("matthews", "accuracy")
+        measured = metrics.CLASSIFICATION_METRICS if len(names) == 2 else ("matthews", "accuracy")
     scores = metrics.evaluate(measured, labels, predictions)
     bounds = metrics.intervals(measured, labels, predictions)
     constant = metrics.baseline(measured, labels)
@@ -83,5 +83,6 @@ def _table(labels, predictions, is_regression: bool, classes: int) -> list[str]:
         for name in measured
     ]
     lines = writing.aligned(_HEADER, rows, right=(1, 3))
-    notes = [f"note: {note}" for note in scores.notes]
+    notes = [f"f1 is of the class {names[1]!r}"] if "f1" in measured else []
+    notes += [f"note: {note}" for note in scores.notes]
     return [*lines, f"{len(labels):,} rows; intervals by bootstrap over them", *notes]
