@@ -1,20 +1,21 @@
-"""The log of a run: metrics.jsonl, TensorBoard, and what the console shows."""
+"""The log of a run: metrics.jsonl, TensorBoard, Weights & Biases, and what the console shows."""
 
 import contextlib
 import itertools
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import refused
+from longmix.data_prep.errors import reason_of, refused
 from longmix.data_prep.files import write_text
 from longmix.data_prep.state_files import parse
 from longmix.kernels.common.safe_files import open_to_append, open_to_change, open_to_read
 
 from .console import Console, is_bad
+from .wandb_log import WandbLog
 
 # TensorBoard's tags, and their folder, of curves over the tokens that training has read.
 BY_TOKENS = "by_tokens"
@@ -29,6 +30,7 @@ class RunLog:
         first_step: the step that the run resumes from; records that the coming steps make again are dropped.
         evaluation_due: the run makes the evaluation of `first_step` again: its record is dropped, too.
         first_tokens: the tokens that training had read at `first_step`.
+        start_wandb: begins what Weights & Biases gets; None: nothing.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class RunLog:
         tensorboard: bool,
         evaluation_due: bool = False,
         first_tokens: int = 0,
+        start_wandb: Callable[[], WandbLog] | None = None,
     ):
         self._active = is_first
         self._writers = None
+        self._wandb: WandbLog | None = None
         if not is_first:
             return
         self._console = Console(first_step, last_step)
@@ -71,6 +75,11 @@ class RunLog:
             )
             # TensorBoard dates every point: a clock that is set back must not turn its time axis around.
             self._began = time.time() - time.monotonic()
+        if start_wandb is not None:
+            with self._sending():
+                self._wandb = start_wandb()
+                for record in map(json.loads, kept):
+                    self._wandb.record(record.pop("kind"), record.pop("step"), record)
 
     def record(self, kind: str, step: int, figures: dict[str, Any], tokens: int | None = None) -> None:
         """Append one line to metrics.jsonl, and the numbers to TensorBoard; not-finite numbers become null.
@@ -90,6 +99,9 @@ class RunLog:
             self._refused = True
         with self._drawing():
             self._draw(kind, step, values, tokens)
+        with self._sending():
+            if self._wandb is not None:
+                self._wandb.record(kind, step, values)
         self._console.show(kind, step, figures)
 
     def _draw(self, kind: str, step: int, values: dict[str, Any], tokens: int | None) -> None:
@@ -111,6 +123,15 @@ class RunLog:
         except OSError as error:
             self._writers = None
             self.say(f"TensorBoard's files refuse: {error.strerror}; nothing more is drawn until the next start")
+
+    @contextlib.contextmanager
+    def _sending(self) -> Iterator[None]:
+        """What Weights & Biases has is a copy, too: the network, its service and its library may fail."""
+        try:
+            yield
+        except Exception as error:  # its kinds are the library's own
+            self._wandb = None
+            self.say(f"Weights & Biases refuses: {reason_of(error)}; nothing more is sent until the next start")
 
     def begin_steps(self) -> None:
         """The steps begin: a terminal gets a bar from here on."""
@@ -156,6 +177,10 @@ class RunLog:
             with self._drawing():
                 for writer in self._writers or ():
                     writer.close()
+            with self._sending():
+                lacking = None if self._wandb is None else self._wandb.close()
+                if lacking is not None:
+                    self.say(lacking)
 
 
 # metrics.jsonl: the record that a resume relies on, so it outlives a disk that refuses or goes away for a while.

@@ -13,6 +13,7 @@ from ..checkpoints.resuming import resume
 from ..checkpoints.run_log import RunLog
 from ..checkpoints.saving import Saver
 from ..checkpoints.state import RunState
+from ..checkpoints.wandb_log import WandbLog, require_wandb
 from ..engines.base import StepResult
 from ..engines.make import make_engine
 from ..export import publish
@@ -88,6 +89,8 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
 def _prepare(configuration: RunConfiguration, world: World) -> Prepared:
     if world.is_first:  # on other hosts config.yaml may still be the one before
         refuse_changes(Path(configuration.run.dir), configuration)
+        if configuration.log.wandb is not None:
+            require_wandb(configuration.log.wandb)
     refuse_unusable(Path(configuration.run.dir))
     prepared = prepare(configuration, world.size, world.device)
     refuse_beyond_memory(prepared, world.size, world.device)
@@ -136,6 +139,7 @@ class _Run:
             configuration.log.tensorboard,
             state.evaluation_due,
             state.tokens,
+            self._start_wandb if configuration.log.wandb is not None else None,
         )
         self.saver = Saver(self.folder, configuration.checkpoint, world, self.log, state)
         self.conditions = StopConditions(self.folder, configuration.run, self.last_step, requests, world.is_first)
@@ -143,6 +147,9 @@ class _Run:
         self.evaluator = Evaluator(self.engine, prepared, world, state, self.log, self.consensus)
         self.final_model = FinalModel(prepared, self.card, self.evaluator, world, state, self.log)
         self.gradient_norm: float | None = None  # of the last step; None: there is none
+
+    def _start_wandb(self) -> WandbLog:
+        return WandbLog(self.folder, self.configuration.log.wandb, self.configuration.to_dict())
 
     def _write_configuration(self, parameters: int) -> None:
         """Write config.yaml, with the facts that a report tells of a run beside its configuration.

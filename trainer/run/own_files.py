@@ -83,6 +83,7 @@ _WRITTEN: dict[str, Callable[[Path], bool]] = {
     "checkpoints": _never,
     MODEL_FOLDER: _never,
     "tensorboard": _never,
+    "wandb": _never,
     "STOP": _never,
     "SAVE": _never,
     LOCK: lambda path: path.is_file() and not path.is_symlink() and path.stat().st_size == 0,

@@ -6,6 +6,7 @@ itself.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -28,6 +29,8 @@ DECAY_SHARE = 0.2
 # Share of the tokens that an evaluation of masked language modelling hides, whatever training hides (as Devlin et al.
 # 2019, section 3.1, train): so that models trained at other shares compare.
 EVALUATION_MASK_PROBABILITY = 0.15
+# A name that Weights & Biases takes for a project.
+_PROJECT = re.compile(r"[^/\\#?%:\x00-\x1f]{1,128}")
 
 # Checks that several sections share: a key that is null has no value that could be wrong.
 
@@ -276,6 +279,9 @@ class CheckpointSection:
 class LogSection:
     every_steps: int = 10
     tensorboard: bool = True
+    wandb: str | None = None
 
     def mistakes(self) -> Iterator[Finding]:
-        return _at_least(self, every_steps=1)
+        yield from _at_least(self, every_steps=1)
+        if self.wandb is not None and _PROJECT.fullmatch(self.wandb) is None:
+            yield "wandb", f"is {self.wandb!r}, but takes a project: 1 to 128 characters, none of / \\ # ? % :"

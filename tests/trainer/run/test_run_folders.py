@@ -251,6 +251,7 @@ OTHERS_OWN = {
     "model": lambda path: (path.mkdir(), (path / "weights.txt").write_text("mine")),
     "checkpoints": lambda path: (path.mkdir(), (path / "best.pt").write_text("mine")),
     "tensorboard": lambda path: (path.mkdir(), (path / "events").write_text("mine")),
+    "wandb": lambda path: (path.mkdir(), (path / "longmix.json").write_text("{}")),
     "heartbeats": lambda path: (path.mkdir(), (path / "notes").write_text("mine")),
     "stacks": lambda path: (path.mkdir(), (path / "rank-00000.txt").write_text("mine")),
     "STOP": lambda path: path.touch(),

@@ -96,7 +96,7 @@ def test_defaults_are_those_of_the_documented_run_file(small):
     }
     assert (values["precision"], values["deepspeed"]) == ("auto", "zero1")
     assert values["eval"] == {"every_steps": 200, "samples": 1000, "mask_probability": None}
-    assert values["log"] == {"every_steps": 10, "tensorboard": True}
+    assert values["log"] == {"every_steps": 10, "tensorboard": True, "wandb": None}
 
 
 def test_all_mistakes_at_once_with_file_key_and_nearest_name(write, small):
