@@ -6,11 +6,10 @@ import io
 import os
 import re
 import secrets
-import threading
 from pathlib import Path
 from typing import Any
 
-from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import make_folder, write_json
 from longmix.data_prep.state_files import read_json
 
@@ -70,7 +69,13 @@ class WandbLog:
             dir=str(run),
             config=configuration,
             settings=wandb.Settings(
-                console="off", disable_code=True, disable_git=True, silent=True, init_timeout=PATIENCE_SECONDS
+                console="off",
+                disable_code=True,
+                disable_git=True,
+                silent=True,
+                init_timeout=PATIENCE_SECONDS,
+                finish_timeout=PATIENCE_SECONDS,
+                finish_timeout_raises=True,
             ),
         )
         self._run.define_metric("step", hidden=True)
@@ -83,23 +88,16 @@ class WandbLog:
         self._rows += 1
 
     def close(self) -> str | None:
-        """Wait until the service has all rows, or for `PATIENCE_SECONDS`; a line to say if it has not."""
-        refused: list[BaseException] = []
-
-        def finish() -> None:
-            try:
-                self._run.finish()
-            except Exception as error:
-                refused.append(error)
-
-        # In a thread: without a network it would be tried for hours.
-        thread = threading.Thread(target=finish, daemon=True)
-        thread.start()
-        thread.join(PATIENCE_SECONDS)
-        if not thread.is_alive() and not refused:
-            return None
-        why = reason_of(refused[0]) if refused else f"it does not answer within {PATIENCE_SECONDS:g} seconds"
-        return f"Weights & Biases lacks some of the figures ({why}): wandb sync {self._folder}/latest-run"
+        """Wait until the service has all rows, or for `PATIENCE_SECONDS`; a line to say if it has not. Raises as the
+        class does."""
+        try:
+            self._run.finish()
+        except TimeoutError:
+            return (
+                f"Weights & Biases has not taken all figures within {PATIENCE_SECONDS:g} seconds: "
+                f"wandb sync {self._folder}/latest-run sends the rest"
+            )
+        return None
 
 
 def _id(folder: Path) -> str:

@@ -5,6 +5,8 @@ import json
 import math
 import os
 import struct
+import sys
+import time
 
 import pytest
 import yaml
@@ -23,6 +25,9 @@ def library(require_or_skip, monkeypatch):
         require_or_skip("wandb", "the extra longmix[wandb] is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
+    yield
+    if "wandb" in sys.modules:
+        sys.modules["wandb"].teardown()  # with it what it has read of the environment
 
 
 def records_of(path):
@@ -61,8 +66,6 @@ def history(run):
 
 @pytest.mark.slow
 def test_each_start_gives_the_whole_history_under_one_id(read_metrics, tmp_path):
-    import wandb
-
     for first_step, last_step in ((0, 5), (3, 6)):
         log = RunLog(
             tmp_path, True, first_step, 9, False, start_wandb=lambda: wandb_log.WandbLog(tmp_path, "mixers", {"a": 1})
@@ -71,7 +74,8 @@ def test_each_start_gives_the_whole_history_under_one_id(read_metrics, tmp_path)
             log.record("train", step, {"loss": 1 / step, "lr": math.nan})
         log.record("eval", last_step, {"loss": 0.5})
         log.close()
-    wandb.teardown()
+        time.sleep(1 - time.time() % 1)  # wandb names its folders by the second
+    sys.modules["wandb"].teardown()  # as the end of a process does
     ids, rows = history(tmp_path)
     assert len(ids) == 1 and len(list((tmp_path / "wandb").glob("offline-run-*"))) == 2
     assert (
@@ -158,6 +162,24 @@ def test_a_service_that_fails_stops_nothing(tmp_path, capsys, read_metrics):
     log.record("train", 1, {"loss": 1.0})
     log.close()
     assert "Weights & Biases refuses: no answer" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_service_that_does_not_take_the_rest_in_time_is_left(tmp_path, capsys, monkeypatch):
+    import wandb
+
+    log = RunLog(tmp_path, True, 0, 9, False, start_wandb=lambda: wandb_log.WandbLog(tmp_path, "mixers", {}))
+    settings = wandb.run.settings
+    assert settings.finish_timeout == settings.init_timeout == wandb_log.PATIENCE_SECONDS
+    assert settings.finish_timeout_raises and settings.disable_code and settings.disable_git
+
+    def finish(self):
+        raise TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb.Run, "finish", finish)
+        log.close()
+    assert f"wandb sync {tmp_path}/wandb/latest-run sends the rest" in capsys.readouterr().err
 
 
 def test_only_the_first_rank_sends(tmp_path):
