@@ -6,6 +6,7 @@ import re
 import sys
 
 HUB_PREFIX = "hub:"
+FORMATS = ("text", "json-lines", "parquet", "csv", "tsv")  # as `longmix prepare text` has them; a test compares
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?(:[^/]+)*")
 
 DESCRIPTION = """\
@@ -46,8 +47,18 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--text",
         metavar="FILE|FOLDER|HUB_ID",
-        help="your own text: a text, .jsonl or .parquet file, a folder of them, or a data set of the Hugging Face hub "
-        "(owner/name, or hub:NAME[@CONFIGURATION][:SPLIT[:COLUMN]])",
+        help="your own text: a text, .jsonl, .parquet, .csv or .tsv file, a folder of them, or a data set of the "
+        "Hugging Face hub (owner/name, or hub:NAME[@CONFIGURATION][:SPLIT[:COLUMN]])",
+    )
+    parser.add_argument(
+        "--column",
+        metavar="NAME",
+        help="key or column that holds the text, but of plain text (default: text)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="what all files of --text are read as (default: each as its name says, or else its content)",
     )
     parser.add_argument(
         "--glue",
@@ -81,6 +92,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         value = getattr(arguments, name)
         if not 0 < value < float("inf"):
             parser.error(f"--{name} is {value:g}, but must be a positive number")
+    for name in ("column", "format"):
+        if getattr(arguments, name) is not None and arguments.text is None:
+            parser.error(f"--{name} says how --text is read: give that, too")
     for name in ("text", "glue"):
         setattr(arguments, name, _place(parser, name, getattr(arguments, name)))
     if arguments.glue is not None and os.path.isfile(arguments.glue):

@@ -24,7 +24,8 @@ def main(argv: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    settings = {name: getattr(arguments, name) for name in ("text", "glue", "minutes", "megabytes")}
+    names = ("text", "column", "format", "glue", "minutes", "megabytes")
+    settings = {name: getattr(arguments, name) for name in names}
     try:
         plan = Plan.open(arguments.output, settings, _devices())
         corpus = _stage(2, "Text", lambda: stages.prepare_text(plan))

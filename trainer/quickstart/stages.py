@@ -32,11 +32,16 @@ _EPOCHS = 5
 
 def prepare_text(plan: Plan) -> str:
     """Tokenizer and shards; returns how the corpus is called in the closing table."""
+    reading: tuple[str, ...] = ()
     if plan.settings["text"] is None:
         embedded = write_embedded(plan.output / "embedded")
         sources, size, name = [embedded.text], embedded.bytes, "the documentation that Python carries"
     else:
-        text = take_text(plan.settings["text"], int(plan.settings["megabytes"] * MEGABYTE), plan.output / "text")
+        column, file_format = plan.settings.get("column") or "text", plan.settings.get("format")
+        limit = int(plan.settings["megabytes"] * MEGABYTE)
+        text = take_text(plan.settings["text"], limit, plan.output / "text", column, file_format)
+        if not text.is_copy:
+            reading = ("--column", column, *(() if file_format is None else ("--format", file_format)))
         sources, size, name = text.sources, text.bytes, plan.settings["text"]
         if text.note:
             print(printable(f"taking {text.note}"))
@@ -44,6 +49,7 @@ def prepare_text(plan: Plan) -> str:
     longmix(
         *("prepare", "text"),
         *(word for source in sources for word in ("--source", source)),
+        *reading,
         *("--output", plan.output / "data"),
         *("--vocab-size", str(sensible_vocabulary(size, plan.recipe.vocab_size))),
         *("--sequence-length", str(plan.recipe.sequence_length)),

@@ -15,11 +15,16 @@ MEGABYTE = 10**6
 
 @dataclass(frozen=True)
 class Text:
-    """The sources for `longmix prepare text --source`, and their size; `note` tells what was left out, or is empty."""
+    """The sources for `longmix prepare text --source`, and their size; `note` tells what was left out, or is empty.
+
+    Attributes:
+        is_copy: whether they are files of ours, text and records with the key `text`, however the source is read.
+    """
 
     sources: list[Path | str]
     bytes: int
     note: str = ""
+    is_copy: bool = True
 
 
 @dataclass
@@ -32,9 +37,10 @@ class _Part:
     note: str
 
 
-def take_text(name: str, limit: int, folder: Path) -> Text:
+def take_text(name: str, limit: int, folder: Path, column: str = "text", file_format: str | None = None) -> Text:
     """The text at `name` (a path, or `hub:NAME...`) if it has at most `limit` bytes; else its first `limit` bytes,
-    whole lines or records, written to `folder`, where a later call finds them.
+    whole lines or records, written to `folder`, where a later call finds them. `column` and `file_format` are those of
+    `find_sources`.
 
     Raises UserError for a text that is missing, empty or cannot be read.
     """
@@ -42,11 +48,11 @@ def take_text(name: str, limit: int, folder: Path) -> Text:
     if done.is_file():
         part = read_state(done, _Part, f"move {folder} away")
         return Text([folder / file for file in part.files], part.bytes, part.note)
-    source = find_sources([name], option="--text")[0]
+    source = find_sources([name], column, option="--text", file_format=file_format)[0]
     is_remote = any(isinstance(part, HubDataset) for part in source.parts)
     size = 0 if is_remote else sum(part.path.stat().st_size for part in source.parts)
     if not is_remote and size <= limit:
-        return Text([name], size)
+        return Text([name], size, is_copy=False)
     refuse_foreign(folder, TEXT)
     make_folder(folder.parent)
     with new_folder(folder) as temporary:

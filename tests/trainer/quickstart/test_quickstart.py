@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.text import sources
 from longmix.trainer.finetune.results import SplitResult, TaskResult
 from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.quickstart import masks, stages, table
-from longmix.trainer.quickstart.arguments import parse
+from longmix.trainer.quickstart.arguments import FORMATS, parse
 from longmix.trainer.quickstart.command import main
 from longmix.trainer.quickstart.plan import Plan
 from longmix.trainer.quickstart.text import take_text
@@ -61,7 +62,16 @@ def test_what_looks_like_a_hub_id_is_one_unless_a_path_has_that_name(tmp_path, m
     assert parse(["--text", "wikimedia/wikipedia@20231101.en:train:text"]).text.startswith("hub:wikimedia/")
     assert parse(["--text", "mine/text"]).text == "mine/text"
     assert parse(["--glue", "hub:nyu-mll/glue"]).glue == "hub:nyu-mll/glue"
-    wrong = (["--text", "missing.txt"], ["--glue", "mine/text"], ["--minutes", "0"], ["--megabytes", "nan"], ["--txt"])
+    assert FORMATS == sources.FORMATS
+    wrong = (
+        ["--column", "body"],
+        ["--text", "mine/text", "--format", "gz"],
+        ["--text", "missing.txt"],
+        ["--glue", "mine/text"],
+        ["--minutes", "0"],
+        ["--megabytes", "nan"],
+        ["--txt"],
+    )
     for arguments in wrong:
         with pytest.raises(SystemExit) as ended:
             parse(arguments)
@@ -103,6 +113,20 @@ def test_only_the_beginning_of_a_large_text_is_taken(tmp_path):
     # What was taken is taken again, whatever has become of the source.
     shutil.rmtree(folder)
     assert take_text(str(folder), 30, tmp_path / "part") == part
+
+
+@pytest.mark.parametrize("megabytes", [1.0, 1e-5])
+def test_the_column_and_the_kind_of_a_text_may_be_named(megabytes, tmp_path, monkeypatch):
+    """A copy of the beginning is of the quickstart's own kind: it is read without being told."""
+    (tmp_path / "mails").write_text('{"body": "one of them"}\n{"body": "and another"}\n', encoding="utf-8")
+    given = settings(text=str(tmp_path / "mails"), column="body", format="json-lines", megabytes=megabytes)
+    words = []
+    monkeypatch.setattr(stages, "longmix", lambda *arguments: words.extend(map(str, arguments)))
+    stages.prepare_text(Plan.open(str(tmp_path / "run"), given, devices=0))
+    read = words[words.index("--source") + 1]
+    (source,) = sources.find_sources([read], *(["body"] if "--column" in words else []))
+    assert next(iter(source.parts[0].units())) == "one of them"
+    assert ("--column" in words) == ("--format" in words) == (megabytes == 1.0)
 
 
 def test_a_folder_without_tasks_is_the_users_mistake(tmp_path, glue):
