@@ -41,6 +41,7 @@ def quick(prepared, device, seconds):
 def checked(run_values, write_run_file, tmp_path, capsys, monkeypatch):
     """checked(*changes, trial=timed, **values of the run file) -> the lines of a check."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(torch.get_num_threads())))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)  # DeepSpeed sets it where a run of this process had none
 
     def run(*changes, trial=timed, options=(), **values):
         monkeypatch.setattr(check, "try_out", trial)

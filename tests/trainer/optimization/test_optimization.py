@@ -457,7 +457,7 @@ def test_unknown_keys_are_noted_and_the_run_goes_on(train, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"wandb": {"enabled": True}}, r"\(with wandb\.enabled\): ModuleNotFoundError: No module named 'wandb'"),
+        ({"comet": {"enabled": True}}, r"\(with comet\.enabled\): ModuleNotFoundError: No module named 'comet_ml'"),
         ({"amp": {"enabled": True}}, r"\(with amp\.enabled\): DeepSpeedConfigError: NVIDIA Apex AMP integration has"),
         ({"timers": 3}, r"\(with timers\): TypeError"),
         ({"tensor_parallel": {"autotp_size": 2}}, r"\(with tensor_parallel\.autotp_size\): AssertionError"),

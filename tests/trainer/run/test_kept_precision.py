@@ -5,6 +5,7 @@ import yaml
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.commands import check
+from longmix.trainer.commands.proposal import Command
 from longmix.trainer.run import precision
 from longmix.trainer.settings import reading
 
@@ -34,7 +35,7 @@ def test_it_goes_on_in_it_on_a_device_with_another(train, run_values, tmp_path, 
         values["precision"] = "auto"
         (run / "config.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
     on(FP32)
-    text = check.report(reading.from_dict(run_values(run, precision="auto"), "test"), 1)
+    text = check.report(reading.from_dict(run_values(run, precision="auto"), "test"), 1, Command((), (), None))
     assert "Accelerate, bf16, on cpu" in text and "precision: bf16 (auto: as the run was begun)" in text
     assert train(run, precision="auto").code == 0
     assert "precision: bf16 (auto: as the run was begun)\n" in capsys.readouterr().err
