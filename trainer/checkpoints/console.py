@@ -14,6 +14,8 @@ from ..settings.forecast_figures import is_forecast, verdict
 # Steps, time since the start and time left; behind them the loss and the tokens per second of the last record.
 _FORMAT = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 _TRAINING = "train"
+# Of a terminal that knows no size, as one that a program opens; at 0 rows or columns tqdm shows nothing.
+_COLUMNS, _ROWS = 80, 24
 _IN_THE_BAR = ("loss", "tokens_per_second")
 
 
@@ -28,13 +30,17 @@ class Console:
     def begin(self) -> None:
         """The steps begin. A terminal gets its bar, unless it cannot rewrite a line."""
         if self._first < self._last and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            columns, rows = os.get_terminal_size(sys.stderr.fileno())
+            sized = columns > 0 and rows > 0
             bar = _Bar(
                 desc=_TRAINING,
                 total=self._last,
                 initial=self._first,
                 file=sys.stderr,
                 bar_format=_FORMAT,
-                dynamic_ncols=True,
+                dynamic_ncols=sized,
+                ncols=None if sized else columns or _COLUMNS,
+                nrows=None if sized else _ROWS,
                 mininterval=0.2,
                 miniters=1,
                 smoothing=0,  # by the time of all steps, evaluations among them

@@ -21,15 +21,18 @@ BAR = re.compile(r"train +(\d+)%\|.*\| (\d+)/(\d+) \[\d\d:\d\d<(\d\d:\d\d|\?)(, 
 
 
 class Terminal:
-    """A terminal of WIDTH columns: `lines` is what a person sees on it, `written` all that came."""
+    """A terminal, of WIDTH columns at first: `lines` is what a person sees on it, `written` all that came."""
 
     def __init__(self):
         self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, WIDTH, 0, 0))
         self.stream = os.fdopen(theirs, "w", encoding="utf-8")
+        self.resize(40, WIDTH)
         self._read = b""
         self._reader = threading.Thread(target=self._follow)
         self._reader.start()
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.stream, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _follow(self):
         # It ends with an error once the other side is closed.
@@ -115,6 +118,18 @@ def test_lines_from_anywhere_leave_the_bar_whole(terminal):
     *said, bar, end, nothing = terminal.lines
     assert (said, end, nothing) == (["from elsewhere", "from a thread"], "the end", "")
     assert BAR.fullmatch(bar) and "12/20" in bar and bar.endswith(", loss 1.5000, tokens/s 1,234]")
+
+
+@pytest.mark.parametrize("rows, columns", [(0, 0), (0, WIDTH), (40, 0)])
+def test_a_terminal_that_knows_no_size_has_a_bar(terminal, rows, columns):
+    terminal.resize(rows, columns)
+    shown = console.Console(0, 20)
+    with terminal:
+        shown.begin()
+        shown.note_step(20)
+        shown.finish()
+    bar, nothing = terminal.lines
+    assert nothing == "" and BAR.fullmatch(bar) and 60 < len(bar) <= (columns or 80)
 
 
 @pytest.mark.parametrize("reason", ["a terminal that rewrites no line", "TQDM_DISABLE=1"])
