@@ -155,7 +155,8 @@ def _explain(message: str, vocab_size: int, suits: int) -> Exception:
     if limit := re.search(r"Vocabulary size too high .*?value <= (\d+)", message, re.DOTALL):
         return UserError(
             f"the text is too small for --vocab-size {vocab_size}: it can fill at most {limit[1]}, most of them with "
-            f"pieces that stand there twice; give more text, or --vocab-size {min(suits, int(limit[1]))}"
+            f"pieces that stand there twice; give more text, or --vocab-size {min(suits, int(limit[1]))}, or "
+            "leave it out"
         )
     if needed := _CHARACTERS_NEED.search(message):
         return UserError(

@@ -153,7 +153,7 @@ def _begin(
         if size > _MANY_PIECES * suits:
             notify(
                 f"--vocab-size {size} is more than {characters} can teach: if they hold so many pieces, most of them "
-                f"stand there a few times only; {suits}, the default, suit this text"
+                f"stand there a few times only; {suits} or fewer suit this text (without --vocab-size it decides)"
             )
         notify(f"training a tokenizer of {size} pieces on {characters}")
         is_default = settings.vocab_size is None

@@ -41,8 +41,11 @@ def add_parser(verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     say_loading("export")
+    from transformers.utils import logging as transformers_logging
+
     from ..export.publish import export_model
 
+    transformers_logging.disable_progress_bar()
     written = export_model(arguments.source, arguments.step, arguments.output, arguments.self_contained, arguments.onnx)
     print(printable(f"wrote {written}"))
     return 0

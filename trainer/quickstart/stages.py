@@ -102,10 +102,10 @@ def time_limit(plan: Plan) -> str | None:
     wanted = plan.recipe.tokens
     if wanted is not None and plan.affordable_tokens >= wanted:
         return None
-    of = "" if wanted is None else f" of {wanted:,}"
+    instead = "" if wanted is None else f" in place of {wanted:,} tokens"
     return (
-        f"{plan.affordable_tokens:,} tokens{of}, all that {plan.pretraining_seconds:,.0f} seconds hold at the "
-        f"{plan.speed:,.0f} tokens/s that were measured: with more --minutes the figures are others"
+        f"what {plan.pretraining_seconds:,.0f} seconds hold at the {plan.speed:,.0f} tokens/s measured "
+        f"beforehand{instead}: with more --minutes the figures are others"
     )
 
 

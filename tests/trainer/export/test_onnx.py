@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoConfig
+from transformers.utils.logging import enable_progress_bar
 
 import longmix.modeling
 from longmix.data_prep.files import MARKER
@@ -78,9 +79,11 @@ def difference(path, model, batch, length):
 def test_onnxruntime_gives_what_torch_gives(save, tmp_path, capsys, model_type, head, fields):
     folder, model = save(model_type, head, **fields)
     out = tmp_path / "out"
+    capsys.readouterr()
+    enable_progress_bar()  # as in a new process, whatever other tests have left
     assert main(["export", str(folder), "--onnx", "--output", str(out)]) == 0
     captured = capsys.readouterr()
-    assert captured.out.splitlines() == [f"wrote {out}"]
+    assert captured.out.splitlines() == [f"wrote {out}"] and "%|" not in captured.err
     worst = {shape: difference(out / "model.onnx", model, *shape) for shape in SHAPES}
     assert max(worst.values()) < TOLERANCE, worst
     assert "model.onnx" in (out / MARKER).read_text()
