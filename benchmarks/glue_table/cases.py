@@ -194,7 +194,7 @@ class Table:
         return (
             *("finetune", "--model", str(self.start_folder(row, start, seed)), *TASKS[task].words),
             *("--data", str(task_folder(self.work, task)), "--epochs", str(TASKS[task].epochs)),
-            *("--seeds", str(seeds), "--lr", *(f"{rate:g}" for rate in rates)),
+            *("--seeds", str(seeds), "--lr", *(f"{rate:g}" for rate in rates), "--relative-lr"),
         )
 
 

@@ -38,7 +38,8 @@ def render(results: dict[str, Any], command: str) -> str:
             f"of pre-training, {budget['control_seeds']} for each of as many draws of a control's weights. Rates of "
             "fine-tuning are searched for each row, "
             f"task and start alike among {_list(budget['tuning_rates'])}, by one seed, on a tenth of the training "
-            "data. The controls: `random`, weights as a new model has; `random at scale`, every tensor drawn anew with "
+            "data; the rate of a matrix is that times its root mean square over 0.02, where that is more than 1. The "
+            "controls: `random`, weights as a new model has; `random at scale`, every tensor drawn anew with "
             "the mean and the standard deviation of the pre-trained one."
         ),
         _paragraph(

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..optimization.optimizer import is_fused, make_guarded_optimizer, parameter_groups
+from ..optimization.optimizer import is_fused, make_guarded_optimizer, parameter_groups, set_learning_rate
 from ..processes.world import World
 from ..samples.collate import Batch
 from ..settings.configuration import RunConfiguration
@@ -60,8 +60,7 @@ class AccelerateEngine:
 
     def step(self, learning_rate: float) -> StepResult:
         self.guard.dropped = False
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self._optimizer, learning_rate)
         if self.scaler:
             self.scaler.unscale_(self._optimizer)
         self._optimizer.step()

@@ -21,6 +21,7 @@ from ..optimization.optimizer import (
     make_guarded_optimizer,
     make_optimizer,
     parameter_groups,
+    set_learning_rate,
 )
 from ..processes.world import World, agree, is_lost_rank
 from ..samples.collate import Batch
@@ -109,8 +110,7 @@ class DeepSpeedEngine:
 
     def step(self, learning_rate: float) -> StepResult:
         self.guard.dropped = False
-        for group in self.module.optimizer.param_groups:
-            group["lr"] = learning_rate
+        set_learning_rate(self.module.optimizer, learning_rate)
         self.module.step()
         scale = getattr(self.module.optimizer, "cur_scale", None) or getattr(self.module.optimizer, "loss_scale", 1.0)
         is_finite, judged = bool(self.module.was_step_applied()), self.guard.dropped

@@ -60,7 +60,8 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
         type=float,
         nargs="+",
         help=f"peak learning rate ({DEFAULT_LEARNING_RATE:g} for models of width {ITS_WIDTH}, in inverse proportion to "
-        "the width of others); of several, the selection split chooses, for each task",
+        "the width of others, and half of it with --relative-lr); of several, the selection split chooses, for each "
+        "task",
     )
     parser.add_argument(
         "--search-seeds",
@@ -78,6 +79,12 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
         default=0.06,
         metavar="S",
         help="share of the steps over which the learning rate rises (0.06); it falls to 0 over the others",
+    )
+    parser.add_argument(
+        "--relative-lr",
+        action=argparse.BooleanOptionalAction,
+        help="multiply the rate of a matrix or an embedding by its root mean square over 0.02, where that is above 1 "
+        "(yes for longmix's models, no for others)",
     )
     parser.add_argument("--max-length", type=int, help="longest input in tokens; longer ones are cut (128)")
     parser.add_argument(

@@ -37,6 +37,7 @@ from ..samples.dataset import ShardedDataset
 from ..settings import reading
 from ..settings.exit_codes import INTERRUPTED
 from .encode import EncodedTask
+from .relative_rates import relative_factors
 from .tasks import Task
 
 FEWEST_EVALUATIONS = 6
@@ -44,7 +45,13 @@ FEWEST_EVALUATIONS = 6
 WINDOW = 2048
 JOB, RESULT = "job.json", "result.json"
 # Settings that job.json has had since fine-tuning has options for them, as runs had them before.
-EARLIER_SETTINGS = {"dropout": None, "weight_decay": 0.01, "warmup_share": 0.06, "group_by_length": False}
+EARLIER_SETTINGS = {
+    "dropout": None,
+    "weight_decay": 0.01,
+    "warmup_share": 0.06,
+    "group_by_length": False,
+    "relative_lr": False,
+}
 # Fields of transformers' models and of ours that --dropout sets, where a model has them.
 DROPOUT_FIELDS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 
@@ -57,6 +64,7 @@ class Job:
         dropout: probability in place of the checkpoint's own, which None keeps.
         dropout_fields: fields of its model that hold one.
         warmup_share: share of the steps over which the learning rate rises.
+        relative_lr: whether large weights have higher rates (see `relative_rates.relative_factors`).
         start: identifies the contents of the checkpoint.
         competes: whether another learning rate may be chosen, so that a diverging one loses and ends nothing.
     """
@@ -72,6 +80,7 @@ class Job:
     weight_decay: float
     warmup_share: float
     group_by_length: bool
+    relative_lr: bool
     checkpoint: str
     start: str
     folder: Path
@@ -127,6 +136,7 @@ def run_values(job: Job) -> dict[str, Any]:
             "lr": job.learning_rate,
             "betas": [0.9, 0.999],
             "weight_decay": job.weight_decay,
+            "lr_factors": relative_factors(job.checkpoint) if job.relative_lr else {},
             "schedule": "linear",
             "warmup_steps": round(job.warmup_share * steps),
             "max_steps": steps,
@@ -178,11 +188,12 @@ def begin(job: Job) -> None:
     write_json(job.folder / JOB, job.settings())
 
 
-def begun_earlier(folder: Path) -> bool:
-    """Whether runs of a task below `folder` were begun by a version without the options of EARLIER_SETTINGS."""
+def unknown_to(folder: Path) -> set[str]:
+    """The names among EARLIER_SETTINGS that the version did not know by which runs of a task below `folder` were begun;
+    none where there are no runs."""
     paths = [*folder.glob(f"seed-*/{JOB}"), *folder.glob(f"lr-*/seed-*/{JOB}")]
     found = (read_or_none(path, dict[str, Any]) for path in paths)
-    return any(not set(EARLIER_SETTINGS) <= set(settings) for settings in found if settings is not None)
+    return set().union(*(set(EARLIER_SETTINGS) - set(settings) for settings in found if settings is not None))
 
 
 def _difference(name: str, found: Any, wanted: Any) -> str:

@@ -28,9 +28,10 @@ from ..tables.figures import percent
 from .collect import collect
 from .custom import load_custom
 from .encode import Encoder, encode_task, load_encoder
-from .jobs import DROPOUT_FIELDS, Job, begin, begun_earlier, quiet, run_job, selection_score
+from .jobs import DROPOUT_FIELDS, Job, begin, quiet, run_job, selection_score, unknown_to
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
+from .relative_rates import is_relative_by_default
 from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
 from .sources import MissingTask, TaskData, load_task
 from .submission import refuse_foreign_submissions
@@ -48,6 +49,7 @@ class Start:
     encoder: Encoder
     tokenizer_folder: Path
     identity: str
+    model_type: str
     width: int | None
     dropout_fields: tuple[str, ...]
 
@@ -338,7 +340,8 @@ def _start(checkpoint: str, arguments: argparse.Namespace, output: Path) -> Star
     dropout_fields = tuple(name for name in DROPOUT_FIELDS if hasattr(config, name))
     if arguments.dropout is not None and not dropout_fields:
         raise UserError(f"--dropout: {checkpoint}, a {config.model_type}, has none of {', '.join(DROPOUT_FIELDS)}")
-    return Start(checkpoint, encoder, folder, identity, getattr(config, "hidden_size", None), dropout_fields)
+    width = getattr(config, "hidden_size", None)
+    return Start(checkpoint, encoder, folder, identity, config.model_type, width, dropout_fields)
 
 
 def _identity(checkpoint: str) -> str:
@@ -371,14 +374,20 @@ def _plan(
     encoded = encode_task(data, start.encoder, folder / "data", start.tokenizer_folder)
     notes = []
     # What an earlier version has begun goes on as it was begun.
-    is_earlier_folder = begun_earlier(folder)
+    unknown = unknown_to(folder)
+    is_earlier_folder = "group_by_length" in unknown
+    relative_lr = arguments.relative_lr
+    if relative_lr is None:
+        relative_lr = "relative_lr" not in unknown and is_relative_by_default(start.model_type)
     if arguments.lr is not None:
         rates = list(dict.fromkeys(arguments.lr))
     else:
-        rates = [DEFAULT_LEARNING_RATE if is_earlier_folder else default_learning_rate(start.width)]
+        rates = [DEFAULT_LEARNING_RATE if is_earlier_folder else default_learning_rate(start.width, relative_lr)]
         origin = "an earlier version's" if is_earlier_folder else f"for a model of width {start.width or 'unknown'}"
         notes.append(f"learning rate {rates[0]:g} by default, {origin}")
         _say(f"{task.name}: {notes[0]}")
+    if relative_lr:
+        notes.append("rates relative to the size of the weights")
     if is_earlier_folder:
         notes.append("begun by an earlier version: batches are not grouped by length")
     search_seeds = min(arguments.search_seeds or seeds, seeds)
@@ -396,6 +405,7 @@ def _plan(
                 weight_decay=arguments.weight_decay,
                 warmup_share=arguments.warmup_share,
                 group_by_length=not is_earlier_folder,
+                relative_lr=relative_lr,
                 checkpoint=start.checkpoint,
                 start=start.identity if after is None else after.identity,
                 folder=folder / (f"lr-{rate:g}" if len(rates) > 1 else "") / f"seed-{seed}",

@@ -1,10 +1,13 @@
 """Optimizers with parameter groups, and the guards that drop a step once its gradient norm is known."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from pkgutil import resolve_name
 
 import torch
+
+from longmix.data_prep.errors import UserError
 
 from ..settings.optimizers import OPTIMIZERS
 from ..settings.sections import OptimSection
@@ -22,6 +25,8 @@ def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
 
     For an optimizer that moves matrices otherwise, the matrices of the layers follow in groups of their own. A group's
     `matrices` are their views, and empty for other parameters.
+
+    What `lr_factors` gives a rate of its own has groups with an `lr_factor`. Raises UserError as `rate_factors` does.
     """
     words = [word.lower() for word in optim.no_decay]
     own = getattr(model, "no_weight_decay", ())
@@ -33,8 +38,8 @@ def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
     }
     splits = OPTIMIZERS[optim.name].state_per_matrix_entry is not None
     views = matrix_views(model) if splits else {}
-    # By (is a matrix, is spared).
-    sorted_out = {key: [] for key in ((False, False), (False, True), (True, False), (True, True))}
+    factors = rate_factors(model, optim.lr_factors)
+    sorted_out = defaultdict(list)  # by (is a matrix, is spared, factor)
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -43,14 +48,43 @@ def parameter_groups(model: torch.nn.Module, optim: OptimSection) -> list[dict]:
             or any(part in name for part in own)
             or ("norm" in words and id(parameter) in of_norms)
         )
-        sorted_out[id(parameter) in views, without].append(parameter)
+        sorted_out[id(parameter) in views, without, factors.get(name, 1.0)].append(parameter)
     groups = []
-    for (is_matrix, without), parameters in sorted_out.items():
+    for (is_matrix, without, factor), parameters in sorted(sorted_out.items(), key=lambda item: item[0]):
         group = {"params": parameters, "weight_decay": 0.0 if without else optim.weight_decay}
+        if factor != 1.0:
+            group["lr_factor"] = factor
         if splits:
             group["matrices"] = [views[id(parameter)] for parameter in parameters] if is_matrix else []
         groups.append(group)
-    return [group for group in groups if group["params"]]
+    return groups
+
+
+def rate_factors(model: torch.nn.Module, given: dict[str, float]) -> dict[str, float]:
+    """The factors of `optim.lr_factors` by the names of parameters: of several words in a name the longest counts.
+
+    Raises:
+        UserError: a word is in the name of no parameter.
+    """
+    factors, words = {}, sorted(given, key=len)
+    unused = set(words)
+    for name, _ in model.named_parameters():
+        for word in words:
+            if word in name:
+                factors[name] = given[word]
+                unused.discard(word)
+    if unused:
+        names = [name for name, _ in model.named_parameters()]
+        raise UserError(
+            f"optim.lr_factors: {min(unused)!r} stands in no parameter's name, such as {names[0]} or {names[-1]}"
+        )
+    return factors
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Give every group of parameters its rate for the next step."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group.get("lr_factor", 1.0)
 
 
 def make_optimizer(groups: list[dict], optim: OptimSection, precision: str) -> torch.optim.Optimizer:

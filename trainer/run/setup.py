@@ -19,6 +19,7 @@ from ..models.loading import has_other_vocabulary
 from ..models.sizes import ModelSize, measure
 from ..objectives.objective import Objective, auto_class, check_data, make_objective
 from ..optimization.matrices import matrix_entries
+from ..optimization.optimizer import rate_factors
 from ..processes.precision import resolve_precision
 from ..samples.run_data import RunData, check_processes, open_data
 from ..samples.shard_check import COORDINATES
@@ -122,6 +123,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
         size = measure(config, auto_class(configuration.objective.name))
         _refuse_metric(configuration, config, manifest)
         _refuse_without_matrices(configuration, size)
+        rate_factors(size.model, configuration.optim.lr_factors)
     mistakes.tell()
     source = start.model.get(FROM)
     if source is not None and has_other_vocabulary(source, tokenizer):

@@ -178,6 +178,7 @@ class OptimSection:
     update_rms: float = 0.2
     weight_decay: float = 0.01
     no_decay: list[str] = field(default_factory=lambda: ["bias", "norm"])
+    lr_factors: dict[str, float] = field(default_factory=dict)
     schedule: Literal["linear", "cosine", "constant", "inverse_sqrt", "wsd"] = "linear"
     decay_share: float | None = None
     warmup_steps: int | None = None
@@ -220,6 +221,9 @@ class OptimSection:
             if value != getattr(OptimSection, key) and key not in OPTIMIZERS[self.name].arguments:
                 yield key, f"is {value}, but is for muon, and optim.name is {self.name}: leave it out"
         yield from _positive(self, "grad_clip", text="must be positive, or null for no clipping")
+        for word, factor in self.lr_factors.items():
+            if not (factor > 0 and math.isfinite(factor)):
+                yield f"lr_factors.{word}", f"is {factor}, but must be positive: a multiple of optim.lr"
         yield from self._schedule_mistakes()
 
     def _schedule_mistakes(self) -> Iterator[Finding]:

@@ -12,7 +12,13 @@ from longmix.data_prep.errors import UserError
 from longmix.trainer.engines.zero_shares import shares_of
 
 ENGINES = ["zero0", "zero1", "zero2", "zero3", None]
-MUON = {"optim.name": "muon", "optim.max_steps": 12, "optim.warmup_steps": 3, "optim.weight_decay": 0.3}
+MUON = {
+    "optim.name": "muon",
+    "optim.max_steps": 12,
+    "optim.warmup_steps": 3,
+    "optim.weight_decay": 0.3,
+    "optim.lr_factors": {"embeddings": 2.0, "layers.0": 0.5},
+}
 QUIET = {"eval.every_steps": 1000, "checkpoint.every_steps": 1000}
 # Of a run that goes on by others: ranks, micro-batch, and the step to stop at.
 PHASES = ((2, 4, 3), (1, 8, 6), (4, 2, 9), (2, 8, None))

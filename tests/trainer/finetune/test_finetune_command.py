@@ -244,7 +244,7 @@ def test_the_default_rate_follows_the_width(glue, bert_folder, trained, tmp_path
     printed = capsys.readouterr()
     assert "learning rate 0.0024 by default, for a model of width 16" in printed.err
     assert "learning rate 0.0024 by default, for a model of width 16" in " ".join(printed.out.split())
-    assert [default_learning_rate(width) for width in (768, None)] == [5e-5, 5e-5]
+    assert [default_learning_rate(width, is_relative=False) for width in (768, None)] == [5e-5, 5e-5]
 
 
 def test_options_reach_the_run_and_its_settings(glue, bert_folder, trained, tmp_path):
@@ -278,13 +278,44 @@ def test_options_reach_the_run_and_its_settings(glue, bert_folder, trained, tmp_
         finetune(*arguments, "--dropout", 0.2, "--weight-decay", 0, "--warmup-share", 0.5)
 
 
+def test_rates_relative_to_the_weights(glue, bert_folder, own_checkpoint, trained, tmp_path, monkeypatch, capsys):
+    factors = {"encoder.embeddings.word_embeddings.weight": 3.0}
+    asked = []
+    monkeypatch.setattr(jobs, "relative_factors", lambda checkpoint: asked.append(checkpoint) or factors)
+    for number, (model, more, expected) in enumerate(
+        (
+            (own_checkpoint, (), factors),
+            (own_checkpoint, ("--no-relative-lr",), {}),
+            (bert_folder, (), {}),
+            (bert_folder, ("--relative-lr",), factors),
+        )
+    ):
+        output = tmp_path / str(number)
+        assert finetune(model, glue, output, "--task", "cola", "--seeds", 1, *more) == 0
+        assert trained[-1]["optim"]["lr_factors"] == expected
+        assert trained[-1]["optim"]["lr"] == pytest.approx(5e-5 * 768 / 16 / (2 if expected else 1))
+        told = "rates relative to the size of the weights" in capsys.readouterr().out
+        assert told == bool(expected)
+    assert asked == [str(own_checkpoint), str(bert_folder)]
+    with pytest.raises(UserError, match="relative lr True, now False"):
+        finetune(own_checkpoint, glue, tmp_path / "0", "--task", "cola", "--seeds", 1, "--no-relative-lr")
+    # A version that did not know them has begun this one.
+    path = tmp_path / "1" / "cola" / "seed-0" / "job.json"
+    settings = json.loads(path.read_text())
+    del settings["relative_lr"]
+    path.write_text(json.dumps(settings))
+    assert finetune(own_checkpoint, glue, tmp_path / "1", "--task", "cola", "--seeds", 2) == 0
+    assert len(trained) == 5 and trained[-1]["optim"]["lr_factors"] == {}
+    assert trained[-1]["batch"]["group_by_length"] is True
+
+
 def test_a_folder_of_an_earlier_version_goes_on_as_it_was_begun(glue, bert_folder, trained, tmp_path, capsys):
     output = tmp_path / "out"
     arguments = (bert_folder, glue, output, "--task", "cola", "--seeds")
     assert finetune(*arguments, 1, "--lr", "5e-5") == 0
     path = output / "cola" / "seed-0" / "job.json"
     settings = json.loads(path.read_text())
-    for name in ("dropout", "weight_decay", "warmup_share", "group_by_length"):
+    for name in ("dropout", "weight_decay", "warmup_share", "group_by_length", "relative_lr"):
         del settings[name]
     path.write_text(json.dumps(settings))
     assert finetune(*arguments, 2) == 0
@@ -455,6 +486,7 @@ def test_auto_is_fp32_on_a_cpu_and_left_to_a_gpu(monkeypatch):
             weight_decay=0.01,
             warmup_share=0.1,
             group_by_length=True,
+            relative_lr=False,
             checkpoint="model",
             start="start",
             folder=Path("run"),

@@ -34,34 +34,6 @@ def glue(tmp_path, sentences):
     return folder
 
 
-@pytest.fixture(scope="module")
-def own_checkpoint(tmp_path_factory, tokenizer_folder):
-    """A random s3attention masked-language model with our tokenizer."""
-    import torch
-    from transformers import AutoConfig, AutoModelForMaskedLM
-
-    import longmix.modeling  # noqa: F401
-    from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
-
-    folder = tmp_path_factory.mktemp("checkpoint")
-    tokenizer = load_tokenizer(tokenizer_folder)
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(
-        "s3attention",
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-        type_vocab_size=2,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
-    save_tokenizer(tokenizer, folder)
-    return folder
-
-
 def arguments(model, data, output, *more):
     return ["finetune", "--model", model, "--data", data, "--output", output, "--batch-size", 16, *more]
 

@@ -19,6 +19,7 @@ from longmix.trainer.optimization.optimizer import (
     make_optimizer,
     parameter_groups,
     set_fused,
+    set_learning_rate,
 )
 from longmix.trainer.optimization.schedule import learning_rate
 from longmix.trainer.settings import deepspeed_file, reading
@@ -93,6 +94,25 @@ def test_decay_spares_biases_and_norms_and_every_parameter_stands_once():
     assert {id(parameter) for parameter in spared["params"]} == {id(parameter) for parameter in wanted}
     (group,) = parameter_groups(network, OptimSection(no_decay=[]))
     assert len(group["params"]) == 5
+
+
+def test_words_of_names_have_rates_of_their_own_and_the_longest_counts():
+    network = Network()
+    factors = {"n": 2.0, "normalizer": 0.5, "scale.weight": 3.0, "frozen": 9.0}
+    optim = OptimSection(weight_decay=0.0, lr_factors=factors)
+    optimizer = make_guarded_optimizer(parameter_groups(network, optim), optim, "fp32")
+    before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    set_learning_rate(optimizer, 0.1)
+    sum(parameter.sum() for parameter in network.parameters()).backward()
+    optimizer.step()
+    # The first step of AdamW has the size of the rate.
+    moved = {name: (before[name] - parameter).mean().item() for name, parameter in network.named_parameters()}
+    wanted = {"dense.weight": 2, "dense.bias": 2, "scale.weight": 3, "scale.bias": 1, "normalizer.weight": 0.5}
+    assert moved == pytest.approx(dict.fromkeys(moved, 0.0) | {name: 0.1 * wanted[name] for name in wanted}, rel=1e-4)
+    with pytest.raises(
+        UserError, match=r"optim.lr_factors: 'head' stands in no .* such as dense.weight or frozen.bias"
+    ):
+        parameter_groups(network, OptimSection(lr_factors={"dense": 1.0, "head": 2.0}))
 
 
 def test_what_describes_a_filter_or_a_mask_is_not_decayed():

@@ -58,6 +58,7 @@ def test_defaults_are_those_of_the_documented_run_file(small):
         "update_rms": 0.2,
         "weight_decay": 0.01,
         "no_decay": ["bias", "norm"],
+        "lr_factors": {},
         "schedule": "linear",
         "decay_share": None,
         "warmup_steps": 100,
