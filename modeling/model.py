@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -54,6 +54,37 @@ class MixerPreTrainedModel(PreTrainedModel):
                 init.uniform_(parameter, -bound, bound)
         if hasattr(module, "reset"):
             module.reset()
+
+    @classmethod
+    def from_pretrained(cls, *arguments: Any, output_loading_info: bool = False, **options: Any) -> Any:
+        """As in transformers, but a head is taken whole or not at all.
+
+        Heads of different kinds have parts of the same name. The dense layer of a language model's head, which feeds
+        another activation, would saturate the classifier's tanh: it starts anew, as the parts do that are missing.
+        """
+        model, info = super().from_pretrained(*arguments, output_loading_info=True, **options)
+        incomplete = {name.partition(".")[0] for name in info["missing_keys"]}
+        heads = [] if model.base_model is model else model.named_children()
+        for name, part in heads:
+            if name in incomplete and part is not model.base_model:
+                renewed = model._renew(part)
+                info["missing_keys"] = {*info["missing_keys"], *(f"{name}.{parameter}" for parameter in renewed)}
+        return (model, info) if output_loading_info else model
+
+    @torch.no_grad()
+    def _renew(self, part: nn.Module) -> list[str]:
+        """Initialise a module beside the encoder anew, but for weights that it shares with that; the names of what is
+        new."""
+        shared = {id(parameter) for parameter in self.base_model.parameters()}
+        renewed = []
+        for prefix, module in part.named_modules():
+            own = dict(module.named_parameters(recurse=False))
+            if own and not any(id(parameter) in shared for parameter in own.values()):
+                for parameter in own.values():
+                    parameter._is_hf_initialized = False  # by which transformers leaves what was loaded alone
+                self._init_weights(module)
+                renewed += [f"{prefix}.{name}".lstrip(".") for name in own]
+        return renewed
 
     @property
     def isolates_documents(self) -> bool:

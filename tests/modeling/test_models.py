@@ -58,6 +58,33 @@ def test_a_head_is_added_to_a_checkpoint(model_type, make_model, tmp_path):
     assert torch.equal(AutoModel.from_pretrained(tmp_path).final_norm.weight, model.encoder.final_norm.weight)
 
 
+def test_a_head_is_taken_whole_or_not_at_all(make_model, tmp_path):
+    """Both heads have a dense layer, and that of a language model would saturate the classifier's tanh."""
+    language, classes = tmp_path / "language", tmp_path / "classes"
+    model = make_model("paramixer", AutoModelForMaskedLM)
+    with torch.no_grad():
+        model.head.dense.weight.fill_(3.0)
+        model.head.dense.bias.fill_(2.0)
+    model.save_pretrained(language)
+    classifier, report = AutoModelForSequenceClassification.from_pretrained(language, output_loading_info=True)
+    dense = classifier.head.dense
+    assert {"head.dense.weight", "head.dense.bias", "head.classifier.weight"} <= set(report["missing_keys"])
+    assert (dense.bias == 0).all() and abs(dense.weight.std() / model.config.initializer_range - 1) < 0.3
+    classifier.save_pretrained(classes)
+    # A head of the same kind comes whole, and with other classes as much of it as fits.
+    for fields in ({}, {"num_labels": 5, "ignore_mismatched_sizes": True}):
+        again = AutoModelForSequenceClassification.from_pretrained(classes, **fields)
+        assert torch.equal(again.head.dense.weight, dense.weight)
+    # The other way round, and what a head shares with the encoder is the encoder's.
+    back, report = AutoModelForMaskedLM.from_pretrained(classes, output_loading_info=True)
+    assert "head.dense.weight" in report["missing_keys"] and not torch.equal(back.head.dense.weight, dense.weight)
+    embeddings = model.encoder.embeddings.word_embeddings.weight
+    assert torch.equal(back.encoder.embeddings.word_embeddings.weight, embeddings)
+    assert back.head.decoder.weight is back.encoder.embeddings.word_embeddings.weight
+    whole = AutoModelForMaskedLM.from_pretrained(language)
+    assert torch.equal(whole.head.dense.weight, model.head.dense.weight)
+
+
 def test_missing_parts_are_drawn_as_at_construction(make_model, tmp_path):
     """Buffers and parameters that a checkpoint lacks come from their own initialisation, not from raw memory."""
     model = make_model(
