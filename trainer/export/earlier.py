@@ -6,7 +6,7 @@ from pathlib import Path
 
 from longmix.data_prep.state_files import read_json
 
-from ..models.folder import CONFIGURATION, OBJECTIVE, is_damaged
+from ..models.folder import CONFIGURATION, INPUTS, OBJECTIVE, is_damaged
 from .card import CARD
 from .flat_code import is_flat_file
 
@@ -53,6 +53,7 @@ def _is_map_with(*keys: str) -> Callable[[Path], bool]:
 _CONTENTS: dict[str, Callable[[Path], bool]] = {
     re.escape(CONFIGURATION): _is_map_with("model_type"),
     re.escape(OBJECTIVE): _is_map_with("name"),
+    re.escape(INPUTS): _is_map_with("text_columns"),
     re.escape(CARD): _is_card,
     r"model(-\d{5}-of-\d{5})?\.safetensors": lambda path: not is_damaged(path),
     r"model\.safetensors\.index\.json": _is_map_with("weight_map"),

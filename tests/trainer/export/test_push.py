@@ -1,6 +1,7 @@
 """`longmix push`: a model in a repository of a hub, which stands here for the real one and speaks its protocol."""
 
 import base64
+import dataclasses
 import json
 import re
 import shutil
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from longmix.data_prep.files import MARKER
+from longmix.data_prep.files import MARKER, write_json
 from longmix.trainer.cli import main
 from longmix.trainer.export.self_contained import HEADING
 from longmix.trainer.models import hub as reachable
+from longmix.trainer.models.folder import INPUTS, Inputs
 
 STORED = Path(__file__).parents[2] / "stored" / "7efe5d5"
 RUN = STORED / "runs" / "deepspeed"
@@ -215,6 +217,15 @@ DAMAGES = {
     without_configuration: "is no model folder",
     shutil.rmtree: "is no model folder",
 }
+
+
+def test_what_a_model_was_trained_to_read_is_uploaded(hub, push, model):
+    """Without it `longmix predict` of a copy from the hub would have to be told its columns and its length."""
+    write_json(model / INPUTS, dataclasses.asdict(Inputs(text_columns=["premise", "hypothesis"], max_length=64)))
+    code, said = push(model, "me/encoder")
+    assert code == 0 and "not uploaded" not in said
+    there = hub.repositories["me/encoder"]["branches"]["main"]
+    assert there[INPUTS] == (model / INPUTS).read_bytes()
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
