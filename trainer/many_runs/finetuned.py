@@ -10,6 +10,7 @@ from longmix.data_prep.state_files import read_json
 
 JOB, RESULTS, DATA = "job.json", "results.json", "data"
 SELECTION = "selection"
+ACCURACY = "accuracy"
 # Before the name of a metric of the dev split; other dev splits (MNLI has two) have their name there.
 DEV = "dev"
 TEST = "test"  # in place of it where a user's own task has no dev split
@@ -43,6 +44,22 @@ def dev_figures(run: Path, task: str, seed: int, learning_rate: float | None) ->
             }
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             continue  # a damaged table has no figures
+    return {}
+
+
+def dev_chances(run: Path, task: str) -> dict[str, float]:
+    """Accuracy of a dev split, e.g. "dev_accuracy" -> what always answering the most frequent class of it reaches."""
+    tasks = _read(_task_folder(run).parent / RESULTS).get("tasks")
+    for found in tasks if isinstance(tasks, list) else []:
+        try:
+            if found["task"] == task:
+                return {
+                    f"{split['split'].replace('-', '_')}_{ACCURACY}": float(split["figures"][ACCURACY]["baseline"])
+                    for split in found["splits"]
+                    if split["figures"].get(ACCURACY, {}).get("baseline") is not None
+                }
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue  # a damaged table has none
     return {}
 
 

@@ -207,6 +207,11 @@ class Run:
         return figures
 
     @property
+    def reported_chances(self) -> dict[str, float]:
+        """Accuracy of a fine-tuning's reported split -> what always answering its most frequent class reaches."""
+        return finetuned.dev_chances(self.folder, self._task_name) if self.is_finetuned else {}
+
+    @property
     def _task_name(self) -> str:
         """The task, as `longmix finetune` calls it."""
         name = self.value("provenance.data.task")

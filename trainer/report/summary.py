@@ -110,9 +110,17 @@ class Row:
         return self.figures["accuracy"].baseline if "accuracy" in self.figures else None
 
     @property
+    def reported_chances(self) -> dict[str, float]:
+        """The same of the accuracies of a fine-tuning's reported splits, which have other samples: metric -> share."""
+        chances = {name: self.figures[name].baseline for name in self.runs[0].reported_chances if name in self.figures}
+        return {name: chance for name, chance in chances.items() if chance is not None}
+
+    @property
     def against_chance(self) -> str | None:
-        """The place of the accuracy's interval; None without one, as of seeds that agree."""
-        figure = self.figures.get("accuracy")
+        """The place of the accuracy's interval, of a fine-tuning that of the split that it reports; None without one,
+        as of seeds that agree.
+        """
+        figure = self.figures.get(next(iter(self.reported_chances), "accuracy"))
         verdict = figure.verdict if figure is not None and figure.spread else None
         return "contains it" if verdict == "contains" else verdict
 
@@ -232,10 +240,8 @@ def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
         names = [name for name in names if name != "loss"]
     has_chance = "accuracy" in names and first.objective.endswith("classification")
     chance, reason = _chance(first) if has_chance else (None, None)
-    figures = {
-        name: over_seeds(name, [run.figures[name] for run in group], chance if name == "accuracy" else None)
-        for name in names
-    }
+    chances = {"accuracy": chance, **first.reported_chances}
+    figures = {name: over_seeds(name, [run.figures[name] for run in group], chances.get(name)) for name in names}
     return Row(setting, label, group, figures, missing, reason, citations(first))
 
 

@@ -152,11 +152,17 @@ def _what(setting: Setting, rows: list[Row]) -> str:
         "validation": "Validation split, without data.test: with checkpoint.best it has chosen the checkpoint, too.",
     }[setting.split]
     chance = next((row.chance for row in rows if row.chance is not None), None)
-    if chance is not None:
+    reached = [] if chance is None else [("accuracy", chance)]
+    reached += next((list(row.reported_chances.items()) for row in rows if row.reported_chances), [])
+    if reached and setting.split == SELECTION:
+        said += " Always answering the most frequent class: "
+        said += f"{', '.join(f'{heading(name, SELECTION)} {number(name, share)}' for name, share in reached)}."
+    elif chance is not None:
         said += f" Always answering the most frequent class: {number('accuracy', chance)} % accuracy."
     reason = next((row.no_chance_because for row in rows if row.no_chance_because is not None), None)
     if chance is None and reason is not None:
-        said += f" What chance reaches is unknown: {escaped(reason)} (paths are those of where the run was begun)."
+        on = f" on {SELECTION}" if setting.split == SELECTION else ""
+        said += f" What chance reaches{on} is unknown: {escaped(reason)} (paths are those of where the run was begun)."
     return f"{said} {escaped(held_equal(rows))}" if len(rows) > 1 else said
 
 

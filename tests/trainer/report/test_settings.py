@@ -2,6 +2,10 @@
 
 import json
 import re
+import shutil
+
+import pytest
+import yaml
 
 from longmix.trainer import cli
 from longmix.trainer.many_runs.read import read_run
@@ -249,3 +253,37 @@ def test_fine_tuning_shows_the_figures_of_dev_and_selection_by_name(tmp_path, wr
     # Of a rate that was not chosen there is no dev figure, and a damaged table ends no report.
     (tmp_path / "a" / "results.json").write_text('{"tasks": [{"task": "custom", "settings": {"learning_rate": 3}}, 4]}')
     assert read_run(folder).figures == {"loss": 1.0, "accuracy": 0.4}
+
+
+def test_fine_tuning_is_held_against_the_most_frequent_class_of_the_split_that_it_reports(
+    tmp_path, write_run, write_classes, report_of
+):
+    """A selection score of 40 % and a dev score of 60 % beside 33 % say nothing where dev has 70 % of one class."""
+    folders = [_write_finetuned(write_run, tmp_path / "a", "news", 64, 0.25)]
+    data = tmp_path / "a" / "custom" / "data" / "selection"
+    shutil.rmtree(data)
+    write_classes(data, [0, 1, 2])
+    config = yaml.safe_load((folders[0] / "config.yaml").read_text())
+    config["provenance"]["data"]["fingerprints"] = {}
+    (folders[0] / "config.yaml").write_text(yaml.safe_dump(config))
+    folders.append(tmp_path / "a" / "custom" / "seed-1")
+    shutil.copytree(folders[0], folders[1])
+    config["run"] |= {"dir": str(folders[1]), "seed": 1}
+    (folders[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    figures = {"accuracy": {"values": [0.59, 0.61], "baseline": 0.75}, "score": {"values": [0.59, 0.61]}}
+    split = {"split": "dev", "samples": 20, "figures": figures}
+    task = {"task": "custom", "seeds": [0, 1], "splits": [split], "settings": {"learning_rate": 1e-3}}
+    (tmp_path / "a" / "results.json").write_text(json.dumps({"tasks": [task]}))
+    report = report_of(*folders)
+    (row,) = report.rows
+    assert row.figures["accuracy"].baseline == pytest.approx(1 / 3) and row.figures["dev_accuracy"].baseline == 0.75
+    assert row.against_chance == "below"
+    text = tables.markdown(report, {}, None)
+    assert "most frequent class: selection accuracy (%) 33.33, dev accuracy (%) 75.00." in text
+    shutil.rmtree(data)
+    text = tables.markdown(report_of(*folders), {}, None)
+    assert "dev accuracy (%) 75.00. What chance reaches on selection is unknown: data.eval" in text
+    # A table of an earlier version without it, or a damaged one, says nothing of it.
+    del figures["accuracy"]["baseline"]
+    (tmp_path / "a" / "results.json").write_text(json.dumps({"tasks": [4, task]}))
+    assert report_of(*folders).rows[0].reported_chances == {}
