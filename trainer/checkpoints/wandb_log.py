@@ -1,7 +1,6 @@
 """The figures of a run in Weights & Biases (`log.wandb`), one history however often the run is stopped and resumed."""
 
 import contextlib
-import importlib.util
 import io
 import os
 import re
@@ -12,6 +11,8 @@ from typing import Any
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import make_folder, write_json
 from longmix.data_prep.state_files import read_json
+
+from ..settings.libraries import require_libraries
 
 FOLDER = "wandb"
 # The run's id there.
@@ -24,8 +25,7 @@ _OFFLINE = ("offline", "dryrun", "disabled")
 
 def require_wandb(project: str) -> None:
     """Raise UserError unless the library is there, and a key for its service where it is to be used."""
-    if importlib.util.find_spec("wandb") is None:
-        raise UserError(f"log.wandb is {project}, but wandb is not installed: pip install 'longmix[wandb]'")
+    require_libraries(f"log.wandb is {project}, which needs", ("wandb",), "wandb")
     if os.environ.get("WANDB_MODE") in _OFFLINE:
         return
     import wandb

@@ -1,7 +1,6 @@
 """A model as ONNX beside its weights, `model.onnx`, for runtimes that have neither torch nor longmix."""
 
 import contextlib
-import importlib.util
 import logging
 import os
 import pydoc
@@ -17,6 +16,7 @@ from longmix.kernels.selection import ENVIRONMENT_VARIABLE
 
 from ..models.folder import objective_of
 from ..models.loading import load_config, load_model
+from ..settings.libraries import require_libraries
 from ..settings.objectives import OBJECTIVES
 
 ONNX = "model.onnx"
@@ -37,9 +37,7 @@ _LOGGERS = ("onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch._dynam
 
 def check_onnx(folder: Path) -> None:
     """Raise UserError unless the libraries are there, and the model of a folder is one that ONNX can express."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"--onnx needs {', '.join(missing)}: pip install 'longmix[onnx]'")
+    require_libraries("--onnx needs", _NEEDED, "onnx")
     config = load_config(str(folder))
     if config.model_type not in MODEL_TYPES:
         why = _REASONS.get(config.model_type, "of other types optimum exports some (optimum-cli export onnx)")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,8 +112,7 @@ def test_what_onnx_cannot_express_is_refused_in_one_line(save, tmp_path, capsys,
 
 def test_without_the_libraries_a_line_says_what_to_install(save, tmp_path, capsys, monkeypatch):
     folder, _ = save("transformer")
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxscript" else find(name))
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 2
     assert "--onnx needs onnxscript: pip install 'longmix[onnx]'\n" in capsys.readouterr().err
 
