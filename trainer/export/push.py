@@ -2,12 +2,18 @@
 
 import contextlib
 import importlib.metadata
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+    validate_repo_id,
+)
 
 from longmix.data_prep.errors import MachineFault, UserError, reason_of
 from longmix.data_prep.files import MARKER
@@ -53,7 +59,7 @@ def push_model(folder: Path, repository: str, is_private: bool = False, revision
     files = _files(folder)
     _require_hub(repository)
     api = HfApi(library_name="longmix", library_version=importlib.metadata.version("longmix"))
-    with _told(repository):
+    with _told(repository), _bars():
         made = api.create_repo(repository, private=True if is_private else None, exist_ok=True)
         repository = made.repo_id
         if is_private and not api.repo_info(repository).private:
@@ -120,6 +126,26 @@ def _told(repository: str) -> Iterator[None]:
     except Exception as error:  # its kinds are those of the client's own HTTP library, which changes
         failed = f"{repository} on {constants.ENDPOINT}: the upload failed ({reason_of(error)})"
         raise MachineFault(f"{failed}; the same command tries again") from error
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[None]:
+    """Within it the hub's bars are drawn on a terminal alone, and what is said of a failure begins a line there."""
+    if sys.stderr.isatty():
+        try:
+            yield
+        except Exception:
+            with contextlib.suppress(OSError):
+                print(file=sys.stderr, flush=True)
+            raise
+    elif are_progress_bars_disabled() or constants.HF_HUB_DISABLE_PROGRESS_BARS is not None:
+        yield
+    else:
+        disable_progress_bars()
+        try:
+            yield
+        finally:
+            enable_progress_bars()
 
 
 def _addition(folder: Path, file: str, repository: str) -> CommitOperationAdd:
