@@ -21,11 +21,11 @@ def is_finetuned(run: Path) -> bool:
     return (run / JOB).is_file()
 
 
-def source_name(run: Path) -> str | None:
-    """The name of the folder of the user's data; None if it is not to be found."""
+def source(run: Path) -> Path | None:
+    """The folder of the user's data, as it was named, or the data set of the hub; None if it is not to be found."""
     report = _read(_task_folder(run) / DATA / SELECTION / "manifest.json").get("report")
-    source = report.get("source") if isinstance(report, dict) else None
-    return Path(source).name or None if isinstance(source, str) else None
+    named = report.get("source") if isinstance(report, dict) else None
+    return Path(named) if isinstance(named, str) and Path(named).name else None
 
 
 def dev_figures(run: Path, task: str, seed: int, learning_rate: float | None) -> dict[str, float]:

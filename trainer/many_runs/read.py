@@ -104,11 +104,16 @@ class Run:
         task = self.value("provenance.data.task")
         return task if isinstance(task, dict) else {}
 
+    @cached_property
+    def source(self) -> Path | None:
+        """The user's own data of a fine-tuning; None of other runs, or where it is not to be found."""
+        return finetuned.source(self.folder) if self.is_finetuned else None
+
     @property
     def dataset(self) -> str:
         """The file that the data were made from, if it is one and noted; else `data_name`."""
         if self.is_finetuned:
-            return finetuned.source_name(self.folder) or self.data_name
+            return self.data_name if self.source is None else self.source.name
         source = self.value("provenance.data.task.source")
         # For a folder its SHA-256 is noted, which names nothing.
         is_name = isinstance(source, str) and re.fullmatch(r"[0-9a-f]{64}", source) is None

@@ -66,10 +66,10 @@ def settings_of(runs: list[Run]) -> list[Setting]:
         if len(data_sets) == 2 and _NOT_NOTED in data_sets:
             data_sets = {_NOT_NOTED: sorted(itertools.chain(*data_sets.values()))}
         firsts = [runs[indices[0]] for indices in data_sets.values()]
-        folders = list(dict.fromkeys(map(_data_folder, firsts)))
-        called = dict(zip(folders, shortest(folders), strict=True))
-        for first, indices in zip(firsts, data_sets.values(), strict=True):
-            folder = called[_data_folder(first)]
+        folders = _folders(firsts)
+        distinct = list(dict.fromkeys(folders))
+        called = dict(zip(distinct, shortest(distinct), strict=True))
+        for first, folder, indices in zip(firsts, map(called.get, folders), data_sets.values(), strict=True):
             data = first.dataset if len(firsts) == 1 else ", ".join(dict.fromkeys([first.dataset, folder]))
             setting, number = _setting(first, data), 1
             while setting.slug in taken:
@@ -86,6 +86,14 @@ def _setting(run: Run, data: str) -> Setting:
     if hidden is not None:
         objective = f"{objective} with {100 * hidden:g} % masked"
     return Setting(run.task, data, run.length, run.horizon, objective, run.split)
+
+
+def _folders(runs: list[Run]) -> list[Path]:
+    """The folder that names the data of each run: the user's own where these differ, else that of the samples."""
+    sources = [run.source for run in runs]
+    if None not in sources and len(set(sources)) == len(sources):
+        return sources
+    return [_data_folder(run) for run in runs]
 
 
 def _data_folder(run: Run) -> Path:

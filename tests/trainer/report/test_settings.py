@@ -235,6 +235,19 @@ def test_custom_tasks_have_the_names_of_the_users_data_and_are_no_curve(tmp_path
     assert plots._over_lengths(report) == []
 
 
+def test_custom_tasks_whose_folders_have_one_name_are_told_apart_by_those_above(tmp_path, write_run, report_of):
+    _write_finetuned(write_run, tmp_path / "a", "news/data", 64, 0.25)
+    _write_finetuned(write_run, tmp_path / "b", "weather/data", 64, 0.5)
+    titles = {setting.title for setting in report_of(tmp_path).settings}
+    assert titles == {"custom (data, news/data), N = 64", "custom (data, weather/data), N = 64"}
+    # Of one path the content changed between the two: their outputs have other names.
+    for output in ("a", "b"):
+        manifest = tmp_path / output / "custom" / "data" / "selection" / "manifest.json"
+        manifest.write_text(json.dumps({"report": {"source": "news/data"}}))
+    titles = {setting.title for setting in report_of(tmp_path).settings}
+    assert titles == {f"custom (data, {output}/custom/data/selection), N = 64" for output in ("a", "b")}
+
+
 def test_fine_tuning_calls_the_test_split_so_where_there_is_no_dev_file(tmp_path, write_run, report_of):
     _write_finetuned(write_run, tmp_path / "a", "news", 64, 0.25, reported="test")
     text = tables.markdown(report_of(tmp_path), {}, None)
