@@ -9,7 +9,8 @@ from typing import Any
 from tqdm import tqdm
 
 from ..settings import mistakes
-from ..settings.forecast_figures import is_forecast, verdict
+from ..settings.forecast_figures import by_variable, is_forecast, table, verdict
+from ..tables.writing import aligned
 
 # Steps, time since the start and time left; behind them the loss and the tokens per second of the last record.
 _FORMAT = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
@@ -77,6 +78,10 @@ class Console:
             seconds = (time.monotonic() - self._started) / done * (self._last - step)
             line += f"  left {int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
         self.say(line)
+        if kind == "test" and by_variable(figures):
+            header, rows = table(figures)
+            for row in aligned(header, rows, right=range(1, len(header))):
+                self.say(row)
         lost = verdict(figures) if kind != "train" and step > 0 and is_forecast(figures) else None
         if lost is not None:
             self.say(f"{kind} {step}/{self._last}  {lost}")

@@ -255,6 +255,9 @@ def test_figures_and_naive_forecasts_stand_side_by_side(train, series, tmp_path,
     lost = "the model loses to a naive forecast, the last value, repeated: MSE "
     assert f"test 6/6  {lost}{tested['mse']:.4g} against {tested['last_value_mse']:.4g}; on " in told.err
     assert f"eval 0/6  {lost}" not in told.err  # nothing was learned yet
+    assert [line.split()[1] for line in told.err.splitlines() if line.startswith("step ")] == [
+        f"{tested['mse_of_step']:.4g}"  # each variable of the test split, once
+    ]
     lines = told.out[told.out.index("loss ") :].splitlines()
     printed, table = dict(map(str.split, lines[: lines.index("")])), lines[lines.index("") + 1 :]
     assert [line.split()[0] for line in table[2:5]] == ["all", "step", "wave"] and table[5].startswith(lost)
