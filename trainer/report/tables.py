@@ -148,7 +148,7 @@ def _what(setting: Setting, rows: list[Row]) -> str:
     said = {
         "test": "Test split; the validation split has chosen the checkpoint.",
         SELECTION: "Fine-tuning. selection: the part of the training data that chose the checkpoint, which flatters; "
-        f"{_reported(rows)}, which chose nothing.",
+        f"{_reported(rows)}.",
         "validation": "Validation split, without data.test: with checkpoint.best it has chosen the checkpoint, too.",
     }[setting.split]
     chance = next((row.chance for row in rows if row.chance is not None), None)
@@ -167,11 +167,14 @@ def _what(setting: Setting, rows: list[Row]) -> str:
 
 
 def _reported(rows: list[Row]) -> str:
-    """The split of a fine-tuning that is reported, and where it is from."""
+    """The split of a fine-tuning that is reported, and where it is from; plain text without a full stop."""
     is_test = any(metric.startswith(f"{TEST}_") for row in rows for metric in row.figures)
     is_dev = any(metric.startswith(DEV) for row in rows for metric in row.figures)
     test = "test: the given test file with labels, where there is no dev file"
-    return "; ".join([*(["dev: the given dev file"] if is_dev or not is_test else []), *([test] if is_test else [])])
+    if not is_dev and not is_test:
+        return "dev has no figures until longmix finetune has finished every seed: give its command again"
+    given = [*(["dev: the given dev file"] if is_dev else []), *([test] if is_test else [])]
+    return f"{'; '.join(given)}, which chose nothing"
 
 
 def held_equal(rows: list[Row]) -> str:

@@ -263,6 +263,10 @@ def test_fine_tuning_shows_the_figures_of_dev_and_selection_by_name(tmp_path, wr
     text = tables.markdown(report, {}, None)
     assert "selection accuracy (%) | dev accuracy (%)" in text and "which chose nothing" in text
     assert "dev accuracy (%)" in page(report, {}, None)
+    # Before the last seed has finished there is no table of fine-tuning's own.
+    (tmp_path / "a" / "results.json").unlink()
+    text = tables.markdown(report_of(tmp_path), {}, None)
+    assert "dev has no figures until longmix finetune has finished every seed" in text and "chose nothing" not in text
     # Of a rate that was not chosen there is no dev figure, and a damaged table ends no report.
     (tmp_path / "a" / "results.json").write_text('{"tasks": [{"task": "custom", "settings": {"learning_rate": 3}}, 4]}')
     assert read_run(folder).figures == {"loss": 1.0, "accuracy": 0.4}
