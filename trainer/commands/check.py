@@ -7,6 +7,7 @@ import torch
 
 from longmix.data_prep.errors import UserError
 
+from ..checkpoints.wandb_log import require_wandb
 from ..run.folder import refuse_changes, refuse_unusable
 from ..run.memory import refuse_beyond_memory
 from ..run.settling import settle
@@ -40,6 +41,8 @@ def report(configuration: RunConfiguration, processes: int, own: Command) -> str
     configuration, chosen = settle(configuration, device)
     refuse_changes(Path(configuration.run.dir), configuration)
     refuse_unusable(Path(configuration.run.dir))
+    if configuration.log.wandb is not None:
+        require_wandb(configuration.log.wandb)
     prepared = prepare(configuration, processes, device)
     say(f"longmix: timing a micro-batch on {device_name(device.type)}, 20 seconds at most")
     trial, untimed = None, ""

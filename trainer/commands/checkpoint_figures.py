@@ -86,6 +86,9 @@ def fill(checkpoint: str, text: str, top: int) -> str:
     """The `top` most probable pieces for each [MASK] in `text`, with their probabilities, as lines of text."""
     checkpoint = told_model_folder(checkpoint)
     config = load_config(checkpoint)
+    heads = config.architectures or []
+    if heads and not any(head.endswith(("ForMaskedLM", "ForPreTraining")) for head in heads):
+        raise UserError(f"{checkpoint} is a {' or '.join(heads)}, and --fill asks models of objective mlm alone")
     tokenizer = load_checkpoint_tokenizer(checkpoint)
     if tokenizer.mask_token_id is None:
         raise UserError(f"the tokenizer of {checkpoint} has no mask token, so there is nothing that could be filled in")

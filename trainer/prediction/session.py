@@ -78,9 +78,9 @@ def _text_answers(
         able = ", ".join(OF_TEXTS)
         raise UserError(f"{source} was trained for {name}, which answers no texts; --embeddings does; these do: {able}")
     inputs = read_inputs(source)
+    reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length, LONGEST))
     table = open_table(arguments.data, arguments.columns)
     wanted = text_columns_of(table, arguments.text_columns, inputs, arguments.model)
-    reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length, LONGEST))
     rows = (as_pair(row.texts) for row in table.rows(wanted))
     return rows, kind(source, config, reader, distributed.join().device, arguments.batch_size), wanted
 

@@ -270,7 +270,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_in_one_line(word_model, capsy
     assert "encoder.layers.0.feed_forward.inner.bias (64,) for (24,), encoder.layers.0.feed_forward.inner" in text
     AutoModelForSequenceClassification.from_pretrained(word_model).save_pretrained(copy("classifier"))
     text = error_of(capsys, "evaluate", tmp_path / "classifier", "--fill", "a [MASK]")
-    assert "holds the weights of TransformerForSequenceClassification, not of TransformerForMaskedLM" in text
+    assert "is a TransformerForSequenceClassification, and --fill asks models of objective mlm alone" in text
     names = copy("maskless") / "tokenizer_config.json"
     names.write_text(json.dumps({**json.loads(names.read_text()), "mask_token": None}))
     assert "has no mask token" in error_of(capsys, "evaluate", tmp_path / "maskless", "--fill", "a [MASK]")

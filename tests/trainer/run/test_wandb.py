@@ -121,6 +121,8 @@ def test_without_the_library_or_a_key_a_line_says_what_to_do(run_values, write_r
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with pytest.raises(UserError, match="no key for Weights & Biases: wandb login, or set WANDB_API_KEY"):
         wandb_log.require_wandb("mixers")
+    assert main(["train", file, "--check"]) == 2
+    assert "no key for Weights & Biases" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert main(["train", file]) == 2
     assert "log.wandb is mixers, which needs wandb: pip install 'longmix[wandb]'" in capsys.readouterr().err
