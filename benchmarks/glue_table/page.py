@@ -5,7 +5,7 @@ import textwrap
 from typing import Any
 
 import tables
-from glue_table.budget import PILOT, PILOT_TASK
+from glue_table.budget import LENGTH, PILOT, PILOT_TASK
 from glue_table.cases import STARTS
 from glue_table.data import BIGRAM, EVALUATED_SHARE, TASKS
 from glue_table.results import CONTROLS, differences, gate, is_above
@@ -187,7 +187,9 @@ def _task(results: dict[str, Any], name: str) -> str:
     title = TASKS[name].title.format(labels=results["budget"]["labels"])
     about = _paragraph(
         f"{TASKS[name].metric}, {task['examples']:,} training examples, {TASKS[name].epochs} epochs, "
-        f"{task['reported']:,} examples in the reported split{majority}."
+        f"{task['reported']:,} examples in the reported split{majority}. A logistic regression of the TF-IDF weights "
+        f"of the same {LENGTH} pieces (its penalty by cross-validation of the training examples) has "
+        f"{percent(task['bag_of_words'])}."
     )
     return "\n\n".join([f"### {title}", about, tables.draw(header, lines)])
 

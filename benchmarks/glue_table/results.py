@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 import record
+from glue_table import bag_of_words
 from glue_table.budget import PILOT, PILOT_TASK
 from glue_table.cases import STARTS, Table
 from glue_table.plan import plan
@@ -24,7 +25,11 @@ def collect(table: Table, part: Part, counted: dict[str, dict[str, float]], name
     """
     manifest, records = Manifest.load(table.corpus / "train"), []
     tasks = {
-        name: {**table.tasks[name], "rows": {row: tuned(table, part, row, name, records) for row in part.rows}}
+        name: {
+            **table.tasks[name],
+            "bag_of_words": bag_of_words.score(table.work, name, table.corpus / "tokenizer"),
+            "rows": {row: tuned(table, part, row, name, records) for row in part.rows},
+        }
         for name in part.tasks
     }
     rows = {row: _trained(table, part, row, records) for row in part.rows}

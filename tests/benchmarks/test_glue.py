@@ -20,6 +20,7 @@ import transformers
 
 import longmix.modeling  # noqa: F401  registers the model types
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.tokenizer import train_tokenizer
 from longmix.trainer.finetune.custom import load_custom
 from longmix.trainer.finetune.sources import load_task
 from longmix.trainer.finetune.tasks import TASKS as GLUE
@@ -220,6 +221,26 @@ def test_tasks_have_few_labels_and_the_dev_set_as_it_is(script, files, budget, t
         assert path.read_bytes() == (again / path.relative_to(tmp_path)).read_bytes()
 
 
+def test_a_linear_classifier_of_the_pieces_learns_words_and_no_order(script, tmp_path):
+    bag_of_words, data = script("glue_table.bag_of_words"), script("glue_table.data")
+    tokenizer = tmp_path / "tokenizer"
+    train_tokenizer(["the cat sees a dog", "an old bird runs again"] * 20, tokenizer, 25, model_max_length=16)
+    folder = data.task_folder(tmp_path, "imdb")
+    folder.mkdir(parents=True)
+    words = [("the cat sees", "the bird sees"), ("a dog runs", "the old dog runs")]
+    rows = [(f"{text} {'again ' * number}", label) for number in range(8) for label in (0, 1) for text in words[label]]
+    for split in ("train", "dev"):
+        lines = ["text\tlabel", *(f"{text.strip()}\t{label}" for text, label in rows)]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    assert bag_of_words.score(tmp_path, "imdb", tokenizer) == 1.0
+    place = data.task_folder(tmp_path, "cola") / "CoLA"
+    place.mkdir(parents=True)
+    for split in ("train", "dev"):  # the same words in another order
+        lines = [f"-\t{label}\t\t{text}" for text, label in (("cat sees dog", 1), ("dog sees cat", 0)) * 8]
+        (place / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    assert bag_of_words.score(tmp_path, "cola", tokenizer) == 0.0
+
+
 def test_a_task_that_is_not_given_has_no_column(script, files, budget, tmp_path):
     data = script("glue_table.data")
     (tmp_path / "empty").mkdir()
@@ -396,7 +417,9 @@ def results_of(script, budget, **tasks):
             "paramixer": {"measured": smaller, "rate": None, "searched": {}, "runs": []},
             "flt": missing,
         },
-        "tasks": {name: {"examples": 20, "reported": 10, "rows": rows} for name, rows in tasks.items()},
+        "tasks": {
+            name: {"examples": 20, "reported": 10, "bag_of_words": 0.754, "rows": rows} for name, rows in tasks.items()
+        },
         "stages": [{"stage": "tuning", "runs": 3, "hours": 1.5, "done": 1, "hours_done": 0.5}],
         "made": [{"commit": "abc", "machine": "one core", "threads": 1}],
         "written_by": "abc",
@@ -441,6 +464,7 @@ def test_the_page_shows_every_figure(script, budget):
         "The gate (paramixer on imdb, 2 x 2 seeds) is passed: +20.0 points (standard error 1.2) against random"
         in joined
     )
+    assert "pieces (its penalty by cross-validation of the training examples) has 75.4." in joined
     assert "most frequent class gives 50.0." in joined and "`the command` makes the page" in joined
 
 
