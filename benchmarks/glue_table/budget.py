@@ -20,11 +20,11 @@ BATCH = 32  # examples of a step of fine-tuning
 
 # Of each size of configs/model: the rates that are tried, and what replaces the recipe's fields.
 SIZES = {
-    "tiny": {"rates": (7.5e-4, 1.5e-3, 3e-3), "tuning_rates": (1e-4, 2.5e-4, 6e-4), "overrides": ()},
+    "tiny": {"rates": (7.5e-4, 1.5e-3, 3e-3), "tuning_rates": (2e-4, 6e-4, 2e-3), "overrides": ()},
     # One GPU: rows enough to fill it, in the precision that it is made for.
     "small": {
         "rates": (5e-4, 1e-3, 2e-3),
-        "tuning_rates": (3e-5, 7.5e-5, 2e-4),
+        "tuning_rates": (5e-5, 1.5e-4, 5e-4),
         "overrides": ("precision=bf16", "batch.samples=256", "batch.micro_batch=256"),
     },
 }
