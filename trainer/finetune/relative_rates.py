@@ -15,8 +15,8 @@ NEW_RMS = 0.02
 def is_relative_by_default(model_type: str) -> bool:
     """Whether fine-tuning takes rates in proportion to the weights where nobody has said so.
 
-    It does for longmix's own models, which Muon may have let grow: docs/tasks.md has what that is worth. The published
-    rates of other encoders are for one rate.
+    It does for longmix's own models, which Muon may have let grow: docs/learning.md has what that is worth. The
+    published rates of other encoders are for one rate.
     """
     return model_type in longmix.modeling.MODEL_TYPES
 

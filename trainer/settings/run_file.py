@@ -153,6 +153,9 @@ def read_settings(paths: list[str], overrides: list[str]) -> Settings:
             folders[path] = _run_folder(settings)
     for override in overrides:
         key, separator, text = override.partition("=")
+        word = key.removeprefix("optim.lr_factors.")
+        if separator and word != key and "." in word:
+            raise UserError(f"{key}: a word with dots takes braces: optim.lr_factors={{{word}: {text}}}")
         if not separator or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key):
             raise UserError(f"{override!r} is neither a file nor a change: write dotted.key=value, e.g. optim.lr=3e-4")
         if key.count(".") > MOST_LEVELS:

@@ -222,7 +222,9 @@ class OptimSection:
                 yield key, f"is {value}, but is for muon, and optim.name is {self.name}: leave it out"
         yield from _positive(self, "grad_clip", text="must be positive, or null for no clipping")
         for word, factor in self.lr_factors.items():
-            if not (factor > 0 and math.isfinite(factor)):
+            if not isinstance(word, str) or not word:
+                yield "lr_factors", f"has the key {word!r}, but takes parts of parameter names, such as 'layers.0'"
+            elif not (factor > 0 and math.isfinite(factor)):
                 yield f"lr_factors.{word}", f"is {factor}, but must be positive: a multiple of optim.lr"
         yield from self._schedule_mistakes()
 
