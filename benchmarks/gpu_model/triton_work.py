@@ -13,6 +13,9 @@ import torch
 # Operations that an exponential counts as.
 EXPONENTIAL = 8
 INTEGER = 8  # bytes of an index
+SECTOR = 32  # bytes that memory gives at least
+# Of rows that a program wants again, a multiprocessor has kept so many bytes: V100 has caches of 128 KiB, A100 of 192.
+CACHE = 1 << 17
 Arguments = Mapping[str, object]
 Work = Callable[[Arguments, tuple[int, ...], list[int] | None], tuple[int, int]]
 
@@ -94,24 +97,61 @@ def _sweep(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | N
     return size, pairs * blocks * -(-positions // chunk) * of_chunk
 
 
-# Links: a row of its own, and one for each link.
+# Links: a slab of channels goes through all factors; its rows come from memory once for all links of a factor where the
+# slab of a document is small enough for the cache, else once for each link.
 
 
-def _add_links(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    value, links = arguments["value"], arguments["links"]
-    batch, positions, width = value.shape
-    rows = batch * positions
-    of_block = links * arguments["weights"].element_size() + 2 * INTEGER
-    size = rows * ((links + 2) * width * value.element_size() + grid[1] * of_block)
-    return size, 2 * rows * links * width
+def _gathered(arguments: Arguments, documents: list[int] | None, element: int) -> int:
+    """Bytes of the rows that one factor reads, its own and those that links lead to, in all slabs."""
+    batch, positions, width = arguments["shape"]
+    row = arguments["CHANNELS"] * element
+    found = sum(n * (1 if n * row <= CACHE else 1 + arguments["links"]) for n in documents or [positions] * batch)
+    return found * _slab_row(arguments, element)
 
 
-def _dot_products(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    value, links = arguments["value"], arguments["links"]
-    batch, positions, width = value.shape
-    rows = batch * positions
-    of_row = links * (2 * width * value.element_size() + arguments["of_weights"].element_size()) + 2 * INTEGER
-    return rows * of_row, 2 * rows * links * width
+def _slab_row(arguments: Arguments, element: int) -> int:
+    """Bytes of a row in all slabs."""
+    return _rounded(arguments["width"], arguments["CHANNELS"]) * element
+
+
+def _strided_row(arguments: Arguments, element: int) -> int:
+    """Bytes of a row that is read or written where all channels lie next to each other, in whole sectors."""
+    slabs = -(-arguments["width"] // arguments["CHANNELS"])
+    return slabs * _rounded(arguments["CHANNELS"] * element, SECTOR)
+
+
+def _of_links(arguments: Arguments, slabs: int) -> int:
+    """Bytes that one factor's links take beside the rows that they lead to: weights, and documents of rows."""
+    batch, positions, _ = arguments["shape"]
+    documents = 0 if arguments["starts"] is None else 2 * arguments["starts"].element_size()
+    return batch * positions * slabs * (arguments["links"] * arguments["weights"].element_size() + documents)
+
+
+def _mix_all(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    value, factors = arguments["value"], arguments["factors"]
+    arguments = {**arguments, "shape": value.shape}
+    rows, element = prod(value.shape[:2]), value.element_size()
+    copied = rows * (_strided_row(arguments, element) + _slab_row(arguments, element))
+    written = rows * _slab_row(arguments, element)
+    each = _gathered(arguments, documents, element) + written + _of_links(arguments, grid[1])
+    computed, size = factors - 1, copied + (factors - 1) * each
+    if arguments["result"] is not None:
+        computed, size = factors, size + each - written + rows * _strided_row(arguments, element)
+    return size, computed * 2 * rows * arguments["links"] * _slab_row(arguments, 1)
+
+
+def _unmix_all(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    gradient, of_weights, factors = arguments["gradient"], arguments["of_weights"], arguments["factors"]
+    arguments = {**arguments, "shape": gradient.shape}
+    rows, element = prod(gradient.shape[:2]), gradient.element_size()
+    row, strided = _slab_row(arguments, element), _strided_row(arguments, element)
+    gathered = _gathered(arguments, documents, element)
+    # For the products the gradient's own rows, and the inputs; then the gradient's for the sum.
+    of_products = rows * row + gathered + _of_links(arguments, grid[1]) + of_weights.nbytes // factors
+    of_products -= rows * grid[1] * arguments["links"] * arguments["weights"].element_size()
+    of_sum = gathered + rows * row + _of_links(arguments, grid[1])
+    size = rows * (strided + row) + factors * (of_products + of_sum) + rows * (strided - row)
+    return size, factors * 4 * rows * arguments["links"] * _slab_row(arguments, 1)
 
 
 # Wavelets: a block of rows with those that its taps reach.
@@ -149,8 +189,8 @@ WORK: dict[str, Work] = {
     "causal_queries": _attention(5, 3, 16, lambda rows, m, d: 4 * m * d + rows * (6 * m + 4 * d), 2),
     "causal_keys": _attention(5, 4, 16, lambda rows, m, d: 6 * m * d, 2),
     "_sweep": _sweep,
-    "_add_links": _add_links,
-    "_dot_products": _dot_products,
+    "mix_all": _mix_all,
+    "unmix_all": _unmix_all,
     "_split": _split,
     "_merge": _merge,
     "_correlate": _correlate,

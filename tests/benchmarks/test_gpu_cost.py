@@ -135,9 +135,29 @@ def test_copies_inside_our_operators_count(count):
     pytest.importorskip("triton")
     offsets = torch.zeros(1, 2, dtype=torch.int64, device="meta")
     launches = count(lambda x, w: ops.link_mix(x, w, offsets), (2, 16, 8), (2, 16, 1, 2), triton=True)
-    copies = sorted(launch.bytes for launch in launches if launch.name == "_to_copy")
-    assert copies == [2 * 16 * 2 * 6, 2 * 16 * 8 * 6]  # weights and values to fp32; the result has as many bytes
-    assert sum(number for launch, number in launches.items() if launch.name == "_to_copy") == 3
+    assert [launch.bytes for launch in launches if launch.name == "clone"] == [2 * 16 * 2 * 4]  # the weights, by links
+    assert sum(launches.values()) == 2
+
+
+def test_rows_that_a_cache_holds_are_read_once_for_all_links(count, script, monkeypatch):
+    pytest.importorskip("triton")
+    offsets = torch.zeros(3, 5, dtype=torch.int64, device="meta")
+
+    def moved(cache, documents):
+        monkeypatch.setattr(script("gpu_model.triton_work"), "CACHE", cache)
+        launches = count(
+            lambda x, w: ops.link_mix(x, w, offsets), (2, 64, 32), (2, 64, 3, 5), triton=True, documents=documents
+        )
+        [launch] = (launch for launch in launches if launch.programs is not None)
+        return launch.bytes
+
+    row = 32 * 2
+    for documents, fitting in ((None, 64 * row), ([30, 34, 10, 54], 54 * row)):
+        least = moved(fitting, documents)
+        # In three factors: copied, read, written, and five weights.
+        assert least == 2 * 64 * (2 * row + 3 * 2 * row + 3 * 5 * 2)
+        longest = 2 * 64 if documents is None else 54
+        assert moved(fitting - 1, documents) == least + 3 * 5 * longest * row
 
 
 def test_double_precision_is_a_unit_of_its_own(count):
@@ -215,7 +235,7 @@ def there_and_back(x, filters):
         pytest.param(there_and_back, [(1, 64, 32), (8, 32)], 0.5, id="wavelets"),
     ],
 )
-def test_kernels_do_no_more_than_the_model_says(count, monkeypatch, call, shapes, cached):
+def test_kernels_do_no_more_than_the_model_says(count, script, monkeypatch, call, shapes, cached):
     """What Triton's interpreter loads, stores and multiplies; a share of it is what programs find in a cache."""
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     if os.environ.get("TRITON_INTERPRET") != "1":
@@ -244,6 +264,7 @@ def test_kernels_do_no_more_than_the_model_says(count, monkeypatch, call, shapes
     torch.manual_seed(0)
     call(*(torch.rand(shape, requires_grad=True) for shape in shapes)).sum().backward()
     documents = LENGTHS if call is in_documents else None
+    monkeypatch.setattr(script("gpu_model.triton_work"), "CACHE", 0)
     launches = count(
         lambda *tensors: call(*tensors).sum().backward(),
         *shapes,
