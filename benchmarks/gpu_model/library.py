@@ -60,7 +60,8 @@ def launch_of(function: torch._ops.OpOverload, args: tuple, kwargs: dict, result
     name = function.overloadpacket.__name__
     if function.is_view or name in FREE:
         return None
-    read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    given = {key: value for key, value in kwargs.items() if key != "out"}
+    read = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, torch.Tensor)]
     written = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     if not name.endswith("_") and written and all(any(_shares(w, r) for r in read) for w in written):
         return None  # a view after all, as of reshape

@@ -103,7 +103,7 @@ def _sweep(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | N
 
 def _gathered(arguments: Arguments, documents: list[int] | None, element: int) -> int:
     """Bytes of the rows that one factor reads, its own and those that links lead to, in all slabs."""
-    batch, positions, width = arguments["shape"]
+    batch, positions, _ = arguments["shape"]
     row = arguments["CHANNELS"] * element
     found = sum(n * (1 if n * row <= CACHE else 1 + arguments["links"]) for n in documents or [positions] * batch)
     return found * _slab_row(arguments, element)
@@ -142,16 +142,20 @@ def _mix_all(arguments: Arguments, grid: tuple[int, ...], documents: list[int] |
 
 def _unmix_all(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
     gradient, of_weights, factors = arguments["gradient"], arguments["of_weights"], arguments["factors"]
+    low, high = arguments["low"], arguments["high"]
     arguments = {**arguments, "shape": gradient.shape}
     rows, element = prod(gradient.shape[:2]), gradient.element_size()
     row, strided = _slab_row(arguments, element), _strided_row(arguments, element)
-    gathered = _gathered(arguments, documents, element)
-    # For the products the gradient's own rows, and the inputs; then the gradient's for the sum.
-    of_products = rows * row + gathered + _of_links(arguments, grid[1]) + of_weights.nbytes // factors
-    of_products -= rows * grid[1] * arguments["links"] * arguments["weights"].element_size()
-    of_sum = gathered + rows * row + _of_links(arguments, grid[1])
-    size = rows * (strided + row) + factors * (of_products + of_sum) + rows * (strided - row)
-    return size, factors * 4 * rows * arguments["links"] * _slab_row(arguments, 1)
+    gathered, of_links = _gathered(arguments, documents, element), _of_links(arguments, grid[1])
+    weights = rows * grid[1] * arguments["links"] * arguments["weights"].element_size()
+    # For the products the gradient's own rows, the inputs, and no weights; for the sum the gradient's rows again.
+    each = rows * row + gathered + of_links - weights + gathered + of_links + rows * row
+    size = (high - low) * each + of_weights.nbytes
+    if high == factors:
+        size += rows * (strided + row)
+    if low == 0:
+        size += rows * (strided - row)
+    return size, (high - low) * 4 * rows * arguments["links"] * _slab_row(arguments, 1)
 
 
 # Wavelets: a block of rows with those that its taps reach.

@@ -29,10 +29,7 @@ def mix_all(
     for factor in range(computed):
         source = states + factor % slots * size
         target = states + (factor + 1) % slots * size
-        if result is None:
-            end = valid
-        else:
-            end = tl.where(factor == factors - 1, last, valid)
+        end = valid if result is None else tl.where(factor == factors - 1, last, valid)
         for block in range(first, end, ROWS):
             row = block + tl.arange(0, ROWS)
             mixed = _mixed(
@@ -41,23 +38,25 @@ def mix_all(
             )
             if result is None:
                 _put(target, mixed, row, end, CHANNELS)
-            elif factor < factors - 1:
-                _put(target, mixed, row, end, CHANNELS)
             else:
-                _put_result(result, mixed, row, end, slab, width, CHANNELS)
+                if factor < factors - 1:
+                    _put(target, mixed, row, end, CHANNELS)
+                else:
+                    _put_result(result, mixed, row, end, slab, width, CHANNELS)
         # What a thread has written is read by others of its program.
         tl.debug_barrier()
 
 
 @triton.jit
 def unmix_all(
-    gradient, inputs, states, weights, offsets, lengths, starts, counts, of_value, of_weights, slots,
+    gradient, inputs, states, weights, offsets, lengths, starts, counts, of_value, of_weights, low, high, slots,
     rows, positions, width, factors, links,
     WRAP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """The transposed factors on gradient, the last one first, and each one's gradient of the weights for this slab.
+    """The transposed factors high - 1 to low, and this slab's part of the gradients of their weights.
 
-    `inputs` is what goes into each factor, `states` has room for two gradients.
+    `inputs` is what goes into each factor. `states` has two gradients, and keeps one between launches; the launch of
+    the last factor takes it from `gradient`, that of the first writes `of_value`.
     """
     slab, sample = tl.program_id(1), tl.program_id(2).to(tl.int64)
     first, valid, last = _piece(lengths, starts, counts, sample, rows, positions)
@@ -65,19 +64,21 @@ def unmix_all(
     inputs += (sample * tl.num_programs(1) + slab) * factors * size
     states += (sample * tl.num_programs(1) + slab) * slots * size
     of_value += sample * positions * width
-    of_weights += slab.to(tl.int64) * factors * links * tl.num_programs(2) * positions
-    _copy(gradient + sample * positions * width, states, first, valid, slab, width, ROWS, CHANNELS)
-    tl.debug_barrier()
-    for step in range(factors):
-        factor = factors - 1 - step
-        source = states + step % slots * size
-        target = states + (step + 1) % slots * size
+    of_weights += slab.to(tl.int64) * (high - low) * links * tl.num_programs(2) * positions
+    if high == factors:
+        source = states + factors % slots * size
+        _copy(gradient + sample * positions * width, source, first, valid, slab, width, ROWS, CHANNELS)
+        tl.debug_barrier()
+    for step in range(high - low):
+        factor = high - 1 - step
+        source = states + (factor + 1) % slots * size
+        target = states + factor % slots * size
         # One after the other, so that the rows of one slab alone are wanted again soon.
         for block in range(first, last, ROWS):
             row = block + tl.arange(0, ROWS)
             _put_products(
                 *(source, inputs + factor * size, of_weights, offsets, starts, counts, row, valid, last, sample),
-                *(positions, factor, links, WRAP, CHANNELS),
+                *(positions, factor, factor - low, links, WRAP, CHANNELS),
             )
         end = tl.where(factor == 0, last, valid)
         for block in range(first, end, ROWS):
@@ -178,10 +179,13 @@ def _mixed(
 
 @triton.jit
 def _put_products(
-    gradient, source, of_weights, offsets, starts, counts, row, valid, last, sample, positions, factor, links,
+    gradient, source, of_weights, offsets, starts, counts, row, valid, last, sample, positions, factor, place, links,
     WRAP: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """For each link <gradient, what it leads to>; zero for dropped links, and for rows of padding up to `last`."""
+    """For each link <gradient, what it leads to>, of the factor that has this place in `of_weights`.
+
+    Zero for dropped links, and for rows of padding up to `last`.
+    """
     exists = row < valid
     first, count = _document(starts, counts, row, valid, sample, positions)
     own = _rows(gradient, row, exists, CHANNELS)
@@ -189,7 +193,7 @@ def _put_products(
         offset = tl.load(offsets + factor * links + link)
         other, there = _ends(row, first, count, offset, exists, starts is None, WRAP)
         products = tl.sum(own * _rows(source, other, there, CHANNELS), 1)
-        of_link = of_weights + ((factor * links + link) * tl.num_programs(2) + sample) * positions
+        of_link = of_weights + ((place * links + link) * tl.num_programs(2) + sample) * positions
         tl.store(of_link + row, products, row < last)
 
 

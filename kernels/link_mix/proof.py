@@ -5,31 +5,43 @@ from typing import NamedTuple
 import torch
 
 from ..common.proof_inputs import documents, ragged, specialised
+from .slabs import channels_of, fewest_positions
 
 BATCH = 3
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over."""
+    """What the programs are compiled for, and loop over; `slab`: channels of a program."""
 
     dtype: torch.dtype
     width: int
     factors: int
     links: int
     wrap: bool
+    slab: int
+    ragged: bool
+    documents: bool
 
 
 # Operation -> the form of a base model with 512 positions.
-TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True)}
+TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True, 32, True, False)}
 
 
 def form(value, weights, offsets, lengths, wrap, document_ids) -> Form:
     """The form of a call."""
-    return Form(value.dtype, specialised(int(value.shape[2])), int(weights.shape[2]), int(weights.shape[3]), bool(wrap))
+    positions, width = (int(size) for size in value.shape[1:])
+    packed = document_ids is not None
+    slab = channels_of(positions, width, value.element_size(), packed)
+    factors, links = (int(size) for size in weights.shape[2:])
+    return Form(value.dtype, specialised(width), factors, links, bool(wrap), slab, lengths is not None, packed)
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
-    """Arguments of the operation in fp32, on the CPU. `hard`: large values in documents of many lengths."""
+    """Arguments of the operation in fp32, on the CPU. `hard`: large values.
+
+    There are more positions where slabs of so few channels belong to longer samples.
+    """
+    positions += fewest_positions(form.slab, form.dtype.itemsize)
     value = torch.randn(BATCH, positions, form.width, generator=generator) * (100 if hard else 1)
     weights = torch.randn(BATCH, positions, form.factors, form.links, generator=generator) / (2 * form.links**0.5)
     # To both sides, further than any sequence, and to the same row twice.
@@ -37,5 +49,5 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
     offsets = torch.where(link % 3 == 2, -1, 1) * 2 ** (link % 13)
     offsets[0] = 0
     offsets = (offsets + torch.arange(form.factors)[:, None] * (link > 0)).contiguous()
-    ids = documents(BATCH, positions, generator) if hard else None
-    return value, weights, offsets, ragged(BATCH, positions), form.wrap, ids
+    ids = documents(BATCH, positions, generator) if form.documents else None
+    return value, weights, offsets, ragged(BATCH, positions) if form.ragged else None, form.wrap, ids

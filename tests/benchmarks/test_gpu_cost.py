@@ -117,6 +117,9 @@ def test_views_launch_nothing_and_library_calls_several(count):
     assert not count(lambda x: x.view(4, 16).transpose(0, 1)[2:].unflatten(0, (-1, 2)), (8, 8))
     assert only(count(lambda x: functional.pad(x, (0, 1)), (8, 8))).launches == 2
     assert only(count(lambda x: x.float(), (8, 8))).operations == 0
+    summed = torch.empty(8, dtype=torch.float32, device="meta")
+    into = only(count(lambda x: torch.sum(x.detach(), 0, out=summed), (64, 8), dtype=torch.float32))
+    assert into.bytes == 4 * (64 * 8 + 8)
     expanded = only(count(lambda x, y: x + y.expand(64, 8), (64, 8), (8,), dtype=torch.float32))
     assert expanded.bytes == 4 * (64 * 8 + 8 + 64 * 8)
 
