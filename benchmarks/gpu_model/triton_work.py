@@ -101,10 +101,13 @@ def _sweep(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | N
 # slab of a document is small enough for the cache, else once for each link.
 
 
-def _gathered(arguments: Arguments, documents: list[int] | None, element: int) -> int:
-    """Bytes of the rows that one factor reads, its own and those that links lead to, in all slabs."""
+def _gathered(arguments: Arguments, documents: list[int] | None, element: int, slabs: int = 1) -> int:
+    """Bytes of the rows that one factor reads, its own and those that links lead to, in all slabs of channels.
+
+    `slabs` of as many rows are wanted at the same time.
+    """
     batch, positions, _ = arguments["shape"]
-    row = arguments["CHANNELS"] * element
+    row = slabs * arguments["CHANNELS"] * element
     found = sum(n * (1 if n * row <= CACHE else 1 + arguments["links"]) for n in documents or [positions] * batch)
     return found * _slab_row(arguments, element)
 
@@ -146,10 +149,13 @@ def _unmix_all(arguments: Arguments, grid: tuple[int, ...], documents: list[int]
     arguments = {**arguments, "shape": gradient.shape}
     rows, element = prod(gradient.shape[:2]), gradient.element_size()
     row, strided = _slab_row(arguments, element), _strided_row(arguments, element)
-    gathered, of_links = _gathered(arguments, documents, element), _of_links(arguments, grid[1])
-    weights = rows * grid[1] * arguments["links"] * arguments["weights"].element_size()
-    # For the products the gradient's own rows, the inputs, and no weights; for the sum the gradient's rows again.
-    each = rows * row + gathered + of_links - weights + gathered + of_links + rows * row
+    gathered = _gathered(arguments, documents, element, 1 + arguments["TOGETHER"])
+    of_links = _of_links(arguments, grid[1])
+    each = 2 * gathered + of_links + rows * row
+    if not arguments["TOGETHER"]:
+        # For the products alone the gradient's own rows and, without the weights, what links take.
+        weights = rows * grid[1] * arguments["links"] * arguments["weights"].element_size()
+        each += rows * row + of_links - weights
     size = (high - low) * each + of_weights.nbytes
     if high == factors:
         size += rows * (strided + row)

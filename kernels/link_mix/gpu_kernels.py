@@ -11,11 +11,11 @@ import triton
 from ..common.grids import checked
 from ..common.interpreter import interpreted
 from .programs_gpu import mix_all, unmix_all
-from .slabs import channels_of
+from .slabs import are_together, channels_of
 from .spans import spans
 
 # Elements of a block of rows, and threads for it by 32.
-BLOCK, WARPS = (256, 1) if interpreted() else (2048, 8)
+BLOCK, WARPS = (1024, 1) if interpreted() else (2048, 8)
 # Of a thread. Without a bound the assembler takes fewer and spills some, for programs that it thinks there are.
 REGISTERS = 128
 # Programs of a launch, where pieces of samples can be made: two for each multiprocessor of the largest of our cards.
@@ -49,6 +49,7 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, document_ids, 
             *(unmix_all, states, documents, wrap),
             *(gradient, inputs, states, links, offsets, lengths, *documents, of_value, parts, low, high),
             sizes=(positions, value.shape[2], factors, count),
+            TOGETHER=are_together(positions, channels, value.element_size()),
         )
         torch.sum(parts, 0, dtype=weights.dtype, out=of_weights[low:high])
     return of_value, of_weights.permute(2, 3, 0, 1).contiguous()
@@ -57,7 +58,7 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, document_ids, 
 def _mix(value, links, offsets, lengths, documents, wrap, slots, result):
     """Apply all factors to value; without `result` all but the last, for the returned slabs (B, D/C, slots, N, C)."""
     batch, positions, width = value.shape
-    channels = channels_of(positions, width, value.element_size(), documents[0] is not None)
+    channels = channels_of(positions, value.element_size(), documents[0] is not None)
     states = value.new_empty(batch, triton.cdiv(width, channels), slots, positions, channels)
     _launch(
         *(mix_all, states, documents, wrap),
@@ -67,14 +68,17 @@ def _mix(value, links, offsets, lengths, documents, wrap, slots, result):
     return states
 
 
-def _launch(kernel, states, documents, wrap, *arguments, sizes):
+def _launch(kernel, states, documents, wrap, *arguments, sizes, **more):
     """One launch over slabs (B, D/C, slots, N, C). `sizes`: N, D, M and K."""
     batch, slabs, slots, positions, channels = states.shape
     # A sample that has several documents is cut between them.
     pieces = 1 if documents[0] is None else min(triton.cdiv(PROGRAMS, batch * slabs), triton.cdiv(positions, ROWS))
     rows = triton.cdiv(positions, pieces)
     kernel[checked(pieces, slabs, batch)](
-        *(*arguments, slots, rows, *sizes, wrap, BLOCK // channels, channels), num_warps=WARPS, maxnreg=REGISTERS
+        *(*arguments, slots, rows, *sizes, wrap, BLOCK // channels, channels),
+        **more,
+        num_warps=WARPS,
+        maxnreg=REGISTERS,
     )
 
 

@@ -51,12 +51,13 @@ def mix_all(
 def unmix_all(
     gradient, inputs, states, weights, offsets, lengths, starts, counts, of_value, of_weights, low, high, slots,
     rows, positions, width, factors, links,
-    WRAP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    WRAP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """The transposed factors high - 1 to low, and this slab's part of the gradients of their weights.
 
     `inputs` is what goes into each factor. `states` has two gradients, and keeps one between launches; the launch of
-    the last factor takes it from `gradient`, that of the first writes `of_value`.
+    the last factor takes it from `gradient`, that of the first writes `of_value`. `TOGETHER`: a cache holds slabs of
+    gradient and inputs at once; else one is walked over after the other.
     """
     slab, sample = tl.program_id(1), tl.program_id(2).to(tl.int64)
     first, valid, last = _piece(lengths, starts, counts, sample, rows, positions)
@@ -73,16 +74,22 @@ def unmix_all(
         factor = high - 1 - step
         source = states + (factor + 1) % slots * size
         target = states + factor % slots * size
-        # One after the other, so that the rows of one slab alone are wanted again soon.
-        for block in range(first, last, ROWS):
-            row = block + tl.arange(0, ROWS)
-            _put_products(
-                *(source, inputs + factor * size, of_weights, offsets, starts, counts, row, valid, last, sample),
-                *(positions, factor, factor - low, links, WRAP, CHANNELS),
-            )
-        end = tl.where(factor == 0, last, valid)
+        places = inputs + factor * size, of_weights, factor - low
+        if not TOGETHER:
+            for block in range(first, last, ROWS):
+                row = block + tl.arange(0, ROWS)
+                _put_products(
+                    *(source, places, offsets, starts, counts, row, valid, last, sample, positions, factor, links),
+                    *(WRAP, CHANNELS),
+                )
+        end = last if TOGETHER else tl.where(factor == 0, last, valid)
         for block in range(first, end, ROWS):
             row = block + tl.arange(0, ROWS)
+            if TOGETHER:
+                _put_products(
+                    *(source, places, offsets, starts, counts, row, valid, last, sample, positions, factor, links),
+                    *(WRAP, CHANNELS),
+                )
             mixed = _mixed(
                 *(source, weights, offsets, starts, counts, row, valid, sample, positions, factor, links),
                 *(WRAP, True, CHANNELS),
@@ -179,13 +186,14 @@ def _mixed(
 
 @triton.jit
 def _put_products(
-    gradient, source, of_weights, offsets, starts, counts, row, valid, last, sample, positions, factor, place, links,
+    gradient, places, offsets, starts, counts, row, valid, last, sample, positions, factor, links,
     WRAP: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """For each link <gradient, what it leads to>, of the factor that has this place in `of_weights`.
+    """For each link <gradient, what it leads to>; zero for dropped links, and for rows of padding up to `last`.
 
-    Zero for dropped links, and for rows of padding up to `last`.
+    `places` is what links lead to, where the products go, and at which place the factor has them there.
     """
+    source, of_weights, place = places
     exists = row < valid
     first, count = _document(starts, counts, row, valid, sample, positions)
     own = _rows(gradient, row, exists, CHANNELS)

@@ -5,13 +5,15 @@ from typing import NamedTuple
 import torch
 
 from ..common.proof_inputs import documents, ragged, specialised
-from .slabs import channels_of, fewest_positions
+from .slabs import are_together, channels_of, fewest_positions
 
 BATCH = 3
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over; `slab`: channels of a program."""
+    """What the programs are compiled for, and loop over; `slab`: channels of a program, and whether two are
+    walked over together.
+    """
 
     dtype: torch.dtype
     width: int
@@ -19,29 +21,37 @@ class Form(NamedTuple):
     links: int
     wrap: bool
     slab: int
+    together: bool
     ragged: bool
     documents: bool
 
 
 # Operation -> the form of a base model with 512 positions.
-TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True, 32, True, False)}
+TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True, 32, True, True, False)}
 
 
 def form(value, weights, offsets, lengths, wrap, document_ids) -> Form:
     """The form of a call."""
-    positions, width = (int(size) for size in value.shape[1:])
-    packed = document_ids is not None
-    slab = channels_of(positions, width, value.element_size(), packed)
-    factors, links = (int(size) for size in weights.shape[2:])
-    return Form(value.dtype, specialised(width), factors, links, bool(wrap), slab, lengths is not None, packed)
+    positions, element = int(value.shape[1]), value.element_size()
+    slab = channels_of(positions, element, document_ids is not None)
+    return Form(
+        value.dtype,
+        specialised(int(value.shape[2])),
+        *(int(size) for size in weights.shape[2:]),
+        bool(wrap),
+        slab,
+        are_together(positions, slab, element),
+        lengths is not None,
+        document_ids is not None,
+    )
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
     """Arguments of the operation in fp32, on the CPU. `hard`: large values.
 
-    There are more positions where slabs of so few channels belong to longer samples.
+    There are more positions where such slabs belong to longer samples.
     """
-    positions += fewest_positions(form.slab, form.dtype.itemsize)
+    positions += fewest_positions(form.slab, form.dtype.itemsize, form.together)
     value = torch.randn(BATCH, positions, form.width, generator=generator) * (100 if hard else 1)
     weights = torch.randn(BATCH, positions, form.factors, form.links, generator=generator) / (2 * form.links**0.5)
     # To both sides, further than any sequence, and to the same row twice.

@@ -2,27 +2,30 @@
 
 # Bytes of a slab, so that a cache has room for two, and its least and most channels.
 SLAB, LEAST, MOST = 1 << 16, 8, 64
-# Rows of a document in which all but few tokens of packed texts are.
-USUAL_DOCUMENT = 2048
+# Rows of a document of usual packed texts; one of twice as many still has a slab that a cache can hold.
+USUAL_DOCUMENT = 1024
 
 
-def channels_of(positions: int, width: int, element: int, documents: bool) -> int:
+def channels_of(positions: int, element: int, documents: bool) -> int:
     """Channels of a slab, a power of 2.
 
     Args:
         positions: N.
-        width: D.
         element: bytes of a value.
         documents: samples have several, which are shorter than they.
     """
     rows = min(positions, USUAL_DOCUMENT) if documents else positions
-    fitting = min(MOST, SLAB // (rows * element), 1 << (width - 1).bit_length())
+    fitting = min(MOST, SLAB // (rows * element))
     return 1 << max(LEAST, fitting).bit_length() - 1
 
 
-def fewest_positions(channels: int, element: int) -> int:
-    """A number of positions, a multiple of 16, beyond which slabs have no more than so many channels.
+def are_together(positions: int, channels: int, element: int) -> bool:
+    """Whether a cache holds two slabs of all positions."""
+    return positions * channels * element <= SLAB
 
-    At twice as many they would have fewer.
-    """
-    return 0 if channels >= MOST else SLAB // (2 * channels * element) + 16
+
+def fewest_positions(channels: int, element: int, together: bool) -> int:
+    """A multiple of 16: samples have such slabs from there, until they are about twice as long."""
+    if not together:
+        return SLAB // (channels * element) + 16
+    return 0 if channels == MOST else SLAB // (2 * channels * element) + 16

@@ -149,12 +149,12 @@ def test_rows_that_a_cache_holds_are_read_once_for_all_links(count, script, monk
     def moved(cache, documents):
         monkeypatch.setattr(script("gpu_model.triton_work"), "CACHE", cache)
         launches = count(
-            lambda x, w: ops.link_mix(x, w, offsets), (2, 64, 32), (2, 64, 3, 5), triton=True, documents=documents
+            lambda x, w: ops.link_mix(x, w, offsets), (2, 64, 64), (2, 64, 3, 5), triton=True, documents=documents
         )
         [launch] = (launch for launch in launches if launch.programs is not None)
         return launch.bytes
 
-    row = 32 * 2
+    row = 64 * 2
     for documents, fitting in ((None, 64 * row), ([30, 34, 10, 54], 54 * row)):
         least = moved(fitting, documents)
         # In three factors: copied, read, written, and five weights.

@@ -440,7 +440,7 @@ def cpp(monkeypatch, require_or_skip):
     return plays
 
 
-LINKS = ("link_mix", proving.proof_module("link_mix").Form(torch.float32, 70, 2, 3, True, 64, True, True))
+LINKS = ("link_mix", proving.proof_module("link_mix").Form(torch.float32, 70, 2, 3, True, 64, True, True, True))
 
 
 def raising(error):
@@ -528,7 +528,7 @@ SMALL = {
     "feature_attention": (1, 3, 2, True, True, True),
     "givens_mix": (1, 2, 1, True, False),
     "lifting_synthesis": (1, 2, 2, 1),
-    "link_mix": (1, 1, 2, False, 64, True, True),
+    "link_mix": (1, 1, 2, False, 64, True, True, True),
     "wavelet_analysis": (1, 2, 1),
 }
 
