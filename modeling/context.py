@@ -1,7 +1,8 @@
 """The part of a batch that mixers read beside the hidden states."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -11,6 +12,8 @@ from longmix.kernels.common.documents import document_begins
 
 from .masking import right_padded
 from .rotary import Rotation, make_rotation, positions_in_documents
+
+Made = TypeVar("Made")
 
 
 class Segments(NamedTuple):
@@ -51,7 +54,7 @@ class BatchContext:
     documents: Segments | None = None
     lengths: torch.Tensor | None = field(init=False)
     _found: list[Segments] = field(init=False, repr=False, compare=False, default_factory=list)
-    _rotations: dict[tuple, Rotation] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _made: dict[tuple, object] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self):
         object.__setattr__(self, "lengths", None if self.mask is None else self.mask.sum(1))
@@ -100,15 +103,19 @@ class BatchContext:
     def rotation(self, features: torch.Tensor, theta: float) -> Rotation:
         """Rotary angles for queries or keys (B, H, N, d) of the batch; positions begin anew with each document.
 
-        Made once in a forward pass, and never kept longer: not in a buffer that a checkpoint would hold.
+        Never kept longer than a forward pass: not in a buffer that a checkpoint would hold.
         """
         *_, length, size = features.shape
         key = (length, size, theta, features.dtype)
+        return self.once(("rotation", *key), lambda: self._make_rotation(features, *key))
+
+    def once(self, key: tuple, make: Callable[[], Made]) -> Made:
+        """What `make` returns, made for the first layer of a forward pass that asks, and kept for the others."""
         if torch.compiler.is_compiling():
-            return self._make_rotation(features, *key)  # as with segments
-        if key not in self._rotations:
-            self._rotations[key] = self._make_rotation(features, *key)
-        return self._rotations[key]
+            return make()  # as with segments
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def _make_rotation(
         self, features: torch.Tensor, length: int, size: int, theta: float, dtype: torch.dtype

@@ -14,17 +14,17 @@ FUNCTIONS = {
 }
 
 
-def link_mix(value, weights, offsets, lengths, document_ids, wrap):
+def link_mix(value, weights, offsets, lengths, starts, counts, wrap):
     """All factors on value (B, N, D); see operator.py."""
-    *arguments, valid = prepare(value, weights, offsets, lengths, document_ids)
+    *arguments, valid = prepare(value, weights, offsets, lengths, starts, counts)
     result = torch.empty_like(arguments[0])
     FUNCTIONS["link_mix"](*arguments, result, *value.shape, *weights.shape[2:], wrap)
     return clear(result, valid).to(value.dtype)
 
 
-def link_mix_backward(gradient, value, weights, offsets, lengths, document_ids, wrap):
+def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts, wrap):
     """Gradients of value and weights."""
-    *arguments, valid = prepare(value, weights, offsets, lengths, document_ids)
+    *arguments, valid = prepare(value, weights, offsets, lengths, starts, counts)
     of_value, of_weights = (torch.empty_like(tensor) for tensor in arguments[:2])
     gradient = gradient.to(of_value.dtype)
     sizes = *value.shape, *weights.shape[2:], wrap

@@ -12,28 +12,25 @@ from ..common.grids import checked
 from ..common.interpreter import interpreted
 from .programs_gpu import mix_all, unmix_all
 from .slabs import are_together, channels_of
-from .spans import spans
 
 # Elements of a block of rows, and threads for it by 32.
 BLOCK, WARPS = (1024, 1) if interpreted() else (2048, 8)
 # Of a thread. Without a bound the assembler takes fewer and spills some, for programs that it thinks there are.
 REGISTERS = 128
-# Programs of a launch, where pieces of samples can be made: two for each multiprocessor of the largest of our cards.
-PROGRAMS = 264
-# Of a piece, at least.
-ROWS = 64
+# Programs of a launch, where samples can be cut: two for each multiprocessor of the largest of our cards. Rows of a cut.
+PROGRAMS, ROWS = (12, 4) if interpreted() else (264, 64)
 
 
-def link_mix(value, weights, offsets, lengths, document_ids, wrap):
+def link_mix(value, weights, offsets, lengths, starts, counts, wrap):
     """All factors on value (B, N, D); see operator.py."""
-    result, documents = torch.empty_like(value), _documents(value, lengths, document_ids)
-    _mix(value, _by_links(weights, value), offsets, lengths, documents, wrap, min(2, weights.shape[2]), result)
+    result = torch.empty_like(value)
+    _mix(value, _by_links(weights, value), offsets, lengths, (starts, counts), wrap, min(2, weights.shape[2]), result)
     return result
 
 
-def link_mix_backward(gradient, value, weights, offsets, lengths, document_ids, wrap):
+def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts, wrap):
     """Gradients of value and weights; the factors' inputs are computed anew."""
-    links, documents = _by_links(weights, value), _documents(value, lengths, document_ids)
+    links, documents = _by_links(weights, value), (starts, counts)
     factors, count, batch, positions = links.shape
     inputs = _mix(value, links, offsets, lengths, documents, wrap, factors, None)
     slabs, channels = inputs.shape[1], inputs.shape[4]
@@ -85,10 +82,3 @@ def _launch(kernel, states, documents, wrap, *arguments, sizes, **more):
 def _by_links(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """(B, N, M, K) -> (M, K, B, N), contiguous, in value's dtype: the weights of one link lie next to each other."""
     return weights.to(value.dtype).permute(2, 3, 0, 1).contiguous()
-
-
-def _documents(value, lengths, document_ids):
-    """Start and length of each row's document, (B, N) int32 each; None twice: samples are documents."""
-    if document_ids is None:
-        return None, None
-    return tuple(part.to(torch.int32) for part in spans(value.shape[1], lengths, document_ids, value.device))

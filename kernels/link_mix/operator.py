@@ -3,6 +3,7 @@
 import torch
 
 from ..operators import differentiate, operator
+from .spans import document_spans
 
 
 def link_mix(
@@ -15,7 +16,8 @@ def link_mix(
     document_ids: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.link_mix`."""
-    return _forward(kernels, value.contiguous(), weights.contiguous(), offsets, lengths, document_ids, wrap)
+    starts, counts = (None, None) if document_ids is None else document_spans(lengths, document_ids)
+    return _forward(kernels, value.contiguous(), weights.contiguous(), offsets, lengths, starts, counts, wrap)
 
 
 @operator(__package__, "link_mix")
@@ -25,10 +27,14 @@ def _forward(
     weights: torch.Tensor,
     offsets: torch.Tensor,
     lengths: torch.Tensor | None,
-    document_ids: torch.Tensor | None,
+    starts: torch.Tensor | None,
+    counts: torch.Tensor | None,
     wrap: bool,
 ) -> torch.Tensor:
-    """All factors on value (B, N, D) and weights (B, N, M, K) of any floating dtypes; all are contiguous."""
+    """All factors on value (B, N, D) and weights (B, N, M, K) of any floating dtypes; all are contiguous.
+
+    `starts` and `counts` are (B, N) int32, of each row's document; None: each sample is one.
+    """
     return torch.empty_like(value)
 
 
@@ -40,7 +46,8 @@ def _backward(
     weights: torch.Tensor,
     offsets: torch.Tensor,
     lengths: torch.Tensor | None,
-    document_ids: torch.Tensor | None,
+    starts: torch.Tensor | None,
+    counts: torch.Tensor | None,
     wrap: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gradients of value and weights; the factors' inputs are computed anew."""

@@ -11,13 +11,15 @@ def prepare(
     weights: torch.Tensor,
     offsets: torch.Tensor,
     lengths: torch.Tensor | None,
-    document_ids: torch.Tensor | None,
+    starts: torch.Tensor | None,
+    counts: torch.Tensor | None,
 ) -> tuple[torch.Tensor | None, ...]:
     """The kernels' arguments, value and weights in fp32 or float64, start and length (B, N) of each row's document; and
     the valid rows, (B, N), or None.
     """
     working, shape = torch.promote_types(value.dtype, torch.float32), value.shape[:2]
-    start, length = (part.expand(shape).contiguous() for part in spans(shape[1], lengths, document_ids, value.device))
+    found = spans(shape[1], lengths, None, value.device) if starts is None else (starts, counts)
+    start, length = (part.expand(shape).to(torch.int64).contiguous() for part in found)
     return value.to(working), weights.to(working), offsets, start, length, valid_rows(lengths, shape[1])
 
 

@@ -101,7 +101,8 @@ class Paramixer(Mixer):
         """A times value (B, N, ...)."""
         own = context.embeddings is None or self.config.weights_from == "input"
         weights = self.links(keep_valid(hidden_states if own else context.embeddings, context.mask))
-        offsets, wrap = link_offsets(self.config, value.device), not self.config.is_causal
+        offsets = context.once(("link offsets", value.device), lambda: link_offsets(self.config, value.device))
+        wrap = not self.config.is_causal
         return ops.link_mix(value, weights, offsets, context.lengths, wrap, context.document_ids)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.link_mix import proof, slabs
 
 
 def run(name, monkeypatch, *arguments, **options):
@@ -217,3 +218,46 @@ def test_shapes_that_do_not_fit(changed, message):
     }
     with pytest.raises(ValueError, match=message):
         ops.link_mix(**{**arguments, **changed})
+
+
+@pytest.mark.parametrize(
+    ("with_documents", "lengths", "wrap"),
+    [
+        (False, None, True),
+        (True, [21, 14], False),
+        pytest.param(False, [21, 14], False, marks=pytest.mark.full),
+        pytest.param(True, None, True, marks=pytest.mark.full),
+    ],
+)
+def test_triton_with_large_slabs_equals_the_reference(with_documents, lengths, wrap, monkeypatch):
+    """Eight channels, each walk by itself, and the gradients of two factors at a time."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(slabs, "SLAB", 64)
+    value, weights, offsets = inputs(2, 21, 11, 3, 9)
+    lengths = None if lengths is None else torch.tensor(lengths)
+    documents = (torch.arange(21) // 5).repeat(2, 1) if with_documents else None
+    cotangent, results = torch.randn(value.shape), []
+    for name in ("triton", "reference"):
+        result = run(name, monkeypatch, value, weights, offsets, lengths, wrap, documents)
+        results.append((result, *torch.autograd.grad(result, (value, weights), cotangent)))
+    for mine, truth, tolerance in zip(*results, (1e-5, 1e-4, 1e-4), strict=True):
+        assert relative_rms(mine, truth) < tolerance
+
+
+@pytest.mark.parametrize("with_documents", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_proof_has_the_slabs_of_its_form(dtype, with_documents):
+    offsets, seen = torch.zeros(1, 2, dtype=torch.int64), set()
+    for positions in (64, 512, 700, 1024, 2048, 4096, 8192, 60000):
+        ids = torch.empty(1, positions, device="meta") if with_documents else None
+        value, weights = (torch.empty(1, positions, *size, dtype=dtype, device="meta") for size in ((64,), (1, 2)))
+        form = proof.form(value, weights, offsets, None, True, ids)
+        seen.add((form.slab, form.together))
+        for more in (96, 67):
+            arguments = proof.inputs("link_mix", form, more, True, torch.Generator().manual_seed(0))
+            assert arguments[0].shape[1] % 16 == more % 16
+            assert proof.form(*(x.to(dtype) if i < 2 else x for i, x in enumerate(arguments))) == form
+    # Documents are shorter than their sample: slabs grow no narrower for it.
+    assert len(seen) >= 3 and min(slab for slab, _ in seen) == (
+        max(8, slabs.SLAB // (slabs.USUAL_DOCUMENT * dtype.itemsize)) if with_documents else 8
+    )

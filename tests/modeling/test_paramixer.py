@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from longmix.modeling.context import BatchContext
+from longmix.modeling.paramixer import modeling_paramixer
 from longmix.modeling.paramixer.links import link_offsets
 
 FORMS = [{}, {"symmetric": True}, {"protocol": "cdil", "links": 5}, {"is_causal": True}]
@@ -248,3 +249,11 @@ def test_compiles_without_breaks(make_model, batch):
 def test_configuration_mistakes(fields, message, make_config):
     with pytest.raises(ValueError, match=message):
         make_config("paramixer", **fields)
+
+
+def test_offsets_are_made_once_for_all_layers(make_config, monkeypatch):
+    made = []
+    monkeypatch.setattr(modeling_paramixer, "link_offsets", lambda *given: made.append(given) or link_offsets(*given))
+    model = AutoModelForCausalLM.from_config(make_config("paramixer", is_causal=True, num_hidden_layers=3))
+    model(torch.zeros(1, 4, dtype=torch.int64))
+    assert len(made) == 1
