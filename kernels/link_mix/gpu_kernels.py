@@ -17,7 +17,8 @@ from .slabs import are_together, channels_of
 BLOCK, WARPS = (1024, 1) if interpreted() else (2048, 8)
 # Of a thread. Without a bound the assembler takes fewer and spills some, for programs that it thinks there are.
 REGISTERS = 128
-# Programs of a launch, where samples can be cut: two for each multiprocessor of the largest of our cards. Rows of a cut.
+# Programs of a launch, where samples can be cut: two for each multiprocessor of the largest of our cards. And rows of
+# such a piece, at least.
 PROGRAMS, ROWS = (12, 4) if interpreted() else (264, 64)
 
 

@@ -1,6 +1,6 @@
 """Paramixer's product of sparse factors as weighted sums of gathered rows, one fused call for each factor."""
 
-import math
+import itertools
 
 import torch
 from torch.nn import functional
@@ -32,99 +32,98 @@ class _Product(torch.autograd.Function):
     def forward(ctx, value, weights, offsets, start, length, valid, wrap):
         ctx.save_for_backward(value, weights, offsets, start, length, valid)
         ctx.wrap = wrap
-        dtype, working = value.dtype, torch.promote_types(value.dtype, torch.float32)
-        value, weights = value.to(working), weights.to(working)
-        for factor in range(weights.shape[2]):
-            value = _add_links(value, *_links(weights[:, :, factor], offsets[factor], start, length, wrap))
-        return keep_valid(value, valid).to(dtype)
+        kept = _kept_dtype(value)
+        rows = value.to(kept).flatten(0, 1)
+        for factor in _factors(weights.to(kept), offsets, start, length, wrap):
+            rows = _mixed(rows, *factor)
+        return keep_valid(rows.view_as(value), valid).to(value.dtype)
 
     @staticmethod
     def backward(ctx, gradient):
         # With create_graph=True this is differentiated, too.
         value, weights, offsets, start, length, valid = ctx.saved_tensors
-        dtypes, working = (value.dtype, weights.dtype), torch.promote_types(value.dtype, torch.float32)
-        value, weights, gradient = (tensor.to(working) for tensor in (value, weights, gradient))
-        span = start, length, ctx.wrap
-        count = weights.shape[2]
-        # Of M inputs only every sqrt(M)-th is kept, and those between two of them while they are needed.
-        stride = max(1, math.isqrt(count))
-        kept = []
-        for factor in range(count):
-            if factor % stride == 0:
-                kept.append(value)
-            if factor < (count - 1) // stride * stride:
-                value = _add_links(value, *_links(weights[:, :, factor], offsets[factor], *span))
-        of_weights = torch.empty_like(weights)
-        for first in reversed(range(0, count, stride)):
-            inputs = [kept.pop()]
-            for factor in range(first, min(first + stride, count) - 1):
-                inputs.append(_add_links(inputs[-1], *_links(weights[:, :, factor], offsets[factor], *span)))
-            for factor in reversed(range(first, first + len(inputs))):
-                links, steps = weights[:, :, factor], offsets[factor]
-                of_weights[:, :, factor] = _dot_products(gradient, inputs.pop(), *_targets(links, steps, *span))
-                gradient = _add_links(gradient, *_links_into(links, steps, *span))
-        gradients = zip((gradient, of_weights), dtypes, strict=True)
+        dtypes, kept = (value.dtype, weights.dtype), _kept_dtype(value)
+        rows, gradient = (tensor.to(kept).flatten(0, 1) for tensor in (value, gradient))
+        links = weights.to(kept), offsets, start, length, ctx.wrap
+        inputs = [rows]
+        for factor in itertools.islice(_factors(*links), len(offsets) - 1):
+            inputs.append(_mixed(inputs[-1], *factor))
+        of_weights = []
+        for (targets, _, exists), into in zip(_factors(*links, reverse=True), _factors_into(*links), strict=True):
+            products = _dot_products(gradient, inputs.pop(), _flat(targets)).view_as(targets)
+            of_weights.append(products if exists is None else torch.where(exists, products, 0))
+            gradient = _mixed(gradient, *into)
+        of_weights = torch.stack(of_weights[::-1], 2)
+        gradients = zip((gradient.view_as(value), of_weights), dtypes, strict=True)
         return *(keep_valid(tensor, valid).to(dtype) for tensor, dtype in gradients), *[None] * 5
 
 
-def _targets(links, offsets, start, length, wrap):
-    """Targets of links (B, N, K): rows, (B, N, K) int64, and whether they exist, (B, N, K) bool or None for all.
+def for_gpu(tensor: torch.Tensor) -> bool:
+    """Whether few launches and bytes count, and fp32 sums of half precision are as fast; a CPU has caches instead."""
+    return tensor.device.type != "cpu"
 
-    A link that does not exist leads to its own row.
+
+def _kept_dtype(value):
+    """What rows are kept in between factors; sums are fp32 in any case."""
+    return value.dtype if for_gpu(value) else torch.promote_types(value.dtype, torch.float32)
+
+
+def _factors(weights, offsets, start, length, wrap, reverse=False):
+    """Of each factor: targets (B, N, K) of its links within samples, their weights, and whether they exist, or None.
+
+    A link that does not exist leads to its own row. For GPUs all factors' are found at once.
     """
-    position = torch.arange(links.shape[1], device=links.device)[:, None]
-    start, length = start[:, :, None], length[:, :, None]
-    moved = position - start + offsets
-    if wrap:
-        return (start + moved % length).expand_as(links), None
-    exists = (moved >= 0) & (moved < length)
-    return torch.where(exists, start + moved, position).expand_as(links), exists
+    position = torch.arange(weights.shape[1], device=weights.device)[:, None, None]
+    start, length = (part[..., None, None] for part in (start, length))
+    count = len(offsets) if for_gpu(weights) else 1
+    firsts = range(0, len(offsets), count)
+    for first in reversed(firsts) if reverse else firsts:
+        moved = position - start + offsets[first : first + count]
+        exists = None if wrap else (moved >= 0) & (moved < length)
+        targets = start + moved % length if wrap else torch.where(exists, start + moved, position)
+        some = range(first, min(first + count, len(offsets)))
+        for factor in reversed(some) if reverse else some:
+            links = weights[:, :, factor]
+            there = None if exists is None else exists[:, :, factor - first]
+            yield targets[:, :, factor - first].expand_as(links), links, there
 
 
-def _links(links, offsets, start, length, wrap):
-    """Targets (B, N, K) of the links of each row, and their weights."""
-    targets, exists = _targets(links, offsets, start, length, wrap)
-    return targets, links if exists is None else torch.where(exists, links, 0)
+def _factors_into(weights, offsets, start, length, wrap):
+    """`_factors` transposed, the last one first: sources of the links that lead to each row, and so on."""
+    for sources, links, exists in _factors(weights, -offsets, start, length, wrap, reverse=True):
+        yield sources, links.gather(1, sources), exists
 
 
-def _links_into(links, offsets, start, length, wrap):
-    """Sources (B, N, K) of the links that lead to each row, and their weights: the transposed factor."""
-    sources, exists = _targets(links, -offsets, start, length, wrap)
-    weights = links.gather(1, sources)
-    return sources, weights if exists is None else torch.where(exists, weights, 0)
+def _flat(rows):
+    """Rows of samples (B, N, K) -> rows of all samples together, (B * N, K)."""
+    batch, positions, _ = rows.shape
+    return (rows + positions * torch.arange(batch, device=rows.device)[:, None, None]).flatten(0, 1)
 
 
-def _flat(index):
-    """Positions (B, N, K) within samples -> rows (B * N, K) of all samples together."""
-    batch, positions, _ = index.shape
-    return (index + positions * torch.arange(batch, device=index.device)[:, None, None]).flatten(0, 1)
+def _mixed(rows, targets, weights, exists):
+    """(I + W) rows, (B * N, D), for one factor W."""
+    index, weights = _flat(targets), weights if exists is None else torch.where(exists, weights, 0)
+    weights = weights.flatten(0, 1)
+    if not for_gpu(rows):
+        return _sums(rows, index, weights).add_(rows)
+    # The identity as one more link, which saves a pass over all rows.
+    own = torch.arange(len(rows), device=rows.device)[:, None]
+    return _sums(rows, torch.cat([index, own], 1), functional.pad(weights, (0, 1), value=1.0))
 
 
-def _add_links(value, index, weights):
-    """value[b, i] + sum_k weights[b, i, k] value[b, index[b, i, k]], (B, N, D)."""
-    linked = functional.embedding_bag(
-        _flat(index), value.flatten(0, 1), mode="sum", per_sample_weights=weights.flatten(0, 1)
-    )
-    return linked.view_as(value).add_(value)
+def _sums(rows, index, weights):
+    """sum_k weights[i, k] rows[index[i, k]], (B * N, D)."""
+    return functional.embedding_bag(index, rows, mode="sum", per_sample_weights=weights)
 
 
-def _dot_products(gradient, value, index, exists):
-    """<gradient[b, i], value[b, index[b, i, k]]> for each link, (B, N, K); zero for a link that does not exist."""
-    batch, positions, width = value.shape
-    links = index.shape[2]
+def _dot_products(gradient, rows, index):
+    """<gradient[i], rows[index[i, k]]> for each link, (B * N, K)."""
+    count, links = index.shape
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         # What is called below has no derivative.
-        linked = value.flatten(0, 1)[_flat(index)].view(*index.shape, width)
-        products = (gradient[:, :, None] * linked).sum(-1)
-        return products if exists is None else torch.where(exists, products, 0)
-    rows = torch.arange(batch * positions, device=index.device)
+        return (gradient[:, None] * rows[index]).sum(-1)
+    bags = torch.arange(count, device=index.device)
     # The derivative of embedding_bag by its weights; autograd offers it only together with embedding_bag itself.
-    products = torch.ops.aten._embedding_bag_per_sample_weights_backward(
-        gradient.reshape(-1, width),
-        value.reshape(-1, width),
-        _flat(index).flatten(),
-        links * rows,
-        rows.repeat_interleave(links),
-        0,
-    ).view(index.shape)
-    return products if exists is None else torch.where(exists, products, 0)
+    return torch.ops.aten._embedding_bag_per_sample_weights_backward(
+        *(gradient, rows, index.flatten(), links * bags, bags.repeat_interleave(links), 0)
+    ).view_as(index)

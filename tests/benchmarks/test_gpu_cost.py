@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from longmix.kernels import ops, selection
 
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 SMALL = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -419,6 +420,33 @@ def test_every_further_layer_launches_what_the_second_does(script, mixer):
             assert {launch: number / 12 for launch, number in counted.items()} == pytest.approx(of_twelve)
 
 
+BOUNDS = json.loads((FOLDER / "gpu_model" / "layer_bounds.json").read_text(encoding="utf-8"))
+PLACES = [(layer, kind, length) for layer in BOUNDS for kind in BOUNDS[layer] for length in BOUNDS[layer][kind]]
+
+
+@pytest.fixture(scope="module")
+def costs():
+    """{place: costs} of all layers that have bounds, from a process of its own: Triton's interpreter, which other tests
+    run, has other blocks.
+    """
+    pytest.importorskip("triton")
+    counted = "[[place, costs(case)] for case, place in bounded()]"
+    program = f"import json; from gpu_model.layer_bounds import bounded, costs; print(json.dumps({counted}))"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True, check=True)
+    return {tuple(place): found for place, found in json.loads(done.stdout)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("place", PLACES, ids=", ".join)
+def test_layers_cost_no_more_than_they_did(place, costs):
+    layer, kind, length = place
+    found, bound = dict(costs[place]), BOUNDS[layer][kind][length]
+    assert found.pop("programs", 0) >= bound.get("programs", 0)
+    assert all(value <= bound[name] for name, value in found.items()), (found, bound)
+
+
 @pytest.mark.full
 def test_the_command_writes_every_row(tmp_path):
     """In a process of its own: Triton's interpreter, which other tests run, has other blocks. Nothing is compiled."""
@@ -426,8 +454,7 @@ def test_the_command_writes_every_row(tmp_path):
     program = "import gpu_cost; gpu_cost.kernel_rows = list; gpu_cost.main()"
     command = [sys.executable, "-c", program, "--json", str(tmp_path / "cost.json")]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    folder = Path(__file__).parents[2] / "benchmarks"
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True, check=True)
     assert "A model, not a measurement" in done.stdout
     assert "s3attention does not keep packed documents apart: no rows for them" in done.stderr
     found = json.loads((tmp_path / "cost.json").read_text(encoding="utf-8"))

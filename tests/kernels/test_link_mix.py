@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from longmix.kernels import ops
-from longmix.kernels.link_mix import proof, slabs
+from longmix.kernels.link_mix import portable, proof, slabs
 
 
 def run(name, monkeypatch, *arguments, **options):
@@ -224,8 +224,8 @@ def test_shapes_that_do_not_fit(changed, message):
     ("with_documents", "lengths", "wrap"),
     [
         (False, None, True),
-        (True, [21, 14], False),
-        pytest.param(False, [21, 14], False, marks=pytest.mark.full),
+        (True, [13, 9], False),
+        pytest.param(False, [13, 9], False, marks=pytest.mark.full),
         pytest.param(True, None, True, marks=pytest.mark.full),
     ],
 )
@@ -233,9 +233,9 @@ def test_triton_with_large_slabs_equals_the_reference(with_documents, lengths, w
     """Eight channels, each walk by itself, and the gradients of two factors at a time."""
     pytest.importorskip("triton")
     monkeypatch.setattr(slabs, "SLAB", 64)
-    value, weights, offsets = inputs(2, 21, 11, 3, 9)
+    value, weights, offsets = inputs(2, 13, 11, 3, 9)
     lengths = None if lengths is None else torch.tensor(lengths)
-    documents = (torch.arange(21) // 5).repeat(2, 1) if with_documents else None
+    documents = (torch.arange(13) // 4).repeat(2, 1) if with_documents else None
     cotangent, results = torch.randn(value.shape), []
     for name in ("triton", "reference"):
         result = run(name, monkeypatch, value, weights, offsets, lengths, wrap, documents)
@@ -260,4 +260,31 @@ def test_a_proof_has_the_slabs_of_its_form(dtype, with_documents):
     # Documents are shorter than their sample: slabs grow no narrower for it.
     assert len(seen) >= 3 and min(slab for slab, _ in seen) == (
         max(8, slabs.SLAB // (slabs.USUAL_DOCUMENT * dtype.itemsize)) if with_documents else 8
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("wrap", "lengths"), [(True, None), (False, [17, 5])])
+@pytest.mark.parametrize("with_documents", [False, True])
+def test_portable_for_gpus_equals_the_reference(with_documents, wrap, lengths, dtype, monkeypatch):
+    monkeypatch.setattr(portable, "for_gpu", lambda tensor: True)
+    value, weights, offsets = inputs(2, 17, 8, 4, 5)
+    arguments = [tensor.detach().to(dtype).requires_grad_() for tensor in (value, weights)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in arguments]
+    lengths = None if lengths is None else torch.tensor(lengths)
+    documents = (torch.arange(17) // 4).repeat(2, 1) if with_documents else None
+    cotangent, results = torch.randn(value.shape).to(dtype), []
+    for name, tensors in (("portable", arguments), ("reference", exact)):
+        result = run(name, monkeypatch, *tensors, offsets, lengths, wrap, documents)
+        results.append((result, *torch.autograd.grad(result, tensors, cotangent.to(result))))
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[dtype]
+    for mine, truth in zip(*results, strict=True):
+        assert mine.dtype == dtype and relative_rms(mine, truth) < tolerance
+
+
+def test_portable_for_gpus_has_second_derivatives(monkeypatch):
+    monkeypatch.setattr(portable, "for_gpu", lambda tensor: True)
+    value, weights, offsets = inputs(1, 4, 2, 2, 2, torch.float64)
+    assert torch.autograd.gradgradcheck(
+        lambda value, weights: run("portable", monkeypatch, value, weights, offsets), (value, weights)
     )

@@ -1,0 +1,54 @@
+"""What layers may cost on GPUs by the model; a test fails beyond it.
+
+python -m gpu_model.layer_bounds  # in benchmarks/: counts the layers of BOUNDED, and writes the bounds
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from .cards import CARDS, Launch
+from .layers import Case, cases, count
+
+# {layer: {"documents" or "alone": {N: what `costs` gives}}}
+BOUNDS = Path(__file__).with_name("layer_bounds.json")
+BOUNDED = ("paramixer",)
+CARD = next(card for card in CARDS if card.name == "A100")
+# Bytes of a launch that has to keep a card busy.
+LARGE = 1_000_000
+
+
+def costs(case: Case) -> dict[str, float]:
+    """Launches, gigabytes and milliseconds of a layer on an A100 in bf16, and the fewest programs of a large launch."""
+    launches = count(case, torch.bfloat16, flash=True)
+    found = {
+        "launches": sum(number * launch.launches for launch, number in launches.items()),
+        "gigabytes": sum(number * launch.bytes for launch, number in launches.items()) / 1e9,
+        "milliseconds": sum(1e3 * number * CARD.seconds(launch, True) for launch, number in launches.items()),
+    }
+    programs = [launch.programs for launch in launches if _is_large(launch)]
+    return {name: round(value, 2) for name, value in found.items()} | ({"programs": min(programs)} if programs else {})
+
+
+def _is_large(launch: Launch) -> bool:
+    return launch.programs is not None and launch.bytes > LARGE
+
+
+def bounded() -> Iterator[tuple[Case, tuple[str, str, str]]]:
+    """Every case that has a bound, and where this stands."""
+    for case in cases(BOUNDED):
+        yield case, (case.layer, "documents" if case.documents else "alone", str(case.positions))
+
+
+def main() -> None:
+    """Count, and write BOUNDS."""
+    bounds: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    for case, (layer, kind, positions) in bounded():
+        bounds.setdefault(layer, {}).setdefault(kind, {})[positions] = costs(case)
+    BOUNDS.write_text(json.dumps(bounds, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
