@@ -140,6 +140,7 @@ def _other_cases() -> Iterator[Case]:
     yield Case("links-k9-cut", partial(_links, rows, 12, 9, False, True))
     yield Case("links-k19-wrap", partial(_links, rows, 9, 19, True, True))
     yield Case("links-k19-wrap-alone", partial(_links, rows, 9, 19, True, False))
+    yield Case("links-ones", partial(_links, (1, 1, 1), 1, 1, True, True))
     yield Case("links-k19-wrap-float64", partial(_links, rows, 9, 19, True, True), (torch.float64,))
     for taps in (2, 16, 40):
         yield Case(f"wavelet-t{taps}", partial(_wavelet, rows, taps, 3))

@@ -8,8 +8,11 @@ gradients are zero there. Without `starts` and `counts`, of each row's document,
 import triton
 from triton import language as tl
 
+# Numbers that no address needs as constants: one program for all of them, 1 and multiples of 16 included.
+COUNTS = ["slots", "rows", "positions", "factors", "links"]
 
-@triton.jit
+
+@triton.jit(do_not_specialize=COUNTS)
 def mix_all(
     value, states, weights, offsets, lengths, starts, counts, result, slots, rows, positions, width, factors, links,
     WRAP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
@@ -47,7 +50,7 @@ def mix_all(
         tl.debug_barrier()
 
 
-@triton.jit
+@triton.jit(do_not_specialize=[*COUNTS, "low", "high"])
 def unmix_all(
     gradient, inputs, states, weights, offsets, lengths, starts, counts, of_value, of_weights, low, high, slots,
     rows, positions, width, factors, links,

@@ -72,8 +72,9 @@ def test_grids_of_the_largest_shapes_are_launched(compiling):
 
 
 def is_program(node):
-    """True for a function with @triton.jit."""
-    return isinstance(node, ast.FunctionDef) and "triton.jit" in map(ast.unparse, node.decorator_list)
+    """True for a function with @triton.jit or @triton.jit(...)."""
+    decorators = map(ast.unparse, node.decorator_list) if isinstance(node, ast.FunctionDef) else ()
+    return any(decorator.partition("(")[0] == "triton.jit" for decorator in decorators)
 
 
 def launched_kernels():
