@@ -289,3 +289,17 @@ def test_portable_for_gpus_has_second_derivatives(monkeypatch):
     assert torch.autograd.gradgradcheck(
         lambda value, weights: run("portable", monkeypatch, value, weights, offsets), (value, weights)
     )
+
+
+@pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float32), (torch.float32, torch.float16)])
+def test_triton_takes_weights_of_another_dtype(dtypes, monkeypatch):
+    pytest.importorskip("triton")
+    value, weights, offsets = inputs(1, 7, 4, 2, 3)
+    arguments = [x.detach().to(dtype).requires_grad_() for x, dtype in zip((value, weights), dtypes, strict=True)]
+    exact = [x.detach().double().requires_grad_() for x in arguments]
+    results = []
+    for name, tensors in (("triton", arguments), ("reference", exact)):
+        result = run(name, monkeypatch, *tensors, offsets)
+        results.append((result, *torch.autograd.grad(result.sum(), tensors)))
+    for mine, truth, dtype in zip(*results, (dtypes[0], *dtypes), strict=True):
+        assert mine.dtype == dtype and relative_rms(mine, truth) < 2e-2
