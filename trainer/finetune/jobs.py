@@ -201,7 +201,8 @@ def _difference(name: str, found: Any, wanted: Any) -> str:
         return "another starting checkpoint"
     if name == "fingerprint":
         return "other data, tokenizer or --max-length"
-    return f"{name.replace('_', ' ')} {found}, now {wanted}"
+    shown = (f"{value:g}" if isinstance(value, float) else value for value in (found, wanted))
+    return "{} {}, now {}".format(name.replace("_", " "), *shown)
 
 
 # -----------------------------------------------------------------------------

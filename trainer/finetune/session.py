@@ -384,6 +384,7 @@ def _plan(
     else:
         rates = [DEFAULT_LEARNING_RATE if is_earlier_folder else default_learning_rate(start.width, relative_lr)]
         origin = "an earlier version's" if is_earlier_folder else f"for a model of width {start.width or 'unknown'}"
+        origin += " and relative rates" if relative_lr else ""
         notes.append(f"learning rate {rates[0]:g} by default, {origin}")
         _say(f"{task.name}: {notes[0]}")
     if relative_lr:

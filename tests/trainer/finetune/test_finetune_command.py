@@ -273,7 +273,7 @@ def test_options_reach_the_run_and_its_settings(glue, bert_folder, trained, tmp_
     }
     assert changed["optim"]["weight_decay"] == 0 and changed["batch"]["group_by_length"] is True
     with pytest.raises(
-        UserError, match=r"dropout None, now 0\.2; weight decay 0\.01, now 0\.0; warmup share 0\.06, now 0\.5"
+        UserError, match=r"dropout None, now 0\.2; weight decay 0\.01, now 0; warmup share 0\.06, now 0\.5"
     ):
         finetune(*arguments, "--dropout", 0.2, "--weight-decay", 0, "--warmup-share", 0.5)
 
