@@ -64,6 +64,8 @@ def implementation(operation: str, device: torch.device | str, form: tuple | Non
 
 
 def _implementation(operation: str, device: torch.device | str, form: tuple | None) -> str:
+    if _plain:
+        return "portable"
     kind = torch.device(device).type
     choice = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
     if choice not in CHOICES:
@@ -81,6 +83,17 @@ def _implementation(operation: str, device: torch.device | str, form: tuple | No
 
 
 _chosen: dict[str, set[str]] = {}
+_plain: list[str] = []  # one entry for each `plain` context that is open
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Every operation runs plain PyTorch in this context, whatever LONGMIX_KERNELS says: for those who count."""
+    _plain.append("plain")
+    try:
+        yield
+    finally:
+        _plain.pop()
 
 
 @torch.compiler.assume_constant_result  # noted when a call is compiled

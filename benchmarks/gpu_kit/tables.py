@@ -152,9 +152,9 @@ def _training(setting: Setting, newest: dict[str, dict], prediction: dict | None
     section = Section(
         "Whole models in training",
         [
-            "longmix train on rows of 512 random tokens; the engine null is Accelerate. MFU counts 6 operations for "
-            "each token and parameter outside the embeddings. Waits: calls in which a step waits for the GPU, "
-            "each step being logged. "
+            "longmix train on rows of 512 random tokens; the engine null is Accelerate. MFU counts matrix products, "
+            "convolutions and softmax attention, forward and backward. Waits: calls in which a step waits "
+            "for the GPU, each step being logged. "
             "The model's figure is what its layers alone would allow, without embeddings, head, loss and optimizer."
         ],
         ["model, engine, precision", "tokens/s", "p20 to p80", "MFU", "memory, MB", "waits", "loss", "model", "trace"],

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from longmix.trainer.processes.cards import CARDS as SHEETS
+
 # What a launch is taken to cost beside its work, where launches follow each other.
 LAUNCH_SECONDS = 3e-6
 UNITS = ("tensor core", "fp32", "fp64")
@@ -65,14 +67,17 @@ class Card:
         return work / share + launch.launches * LAUNCH_SECONDS
 
 
-def _peak(tensor_core: float, fp32: float, fp64: float) -> dict[str, float]:
-    return dict(zip(UNITS, (tensor_core * 1e12, fp32 * 1e12, fp64 * 1e12), strict=True))
+def _card(name: str, known: str, dtype: str, flash: bool = True) -> Card:
+    """A card of our data sheets, under the name that it has in tables."""
+    sheet = next(card for card in SHEETS if card.name == known)
+    peak = dict(zip(UNITS, (sheet.half, sheet.fp32, sheet.fp64), strict=True))
+    model = f"NVIDIA's data sheet: {sheet.sheet}"
+    return Card(name, model, dtype, sheet.bandwidth, peak, sheet.multiprocessors, flash)
 
 
-_HOPPER = _peak(989, 67, 34)
 CARDS = (
-    Card("V100", "V100 SXM2, NVIDIA's V100 data sheet", "float16", 900e9, _peak(125, 15.7, 7.8), 80, flash=False),
-    Card("A100", "A100 SXM 40 GB, NVIDIA's A100 data sheet", "bfloat16", 1555e9, _peak(312, 19.5, 9.7), 108),
-    Card("H100", "H100 SXM, NVIDIA's H100 data sheet", "bfloat16", 3350e9, _HOPPER, 132),
-    Card("H200", "H200 SXM, NVIDIA's H200 data sheet", "bfloat16", 4800e9, _HOPPER, 132),
+    _card("V100", "V100", "float16", flash=False),
+    _card("A100", "A100-40", "bfloat16"),
+    _card("H100", "H100", "bfloat16"),
+    _card("H200", "H200", "bfloat16"),
 )

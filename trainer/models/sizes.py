@@ -61,14 +61,15 @@ def measure(config: transformers.PreTrainedConfig, auto_class: type) -> ModelSiz
     layers = getattr(config, "num_hidden_layers", 0)
     if not isinstance(layers, int) or layers <= _FEW_LAYERS:
         return _size(_on_meta(config, auto_class))
-    two, three = (_size(_on_meta(_with_layers(config, count), auto_class)) for count in (2, 3))
+    two, three = (_size(_on_meta(with_layers(config, count), auto_class)) for count in (2, 3))
     each = three.parameters - two.parameters
     if each <= 0:  # they share their parameters, or another field counts them
         return _size(_on_meta(config, auto_class))
     return ModelSize(three.model, two.parameters + (layers - 2) * each, three.embeddings, layers, each, three.largest)
 
 
-def _with_layers(config: transformers.PreTrainedConfig, layers: int) -> transformers.PreTrainedConfig:
+def with_layers(config: transformers.PreTrainedConfig, layers: int) -> transformers.PreTrainedConfig:
+    """The configuration with another number of layers."""
     values = {key: value for key, value in config.to_dict().items() if key not in ("model_type", "layer_types")}
     return type(config)(**{**values, "num_hidden_layers": layers})
 

@@ -36,7 +36,7 @@ from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, risen
 from .memory import refuse_beyond_memory
 from .settling import settle
 from .setup import Prepared, prepare
-from .speed import Interval, device_name
+from .speed import Interval, Utilisation, device_name
 from .spikes import SpikeGuard
 from .stop_conditions import Consensus, Decision, StopConditions
 from .stream import BatchStream, StepBatch
@@ -112,9 +112,11 @@ class _Run:
         self.last_step = configuration.optim.max_steps
 
         # The facts of the whole model, before an engine shares it out.
-        parameters, self.matrix_parameters = count_parameters(model)
+        parameters, _ = count_parameters(model)
         self.notes = prepared.notes(model, world.size)
         self.card = ModelCard(configuration, [dataset.manifest for dataset in self.data.train], parameters, self.notes)
+
+        self.utilisation = agree(world, lambda: Utilisation(prepared, world))
 
         # The model is equal on all ranks. From here on they differ: dropout must not repeat itself.
         seed_generators(configuration.run.seed, world.rank)
@@ -315,7 +317,7 @@ class _Run:
             "skipped_steps": state.skipped,
             "empty_steps": state.empty,
         }
-        speed = interval.figures(stream, state.tokens, self.world, self.matrix_parameters, self.prepared.precision)
+        speed = interval.figures(stream, state.tokens, sums.items, self.world, self.utilisation)
         self.log.record("train", state.step, {**figures, **speed}, state.tokens)
         state.interval = [0.0, 0.0, 0.0]
 

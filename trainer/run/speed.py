@@ -10,33 +10,47 @@ from pathlib import Path
 
 import torch
 
+from longmix.data_prep.errors import reason_of
+
+from ..models.flops import Flops, count_flops
+from ..processes.cards import card_of
 from ..processes.world import World
+from ..settings.mistakes import say
+from .dry_run import longest_sample
+from .setup import Prepared
 from .stream import BatchStream
 
-# Peak dense matrix throughput of a device, flop/s, from the vendor's data sheets.
-_PEAK = {
-    "V100": {"fp16": 125e12, "fp32": 15.7e12},
-    "A100": {"bf16": 312e12, "fp16": 312e12, "fp32": 19.5e12},
-    "H100": {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
-    "H200": {"bf16": 989e12, "fp16": 989e12, "fp32": 67e12},
-}
 
+class Utilisation:
+    """The share of its devices' peak that a run reaches.
 
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Peak flop/s of one device; None where no data sheet says (CPUs, other devices)."""
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device)
-    return next((peaks.get(precision) for model, peaks in _PEAK.items() if model in name), None)
-
-
-def model_flops_utilisation(tokens_per_second: float, matrix_parameters: int, peak: float | None) -> float | None:
-    """mfu = 6 x parameters outside embeddings x tokens per second / peak of all devices.
-
-    6 flop per parameter and token: 2 forward, 4 backward (Kaplan et al. 2020, section 2.1). What a mixer does beside
-    its matrices, and the output projection when it is tied to the embedding, is not counted.
+    Args:
+        prepared: the run.
+        world: whose devices run it, all of one kind.
     """
-    return None if peak is None else 6 * matrix_parameters * tokens_per_second / peak
+
+    def __init__(self, prepared: Prepared, world: World):
+        card = card_of(torch.cuda.get_device_name(world.device)) if world.device.type == "cuda" else None
+        self._peak = None if card is None else card.peak(prepared.precision)
+        self._flops = None if self._peak is None else _flops(prepared, world)
+        self._devices = world.size
+
+    def share(self, tokens: float, items: float, seconds: float) -> float | None:
+        """What forward and backward passes must compute for tokens and items of the loss, without padding, over what
+        the devices could have; None where nothing says what a device can (a CPU, other cards), or the model takes."""
+        if self._flops is None or self._peak is None:
+            return None
+        return self._flops.of_training(tokens, items) / (seconds * self._peak * self._devices)
+
+
+def _flops(prepared: Prepared, world: World) -> Flops | None:
+    positions = longest_sample(prepared.data)
+    try:
+        return count_flops(prepared.model_configuration, prepared.objective.auto_class, positions)
+    except Exception as error:  # a model of others may take other inputs, or look at their values
+        if world.is_first:
+            say(f"note: there will be no mfu, for the operations of this model cannot be counted: {reason_of(error)}")
+        return None
 
 
 @dataclass
@@ -54,17 +68,21 @@ class Interval:
         self.started += time.perf_counter() - began
 
     def figures(
-        self, stream: BatchStream, tokens: int, world: World, matrix_parameters: int, precision: str
+        self, stream: BatchStream, tokens: int, items: float, world: World, utilisation: Utilisation
     ) -> dict[str, float | None]:
-        """Speed since the start of the interval; `tokens`: consumed by the run so far. Every rank must call it."""
+        """Speed since the start of the interval. Every rank must call it.
+
+        Args:
+            tokens: consumed by the run so far.
+            items: of the losses since the start of the interval.
+        """
         seconds = time.perf_counter() - self.started
-        tokens_per_second = (tokens - self.tokens) / seconds
+        passed = tokens - self.tokens
         waited = world.sum(torch.tensor([stream.waited - self.waited], dtype=torch.float64)).item()
-        peak = peak_flops(world.device, precision)
         return {
-            "tokens_per_second": tokens_per_second,
+            "tokens_per_second": passed / seconds,
             "data_wait_fraction": waited / world.size / seconds,
-            "mfu": model_flops_utilisation(tokens_per_second, matrix_parameters, peak and peak * world.size),
+            "mfu": utilisation.share(passed, items, seconds),
         }
 
 
