@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 
 import pytest
@@ -136,7 +137,7 @@ def test_text_that_cannot_fill_the_vocabulary_names_a_size_that_works(tmp_path):
     with pytest.raises(UserError, match="--vocab-size 32000") as caught:
         train_tokenizer(make_texts(), tmp_path, vocab_size=32000)
     assert "\n" not in str(caught.value)
-    limit = int(str(caught.value).split("--vocab-size ")[-1].split()[0])
+    limit = int(re.findall(r"--vocab-size (\d+)", str(caught.value))[-1])
     assert len(train_tokenizer(make_texts(), tmp_path, vocab_size=limit)) == limit
 
 
