@@ -65,6 +65,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
         segment_offsets: torch.Tensor | None = None,
         longest_segment: int | None = None,
         labels: torch.Tensor | None = None,
+        label_positions: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         output_all_logits: bool = False,
         output_hidden_states: bool | None = None,
@@ -73,6 +74,9 @@ class MixerLanguageModel(MixerPreTrainedModel):
 
         Args:
             labels: (B, N) int64, -100 where nothing is predicted. Logits are then computed at the other positions only.
+            label_positions: (labelled,) int64, in ascending order the indices of the positions among all B N, row by
+                row, that predict something: those of the labels, in a causal model those before them. Without it the
+                model waits for the device once to find them. Its values are trusted: to check them would wait too.
             num_items_in_batch: the loss is the sum over the labelled positions divided by it; None: by their number.
             output_all_logits: logits (B, N, V) although labels are given.
 
@@ -98,9 +102,10 @@ class MixerLanguageModel(MixerPreTrainedModel):
         if output_all_logits:
             logits = self.head(hidden_states)
         else:
-            labelled = (labels.flatten() != IGNORED_LABEL).nonzero().squeeze(1)
-            logits = self.head(hidden_states.flatten(0, 1).index_select(0, labelled))
-            labels = labels.flatten().index_select(0, labelled)
+            if label_positions is None:
+                label_positions = (labels.flatten() != IGNORED_LABEL).nonzero().squeeze(1)
+            logits = self.head(hidden_states.flatten(0, 1).index_select(0, label_positions))
+            labels = labels.flatten().index_select(0, label_positions)
         loss = classification_loss(logits, labels, num_items_in_batch)
         loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
         return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)

@@ -59,8 +59,8 @@ def poisoned(poison, rank, digests):
                 loss = Scaled.apply(loss, 1000.0)
         return loss, sums
 
-    def counting(self, batch):
-        decision = step(self, batch)
+    def counting(self, *arguments):
+        step(self, *arguments)
         if poison and poison["kind"] == "weight" and state["step"] in poison["steps"] and rank == poison["rank"]:
             with torch.no_grad():
                 next(self.model.parameters())[0] += 0.01
@@ -75,7 +75,6 @@ def poisoned(poison, rank, digests):
                 for value in moments.values():
                     digest.update(value.numpy().tobytes())
             digests.append(digest.hexdigest())
-        return decision
 
     LabelledPositions.forward, loop._Run._step = spoiled, counting
     try:
@@ -89,9 +88,9 @@ def noting_draws(draws):
     """Note the samples that this rank takes in each step."""
     step = loop._Run._step
 
-    def noting(self, batch):
+    def noting(self, batch, *counts):
         draws.append(batch.draw.sample.tolist())
-        return step(self, batch)
+        step(self, batch, *counts)
 
     loop._Run._step = noting
     try:
@@ -113,10 +112,9 @@ def killed(kill, rank, folder):
         if counts[kind] == kill.get(kind) and os.getpid() == process:
             os.kill(process, signal.SIGKILL)
 
-    def stepping(self, batch):
-        decision = step(self, batch)
+    def stepping(self, *arguments):
+        step(self, *arguments)
         die_at("step")
-        return decision
 
     def note(event, arguments):
         is_change = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.symlink")

@@ -20,10 +20,13 @@ Forward = Callable[[torch.nn.Module, Batch], tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass
 class StepResult:
-    """One optimizer step: whether it was taken, and the global gradient norm before clipping."""
+    """One optimizer step: whether it was taken, and the global gradient norm before clipping.
+
+    The norm may still be on the device: to read it waits for all that the step has asked of that.
+    """
 
     applied: bool
-    gradient_norm: float
+    gradient_norm: float | torch.Tensor
     loss_scale: float = 1.0
     judged: bool = False  # dropped by the guard's judge
 

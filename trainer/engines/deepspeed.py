@@ -95,7 +95,7 @@ class DeepSpeedEngine:
             self.guard = self.module.optimizer.guard
         else:
             self.guard = StepGuard()
-            ask_before_steps(self.module.basic_optimizer, lambda: self.guard.drops(self._gradient_norm()))
+            ask_before_steps(self.module.basic_optimizer, lambda: self.guard.drops(self._gradient_norm))
 
     def forward_backward(self, micro_batches: list[Batch], forward: Forward) -> torch.Tensor:
         total = None
@@ -114,7 +114,7 @@ class DeepSpeedEngine:
         self.module.step()
         scale = getattr(self.module.optimizer, "cur_scale", None) or getattr(self.module.optimizer, "loss_scale", 1.0)
         is_finite, judged = bool(self.module.was_step_applied()), self.guard.dropped
-        norm = self._gradient_norm() if is_finite else math.inf
+        norm = self._gradient_norm if is_finite else math.inf
         return StepResult(is_finite and not judged, norm, float(scale), judged)
 
     @contextlib.contextmanager
@@ -140,9 +140,10 @@ class DeepSpeedEngine:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
-    def _gradient_norm(self) -> float:
+    @property
+    def _gradient_norm(self) -> float | torch.Tensor:
         """The norm of the step in progress, or of the last one: before clipping, without the loss scale."""
-        norm = float(self.module.optimizer._global_grad_norm)
+        norm = self.module.optimizer._global_grad_norm
         # At stage 0 alone DeepSpeed gives it with the scale.
         return norm / self.module.optimizer.loss_scale if self.precision == "fp16" and self.stage == 0 else norm
 

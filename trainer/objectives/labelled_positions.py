@@ -22,6 +22,8 @@ from ..settings.sections import ObjectiveSection
 from .masking import TokenMasker, word_starts
 from .model_inputs import accepted, takes
 
+# The entry of a batch beside its labels, by the name under which our language models take it.
+LABEL_POSITIONS = "label_positions"
 # exp of it is near the largest float.
 _LARGEST_LOSS = 700.0
 # Beside the numbers by which a mask derives its own keys.
@@ -90,18 +92,18 @@ class LabelledPositions:
         if self.masker is not None:
             keys = map(self.masker.training_key, draw.source.tolist(), draw.epoch.tolist(), draw.sample.tolist())
             samples = self._masked(self.masker, samples, keys)
-        return collate(samples, self.pad_token_id)
+        return self._collated(samples)
 
     def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         if self.evaluation_masker is not None:
             keys = map(self.evaluation_masker.evaluation_key, indices.tolist())
             samples = self._masked(self.evaluation_masker, samples, keys)
-        return collate(samples, self.pad_token_id)
+        return self._collated(samples)
 
     def rehearsal_batch(self, samples: list[Sample]) -> Batch:
         if self.masker is not None:
             samples = [self.masker.mask_without_draw(one) for sample in samples for one in _sequences(sample)]
-        return collate(samples, self.pad_token_id)
+        return self._collated(samples)
 
     def _masked(self, masker: TokenMasker, samples: list[Sample], keys: Iterator[int]) -> list[Sample]:
         masked = []
@@ -112,7 +114,7 @@ class LabelledPositions:
         return masked
 
     def items(self, batch: Batch) -> int:
-        return int((batch["labels"] != IGNORED).sum())
+        return len(batch[LABEL_POSITIONS])
 
     def forward(self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int):
         """(loss, sums): the loss over `items`, and (3,) float32 sums of loss, hits and items, detached."""
@@ -120,34 +122,36 @@ class LabelledPositions:
         return loss, sums
 
     def _forward(self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int):
-        """Loss and sums of `forward`, and whether the answer to each label is right: (labelled,), or (B, N) with False
-        where there is none.
-        """
-        labels = batch["labels"]
+        """Loss and sums of `forward`, and whether the answer to each label is right, (labelled,)."""
+        positions = batch[LABEL_POSITIONS]
+        # Nothing here waits for the device, as targets[targets != IGNORED] would.
+        targets = self._targets(batch["labels"]).flatten().index_select(0, positions)
+        loss = shown = None
         if takes(model, "num_items_in_batch"):
             output = model(**accepted(model, batch), num_items_in_batch=items)
-            loss, logits = output.loss, output.logits
-            shown = getattr(output, "task_loss", None)
+            loss, logits, shown = output.loss, output.logits, getattr(output, "task_loss", None)
         else:
-            logits, labels = self._aligned(model(**accepted(model, batch, without="labels")).logits, labels)
-            logits = logits[labels != IGNORED]
-            loss = functional.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum") / items
-            shown = None
-        # Nothing here waits for the device, as labels[labels != IGNORED] would: their number is that of the logits.
+            logits = model(**accepted(model, batch, without="labels")).logits
         if logits.dim() == 3:
-            logits, wanted = self._aligned(logits, labels)
-        else:
-            wanted = _labelled(labels, len(logits))
+            logits = logits.flatten(0, 1).index_select(0, positions)
+        if loss is None:
+            loss = functional.cross_entropy(logits.float(), targets, reduction="sum") / items
         # The same places as those of argmax, which takes several times as long on a CPU.
-        is_right = (logits.detach().max(dim=-1).indices == wanted) & (wanted != IGNORED)
+        is_right = logits.detach().max(dim=-1).indices == targets
         # The task's loss is shown: an auxiliary one is only minimised beside it.
         shown = loss.detach() if shown is None else shown
-        sums = torch.stack([shown.float() * items, is_right.sum().float(), (wanted != IGNORED).sum().float()])
-        return loss, sums, is_right
+        count = torch.full_like(shown, len(targets), dtype=torch.float32)
+        return loss, torch.stack([shown.float() * items, is_right.sum().float(), count]), is_right
 
-    def _aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits (B, N, classes) and the labels (B, N) that they predict, N by N."""
-        return logits, labels
+    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
+        """What each position predicts, (B, N), IGNORED where nothing."""
+        return labels
+
+    def _collated(self, samples: list[Sample]) -> Batch:
+        """The micro-batch, with the positions that predict something among all of it, for models that take them."""
+        batch = collate(samples, self.pad_token_id)
+        found = self._targets(batch["labels"]).flatten() != IGNORED
+        return {**batch, LABEL_POSITIONS: found.nonzero().squeeze(1)}
 
     def evaluation(self, model: torch.nn.Module, batch: Batch):
         """Sums of loss, hits and items; for each label its place and whether the answer is right, (labelled, 2), or
@@ -156,9 +160,7 @@ class LabelledPositions:
         _, sums, is_right = self._forward(model, batch, 1)
         if self.trained_places is None:
             return sums.double(), None
-        labelled = batch["labels"] != IGNORED
-        places = batch[LABEL_PLACES][labelled]
-        is_right = is_right[labelled] if is_right.dim() == 2 else is_right
+        places = batch[LABEL_PLACES].flatten().index_select(0, batch[LABEL_POSITIONS])
         return sums.double(), torch.stack([places, is_right.long()], dim=1).cpu().numpy()
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
@@ -195,18 +197,10 @@ class CausalPositions(LabelledPositions):
         return self._batch(samples)
 
     def _batch(self, samples: list[Sample]) -> Batch:
-        return collate([_predicting_itself(one) for sample in samples for one in _sequences(sample)], self.pad_token_id)
+        return self._collated([_predicting_itself(one) for sample in samples for one in _sequences(sample)])
 
-    def _aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return logits[:, :-1], labels[:, 1:]
-
-
-def _labelled(labels: torch.Tensor, count: int) -> torch.Tensor:
-    """The `count` labels that are not IGNORED, in their order, without waiting for the device to count them."""
-    labels = labels.flatten()
-    is_label = labels != IGNORED
-    places = torch.where(is_label, is_label.cumsum(0) - 1, count)  # the others share one behind the last
-    return labels.new_empty(count + 1).scatter_(0, places, labels)[:count]
+    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
+        return functional.pad(labels[:, 1:], (0, 1), value=IGNORED)[:, : labels.shape[1]]
 
 
 # Figures of an evaluation.

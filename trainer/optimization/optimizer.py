@@ -148,8 +148,8 @@ class StepGuard:
         self.judge: Callable[[float], bool] | None = None
         self.dropped = False
 
-    def drops(self, norm: float) -> bool:
-        self.dropped = self.judge is not None and self.judge(norm)
+    def drops(self, norm: float | torch.Tensor) -> bool:
+        self.dropped = self.judge is not None and self.judge(float(norm))
         return self.dropped
 
 

@@ -60,6 +60,11 @@ class World:
             torch.distributed.all_reduce(values, group=self.control)
         return values
 
+    def sum_later(self, values: torch.Tensor) -> "LaterSum":
+        """Begin to sum a CPU tensor over all ranks, and go on meanwhile; on every rank."""
+        work = torch.distributed.all_reduce(values, group=self.control, async_op=True) if self.size > 1 else None
+        return LaterSum(values, work, self.progress)
+
     def from_first(self, value: Any) -> Any:
         """A small object of rank 0, on every rank."""
         self.progress.exchanges += 1
@@ -82,6 +87,22 @@ class World:
         self.progress.exchanges += 1
         if self.size > 1:
             torch.distributed.barrier(group=self.control)
+
+
+@dataclass
+class LaterSum:
+    """A sum over all ranks that is under way. It counts as an exchange where it is waited for."""
+
+    _values: torch.Tensor
+    _work: torch.distributed.Work | None
+    _progress: Progress
+
+    def wait(self) -> torch.Tensor:
+        """The sum, on every rank."""
+        self._progress.exchanges += 1
+        if self._work is not None:
+            self._work.wait()
+        return self._values
 
 
 def agree(world: World, work: Callable[[], Any]) -> Any:

@@ -148,7 +148,8 @@ class _Run:
         self.consensus = Consensus(self.conditions, self.saver, world)
         self.evaluator = Evaluator(self.engine, prepared, world, state, self.log, self.consensus)
         self.final_model = FinalModel(prepared, self.card, self.evaluator, world, state, self.log)
-        self.gradient_norm: float | None = None  # of the last step; None: there is none
+        self.gradient_norm: float | torch.Tensor | None = None  # of the last step; None: there is none
+        self.sums: torch.Tensor | None = None  # of the steps since they were last noted, on this rank's device
 
     def _start_wandb(self) -> WandbLog:
         return WandbLog(self.folder, self.configuration.log.wandb, self.configuration.to_dict())
@@ -219,8 +220,16 @@ class _Run:
             decision = self.consensus.ask(state.step) if state.step < self.last_step else Decision()
             if state.step == 0 or state.evaluation_due:
                 decision = self._complete_step(decision)
-            for batch in stream if not decision.stops else ():
-                decision = self._step(batch)
+            batch = next(stream, None) if not decision.stops else None
+            counts = self.world.sum(_counts(batch))
+            while batch is not None:
+                # What all ranks want, and what they have for the next step, is exchanged while this one is computed:
+                # a wish is obeyed a step later, but for run.stop_at_step, which is known ahead.
+                following = next(stream, None)
+                exchange = self.world.sum_later(torch.cat([_counts(following), self.consensus.asked(state.step + 1)]))
+                self._step(batch, *counts.tolist())
+                counts, asked = exchange.wait().tensor_split([2])
+                decision = self.consensus.decide(asked.tolist())
                 self.log.note_step(state.step)
                 if state.step == self.last_step or state.step % configuration.log.every_steps == 0:
                     self._record(interval, stream)
@@ -228,46 +237,49 @@ class _Run:
                 with interval.paused():
                     self.agreement.check_if_due(batch.draw)
                     decision = self._complete_step(decision)
-                if decision.stops:
-                    break
+                batch = following if not decision.stops else None
         return decision
 
-    # One step: forward, backward, the exchange of what all ranks found and want, the optimizer, the counters.
+    # One step: forward, backward, the optimizer, the counters.
 
-    def _step(self, batch: StepBatch) -> Decision:
-        """Make one optimizer step; what all ranks want after it."""
+    def _step(self, batch: StepBatch, items: float, tokens: float) -> None:
+        """Make one optimizer step of a batch that has so many items and tokens on all ranks together."""
         state = self.state
         self.world.progress.begin_step(state.step + 1)
-        counts = torch.tensor([batch.items, batch.tokens], dtype=torch.float64)
-        items, tokens = self.world.sum(counts).tolist()
         if items == 0:
-            return self._pass_over(int(tokens))
+            self._pass_over(int(tokens))
+            return
         self.model.train()
         sums = self.engine.forward_backward(
             batch.micro_batches, lambda model, micro_batch: self.objective.forward(model, micro_batch, items)
-        )
-        asked = self.consensus.asked(state.step + 1)
-        totals = self.world.sum(torch.cat([sums.double().cpu(), asked])).tolist()
-        sums, asked = Sums(*totals[: len(sums)]), totals[len(sums) :]
-        self.spikes.expect(sums.mean_loss)
+        ).double()
+        if self.configuration.optim.skip_spikes:
+            self.spikes.expect(self._of_all_ranks(sums).mean_loss)
         result = self.engine.step(learning_rate(self.configuration.optim, state.step + 1))
         self.gradient_norm = result.gradient_norm
         self._count_batch(int(tokens))
         if result.applied:
             state.row_of_skips = 0
-            state.interval = [before + now for before, now in zip(state.interval, sums, strict=True)]
+            self.sums = sums if self.sums is None else self.sums + sums
             self.spikes.note_taken()
         else:
-            self._count_skip(result, sums.loss)
-        return self.consensus.decide(asked)
+            self._count_skip(result, sums)
 
-    def _pass_over(self, tokens: int) -> Decision:
-        """Consume a batch in which no rank has anything to predict; what all ranks want after it.
+    def _of_all_ranks(self, sums: torch.Tensor) -> Sums:
+        """Sums of this rank's share, added up over all ranks. It waits for the device."""
+        return Sums(*self.world.sum(sums.cpu()).tolist())
+
+    def _note_sums(self) -> None:
+        """Take what the steps since the last call have summed up, on their devices, into the state of the run."""
+        if self.sums is not None:
+            sums, self.sums = self._of_all_ranks(self.sums), None
+            self.state.interval = [before + now for before, now in zip(self.state.interval, sums, strict=True)]
+
+    def _pass_over(self, tokens: int) -> None:
+        """Consume a batch in which no rank has anything to predict.
 
         No engine is asked for a step: with gradients of 0 the optimizer would still decay weights and age its moments.
-        Every rank knows the sum of the items, so none waits for another here.
         """
-        asked = self.world.sum(self.consensus.asked(self.state.step + 1)).tolist()
         self._count_batch(tokens)
         self.gradient_norm = None
         self.state.empty += 1
@@ -276,14 +288,13 @@ class _Run:
                 f"step {self.state.step}: nothing to predict in its batch, which is passed over (metrics.jsonl counts "
                 "such steps as empty_steps)"
             )
-        return self.consensus.decide(asked)
 
     def _count_batch(self, tokens: int) -> None:
         self.state.step += 1
         self.state.samples += self.configuration.batch.samples
         self.state.tokens += tokens
 
-    def _count_skip(self, result: StepResult, loss_sum: float) -> None:
+    def _count_skip(self, result: StepResult, sums: torch.Tensor) -> None:
         state = self.state
         state.skipped += 1
         if result.judged:
@@ -291,7 +302,8 @@ class _Run:
             self.log.say(self.spikes.note_dropped())
             return
         # In fp16 an overflow with a finite loss only means that the loss scale was too high: it is being lowered.
-        if self.prepared.precision == "fp16" and math.isfinite(loss_sum) and result.loss_scale > 1:
+        is_overflow = self.prepared.precision == "fp16" and math.isfinite(self._of_all_ranks(sums).loss)
+        if is_overflow and result.loss_scale > 1:
             self.log.say(f"step {state.step}: overflow in fp16, step dropped, loss scale now {result.loss_scale:g}")
             return
         state.row_of_skips += 1
@@ -305,13 +317,14 @@ class _Run:
 
     def _record(self, interval: Interval, stream: BatchStream) -> None:
         """Record the steps since the last record."""
+        self._note_sums()
         state, sums = self.state, Sums(*self.state.interval)
         figures = {"loss": sums.mean_loss if sums.items else None}
         if self.objective.accuracy_name is not None:
             figures[self.objective.accuracy_name] = sums.hit_rate if sums.items else None
         figures |= {
             "lr": learning_rate(self.configuration.optim, state.step),
-            "grad_norm": self.gradient_norm,
+            "grad_norm": None if self.gradient_norm is None else float(self.gradient_norm),
             "samples_seen": state.samples,
             "tokens_seen": state.tokens,
             "skipped_steps": state.skipped,
@@ -351,6 +364,7 @@ class _Run:
         return decision
 
     def _save(self, is_last_chance: bool) -> None:
+        self._note_sums()
         figures = self.evaluator.current()
 
         def write_model(folder: Path, weights: dict[str, torch.Tensor], state: RunState) -> None:
@@ -369,3 +383,8 @@ class _Run:
             self.log.say(f"note: {self.state.empty} of {self.state.step} steps had a batch with nothing to predict")
         self.saver.tidy()
         return self.final_model.make()
+
+
+def _counts(batch: StepBatch | None) -> torch.Tensor:
+    """(2,) float64: items and tokens of this rank's share of a step, 0 behind the last step."""
+    return torch.tensor([0, 0] if batch is None else [batch.items, batch.tokens], dtype=torch.float64)

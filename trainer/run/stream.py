@@ -4,7 +4,6 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,19 +60,24 @@ class BatchStream:
         self.rank, self.world_size = rank, world_size
         self.waited = 0.0
         self._steps = range(first_step, last_step)
+        self._steps_left = iter(self._steps)
         self._queue: queue.Queue = queue.Queue(maxsize=PREFETCHED_STEPS)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._fill, name="longmix-data", daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> Iterator[StepBatch]:
-        for _ in self._steps:
-            started = time.perf_counter()
-            prepared = self._queue.get()
-            self.waited += time.perf_counter() - started
-            if isinstance(prepared, BaseException):
-                raise prepared
-            yield prepared
+    def __iter__(self) -> "BatchStream":
+        return self
+
+    def __next__(self) -> StepBatch:
+        if next(self._steps_left, None) is None:
+            raise StopIteration
+        started = time.perf_counter()
+        prepared = self._queue.get()
+        self.waited += time.perf_counter() - started
+        if isinstance(prepared, BaseException):
+            raise prepared
+        return prepared
 
     def __enter__(self) -> "BatchStream":
         return self

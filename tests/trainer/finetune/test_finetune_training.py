@@ -82,14 +82,13 @@ def test_an_interrupted_run_goes_on_with_the_same_losses(glue, own_checkpoint, t
     # Nine batches in an epoch: the cut comes within two of similar lengths.
     settings = ("--task", "sst2", "--seeds", 1, "--epochs", 1, "--jobs", 1)
     assert finetune(own_checkpoint, glue, tmp_path / "whole", *settings) == 0
-    step = loop._Run._step
+    complete = loop._Run._complete_step
 
-    def stopped(self, *rest):
-        decision = step(self, *rest)
-        return loop.Decision("a test") if self.state.step == 5 else decision
+    def stopped(self, decision):
+        return complete(self, loop.Decision("a test") if self.state.step == 5 else decision)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop._Run, "_step", stopped)
+        patched.setattr(loop._Run, "_complete_step", stopped)
         assert finetune(own_checkpoint, glue, tmp_path / "cut", *settings) == 75
     assert not (tmp_path / "cut" / "results.json").exists()
     assert finetune(own_checkpoint, glue, tmp_path / "cut", *settings) == 0

@@ -41,16 +41,12 @@ COLUMNS = {
     "classes": {"dtype": "int64", "shape": [None]},
     "horizon": {"dtype": "float32", "shape": [4, 3]},
 }
-LABELS_OF_HEAD, NORM = (
-    "nonzero in modeling/heads.py, forward",
-    "_local_scalar_dense in trainer/optimization/optimizer.py, step",
-)
+NORM = "_local_scalar_dense in trainer/optimization/optimizer.py, step"
 PLACE = "copy to the host in trainer/objectives/"
-# Where the host waits for the GPU: in a forward and backward pass, and in an evaluation, of each objective. A language
-# model's head asks how many labels there are, for the shape of its logits.
+# Where the host waits for the GPU: in a forward and backward pass, and in an evaluation, of each objective.
 WAITS = {
-    "mlm": ([LABELS_OF_HEAD], [LABELS_OF_HEAD]),
-    "clm": ([LABELS_OF_HEAD], [LABELS_OF_HEAD]),
+    "mlm": ([], []),
+    "clm": ([], []),
     "token_classification": ([], []),
     "forecasting": ([], [PLACE + "forecasting.py, evaluation"]),
     **dict.fromkeys(
