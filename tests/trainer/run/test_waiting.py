@@ -92,6 +92,19 @@ def test_a_guard_against_spikes_reads_each_loss(train, waits, tmp_path):
     assert waits[1] == [0, 1, 2, 3, 3, 4, 5, 5, 6, 6, 7]
 
 
+def test_each_step_is_told_what_its_own_batch_holds(train, monkeypatch, tmp_path):
+    told, step = [], loop._Run._step
+
+    def noting(self, batch, items, tokens):
+        told.append((batch.items == items, batch.tokens == tokens, tokens))
+        step(self, batch, items, tokens)
+
+    monkeypatch.setattr(loop._Run, "_step", noting)
+    train(tmp_path / "run", **CHANGES)
+    assert len(told) == 7 and all(own[:2] == (True, True) for own in told)
+    assert len({tokens for *_, tokens in told}) > 1  # else any other step's would do
+
+
 def test_a_signal_is_obeyed_a_step_later_at_the_latest(train, monkeypatch, tmp_path):
     step = loop._Run._step
 
