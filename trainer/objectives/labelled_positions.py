@@ -5,7 +5,6 @@ micro-batches and ranks gives the mean over the batch, however it is cut.
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -90,28 +89,18 @@ class LabelledPositions:
 
     def training_batch(self, samples: list[Sample], draw: Draw) -> Batch:
         if self.masker is not None:
-            keys = map(self.masker.training_key, draw.source.tolist(), draw.epoch.tolist(), draw.sample.tolist())
-            samples = self._masked(self.masker, samples, keys)
+            samples = _masked(self.masker, samples, self.masker.training_key(draw.source, draw.epoch, draw.sample))
         return self._collated(samples)
 
     def evaluation_batch(self, samples: list[Sample], indices: np.ndarray) -> Batch:
         if self.evaluation_masker is not None:
-            keys = map(self.evaluation_masker.evaluation_key, indices.tolist())
-            samples = self._masked(self.evaluation_masker, samples, keys)
+            samples = _masked(self.evaluation_masker, samples, self.evaluation_masker.evaluation_key(indices))
         return self._collated(samples)
 
     def rehearsal_batch(self, samples: list[Sample]) -> Batch:
         if self.masker is not None:
             samples = [self.masker.mask_without_draw(one) for sample in samples for one in _sequences(sample)]
         return self._collated(samples)
-
-    def _masked(self, masker: TokenMasker, samples: list[Sample], keys: Iterator[int]) -> list[Sample]:
-        masked = []
-        for sample, key in zip(samples, keys, strict=True):
-            first, *second = _sequences(sample)
-            masked.append(masker.mask(first, key))
-            masked.extend(masker.mask(one, int(counter_random.key(key, _OF_SECOND))) for one in second)
-        return masked
 
     def items(self, batch: Batch) -> int:
         return len(batch[LABEL_POSITIONS])
@@ -239,6 +228,14 @@ def perplexity(loss: float) -> float:
 
 
 # Inputs without the labels of a task, and with labels of their own.
+
+
+def _masked(masker: TokenMasker, samples: list[Sample], keys: np.ndarray) -> list[Sample]:
+    """The masked sequences of samples with keys (B,); a pair's second sequence has a key of its own."""
+    sequences = [_sequences(sample) for sample in samples]
+    if sequences and len(sequences[0]) == 2:
+        keys = np.stack([keys, counter_random.key(keys, _OF_SECOND)], axis=1).flatten()
+    return masker.mask_all([one for pair in sequences for one in pair], keys)
 
 
 def _sequences(sample: Sample) -> list[Sample]:

@@ -41,35 +41,49 @@ class TokenMasker:
         self.ordinary = np.flatnonzero(~self.special)
         self.starts_word = starts_word
 
-    def training_key(self, source: int, epoch: int, sample: int) -> int:
-        return int(counter_random.key(_TRAIN, self.seed, source, epoch, sample))
+    def training_key(self, source: np.ndarray | int, epoch: np.ndarray | int, sample: np.ndarray | int) -> np.ndarray:
+        """The key of a sample's mask, or of several samples' masks, uint64."""
+        return counter_random.key(_TRAIN, self.seed, source, epoch, sample)
 
-    def evaluation_key(self, sample: int) -> int:
+    def evaluation_key(self, sample: np.ndarray | int) -> np.ndarray:
         """The same mask in every evaluation of every run: independent of seed and epoch."""
-        return int(counter_random.key(_EVALUATION, sample))
+        return counter_random.key(_EVALUATION, sample)
 
-    def mask(self, sample: Sample, key: int) -> Sample:
+    def mask(self, sample: Sample, key: np.ndarray | int) -> Sample:
         """The sample with hidden tokens in `input_ids` and the true ones in `labels` (-100 elsewhere), both (N,)."""
-        tokens = np.asarray(sample["input_ids"], dtype=np.int64)
-        keys = counter_random.key(key, np.arange(3))
+        return self.mask_all([sample], np.asarray(key, dtype=np.uint64)[None])[0]
+
+    def mask_all(self, samples: list[Sample], keys: np.ndarray) -> list[Sample]:
+        """`mask` of each sample with its key, keys (B,) uint64; all at once, for its cost lies in the calls."""
+        sequences = [sample["input_ids"] for sample in samples]
+        lengths = np.asarray([len(sequence) for sequence in sequences])
+        ends = lengths.cumsum()
+        starts = ends - lengths
+        tokens = np.concatenate(sequences).astype(np.int64)
         ordinary = ~self.special[tokens]
-        unit = np.arange(len(tokens))
+        unit = np.arange(len(tokens)) - np.repeat(starts, lengths)
         if self.starts_word is not None:
             # A special token ends a word: what follows it starts one.
-            starts = self.starts_word[tokens] | ~ordinary
-            starts[1:] |= ~ordinary[:-1]
-            unit = np.cumsum(starts)
-        chosen = ordinary & (counter_random.uniform(keys[_CHOSEN], unit) < self.mask_probability)
-        positions = np.flatnonzero(chosen)
-        action = counter_random.uniform(keys[_ACTION], positions)
-        replacement = counter_random.uniform(keys[_REPLACEMENT], positions)
-        hidden = tokens[positions]
+            begins = self.starts_word[tokens] | ~ordinary
+            begins[1:] |= ~ordinary[:-1] & (unit[1:] > 0)
+            words = np.cumsum(begins)
+            unit = words - np.repeat(np.append(0, words)[starts], lengths)
+        kinds = counter_random.key(keys[:, None], np.arange(3))
+        chosen = counter_random.uniform(np.repeat(kinds[:, _CHOSEN], lengths), unit) < self.mask_probability
+        places = np.flatnonzero(ordinary & chosen)
+        row = np.searchsorted(ends, places, side="right")
+        positions = places - starts[row]
+        action = counter_random.uniform(kinds[row, _ACTION], positions)
+        replacement = counter_random.uniform(kinds[row, _REPLACEMENT], positions)
+        hidden = tokens[places]
         labels = np.full(len(tokens), IGNORED, dtype=np.int64)
-        labels[positions] = hidden
+        labels[places] = hidden
         random_tokens = self.ordinary[(replacement * len(self.ordinary)).astype(np.int64)]
-        masked = tokens.copy()
-        masked[positions] = np.where(action < 0.8, self.mask_token_id, np.where(action < 0.9, random_tokens, hidden))
-        return {**sample, "input_ids": masked, "labels": labels}
+        tokens[places] = np.where(action < 0.8, self.mask_token_id, np.where(action < 0.9, random_tokens, hidden))
+        return [
+            {**sample, "input_ids": tokens[start:end], "labels": labels[start:end]}
+            for sample, start, end in zip(samples, starts.tolist(), ends.tolist(), strict=True)
+        ]
 
     def mask_without_draw(self, sample: Sample) -> Sample:
         """As `mask`, but always the same: the first ordinary tokens are hidden, as many as on average, at least one."""

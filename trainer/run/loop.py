@@ -210,6 +210,7 @@ class _Run:
             self.world.size,
             first_step=state.step,
             last_step=self.last_step,
+            pins=self.world.device.type == "cuda",
         )
         with stream:
             if 0 < state.step < self.last_step:

@@ -7,13 +7,16 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from ..objectives.objective import Objective
-from ..samples.collate import Batch, count_positions
+from ..samples.collate import Batch, Sample, count_positions
 from ..samples.order import Draw, RunOrder
 from ..samples.windows import Dataset
 
 PREFETCHED_STEPS = 4
+# Whose samples are looked up in the order at a time.
+DRAWN_STEPS = 16
 LONGEST_CLOSING_SECONDS = 10.0
 
 
@@ -37,7 +40,8 @@ class StepBatch:
 class BatchStream:
     """Iterates over the steps [first_step, last_step) of a run; a thread reads, masks and pads ahead.
 
-    Close it, or use it as a context manager: the thread ends then.
+    Close it, or use it as a context manager: the thread ends then. With `pins` the tensors lie in memory that a GPU
+    copies from while its host goes on.
 
     Attributes:
         waited: seconds that the consumer has waited for data so far.
@@ -54,11 +58,13 @@ class BatchStream:
         world_size: int,
         first_step: int,
         last_step: int,
+        pins: bool = False,
     ):
         self.datasets, self.order, self.objective = datasets, order, objective
         self.batch_samples, self.micro_batch = batch_samples, micro_batch
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.pins = rank, world_size, pins
         self.waited = 0.0
+        self._draws: dict[int, Draw] = {}
         self._steps = range(first_step, last_step)
         self._steps_left = iter(self._steps)
         self._queue: queue.Queue = queue.Queue(maxsize=PREFETCHED_STEPS)
@@ -95,21 +101,39 @@ class BatchStream:
 
     def prepare(self, step: int) -> StepBatch:
         """This rank's share of step number `step` (0-based)."""
-        draw = self.order.share_of_rank(step * self.batch_samples, self.batch_samples, self.rank, self.world_size)
+        draw = self._draw(step)
         for source in np.unique(draw.source).tolist():
             self.datasets[source].fetch(draw.sample[draw.source == source])
         micro_batches = []
         tokens = 0
         for first in range(0, len(draw), self.micro_batch):
             part = draw[slice(first, first + self.micro_batch)]
-            samples = [
-                self.datasets[source].read([sample])[0]
-                for source, sample in zip(part.source.tolist(), part.sample.tolist(), strict=True)
-            ]
+            samples = self._read(part)
             tokens += sum(map(count_positions, samples))
-            micro_batches.append(self.objective.training_batch(samples, part))
+            batch = self.objective.training_batch(samples, part)
+            micro_batches.append(_pinned(batch) if self.pins else batch)
         items = sum(self.objective.items(batch) for batch in micro_batches)
         return StepBatch(micro_batches, items, tokens, draw)
+
+    def _read(self, part: Draw) -> list[Sample]:
+        samples: list[Sample] = [{}] * len(part)
+        for source in np.unique(part.source).tolist():
+            places = np.flatnonzero(part.source == source)
+            for place, sample in zip(places.tolist(), self.datasets[source].read(part.sample[places]), strict=True):
+                samples[place] = sample
+        return samples
+
+    def _draw(self, step: int) -> Draw:
+        if step not in self._draws:
+            self._draws = dict(
+                enumerate(
+                    self.order.shares_of_rank(
+                        step * self.batch_samples, self.batch_samples, DRAWN_STEPS, self.rank, self.world_size
+                    ),
+                    start=step,
+                )
+            )
+        return self._draws[step]
 
     def _fill(self) -> None:
         try:
@@ -130,3 +154,7 @@ class BatchStream:
                 for dataset in self.datasets:
                     dataset.verify_next()
         return False
+
+
+def _pinned(batch: Batch) -> Batch:
+    return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}

@@ -54,11 +54,11 @@ class LengthGroupedOrder(RunOrder):
         self._batches = batches_of_a_group(sum(sizes), batch_samples)
         self._sorted = lru_cache(maxsize=_KEPT)(self._sort)
 
-    def share_of_rank(self, first: int, count: int, rank: int, world_size: int) -> Draw:
+    def _positions_of_rank(self, first: int, count: int, rank: int, world_size: int) -> np.ndarray:
         """This rank's part of the global batch at [first, first + count): a range of its lengths."""
         assert count % world_size == 0
         share = count // world_size
-        return self.draw(first + rank * share, share)
+        return np.arange(first + rank * share, first + (rank + 1) * share, dtype=np.int64)
 
     def _draw(self, positions: np.ndarray) -> Draw:
         size = self._batches * self._batch

@@ -192,14 +192,23 @@ class RunOrder:
         The batch is sorted by partition and cut into equal pieces, so that a rank meets the same partitions in every
         step; where world_size does not divide the partitions, neighbours share one.
         """
+        return self.shares_of_rank(first, count, 1, rank, world_size)[0]
+
+    def shares_of_rank(self, first: int, count: int, batches: int, rank: int, world_size: int) -> list[Draw]:
+        """`share_of_rank` of so many batches, one behind the other: at once, for the cost lies in the calls."""
+        starts = range(first, first + batches * count, count)
+        positions = [self._positions_of_rank(start, count, rank, world_size) for start in starts]
+        draw, share = self._draw(np.concatenate(positions)), count // world_size
+        return [draw[number * share : (number + 1) * share] for number in range(batches)]
+
+    def _positions_of_rank(self, first: int, count: int, rank: int, world_size: int) -> np.ndarray:
         assert count % world_size == 0
         positions = np.arange(first, first + count, dtype=np.int64)
         source, within = self._sources(positions)
         sizes = np.asarray(self.sizes, dtype=np.int64)[source]
         partition = (within % sizes) % np.minimum(self.partitions, sizes)
         ranked = np.argsort(partition, kind="stable")
-        mine = ranked[rank * count // world_size : (rank + 1) * count // world_size]
-        return self._draw(positions[mine])
+        return positions[ranked[rank * count // world_size : (rank + 1) * count // world_size]]
 
     def _seed_of(self, source: int) -> int:
         return self.seed if len(self.sizes) == 1 else int(counter_random.key(_MIXTURE, self.seed, source))

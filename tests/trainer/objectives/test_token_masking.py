@@ -127,6 +127,20 @@ def test_an_evaluation_hides_its_own_share_whatever_training_hides(data):
     assert drawn.float().mean() > 2 * share, "the dry run must meet as many labels as training does"
 
 
+@pytest.mark.parametrize("whole_word", [False, True])
+def test_samples_are_masked_together_as_they_are_alone(whole_word):
+    starts = np.arange(1000) % 3 == 0
+    masker = make_masker(probability=0.3, starts_word=starts if whole_word else None)
+    samples = [make_sample(length, seed=length) for length in (40, 1, 7, 0, 128, 40)]
+    keys = masker.training_key(np.array([0, 1, 0, 0, 2, 0]), np.array([0, 0, 3, 0, 0, 1]), np.arange(6))
+    together = masker.mask_all(samples, keys)
+    for sample, key, masked in zip(samples, keys, together, strict=True):
+        alone = masker.mask(sample, int(key))
+        assert masked.keys() == alone.keys() == {*sample, "labels"}
+        assert all(np.array_equal(masked[name], alone[name]) for name in alone)
+    assert sum((masked["labels"] != IGNORED).sum() for masked in together) > 20
+
+
 def test_whole_words_are_hidden_together():
     starts = np.arange(1000) % 3 == 0
     masker = make_masker(probability=0.3, starts_word=starts)

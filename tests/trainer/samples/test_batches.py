@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
@@ -211,6 +212,18 @@ def test_the_stream_gives_the_steps_in_order_from_anywhere(data):
             int(part["attention_mask"].sum() if "attention_mask" in part else part["input_ids"].numel())
             for part in batch.micro_batches
         )
+
+
+def test_batches_for_a_gpu_lie_in_pinned_memory(data, monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    with make_stream(data / "train", last_step=0) as stream:
+        stream.prepare(0)
+    assert pinned == []
+    with make_stream(data / "train", last_step=0, pins=True) as stream:
+        batches = stream.prepare(0).micro_batches
+    held = [value for batch in batches for value in batch.values() if isinstance(value, torch.Tensor)]
+    assert len(batches) == 4 and [id(tensor) for tensor in pinned] == [id(tensor) for tensor in held]
 
 
 def test_an_error_in_the_data_thread_reaches_the_consumer(data):

@@ -145,6 +145,16 @@ def test_ranks_share_the_same_batch_without_overlap(ranks, partitions):
         assert together == sorted(zip(whole.epoch.tolist(), whole.sample.tolist(), strict=True))
 
 
+def test_batches_are_looked_up_together_as_they_are_alone():
+    order = RunOrder([101, 40], [2.0, 1.0], 8, seed=7)
+    together = order.shares_of_rank(48, 24, 9, rank=1, world_size=3)
+    assert len(together) == 9  # more than an epoch
+    for number, share in enumerate(together):
+        alone = order.share_of_rank(48 + number * 24, 24, 1, 3)
+        for one, other in zip(vars(share).values(), vars(alone).values(), strict=True):
+            assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_rank_reads_whole_partitions(ranks):
     # 1024 samples in 8 partitions of 128: rank r keeps to its own part of the file.
