@@ -11,6 +11,8 @@ fail() {
 
 [[ -n ${SLURM_JOB_ID:-} ]] || fail "this is a Slurm job script: start it with sbatch (without Slurm: longmix train)"
 
+# An outer job may have left them in the environment; env.sh alone says that the ranks meet elsewhere.
+unset MASTER_ADDR MASTER_PORT
 # shellcheck source=slurm/env.sh
 source "$LONGMIX_HOME/slurm/env.sh"
 command -v longmix >/dev/null ||
@@ -23,9 +25,9 @@ job=$SLURM_JOB_ID
 # prepare_job WORKERS_PER_NODE: where the ranks meet, and how many threads each worker gets.
 prepare_job() {
     [[ $1 =~ ^[1-9][0-9]*$ ]] || fail "LONGMIX_TASKS_PER_NODE is '$1', but must be a number from 1 on"
-    MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
     # Below the range that systems give out by themselves, and another one for each job that shares the node.
-    MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+    MASTER_PORT=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 20000))}
     # 64(x3),48 means three nodes with 64 and one with 48: the smallest counts.
     cpus_per_node=$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | cut -d '(' -f 1 | sort -n | head -n 1)
     if ((cpus_per_node < $1)); then

@@ -16,6 +16,8 @@ fi
 # Networks: the interface that the nodes reach each other by, where the first one is not it.
 # export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
 # export NCCL_IB_HCA=mlx5
+# Where the ranks meet, on the first node (this file is read there): if the others do not find it by its host name.
+# MASTER_ADDR=$(hostname)-ib0
 
 # Compute nodes without a way out: keep transformers from trying.
 # export HF_HUB_OFFLINE=1

@@ -16,6 +16,9 @@
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 #SBATCH --requeue
+# All the memory of each node: what Slurm gives by default for a CPU or two seldom holds the ranks of a node. Where jobs
+# share nodes, ask for less: sbatch --mem=200G.
+#SBATCH --mem=0
 # Two minutes before the time limit every rank is asked to save and leave. Without "B:" the signal goes to the steps,
 # where the ranks are, and not to this script. A run whose checkpoint takes longer needs more: sbatch --signal=USR1@600.
 #SBATCH --signal=USR1@120

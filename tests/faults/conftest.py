@@ -30,7 +30,7 @@ LONGEST_SECONDS = 600
 EVALUATE_EVERY = 4
 # About what an evaluation or a step takes.
 SECONDS = 0.02
-TIMED = ("tokens_per_second", "data_wait_fraction", "mfu")
+TIMED = ("tokens_per_second", "data_wait_fraction", "mfu", "gpu_memory_gib")
 
 COMMON = {
     "optim.max_steps": 40,

@@ -24,7 +24,7 @@ LONGEST_SECONDS = 600
 # Kills of one command in the long set. A sweep's runs are processes of their own, which import torch each time.
 KILLS, KILLS_OF_A_SWEEP = 40, 6
 # What is measured with a clock.
-TIMED = ("tokens_per_second", "data_wait_fraction", "mfu")
+TIMED = ("tokens_per_second", "data_wait_fraction", "mfu", "gpu_memory_gib")
 MARK = "LONGMIX_KILLED_COMMAND"
 
 

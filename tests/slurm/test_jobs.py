@@ -52,7 +52,7 @@ def work(tmp_path_factory, slurm):
 
 
 # What depends on the machine, not on the run.
-SPEEDS = ("tokens_per_second", "data_wait_fraction", "mfu")
+SPEEDS = ("tokens_per_second", "data_wait_fraction", "mfu", "gpu_memory_gib")
 
 
 def _records(run) -> list[dict]:

@@ -91,6 +91,20 @@ def test_ranks(stub, options, environment, per_node):
 
 
 @pytest.mark.slow
+def test_the_ranks_meet_where_env_says_and_nowhere_else(stub, tmp_path):
+    """An address in the environment that a job is submitted from is another job's."""
+    stale = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "1"}
+    job = stub(RANKS, "x", options=("--nodes=2",), **stale)
+    assert job.wait() == ("COMPLETED", 0), job.text()
+    assert job.text().count(f"longmix-n1:{10000 + job.number % 20000}") == 2
+    with open(tmp_path / "home" / "slurm" / "env.sh", "a") as file:
+        file.write("MASTER_ADDR=$SLURMD_NODENAME-ib0\n")
+    job = stub(RANKS, "x", options=("--nodes=2",), **stale)
+    assert job.wait() == ("COMPLETED", 0), job.text()
+    assert job.text().count(f"longmix-n1-ib0:{10000 + job.number % 20000}") == 2
+
+
+@pytest.mark.slow
 def test_exit_codes(stub):
     """What the run ends with is what the job ends with; only a failure looks like one."""
     everyone = ("--nodes=2",)

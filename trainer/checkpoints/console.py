@@ -133,4 +133,5 @@ _SHOWN = {
     "tokens_per_second": ("tokens/s", "{:,.0f}".format),
     "data_wait_fraction": ("data wait", _percent),
     "mfu": ("mfu", _percent),
+    "gpu_memory_gib": ("GPU memory", "{:.1f} GiB".format),
 }

@@ -17,6 +17,7 @@ from ..processes.cards import card_of
 from ..processes.world import World
 from ..settings.mistakes import say
 from .dry_run import longest_sample
+from .memory import GIGABYTE
 from .setup import Prepared
 from .stream import BatchStream
 
@@ -83,7 +84,17 @@ class Interval:
             "tokens_per_second": passed / seconds,
             "data_wait_fraction": waited / world.size / seconds,
             "mfu": utilisation.share(passed, items, seconds),
+            "gpu_memory_gib": _peak_memory(world.device),
         }
+
+
+def _peak_memory(device: torch.device) -> float | None:
+    """GiB that tensors took on this GPU at the most since the last call; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    peak = torch.cuda.max_memory_allocated(device) / GIGABYTE
+    torch.cuda.reset_peak_memory_stats(device)
+    return peak
 
 
 def device_name(kind: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 DAY = 86_400.0
-TIMED = ("tokens_per_second", "data_wait_fraction", "mfu")
+TIMED = ("tokens_per_second", "data_wait_fraction", "mfu", "gpu_memory_gib")
 # What asks a clock that can be set, or a file's date.
 SETTABLE = re.compile(
     r"\b(time\.time|time_ns|localtime|gmtime|strftime|utcnow|getmtime|getctime|utime|st_[amc]time)|\.(now|today)\("

@@ -6,7 +6,7 @@ from longmix.data_prep.errors import UserError
 from longmix.trainer.processes import shared_files
 
 LAG = 0.3
-TIMED = ("tokens_per_second", "data_wait_fraction", "mfu")
+TIMED = ("tokens_per_second", "data_wait_fraction", "mfu", "gpu_memory_gib")
 
 
 @pytest.mark.slow

@@ -71,3 +71,12 @@ def test_a_model_that_cannot_be_counted_has_none_and_a_line_says_so(monkeypatch,
     monkeypatch.setattr(speed, "count_flops", refuse)
     assert utilisation(monkeypatch, "NVIDIA H200").share(1e6, 1e5, 2) is None
     assert "no mfu, for the operations of this model cannot be counted: it looks" in capsys.readouterr().err
+
+
+def test_the_memory_is_the_most_since_it_was_last_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**29)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked.append)
+    assert speed._peak_memory(torch.device("cpu")) is None and asked == []
+    assert speed._peak_memory(torch.device("cuda", 1)) == 1.5
+    assert asked == [torch.device("cuda", 1)]
