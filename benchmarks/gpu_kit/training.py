@@ -156,32 +156,32 @@ class Watch:
     def wrapped(self, step):
         """The loop's function for one step, watched."""
 
-        def watched(run, batch):
+        def watched(*arguments):
             self.done += 1
             if self.first < self.done <= self.first + self.steps:
-                return self._counted(step, run, batch)
+                return self._counted(step, arguments)
             if self.done == self.first + self.steps + 1 and self.trace is not None:
-                return self._traced(step, run, batch)
-            return step(run, batch)
+                return self._traced(step, arguments)
+            return step(*arguments)
 
         return watched
 
-    def _counted(self, step, run, batch):
+    def _counted(self, step, arguments):
         if self.device != "cuda":
-            return step(run, batch)
+            return step(*arguments)
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                result = step(run, batch)
+                result = step(*arguments)
             finally:
                 torch.cuda.set_sync_debug_mode(before)
         self.found += sum("synchronizing CUDA operation" in str(one.message) for one in said)
         self.waits = self.found / (self.done - self.first)
         return result
 
-    def _traced(self, step, run, batch):
+    def _traced(self, step, arguments):
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.device == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -190,8 +190,8 @@ class Watch:
             profile.start()
         except RuntimeError as error:  # a cluster may keep its users from profiling
             self.note = one_line(f"no trace: {error}")
-            return step(run, batch)
-        result = step(run, batch)
+            return step(*arguments)
+        result = step(*arguments)
         if self.device == "cuda":
             torch.cuda.synchronize()
         try:

@@ -50,27 +50,62 @@ def correlate(
     taps: int,
     levels: int,
     level: int,
-    step: int = 1,
     shift: int = 0,
     of_x: str = "none",
 ) -> torch.Tensor:
-    """sum over samples b and rows t of signal[b, t] rows[b, (step t + shift + tap) mod period], (taps, D).
+    """sum over samples b and rows t of signal[b, t] rows[b, (t + shift + tap) mod period], (taps, D).
 
     Args:
         signal: (B, .., D), rows of a level's band.
-        rows: (B, .., D), rows of the same level; with step 2, of the level before it.
+        rows: (B, .., D), rows of the same level.
         lengths: (B,).
         of_x: what `rows` hold.
     """
-    batch, count, width = signal.shape
-    blocks = batch * triton.cdiv(count, ROWS)
-    chunks = min(blocks, CHUNKS)
-    parts = signal.new_empty(chunks, taps, width, dtype=torch.promote_types(signal.dtype, torch.float32))
-    _correlate[chunks, triton.cdiv(taps, TAPS), triton.cdiv(width, CHANNELS)](
-        *(signal, *signal.stride()[:2], rows, *rows.stride()[:2], lengths, parts, batch, count, width),
-        *(taps, shift, step, levels, level, of_x, triton.cdiv(blocks, chunks), ROWS, CHANNELS, TAPS),
-    )
+    parts = new_parts(signal, taps, [signal.shape[1]])
+    correlate_into(parts, signal, rows, lengths, levels, level, shift=shift, of_x=of_x)
     return parts.sum(0)
+
+
+def new_parts(signal: torch.Tensor, taps: int, counts: list[int]) -> torch.Tensor:
+    """Room for the sums of several calls of `correlate_into`, (parts, taps, D) fp32 or wider: their sum is wanted.
+
+    Args:
+        signal: (B, .., D), as the calls will have it.
+        counts: rows of each call's signal.
+    """
+    parts = sum(_chunks(len(signal), count) for count in counts)
+    return signal.new_empty(parts, taps, signal.shape[2], dtype=torch.promote_types(signal.dtype, torch.float32))
+
+
+def correlate_into(
+    parts: torch.Tensor,
+    signal: torch.Tensor,
+    rows: torch.Tensor,
+    lengths: torch.Tensor,
+    levels: int,
+    level: int,
+    step: int = 1,
+    shift: int = 0,
+    of_x: str = "none",
+    mirrored: bool = False,
+) -> torch.Tensor:
+    """Sums as of `correlate`, over parts of the samples and rows, into the first of `parts`; the rest of these.
+
+    Args:
+        step: rows[b, (step t + ..)]: with 2, `rows` are those of the level before.
+        mirrored: tap l is put in the place of tap T - 1 - l, with the sign (-1)^l, as high-pass taps are made.
+    """
+    batch, count, width = signal.shape
+    blocks, chunks, taps = batch * triton.cdiv(count, ROWS), _chunks(batch, count), parts.shape[1]
+    _correlate[chunks, triton.cdiv(taps, TAPS), triton.cdiv(width, CHANNELS)](
+        *(signal, *signal.stride()[:2], rows, *rows.stride()[:2], lengths, parts, batch, count, width, taps, shift),
+        *(step, mirrored, levels, level, of_x, triton.cdiv(blocks, chunks), ROWS, CHANNELS, TAPS),
+    )
+    return parts[chunks:]
+
+
+def _chunks(batch: int, count: int) -> int:
+    return min(batch * triton.cdiv(count, ROWS), CHUNKS)
 
 
 @triton.jit
@@ -89,6 +124,7 @@ def _correlate(
     taps,
     shift,
     STEP: tl.constexpr,
+    MIRRORED: tl.constexpr,
     LEVELS: tl.constexpr,
     LEVEL: tl.constexpr,
     OF_X: tl.constexpr,
@@ -117,5 +153,9 @@ def _correlate(
         there = exists[:, None] & (row < valid) & (tap < taps)
         near = tl.load(place, there[:, :, None] & (channel < width), 0).to(total.dtype)
         total += tl.sum(value[:, None, :] * near, 0)
-    place = parts + (chunk * taps + tap[:, None]) * width + channel
+    to = tap
+    if MIRRORED:
+        total *= (1 - 2 * (tap % 2))[:, None]
+        to = taps - 1 - tap
+    place = parts + (chunk * taps + to[:, None]) * width + channel
     tl.store(place, total, (tap < taps)[:, None] & (channel < width))

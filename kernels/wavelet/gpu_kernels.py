@@ -4,7 +4,7 @@ import torch
 import triton
 from triton import language as tl
 
-from ..bands.gpu import CHANNELS, ROWS, correlate, extent, grid, lengths_of
+from ..bands.gpu import CHANNELS, ROWS, correlate_into, extent, grid, lengths_of, new_parts
 from ..bands.layout import band_slices, period_of
 
 
@@ -46,24 +46,19 @@ def wavelet_derivative(x, bands, filters, levels, lengths):
         _split_level(rows[-1], filters, lengths, low, torch.empty_like(low), levels, level)
         rows.append(low)
     low = bands[:, slices[0]]
-    of_low, of_high = torch.zeros_like(filters), torch.zeros_like(filters)
+    parts = left = new_parts(low, len(filters), [band.stop - band.start for band in slices[1:] for _ in range(2)])
     for level in range(levels, 0, -1):
         high = bands[:, slices[levels + 1 - level]]
-        for band, total in ((low, of_low), (high, of_high)):
-            total += correlate(
-                band,
-                rows[level - 1],
-                lengths,
-                len(filters),
-                levels,
-                level,
+        for band, mirrored in ((low, False), (high, True)):
+            left = correlate_into(
+                *(left, band, rows[level - 1], lengths, levels, level),
                 step=2,
                 of_x="all" if level == 1 else "none",
+                mirrored=mirrored,
             )
         if level > 1:
             low = _merge_level(low, high, filters, lengths, levels, level)
-    of_high[1::2].neg_()
-    return of_low + of_high.flip(0)
+    return parts.sum(0)
 
 
 # Launches: levels depend on each other, so each one is a kernel of its own.

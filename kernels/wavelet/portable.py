@@ -1,6 +1,7 @@
-"""Periodised wavelet transforms as sums of shifted rows, one multiply-add for each tap and band.
+"""Periodised wavelet transforms as sums of shifted rows, one multiply-add for each tap and both bands.
 
-No convolution of torch: those may round to TF32 on a GPU, and are slow in double precision.
+No convolution of torch: those may round to TF32 on a GPU, and are slow in double precision. Analysis and synthesis are
+adjoint, so each is the other's derivative; autograd would go back tap by tap.
 """
 
 import torch
@@ -11,19 +12,8 @@ from ..bands.layout import band_slices, keep_bands, keep_rows, period_of, repeat
 
 def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
     """See `longmix.kernels.ops.wavelet_analysis`."""
-    positions = x.shape[1]
     working = torch.promote_types(x.dtype, torch.float32)
-    low, high = filter_pair(filters.to(working))
-    rows = keep_rows(x, lengths).to(working)
-    rows = functional.pad(rows, (0, 0, 0, period_of(positions, levels) - positions))
-    periods = None if lengths is None else period_of(lengths, levels)
-    details = []
-    for _ in range(levels):
-        rows, detail = _split(rows, low, high, periods)
-        details.append(detail)
-        periods = None if periods is None else periods >> 1
-    packed = torch.cat([rows, *reversed(details)], dim=1)
-    return keep_bands(packed, positions, levels, lengths).to(x.dtype)
+    return _Analysis.apply(x.to(working), _columns(filters).to(working), levels, lengths).to(x.dtype)
 
 
 def wavelet_synthesis(
@@ -31,55 +21,142 @@ def wavelet_synthesis(
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.wavelet_synthesis`."""
     working = torch.promote_types(bands.dtype, torch.float32)
-    low, high = filter_pair(filters.to(working))
-    packed = keep_bands(bands, length, levels, lengths).to(working)
-    rows, *details = (packed[:, band] for band in band_slices(length, levels))
-    for level, detail in zip(range(levels, 0, -1), details, strict=True):
-        periods = None if lengths is None else period_of(lengths, levels) >> level
-        rows = _merge(rows, detail, low, high, periods)
-    return keep_rows(rows[:, :length], lengths).to(bands.dtype)
+    return _Synthesis.apply(bands.to(working), _columns(filters).to(working), levels, length, lengths).to(bands.dtype)
 
 
-def filter_pair(filters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Low-pass taps (T, D) or (T,) -> low-pass h and high-pass (-1)^l h[T - 1 - l], (T, D) or (T, 1) each."""
-    low = filters if filters.dim() == 2 else filters[:, None]
-    signs = torch.ones_like(low)
-    signs[1::2] = -1
-    return low, low.flip(0) * signs
+def _columns(filters: torch.Tensor) -> torch.Tensor:
+    """Taps (T, D) or (T,) -> (T, D) or (T, 1)."""
+    return filters if filters.dim() == 2 else filters[:, None]
+
+
+# The two transforms and their derivatives, which are made of what can be differentiated in turn.
+
+
+class _Analysis(torch.autograd.Function):
+    """Packed bands (B, N', D) of x (B, N, D), taps (T, D) or (T, 1), all in one dtype."""
+
+    @staticmethod
+    def forward(ctx, x, filters, levels, lengths):
+        ctx.save_for_backward(x, filters, lengths)
+        ctx.levels = levels
+        rows, details = _period(x, levels, lengths), []
+        for periods in _periods(levels, lengths):
+            rows, detail = _split(rows, filters, periods)
+            details.append(detail)
+        return keep_bands(torch.cat([rows, *reversed(details)], dim=1), x.shape[1], levels, lengths)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, filters, lengths = ctx.saved_tensors
+        of_x = _Synthesis.apply(gradient, filters, ctx.levels, x.shape[1], lengths)
+        return of_x, _of_filters(x, gradient, filters, ctx.levels, lengths), None, None
+
+
+class _Synthesis(torch.autograd.Function):
+    """Rows (B, N, D) from packed bands (B, N', D), taps (T, D) or (T, 1), all in one dtype."""
+
+    @staticmethod
+    def forward(ctx, bands, filters, levels, length, lengths):
+        ctx.save_for_backward(bands, filters, lengths)
+        ctx.levels = levels
+        rows, *details = _bands(bands, length, levels, lengths)
+        for detail, periods in zip(details, reversed(_periods(levels, lengths)), strict=True):
+            rows = _merge(rows, detail, filters, periods)
+        return keep_rows(rows[:, :length], lengths).contiguous()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        bands, filters, lengths = ctx.saved_tensors
+        of_bands = _Analysis.apply(gradient, filters, ctx.levels, lengths)
+        return of_bands, _of_filters(gradient, bands, filters, ctx.levels, lengths), None, None, None
+
+
+def _of_filters(
+    x: torch.Tensor, bands: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None
+) -> torch.Tensor:
+    """The derivative of <bands, analysis(x)>, which is <synthesis(bands), x>, by the taps."""
+    periods = _periods(levels, lengths)
+    rows = [_period(x, levels, lengths)]
+    for period in periods[:-1]:
+        rows.append(_split(rows[-1], filters, period)[0])
+    low, *details = _bands(bands, x.shape[1], levels, lengths)
+    total = torch.zeros_like(filters)
+    for detail, period in zip(details, reversed(periods), strict=True):
+        pair, before = torch.stack([low, detail], dim=2), rows.pop()
+        sums = torch.stack([(pair * one).sum((0, 1)) for one in _shifted(before, len(filters), period)])
+        # Of taps that all channels share, each has the sum.
+        low_sums, high_sums = (sums if filters.shape[1] > 1 else sums.sum(2, keepdim=True)).unbind(1)
+        total = total + low_sums + high_sums.flip(0) * -_signs(filters)
+        if rows:
+            low = keep_rows(_merge(low, detail, filters, period), period)
+    return total
+
+
+# One level.
 
 
 def _split(
-    rows: torch.Tensor, low: torch.Tensor, high: torch.Tensor, periods: torch.Tensor | None
+    rows: torch.Tensor, filters: torch.Tensor, periods: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One level: (B, 2 M, D) -> approximation and detail, (B, M, D) each. Rows past the period mean nothing."""
+    """(B, 2 M, D) -> approximation and detail, (B, M, D) each. Rows past the period mean nothing."""
+    taps = torch.stack([filters, _high_pass(filters)], dim=1)
+    first, *others = zip(_shifted(rows, len(filters), periods), taps, strict=True)
+    pair = torch.mul(*first)
+    for shifted, both in others:
+        pair.addcmul_(shifted, both)
+    return pair.unbind(2)
+
+
+def _shifted(rows: torch.Tensor, taps: int, periods: torch.Tensor | None) -> list[torch.Tensor]:
+    """For each tap the rows (B, M, 1, D) of (B, 2 M, D) that it is multiplied with."""
     half = rows.shape[1] // 2
-    phases = repeat_rows(rows, periods, 0, len(low) - 2).unflatten(1, (-1, 2))
-    approximation = detail = rows.new_zeros(())
-    for tap in range(len(low)):
-        shifted = phases[:, tap // 2 : tap // 2 + half, tap % 2]
-        approximation = torch.addcmul(approximation, shifted, low[tap])
-        detail = torch.addcmul(detail, shifted, high[tap])
-    return approximation, detail
+    phases = repeat_rows(rows, periods, 0, taps - 2).unflatten(1, (-1, 2))
+    return [phases[:, tap // 2 : tap // 2 + half, tap % 2, None] for tap in range(taps)]
 
 
 def _merge(
-    approximation: torch.Tensor,
-    detail: torch.Tensor,
-    low: torch.Tensor,
-    high: torch.Tensor,
-    periods: torch.Tensor | None,
+    approximation: torch.Tensor, detail: torch.Tensor, filters: torch.Tensor, periods: torch.Tensor | None
 ) -> torch.Tensor:
-    """The adjoint of `_split`, one phase of the rows at a time: (B, M, D) twice -> (B, 2 M, D)."""
-    half = approximation.shape[1]
-    reach = len(low) // 2 - 1
+    """The adjoint of `_split`, both phases of the rows together: (B, M, D) twice -> (B, 2 M, D)."""
+    half, reach = approximation.shape[1], len(filters) // 2 - 1
+    periods = None if periods is None else periods >> 1
     approximation = repeat_rows(approximation, periods, reach, 0)
     detail = repeat_rows(detail, periods, reach, 0)
-    phases = []
-    for phase in range(2):
-        rows = approximation.new_zeros(())
-        for step in range(reach + 1):
-            earlier = slice(reach - step, reach - step + half)
-            rows = torch.addcmul(rows, approximation[:, earlier], low[2 * step + phase])
-            rows = torch.addcmul(rows, detail[:, earlier], high[2 * step + phase])
-        phases.append(rows)
-    return torch.stack(phases, dim=2).flatten(1, 2)
+    low, high = (taps.unflatten(0, (-1, 2)) for taps in (filters, _high_pass(filters)))
+    rows = approximation[:, reach:, None] * low[0]
+    rows.addcmul_(detail[:, reach:, None], high[0])
+    for step in range(1, reach + 1):
+        earlier = slice(reach - step, reach - step + half)
+        rows.addcmul_(approximation[:, earlier, None], low[step])
+        rows.addcmul_(detail[:, earlier, None], high[step])
+    return rows.flatten(1, 2)
+
+
+def _high_pass(low: torch.Tensor) -> torch.Tensor:
+    """(-1)^l h[T - 1 - l] of low-pass taps h, (T, D) or (T, 1)."""
+    return low.flip(0) * _signs(low)
+
+
+def _signs(taps: torch.Tensor) -> torch.Tensor:
+    """(-1)^l, (T, 1)."""
+    signs = torch.ones_like(taps[:, :1])
+    signs[1::2] = -1
+    return signs
+
+
+# Rows and bands with zeros where a sample has none, and the periods of the levels, from the first on.
+
+
+def _period(x: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    rows, missing = keep_rows(x, lengths), period_of(x.shape[1], levels) - x.shape[1]
+    return functional.pad(rows, (0, 0, 0, missing)) if missing else rows
+
+
+def _bands(packed: torch.Tensor, positions: int, levels: int, lengths: torch.Tensor | None) -> list[torch.Tensor]:
+    packed = keep_bands(packed, positions, levels, lengths)
+    return [packed[:, band] for band in band_slices(positions, levels)]
+
+
+def _periods(levels: int, lengths: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """Of what each level splits."""
+    return [None if lengths is None else period_of(lengths, levels) >> level for level in range(levels)]

@@ -51,10 +51,11 @@ class Attention(nn.Module):
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(B, N, D) -> queries, keys and values (B, H, N, d); on padding they are the projection's bias."""
-        batch, positions, _ = hidden_states.shape
-        projected = self.projection(keep_valid(hidden_states, attention_mask))
-        projected = projected.view(batch, positions, 3, self.heads, self.config.hidden_size // self.heads)
-        return projected.permute(2, 0, 3, 1, 4).unbind(0)
+        # A part of a longer sequence is copied at once: else the bias would be added in a pass of its own.
+        projected = self.projection(keep_valid(hidden_states, attention_mask).contiguous())
+        # Taken apart as they lie: so the gradients are put together in one pass.
+        parts = projected.unflatten(2, (3, self.heads, -1)).unbind(2)
+        return tuple(part.transpose(1, 2) for part in parts)
 
     def rotate(
         self, query: torch.Tensor, key: torch.Tensor, context: BatchContext

@@ -104,9 +104,8 @@ class WaveletSpace(Space):
     def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None) -> tuple[Bands, Masks]:
         """See Space."""
         positions, levels = hidden_states.shape[1], self.config.levels
-        packed = self.transform(hidden_states, lengths)
-        bands = [packed[:, rows] for rows in band_slices(positions, levels)]
-        return bands, band_masks(positions, levels, lengths)
+        bands = self.transform(hidden_states, lengths).split(self.band_positions(positions), dim=1)
+        return list(bands), band_masks(positions, levels, lengths)
 
     def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
         """See Space."""

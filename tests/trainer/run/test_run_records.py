@@ -7,6 +7,7 @@ import subprocess
 import pytest
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 from torch.utils import tensorboard
 
 from longmix.trainer.checkpoints.run_log import RunLog
@@ -88,7 +89,9 @@ def test_tensorboard_draws_no_count_that_never_changes(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_tensorboard_draws_the_loss_over_the_tokens(train, read_metrics, tmp_path):
+def test_tensorboard_draws_the_loss_over_the_tokens(train, read_metrics, tmp_path, monkeypatch):
+    # Files of one second are read in the order of their names, in which the 10th of a process stands before the 9th.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     changes = {"log.tensorboard": True, "log.every_steps": 1, "eval.every_steps": 2, "optim.max_steps": 6}
     train(tmp_path / "run", **changes, **{"run.stop_at_step": 3})
     train(tmp_path / "run", **changes)
