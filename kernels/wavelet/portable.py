@@ -149,7 +149,8 @@ def _signs(taps: torch.Tensor) -> torch.Tensor:
 
 def _period(x: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
     rows, missing = keep_rows(x, lengths), period_of(x.shape[1], levels) - x.shape[1]
-    return functional.pad(rows, (0, 0, 0, missing)) if missing else rows
+    # A program that is traced takes other lengths, too, of which some lack rows.
+    return functional.pad(rows, (0, 0, 0, missing)) if torch.compiler.is_compiling() or missing else rows
 
 
 def _bands(packed: torch.Tensor, positions: int, levels: int, lengths: torch.Tensor | None) -> list[torch.Tensor]:
