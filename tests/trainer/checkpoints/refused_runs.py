@@ -41,7 +41,7 @@ def run(job, world, mounted):
     def asking(conditions, step=0):
         if is_full and world.is_first and step == 4:
             fill(mounted)
-        if is_full and world.is_first and step == 5:
+        if is_full and world.is_first and step == 6:  # asked before that step is made, when step 5 has been
             (mounted / "filler").unlink()
         return asked(conditions, step)
 
