@@ -42,13 +42,13 @@ def differentiate(
     derivative: Callable[..., Tensors],
     keep: Callable[..., tuple[object, ...]] = keep_arguments,
 ) -> None:
-    """Register how an operator of one result is differentiated.
+    """Register how an operator is differentiated.
 
     Args:
-        forward: the operator.
+        forward: the operator; only its first result has a gradient, more are for `keep`.
         derivative: (kernels, needed, gradient of the result, contiguous, *kept) -> gradients of the first arguments
             behind `kernels`; all later ones have none. `needed` says for each argument whether anybody asks.
-        keep: (result, *arguments without `kernels`) -> kept, tensors and others.
+        keep: (result or results, *arguments without `kernels`) -> kept, tensors and others.
     """
 
     def save(ctx, inputs, output):
@@ -57,7 +57,7 @@ def differentiate(
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in kept]
         ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in kept))
 
-    def backward(ctx, gradient):
+    def backward(ctx, gradient, *of_others):
         _, *needed = ctx.needs_input_grad
         pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
         kept = (other if tensor is None else tensor for tensor, other in pairs)

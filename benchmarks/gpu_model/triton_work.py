@@ -97,6 +97,65 @@ def _sweep(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | N
     return size, pairs * blocks * -(-positions // chunk) * of_chunk
 
 
+# Rotations of one order, chunk by chunk: rows of a head, and what chunks hand to each other in each of the four sweeps.
+
+SWEEPS = 4
+COMPLEX = 8  # bytes of a number that is handed on
+
+
+def _of_chunks(values: int, inflows: int, of_row: int, dots: int) -> Work:
+    """A kernel whose programs move some values and numbers of each row, and carries of each chunk.
+
+    Args:
+        values: how many are read and written.
+        inflows: how many tensors of carries are.
+        of_row: bytes of tables and sums.
+        dots: of a chunk's matrix with its rows, of a real or imaginary part.
+    """
+
+    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+        pairs, chunks, blocks = grid
+        width, chunk, channels = arguments["width"], arguments["CHUNK"], arguments["CHANNELS"]
+        rows = pairs * arguments["positions"]
+        size = rows * (2 * values * width * arguments["value"].element_size() + blocks * of_row)
+        size += pairs * chunks * inflows * SWEEPS * width * COMPLEX
+        each = 2 * dots * chunk * channels * (2 * chunk + 12) + 12 * chunk * chunk
+        if arguments.get("COUPLED"):
+            size += pairs * chunks * 4 * arguments["COUPLINGS"]
+            each += 4 * chunk * chunk
+        return size, pairs * chunks * blocks * each
+
+    return work
+
+
+def _find_inflows(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    pairs, blocks = grid
+    block, channels = arguments["ROWS"], arguments["CHANNELS"]
+    # Each sweep reads the terms and what the ones before it have found, and writes; couplings go with each block.
+    moved = sum(2 + before for before in range(SWEEPS)) * arguments["width"] * COMPLEX
+    couplings = 4 * (2 * SWEEPS + 2 * sum(range(SWEEPS)))
+    size = pairs * arguments["chunks"] * (moved + blocks * couplings)
+    each = SWEEPS * (2 * block * channels * (2 * block + 12) + 6 * block * block)
+    return size, pairs * blocks * -(-arguments["chunks"] // block) * each
+
+
+def _make_tables(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    pairs, shares = grid
+    rows, upper, lower = arguments["rows"], arguments["upper"], arguments["lower"]
+    # Three angles of a row lie apart from the next row's. What is behind a share is read once more.
+    read = sum(_rounded(3 * angles.element_size(), SECTOR) for angles in (upper, lower))
+    size = pairs * rows * (read * (1 + (shares - 1) / 2) + SECTOR + 4 * arguments["TABLES"])
+    return round(size), pairs * rows * (arguments["TABLES"] * EXPONENTIAL + 32)
+
+
+def _angle_gradients(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    pairs, shares = grid
+    positions, blocks = arguments["positions"], arguments["BLOCKS"]
+    read = 4 * blocks * (arguments["ANGLES"] + 1 + (shares - 1))
+    written = 3 * arguments["of_upper"].element_size() + 3 * arguments["of_lower"].element_size()
+    return pairs * positions * (read + written + arguments["of_phase"].element_size()), pairs * positions * 32
+
+
 # Links: a slab of channels goes through all factors; its rows come from memory once for all links of a factor where the
 # slab of a document is small enough for the cache, else once for each link.
 
@@ -199,6 +258,12 @@ WORK: dict[str, Work] = {
     "causal_queries": _attention(5, 3, 16, lambda rows, m, d: 4 * m * d + rows * (6 * m + 4 * d), 2),
     "causal_keys": _attention(5, 4, 16, lambda rows, m, d: 6 * m * d, 2),
     "_sweep": _sweep,
+    "make_tables": _make_tables,
+    "find_terms": _of_chunks(1, 1, 40, 3),
+    "find_inflows": _find_inflows,
+    "mix_chunks": _of_chunks(2, 1, 40, 4),
+    "unmix_chunks": _of_chunks(3, 2, 60, 8),
+    "angle_gradients": _angle_gradients,
     "mix_all": _mix_all,
     "unmix_all": _unmix_all,
     "_split": _split,

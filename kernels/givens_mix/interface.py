@@ -16,6 +16,7 @@ def givens_mix(
     phase: torch.Tensor,
     lengths: torch.Tensor | None = None,
     permutation: torch.Tensor | None = None,
+    without_own: bool = False,
 ) -> torch.Tensor:
     """Phi^-1 exp(i phase) Phi value, with the unitary Phi = H_l(1) H_u(1) P(1) ... H_l(L) H_u(L) P(L), of each head.
 
@@ -36,6 +37,7 @@ def givens_mix(
             whatever they hold, and come out zero; a rotation that touches one is the identity. None: all N.
         permutation: (L, N) or (B, L, N) integers, each row a permutation p of 0 .. N - 1; (P x)[k] = x[p[k]]. A sample
             of n valid tokens is permuted by those elements of p that are below n, in their order. None: identity.
+        without_own: minus exp(i phase) value, subtracted before the result is rounded.
 
     Returns:
         (B, N, H, d, 2) in the dtype of value; computed in fp32, or in float64 for float64 values.
@@ -67,4 +69,4 @@ def givens_mix(
         return of_nothing(value, upper, lower, phase)
     if permutation is not None and value.device.type == "cpu" and not torch.compiler.is_compiling():
         check_permutation(permutation, positions)
-    return run(value, upper, lower, phase, lengths, permutation)
+    return run(value, upper, lower, phase, lengths, permutation, without_own)

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from ..common.rows import keep_valid, valid_rows
 from .blocks import whole_chunks
+from .own import subtract_own
 from .phases import stage_tables
 from .stages import Conjugation
 
@@ -20,6 +21,7 @@ def givens_mix(
     phase: torch.Tensor,
     lengths: torch.Tensor | None,
     permutation: torch.Tensor | None,
+    without_own: bool,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.givens_mix`."""
     positions, width = value.shape[1], value.shape[3]
@@ -33,6 +35,7 @@ def givens_mix(
             upper, lower = torch.where(both, upper, 0.0), torch.where(both, lower, 0.0)
             phase = torch.where(valid[:, None], phase, 0.0)
             value = keep_valid(value, valid)
+        own = phase
         order = None if permutation is None else restrict(permutation, lengths)
         chunk, rows = whole_chunks(positions)
         missing = rows - positions
@@ -44,11 +47,14 @@ def givens_mix(
                 behind = torch.arange(positions, rows, device=order.device)
                 order = torch.cat([order, behind.expand(*order.shape[:2], -1)], -1)
         rotations, phases = stage_tables(upper, lower, phase, order)
-        x = value.to(working).permute(0, 2, 1, 4, 3).flatten(3)  # (B, H, N, 2 d): real parts, then imaginary parts
+        wide = value.to(working)
+        x = wide.permute(0, 2, 1, 4, 3).flatten(3)  # (B, H, N, 2 d): real parts, then imaginary parts
         x = functional.pad(x, (0, 0, 0, missing))
         x = Conjugation.apply(x, rotations.unflatten(-1, (-1, chunk)), phases, order)[:, :, :positions]
-        mixed = x.unflatten(3, (2, width)).permute(0, 2, 1, 4, 3).to(value.dtype)
-        return keep_valid(mixed, valid)
+        mixed = x.unflatten(3, (2, width)).permute(0, 2, 1, 4, 3)
+        if without_own:
+            mixed = subtract_own(mixed, wide, own)
+        return keep_valid(mixed.to(value.dtype), valid)
 
 
 def restrict(permutation: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:

@@ -19,17 +19,18 @@ class Form(NamedTuple):
     orders: int
     permuted: bool
     planes: bool
+    without_own: bool
 
 
 # Operation -> the form of a base model.
-TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True)}
+TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True, True)}
 
 
-def form(value, upper, lower, phase, lengths, permutation) -> Form:
+def form(value, upper, lower, phase, lengths, permutation, without_own) -> Form:
     """The form of a call."""
     heads, width, orders = int(value.shape[2]), int(value.shape[3]), int(upper.shape[2])
     planes = not value.is_contiguous() and value.permute(0, 1, 4, 2, 3).is_contiguous()
-    return Form(value.dtype, heads, width, orders, permutation is not None, planes)
+    return Form(value.dtype, heads, width, orders, permutation is not None, planes, without_own)
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
@@ -44,4 +45,4 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
         upper, lower = ((2 * x).round() * (torch.pi / 2) for x in (upper, lower))
         phase = FAR * phase
     order = torch.rand(form.orders, positions, generator=generator).argsort(-1) if form.permuted else None
-    return value, upper, lower, phase, ragged(BATCH, positions), order
+    return value, upper, lower, phase, ragged(BATCH, positions), order, form.without_own

@@ -10,6 +10,7 @@ def givens_mix(
     phase: torch.Tensor,
     lengths: torch.Tensor | None,
     permutation: torch.Tensor | None,
+    without_own: bool,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.givens_mix`."""
     samples = []
@@ -21,13 +22,12 @@ def givens_mix(
             order = torch.stack([line[line < length] for line in order])
         valid = value[row, :length].double().permute(1, 0, 2, 3)  # (H, n, d, 2)
         rotations = max(length - 1, 0)
+        tokens, turns = torch.complex(valid[..., 0], valid[..., 1]), phase[row, :, :length].double()
         mixed = _mix_sample(
-            torch.complex(valid[..., 0], valid[..., 1]),
-            upper[row, :, :, :rotations].double(),
-            lower[row, :, :, :rotations].double(),
-            phase[row, :, :length].double(),
-            order,
+            tokens, upper[row, :, :, :rotations].double(), lower[row, :, :, :rotations].double(), turns, order
         )
+        if without_own:
+            mixed = mixed - turn(tokens, turns)
         padding = value.new_zeros(value.shape[1] - length, *value.shape[2:])
         samples.append(torch.cat([torch.view_as_real(mixed).permute(1, 0, 2, 3).to(value.dtype), padding]))
     return torch.stack(samples)
@@ -45,13 +45,18 @@ def _mix_sample(
             x = x[:, permutation[order]]
         x = _rotate(x, givens(upper[:, order]), last_to_first)
         x = _rotate(x, givens(lower[:, order]), first_to_last)
-    x = x * torch.polar(torch.ones_like(phase), phase)[:, :, None]
+    x = turn(x, phase)
     for order in range(orders):
         x = _rotate(x, givens(lower[:, order]).mH, last_to_first)
         x = _rotate(x, givens(upper[:, order]).mH, first_to_last)
         if permutation is not None:
             x = x[:, permutation[order].argsort()]
     return x
+
+
+def turn(x: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
+    """exp(i phase) x: x (H, n, d) complex, phase (H, n) -> (H, n, d)."""
+    return x * torch.polar(torch.ones_like(phase), phase)[:, :, None]
 
 
 def givens(angles: torch.Tensor) -> torch.Tensor:

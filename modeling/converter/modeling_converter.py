@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 
 from longmix.kernels import ops
@@ -98,23 +97,14 @@ class Converter(Mixer):
 
     def forward(self, hidden_states: torch.Tensor, context: BatchContext, as_pairs: bool = False) -> torch.Tensor:
         """See Mixer; `as_pairs`: the complex result of eq. 8 or 12, before it becomes real, (B, N, 2, D)."""
-        mixed, value, phase = self._convolve(hidden_states, context)
-        if self.config.block_style == "prenorm" and not as_pairs:
-            mixed = subtract_turned(mixed, value, phase)
-        pairs = mixed.flatten(3).to(hidden_states.dtype)
-        return pairs if as_pairs else keep_valid(self.readout(pairs), context.mask)
-
-    def _convolve(
-        self, hidden_states: torch.Tensor, context: BatchContext
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The convolution of the values, the values, both (B, N, 2, H, d), and the phase (B, H, N); fp32 or float64."""
         hidden_states = keep_valid(hidden_states, context.mask)
-        wide = torch.promote_types(hidden_states.dtype, torch.float32)
-        value = self.dropout(self.value(hidden_states)).to(wide)
-        value = value.unflatten(2, (2, self.config.num_attention_heads, -1))
-        upper, lower, phase, lengths, permutation = self._operator(hidden_states, context)
-        mixed = ops.givens_mix(value.permute(0, 1, 3, 4, 2), upper, lower, phase, lengths, permutation)
-        return mixed.permute(0, 1, 4, 2, 3), value, phase
+        value = self.dropout(self.value(hidden_states)).unflatten(2, (2, self.config.num_attention_heads, -1))
+        without_own = self.config.block_style == "prenorm" and not as_pairs
+        mixed = ops.givens_mix(
+            value.permute(0, 1, 3, 4, 2), *self._operator(hidden_states, context), without_own=without_own
+        )
+        pairs = mixed.permute(0, 1, 4, 2, 3).flatten(3)
+        return pairs if as_pairs else keep_valid(self.readout(pairs), context.mask)
 
     def mixing_matrix(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """The unitary matrix of each sample and head for these tokens, (B, H, N, N, 2), zero on padding.
@@ -154,45 +144,6 @@ class Converter(Mixer):
     def auxiliary_loss(self) -> torch.Tensor | None:
         """The kernel polynomial loss (eq. 11) of a kernelution with the dirichlet kernel, else None."""
         return None if self.polynomial is None else self.polynomial.loss()
-
-
-# A token's own value is taken out of the result (see Converter), by a gradient written by hand: these are passes over
-# the largest tensors of the layer.
-
-
-def subtract_turned(mixed: torch.Tensor, value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
-    """mixed - exp(i phase) value: pairs (B, N, 2, H, d), phase (B, H, N) -> (B, N, 2, H, d)."""
-    return _SubtractTurned.apply(mixed, value, phase)
-
-
-class _SubtractTurned(torch.autograd.Function):
-    """`subtract_turned` with half of the passes over memory that autograd would take."""
-
-    @staticmethod
-    def forward(ctx, mixed: torch.Tensor, value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
-        # The factors are written out for every channel: heads may be narrow, and a broadcast product is slow then.
-        shape = value.select(2, 0).shape
-        tables = (table.transpose(1, 2)[..., None].expand(shape) for table in (phase.cos(), phase.sin()))
-        cosine, sine = (table.contiguous() for table in tables)
-        ctx.save_for_backward(value, cosine, sine)
-        real, imaginary = value.unbind(2)
-        mixed_real, mixed_imaginary = mixed.unbind(2)
-        turned_away = (
-            mixed_real.addcmul(real, cosine, value=-1).addcmul_(imaginary, sine),
-            mixed_imaginary.addcmul(real, sine, value=-1).addcmul_(imaginary, cosine, value=-1),
-        )
-        return torch.stack(turned_away, 2)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        value, cosine, sine = ctx.saved_tensors
-        (real, imaginary), (of_real, of_imaginary) = value.unbind(2), gradient.unbind(2)
-        # -exp(-i phase) times the gradient; its product with i value is that of the phase.
-        back_real = (of_real * cosine).addcmul_(of_imaginary, sine).neg_()
-        back_imaginary = (of_real * sine).addcmul_(of_imaginary, cosine, value=-1)
-        of_phase = (back_imaginary * real).addcmul_(back_real, imaginary, value=-1).sum(-1).transpose(1, 2)
-        return gradient, torch.stack((back_real, back_imaginary), 2), of_phase
 
 
 def permute_documents(keys: torch.Tensor, document_ids: torch.Tensor) -> torch.Tensor:

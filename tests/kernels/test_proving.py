@@ -526,7 +526,7 @@ def longest_form(operation, dtype):
 # A form of each folder, as small as the interpreter needs it.
 SMALL = {
     "feature_attention": (1, 3, 2, True, True, True),
-    "givens_mix": (1, 2, 1, True, False),
+    "givens_mix": (1, 2, 1, True, False, False),
     "lifting_synthesis": (1, 2, 2, 1),
     "link_mix": (1, 1, 2, False, 64, True, True, True),
     "wavelet_analysis": (1, 2, 1),
