@@ -52,6 +52,7 @@ def differentiate(
     """
 
     def save(ctx, inputs, output):
+        ctx.set_materialize_grads(False)  # results that are for `keep` get none
         ctx.kernels, *arguments = inputs
         kept = keep(output, *arguments)
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in kept]
@@ -59,6 +60,8 @@ def differentiate(
 
     def backward(ctx, gradient, *of_others):
         _, *needed = ctx.needs_input_grad
+        if gradient is None:
+            return None, *[None] * len(needed)
         pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
         kept = (other if tensor is None else tensor for tensor, other in pairs)
         gradients = derivative(ctx.kernels, needed, gradient.contiguous(), *kept)

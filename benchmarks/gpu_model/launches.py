@@ -75,7 +75,7 @@ def _attention(operation, causal, shape, documents, dtype):
     call(operation, [query, key, value], _empty(batch), causal, ids)
 
 
-def _givens(shape, orders, permuted, planes, dtype):
+def _givens(shape, orders, permuted, planes, without_own, dtype):
     """`shape` is (B, N, H, d)."""
     batch, positions, heads, width = shape
     value = _empty(batch, positions, heads, width, 2, dtype=dtype)
@@ -83,7 +83,8 @@ def _givens(shape, orders, permuted, planes, dtype):
         value = _empty(batch, positions, 2, heads, width, dtype=dtype).permute(0, 1, 3, 4, 2)
     angles = batch, heads, orders, positions - 1, 3
     tables = [_empty(*size, dtype=torch.float32) for size in (angles, angles, (batch, heads, positions))]
-    call("givens_mix", [value, *tables], _empty(batch), _empty(orders, positions) if permuted else None)
+    permutation = _empty(orders, positions) if permuted else None
+    call("givens_mix", [value, *tables], _empty(batch), permutation, without_own)
 
 
 def _links(shape, factors, links, wrap, documents, dtype):
@@ -134,9 +135,9 @@ def _attention_cases() -> Iterator[Case]:
 
 def _other_cases() -> Iterator[Case]:
     heads, rows = (BATCH, POSITIONS, 24, 32), (BATCH, POSITIONS, 768)
-    yield Case("givens-d32", partial(_givens, heads, 1, False, True))
-    yield Case("givens-d32-pairs", partial(_givens, heads, 1, False, False))
-    yield Case("givens-d32-permuted", partial(_givens, heads, 2, True, True))
+    yield Case("givens-d32", partial(_givens, heads, 1, False, True, True))
+    yield Case("givens-d32-pairs", partial(_givens, heads, 1, False, False, False))
+    yield Case("givens-d32-permuted", partial(_givens, heads, 2, True, True, False))
     yield Case("links-k9-cut", partial(_links, rows, 12, 9, False, True))
     yield Case("links-k19-wrap", partial(_links, rows, 9, 19, True, True))
     yield Case("links-k19-wrap-alone", partial(_links, rows, 9, 19, True, False))
@@ -162,7 +163,8 @@ def _largest_cases() -> Iterator[Case]:
                 for features in (64, 256):
                     call = partial(_attention, operation, causal, (batch, 16, positions, features, 64), True)
                     yield Case(f"{operation}-{'causal' if causal else 'whole'}-m{features}-{name}", call)
-        yield Case(f"givens-{name}", partial(_givens, (batch, positions, 16, 64), 2, True, True))
+        yield Case(f"givens-one-order-{name}", partial(_givens, (batch, positions, 16, 64), 1, False, True, True))
+        yield Case(f"givens-{name}", partial(_givens, (batch, positions, 16, 64), 2, True, True, False))
         yield Case(f"links-{name}", partial(_links, rows, 16, 33, True, True))
         yield Case(f"wavelet-{name}", partial(_wavelet, rows, 40, 4))
         yield Case(f"lifting-{name}", partial(_lifting, rows, 16, 4))

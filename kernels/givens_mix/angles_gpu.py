@@ -8,8 +8,16 @@ TURN = tl.constexpr(6.283185307179586)
 
 
 @triton.jit
+def _double(x):
+    """Float64, of half precision by way of fp32: Triton's interpreter cannot do it at once."""
+    if x.dtype != tl.float64:
+        x = x.to(tl.float32)
+    return x.to(tl.float64)
+
+
+@triton.jit
 def _load(angles, row, stride, part, part_stride, valid):
-    return tl.load(angles + row.to(tl.int64) * stride + part * part_stride, mask=valid, other=0.0).to(tl.float64)
+    return _double(tl.load(angles + row.to(tl.int64) * stride + part * part_stride, mask=valid, other=0.0))
 
 
 @triton.jit
@@ -63,8 +71,8 @@ def make_tables(upper, lower, phase, lengths, tables, heads, rows, share, upper_
         between = _load(upper, row - 1, upper_row, 0, upper_part, before)
         between += _load(lower, row - 1, lower_row, 0, lower_part, before)
         _store_turn(tables + 6 * rows, rows, row, mask, between + collected_upper - collected_lower)
-        own = tl.load(phase + row.to(tl.int64) * phase_row, mask=mask & (row <= rotations), other=0.0).to(tl.float64)
-        _store_turn(tables + 8 * rows, rows, row, mask, own)
+        own = tl.load(phase + row.to(tl.int64) * phase_row, mask=mask & (row <= rotations), other=0.0)
+        _store_turn(tables + 8 * rows, rows, row, mask, _double(own))
 
 
 @triton.jit
@@ -79,9 +87,9 @@ def _summed(sums, angle, row, rows, size, valid, BLOCKS: tl.constexpr):
 @triton.jit
 def _store(of_angles, row, a, b, c, valid):
     to = of_angles + row.to(tl.int64) * 3
-    tl.store(to, a.to(of_angles.dtype.element_ty), mask=valid)
-    tl.store(to + 1, b.to(of_angles.dtype.element_ty), mask=valid)
-    tl.store(to + 2, c.to(of_angles.dtype.element_ty), mask=valid)
+    tl.store(to, a.to(tl.float32).to(of_angles.dtype.element_ty), mask=valid)
+    tl.store(to + 1, b.to(tl.float32).to(of_angles.dtype.element_ty), mask=valid)
+    tl.store(to + 2, c.to(tl.float32).to(of_angles.dtype.element_ty), mask=valid)
 
 
 @triton.jit
@@ -120,4 +128,4 @@ def angle_gradients(sums, lengths, of_upper, of_lower, of_phase, heads, position
         b = tl.where(rotates, -sum_between, 0.0)
         _store(of_lower, row, following, b, -_summed(sums, 1, row, rows, size, rotates, BLOCKS), there)
         own = _summed(sums, 4, row, rows, size, valid, BLOCKS)
-        tl.store(of_phase + row, own.to(of_phase.dtype.element_ty), mask=inside)
+        tl.store(of_phase + row, own.to(tl.float32).to(of_phase.dtype.element_ty), mask=inside)

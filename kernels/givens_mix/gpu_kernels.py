@@ -16,7 +16,7 @@ from .sweeps_gpu import givens_mix, givens_mix_backward
 
 __all__ = ["givens_mix", "givens_mix_backward", "givens_mix_chunked", "givens_mix_chunked_backward"]
 
-CHANNELS, WARPS, REGISTERS = 16 if interpreted() else 32, 2, 255
+CHANNELS, WARPS, REGISTERS = 16 if interpreted() else 32, 4, 255
 # Chunks and channels of a block of the scan.
 SCANNED, SCANNED_CHANNELS = (2 if interpreted() else 32), 4
 # Rows of a block of angles.
@@ -37,6 +37,7 @@ def givens_mix_chunked(value, upper, lower, phase, lengths, planes, without_own)
         *(upper, lower, phase, layout.lengths, tables, layout.heads, layout.rows, share, *strides, *phase.stride()),
         TILE=TILE,
         TABLES=chunks.TABLES,
+        maxnreg=REGISTERS,
     )
     inflows = _inflows(layout, value, tables, couplings, forward=True)
     result = torch.empty_like(value)

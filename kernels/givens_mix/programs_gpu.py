@@ -44,7 +44,7 @@ def _rotations(cosines, sines, line, CHUNK: tl.constexpr):
 def _descend(x, carry, cosine, sine, products, behind):
     """O x for rows (rows, channels): what each rotation got from the one behind it, and what it wrote one row on."""
     cosine, sine = cosine[:, None], sine[:, None]
-    got = tl.dot(products, cosine * x, input_precision="ieee") + behind[:, None] * carry
+    got = tl.dot(products, cosine * x, input_precision="tf32x3") + behind[:, None] * carry
     return got, sine * x + cosine * got
 
 
@@ -52,7 +52,7 @@ def _descend(x, carry, cosine, sine, products, behind):
 def _ascend(x, carry, cosine, sine, products, before):
     """O^T x for rows that are one row on: what each rotation wrote, and what it handed to the one behind it."""
     cosine, sine = cosine[:, None], sine[:, None]
-    got = tl.dot(tl.trans(products), cosine * x, input_precision="ieee") + before[:, None] * carry
+    got = tl.dot(tl.trans(products), cosine * x, input_precision="tf32x3") + before[:, None] * carry
     return cosine * got + sine * x, cosine * x - sine * got
 
 
@@ -365,10 +365,10 @@ def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, l
     to = sums + line
 
     # Both through Phi.
-    x_real, x_imaginary = _read(value, offsets, part, valid)
-    g_real, g_imaginary = _read(gradient, offsets, part, valid)
-    x0_real, x0_imaginary = _turn(x_real, x_imaginary, first_cosine, first_sine)
-    g0_real, g0_imaginary = _turn(g_real, g_imaginary, first_cosine, first_sine)
+    real, imaginary = _read(value, offsets, part, valid)
+    x0_real, x0_imaginary = _turn(real, imaginary, first_cosine, first_sine)
+    real, imaginary = _read(gradient, offsets, part, valid)
+    g0_real, g0_imaginary = _turn(real, imaginary, first_cosine, first_sine)
     in_real, in_imaginary = _inflow(inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
     x_got_real, real = _descend(x0_real, in_real, cosine_u, sine_u, products_u, behind_u)
     x_got_imaginary, imaginary = _descend(x0_imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)
@@ -414,12 +414,12 @@ def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, l
     by_upper += _by_rotation(x0_real, x_got_real, real, on_real)
     by_upper += _by_rotation(x0_imaginary, x_got_imaginary, imaginary, on_imaginary)
     by_first += _cross(x0_real, x0_imaginary, real, imaginary)
-    real, imaginary = _turn(real, imaginary, first_cosine, -first_sine)
     if WITHOUT_OWN:
-        own_real, own_imaginary = _turn(x_real, x_imaginary, own_cosine, own_sine)
-        by_own -= _cross(own_real, own_imaginary, g_real, g_imaginary)
-        own_real, own_imaginary = _turn(g_real, g_imaginary, own_cosine, -own_sine)
+        own_real, own_imaginary = _turn(x0_real, x0_imaginary, own_cosine, own_sine)
+        by_own -= _cross(own_real, own_imaginary, g0_real, g0_imaginary)
+        own_real, own_imaginary = _turn(g0_real, g0_imaginary, own_cosine, -own_sine)
         real, imaginary = real - own_real, imaginary - own_imaginary
+    real, imaginary = _turn(real, imaginary, first_cosine, -first_sine)
     _write(of_value, offsets, part, (row < positions)[:, None] & inside, real, imaginary)
     tl.store(to, by_upper)
     tl.store(to + rows, by_lower)
@@ -429,8 +429,8 @@ def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, l
     if chunk == 0:
         # Between the sweeps the first row is no chunk's: it is what they hand on there.
         cosine, sine = tl.load(at + 6 * rows), tl.load(at + 7 * rows)
-        real, imaginary = _turn(v_in_real, v_in_imaginary, cosine, sine)
-        by_turn = _cross(x_in_real, x_in_imaginary, real, imaginary)
-        real, imaginary = _turn(w_in_real, w_in_imaginary, cosine, sine)
-        by_turn += _cross(g_in_real, g_in_imaginary, real, imaginary)
-        tl.store(sums + 3 * rows, tl.sum(by_turn, 0))
+        v_in_real, v_in_imaginary = _turn(v_in_real, v_in_imaginary, cosine, sine)
+        w_in_real, w_in_imaginary = _turn(w_in_real, w_in_imaginary, cosine, sine)
+        by_end = _cross(x_in_real, x_in_imaginary, v_in_real, v_in_imaginary)
+        by_end += _cross(g_in_real, g_in_imaginary, w_in_real, w_in_imaginary)
+        tl.store(sums + 3 * rows, tl.sum(by_end, 0))

@@ -1,9 +1,11 @@
 """The kernel polynomial method: Chebyshev polynomials with learnable, damped coefficients."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 
 from .configuration_converter import ConverterConfig
@@ -59,13 +61,7 @@ class KernelPolynomial(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, H, N), from -1 to 1 -> (B, H, N)."""
-        weights = self.coefficients.to(x.dtype)[..., None].unbind(1)
-        result = weights[0].expand_as(x)
-        previous, current = torch.ones_like(x), x
-        for damping, weight in zip(self.damping[1:], weights[1:], strict=True):
-            result = result + damping * weight * current
-            previous, current = current, 2 * x * current - previous
-        return result
+        return _ChebyshevSeries.apply(x, self.coefficients, self.damping)
 
     def loss(self) -> torch.Tensor | None:
         """sum_{k=1}^{K} pi k^2 w_k^2, averaged over the heads (eq. 11); None for a kernel that damps by itself.
@@ -78,3 +74,40 @@ class KernelPolynomial(nn.Module):
         weights = self.coefficients.to(torch.promote_types(self.coefficients.dtype, torch.float32))
         degree = torch.arange(weights.shape[1], device=weights.device, dtype=weights.dtype)
         return math.pi * (degree * weights).square().sum(1).mean()
+
+
+class _ChebyshevSeries(torch.autograd.Function):
+    """sum_k g_k w_k T_k(x) of x (B, H, N), weights (H, K + 1) and numbers g, a pass over x for each k and no more."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, weights: torch.Tensor, damping: list[float]) -> torch.Tensor:
+        ctx.save_for_backward(x, weights)
+        ctx.damping = damping
+        columns = weights.to(x.dtype)[..., None].unbind(1)
+        result = columns[0].expand_as(x)
+        for column, factor, (sign, term) in zip(columns[1:], damping[1:], _chebyshev(x, x), strict=False):
+            result = torch.addcmul(result, column, term, value=sign * factor)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weights = ctx.saved_tensors
+        columns = weights.to(x.dtype)[..., None].unbind(1)
+        # T_k' = k U_{k-1}, of which U_0 is one.
+        slope = ctx.damping[1] * columns[1]
+        for k, (sign, term) in zip(range(2, len(columns)), _chebyshev(x, 2 * x), strict=False):
+            slope = torch.addcmul(slope, columns[k], term, value=sign * k * ctx.damping[k])
+        of_weights = [gradient.sum((0, 2))]
+        for factor, (sign, term) in zip(ctx.damping[1:], _chebyshev(x, x), strict=False):
+            of_weights.append(sign * factor * (gradient * term).sum((0, 2)))
+        return gradient * slope, torch.stack(of_weights, 1).to(weights.dtype), None
+
+
+def _chebyshev(x: torch.Tensor, first: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """(sign, sign * P_k) of P_1 = `first` and on, for P_0 = 1 and P_{k+1} = 2 x P_k - P_{k-1}: one pass for each."""
+    (previous_sign, previous), (sign, current) = (1, torch.ones_like(x[:1, :1, :1])), (1, first)
+    while True:
+        yield sign, current
+        following = torch.addcmul(previous, x, current, value=-2 * previous_sign * sign)
+        (previous_sign, previous), (sign, current) = (sign, current), (-previous_sign, following)

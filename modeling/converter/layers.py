@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from transformers import initialization as init
 
@@ -22,6 +23,43 @@ class ScaledLinear(nn.Linear):
         init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
             init.zeros_(self.bias)
+
+
+class NormalisedLinear(ScaledLinear):
+    """A `ScaledLinear` of tokens that are divided by their root mean square. Its results are fp32 or wider."""
+
+    def __init__(self, in_features: int, out_features: int, std: float, eps: float):
+        super().__init__(in_features, out_features, std)
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, N, D) -> (B, N, out_features)."""
+        return _OfNormalised.apply(x, self.weight, self.bias, self.eps)
+
+
+class _OfNormalised(torch.autograd.Function):
+    """x / rms(x) W^T + b as (x W^T) / rms(x) + b: it is the few results that are divided, and no copy of x is made."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+        product = functional.linear(x, weight)
+        wide = torch.promote_types(product.dtype, torch.float32)
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
+        inverse = (norm.square() / x.shape[-1] + eps).rsqrt()
+        ctx.save_for_backward(x, weight, product, inverse)
+        ctx.bias_dtype = bias.dtype
+        return torch.addcmul(bias.to(wide), product, inverse)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, product, inverse = ctx.saved_tensors
+        of_product = (gradient * inverse).to(product.dtype)
+        # d(1 / rms) / dx = -x / (D rms^3)
+        by_norm = (gradient * product).sum(-1, keepdim=True) * inverse.pow(3) / -x.shape[-1]
+        of_x = torch.addcmul((of_product @ weight.to(product.dtype)).to(x.dtype), x, by_norm.to(x.dtype))
+        of_weight = of_product.flatten(0, -2).mT @ x.flatten(0, -2).to(product.dtype)
+        return of_x, of_weight.to(weight.dtype), gradient.flatten(0, -2).sum(0).to(ctx.bias_dtype), None
 
 
 class ScaleNorm(nn.Module):

@@ -127,9 +127,7 @@ class Converter(Mixer):
 
     def _operator(self, hidden_states: torch.Tensor, context: BatchContext) -> tuple[torch.Tensor | None, ...]:
         """All arguments of `ops.givens_mix` but the values, for hidden_states (B, N, D) that are zero on padding."""
-        eigenvalues, angles = self.parameter_head(hidden_states)
-        # As in the published code, rotation k of H_l belongs to token k, and that of H_u to token k + 1.
-        lower, upper = angles[..., :-1, 0, :], angles[..., 1:, 1, :]
+        eigenvalues, lower, upper = self.parameter_head(hidden_states)
         documents = context.document_ids
         if documents is not None:
             begins = document_begins(documents)[:, None, None, 1:, None]

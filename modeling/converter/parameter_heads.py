@@ -5,24 +5,50 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from .configuration_converter import ANGLES_OF_ORDER, ConverterConfig
-from .layers import ScaledLinear, ScaleNorm, unit_norm
+from .layers import NormalisedLinear, ScaledLinear, ScaleNorm, unit_norm
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 class Spectrum(NamedTuple):
-    """Eigenvalues and angles of every token, in fp32 or float64.
+    """Eigenvalues and angles (A, B, C) of the rotations of neighbouring tokens, in fp32 or float64.
 
     Args:
         eigenvalues: (B, H, N), from -1 to 1.
-        angles: (B, H, L, N, 2, 3), (A, B, C) for a rotation of H_l and for one of H_u.
+        lower: (B, H, L, N - 1, 3), of H_l.
+        upper: (B, H, L, N - 1, 3), of H_u.
     """
 
     eigenvalues: torch.Tensor
-    angles: torch.Tensor
+    lower: torch.Tensor
+    upper: torch.Tensor
+
+
+class _Rotations(torch.autograd.Function):
+    """Angles of tokens (B, N, H, L, 2, 3), one rotation of H_l and one of H_u each -> those of Spectrum.
+
+    As in the published code, rotation k of H_l belongs to token k, and that of H_u to token k + 1. What the last and
+    the first token have for a rotation that there is not gets no gradient.
+    """
+
+    @staticmethod
+    def forward(ctx, angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.shape = angles.shape
+        lower, upper = angles.permute(4, 0, 2, 3, 1, 5)
+        return lower[..., :-1, :], upper[..., 1:, :]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, of_lower: torch.Tensor, of_upper: torch.Tensor) -> torch.Tensor:
+        gradient = of_lower.new_empty(ctx.shape)
+        lower, upper = gradient.permute(4, 0, 2, 3, 1, 5)
+        lower[..., :-1, :], upper[..., 1:, :] = of_lower, of_upper
+        lower[..., -1:, :], upper[..., :1, :] = 0, 0
+        return gradient
 
 
 class LinearHead(nn.Module):
@@ -42,24 +68,33 @@ class LinearHead(nn.Module):
         super().__init__()
         self.config = config
         outputs = config.num_attention_heads * (1 + ANGLES_OF_ORDER * config.orders)
-        self.projection = ScaledLinear(config.hidden_size, outputs, std=config.hidden_size**-0.5)
+        std = config.hidden_size**-0.5
+        self.projection = NormalisedLinear(config.hidden_size, outputs, std, config.layer_norm_eps)
 
     def forward(self, hidden_states: torch.Tensor) -> Spectrum:
         """(B, N, D) -> eigenvalues and angles."""
         config = self.config
-        heads = config.num_attention_heads
-        wide = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
-        normalised = functional.rms_norm(wide, (config.hidden_size,), eps=config.layer_norm_eps)
-        drawn = self.projection(normalised.to(hidden_states.dtype)).to(wide.dtype)
-        drawn = drawn.unflatten(-1, (heads, -1)).transpose(1, 2)
-        a, b, c = drawn[..., 1:].unflatten(-1, (config.orders, 2, 3)).movedim(3, 2).unbind(-1)
+        drawn = self.projection(hidden_states).unflatten(-1, (config.num_attention_heads, -1))
         # The centres are added here in full precision: next to a quarter turn bf16 has no room for small ranges.
+        drawn = torch.addcmul(*self._centres_and_ranges(drawn), drawn)
+        eigenvalues, angles = drawn.split([1, ANGLES_OF_ORDER * config.orders], -1)
+        rotations = _Rotations.apply(angles.unflatten(-1, (config.orders, 2, 3)))
+        return Spectrum(eigenvalues.squeeze(-1).sin().transpose(1, 2), *rotations)
+
+    def _centres_and_ranges(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What outputs (H, 1 + 6 L) are added to, and multiplied by."""
+        config = self.config
+        heads, device = config.num_attention_heads, like.device
         limits = math.log(config.smallest_angle_range), math.log(config.largest_angle_range)
-        ranges = torch.linspace(*limits, heads, device=wide.device, dtype=wide.dtype).exp()
-        turns = torch.arange(heads, device=wide.device, dtype=wide.dtype) * GOLDEN_RATIO
-        ranges, frequencies = ranges[:, None, None, None], (2 * math.pi * turns.frac())[:, None, None, None]
-        angles = [ranges * a, frequencies + ranges * b, math.pi / 2 + ranges * (1 + c / 2)]
-        return Spectrum(drawn[..., 0].sin(), torch.stack(angles, -1))
+        ranges = torch.linspace(*limits, heads, device=device, dtype=like.dtype).exp()
+        turns = torch.arange(heads, device=device, dtype=like.dtype) * GOLDEN_RATIO
+        ones, zeros = torch.ones_like(ranges), torch.zeros_like(ranges)
+        centres = [zeros, 2 * math.pi * turns.frac(), math.pi / 2 + ranges]
+        rotations = 2 * config.orders
+        return (
+            torch.stack([zeros, *centres * rotations], -1),
+            torch.stack([ones, *[ranges, ranges, ranges / 2] * rotations], -1),
+        )
 
 
 class SirenHead(nn.Module):
@@ -85,8 +120,9 @@ class SirenHead(nn.Module):
         channels = unit_norm(self.eigenvectors(hidden_states), config.layer_norm_eps).unflatten(-1, split)
         pooled = functional.adaptive_avg_pool1d(channels.flatten(0, 1), ANGLES_OF_ORDER * config.orders)
         pooled = pooled.unflatten(0, hidden_states.shape[:2]).unflatten(-1, (config.orders, 2, 3))
-        alpha, beta, gamma = (math.pi * pooled).permute(0, 2, 3, 1, 4, 5).unbind(-1)
-        return Spectrum(eigenvalues, torch.stack([alpha + beta, alpha - beta, gamma], -1))
+        alpha, beta, gamma = (math.pi * pooled).unbind(-1)
+        rotations = _Rotations.apply(torch.stack([alpha + beta, alpha - beta, gamma], -1))
+        return Spectrum(eigenvalues, *rotations)
 
 
 class Siren(nn.Module):

@@ -17,6 +17,8 @@ OPERATORS = sorted(
     name.removeprefix(PREFIX) for name in torch._C._dispatch_get_all_op_names() if name.startswith(PREFIX)
 )
 LARGEST = 5000  # numbers in the arguments of a call
+# Operators that Triton kernels alone run behind: (operation, case) that calls them.
+ONLY_TRITON = {"givens_mix_chunked": ("givens_mix", "several-blocks")}
 
 
 class Recorder(TorchDispatchMode):
@@ -51,13 +53,25 @@ def calls(cases, require_or_skip):
                 x.to(dtype).requires_grad_() if index in module.FLOATING and x is not None else x
                 for index, x in enumerate(arguments)
             ]
-            getattr(ops, module.OPERATION)(*arguments, **keywords).sum().backward()
+            kernels = ["auto"]
+            if (module.OPERATION, name) in ONLY_TRITON.values() and obstacle(module.OPERATION, "triton", "cpu") is None:
+                kernels.append("triton")
+            for choice in kernels:
+                patch.setenv("LONGMIX_KERNELS", choice)
+                getattr(ops, module.OPERATION)(*arguments, **keywords).sum().backward()
     return recorder.calls
 
 
-@pytest.mark.parametrize("name", OPERATORS)
-def test_torchs_rules(name, calls, monkeypatch):
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.full] * (n.removesuffix("_backward") in ONLY_TRITON)) for n in OPERATORS],
+)
+def test_torchs_rules(name, calls, monkeypatch, require_or_skip):
     monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
+    if name.removesuffix("_backward") in ONLY_TRITON:
+        operation, _ = ONLY_TRITON[name.removesuffix("_backward")]
+        if (reason := obstacle(operation, "triton", "cpu")) is not None:
+            require_or_skip("triton", reason)
     is_derivative = name.endswith(("_backward", "_derivative"))
     assert calls[name]
     for arguments in calls[name].values():

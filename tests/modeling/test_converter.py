@@ -92,9 +92,10 @@ def test_angles_lie_around_the_centres_of_their_heads(make_mixer):
     mixer = make_mixer("converter", hidden_size=64, num_attention_heads=4)
     with torch.no_grad():
         mixer.parameter_head.projection.bias.zero_()
-    angles = mixer.parameter_head(torch.randn(8, 500, 64)).angles
+    spectrum = mixer.parameter_head(torch.randn(8, 500, 64))
+    angles = torch.stack([spectrum.lower, spectrum.upper])
     ranges = torch.tensor([0.05, 0.13572, 0.36840, 1.0])
-    a, b, c = ((angles[..., kind].movedim(1, 0).flatten(1)) for kind in range(3))
+    a, b, c = ((angles[..., kind].movedim(2, 0).flatten(1)) for kind in range(3))
     for values, centre, spread in ((a, 0, 1), (b, torch.arange(4) * math.pi * (5**0.5 - 1), 1), (c, None, 0.5)):
         expected = math.pi / 2 + ranges if centre is None else centre % (2 * math.pi) * torch.ones(4)
         assert ((values.mean(1) - expected).abs() < 0.1 * ranges).all()
