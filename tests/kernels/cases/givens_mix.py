@@ -7,7 +7,19 @@ import torch
 OPERATION = "givens_mix"
 
 
-def make(batch, positions, heads, width, generator, orders=1, lengths=None, permuted=None, hard=None, planes=False):
+def make(
+    batch,
+    positions,
+    heads,
+    width,
+    generator,
+    orders=1,
+    lengths=None,
+    permuted=None,
+    hard=None,
+    planes=False,
+    without_own=False,
+):
     """`permuted`: "shared" or "each"; `hard`: "quarters", angles at multiples of pi / 2, or "large", phases of 1e4."""
     value = torch.randn(batch, positions, heads, width, 2, generator=generator)
     if planes:
@@ -18,7 +30,7 @@ def make(batch, positions, heads, width, generator, orders=1, lengths=None, perm
         upper, lower, phase = ((angles * 2).round() * (math.pi / 2) for angles in (upper, lower, phase))
     elif hard == "large":
         phase = 5e3 * phase
-    keywords = {"lengths": None if lengths is None else torch.tensor(lengths)}
+    keywords = {"lengths": None if lengths is None else torch.tensor(lengths), "without_own": without_own}
     if permuted is not None:
         shape = (batch if permuted == "each" else 1, orders, positions)
         order = torch.rand(shape, generator=generator).argsort(-1)
@@ -38,6 +50,9 @@ CASES = {
     "several-blocks": ((1, 3, 1, 20), {}, True),
     "large": ((1, 34, 1, 2), {"hard": "large"}, True),
     "planes": ((1, 18, 2, 8), {"planes": True, "lengths": [13]}, True),
+    # Blocks of chunks, of which Triton's interpreter takes two, and the last one is cut.
+    "without-own": ((1, 66, 1, 18), {"lengths": [60], "planes": True, "without_own": True}, True),
+    "without-own-permuted": ((2, 9, 1, 3), {"lengths": [9, 5], "permuted": "each", "without_own": True}, True),
     "many-orders": ((2, 34, 2, 17), {"lengths": [34, 19], "orders": 3, "permuted": "shared"}, False),
     "wide": ((1, 40, 1, 100), {"orders": 2}, False),
     "wide-planes": ((2, 33, 1, 64), {"planes": True, "lengths": [33, 30]}, False),
