@@ -22,15 +22,15 @@ def _load(angles, row, stride, part, part_stride, valid):
 
 @triton.jit
 def _store_turn(table, rows, row, mask, angle):
-    """Keep cosines and sines of angles (float64), which are brought within a turn first."""
+    """Keep cosines and sines of angles (float64), brought within a turn first."""
     angle = (angle - TURN * tl.floor(angle / TURN + 0.5)).to(tl.float32)
     tl.store(table + row, tl.cos(angle), mask=mask)
     tl.store(table + rows + row, tl.sin(angle), mask=mask)
 
 
 @triton.jit
-def make_tables(upper, lower, phase, lengths, tables, heads, rows, share, upper_batch, upper_head, upper_row, upper_part,
-                lower_batch, lower_head, lower_row, lower_part, phase_batch, phase_head, phase_row,
+def make_tables(upper, lower, phase, lengths, tables, heads, rows, share, upper_batch, upper_head, upper_row,
+                upper_part, lower_batch, lower_head, lower_row, lower_part, phase_batch, phase_head, phase_row,
                 TILE: tl.constexpr, TABLES: tl.constexpr):  # fmt: skip
     """`tables` (B, H, tables, rows) of chunks.py, for the rows of a share; see phases.py for the formulas.
 

@@ -1,8 +1,9 @@
-"""How the rotations of one order are cut into chunks on a GPU: sizes that Triton's programs and torch's tracing share."""
+"""How the rotations of one order are cut into chunks on a GPU: sizes that Triton and torch's tracing share."""
 
 # Rows of a chunk. Longer ones do not fit into the registers of a program's threads, as benchmarks/gpu_model shows.
 CHUNK = 16
-# cos and sin of: the rotations of H_u, those of H_l, the phases before H_u, those between H_u and H_l, the eigenvalues'.
+# cos and sin of the rotations of H_u, of those of H_l, of the phases before H_u, between H_u and H_l, and between Phi
+# and its inverse, those of the eigenvalues.
 TABLES = 10
 # What the sums of the backward pass belong to: the five angles of TABLES.
 ANGLES = 5

@@ -1,201 +1,110 @@
 """Triton programs of Phi^-1 exp(i phase) Phi for one order: each chunk of rows goes through all four sweeps at once.
 
 With O_u and O_l the products of the real rotations of H_u and H_l^-1 (phases.py), the stages are: rows turned, swept by
-O_u from the last to the first, turned, swept by O_l^T from the first to the last, turned by the eigenvalues' phases, and
-then back through O_l and O_u^T. A sweep hands on one row from chunk to chunk. What a chunk hands on is linear in its rows
-and in what is handed in. So there are three launches: `find_terms` has what every chunk hands on if nothing is handed in,
-`find_inflows` goes over the chunks for what is handed in indeed, and `mix_chunks` has all results.
+O_u from the last to the first, turned, swept by O_l^T from the first to the last, turned by the eigenvalues' phases,
+and then back through O_l and O_u^T. A sweep hands on one row from chunk to chunk. What a chunk hands on is linear in
+its rows and in what is handed in. So there are three launches: `find_terms` has what every chunk hands on if nothing is
+handed in, `find_inflows` goes over the chunks for what is handed in indeed, and `mix_chunks` has all results.
 
 A sweep of O takes rows k of a chunk to rows k + 1, that of its transpose takes them back: no chunk reads a row of
 another. The last valid row has a rotation by zero behind it, as have all that are not valid.
-
-Places: x[k] is the row that rotation k reads beside what it gets from the one before.
 """
 
 import triton
 import triton.language as tl
 
-# A chunk's rotations as one small matrix product.
+from .chunk_parts_gpu import (
+    ascend,
+    by_rotation,
+    chain,
+    cross,
+    descend,
+    handed_on,
+    inflow,
+    place,
+    read,
+    rotations,
+    turn,
+    write,
+)
 
 
 @triton.jit
-def _chain(sines, count, line, SIZE: tl.constexpr):
-    """Products of -sine over the rotations between two, [k, j] = prod_{k < i < j} for k < j, else 0; over all behind
-    each one, prod_{i > k}; over all before it, prod_{i < k}. `count` are there; those behind hand on what they get.
-    """
-    row, column = line[:, None], line[None, :]
-    between = (column > row + 1) & (column - 1 < count)
-    factors = -tl.load(sines + tl.maximum(column - 1, 0) + row * 0, mask=between, other=-1.0)
-    products = tl.where(column > row, tl.cumprod(factors, 1), 0.0)
-    first, last = -tl.load(sines), -tl.load(sines + SIZE - 1, mask=SIZE - 1 < count, other=-1.0)
-    behind = tl.where(line == SIZE - 1, 1.0, tl.sum(tl.where(column == SIZE - 1, products, 0.0), 1) * last)
-    before = tl.where(line == 0, 1.0, tl.sum(tl.where(row == 0, products, 0.0), 0) * first)
-    return products, behind, before
-
-
-@triton.jit
-def _rotations(cosines, sines, line, CHUNK: tl.constexpr):
-    """Cosines and sines of a chunk's rotations, and its `_chain`."""
-    products, behind, before = _chain(sines, CHUNK, line, CHUNK)
-    return tl.load(cosines + line), tl.load(sines + line), products, behind, before
-
-
-@triton.jit
-def _descend(x, carry, cosine, sine, products, behind):
-    """O x for rows (rows, channels): what each rotation got from the one behind it, and what it wrote one row on."""
-    cosine, sine = cosine[:, None], sine[:, None]
-    got = tl.dot(products, cosine * x, input_precision="tf32x3") + behind[:, None] * carry
-    return got, sine * x + cosine * got
-
-
-@triton.jit
-def _ascend(x, carry, cosine, sine, products, before):
-    """O^T x for rows that are one row on: what each rotation wrote, and what it handed to the one behind it."""
-    cosine, sine = cosine[:, None], sine[:, None]
-    got = tl.dot(tl.trans(products), cosine * x, input_precision="tf32x3") + before[:, None] * carry
-    return cosine * got + sine * x, cosine * x - sine * got
-
-
-@triton.jit
-def _turn(real, imaginary, cosine, sine):
-    return real * cosine - imaginary * sine, real * sine + imaginary * cosine
-
-
-@triton.jit
-def _cross(real, imaginary, of_real, of_imaginary):
-    """For each row the derivative by the angle of a turn, the same before and after it."""
-    return tl.sum(of_imaginary * real - of_real * imaginary, 1)
-
-
-@triton.jit
-def _by_rotation(read, got, wrote, handed_on):
-    """For each row the derivative by the angle of its rotation, from a `_descend` and the `_ascend` that is its adjoint.
-
-    One of the two has the states, and the other their gradients.
-    """
-    return tl.sum(handed_on * read - wrote * got, 1)
-
-
-# Where a program's rows, tables and carries stand.
-
-
-@triton.jit
-def _place(pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride,
-           CHUNK: tl.constexpr, CHANNELS: tl.constexpr, TABLES: tl.constexpr):  # fmt: skip
-    """Offsets of the first table; rows, channels; offsets into value."""
-    line = tl.arange(0, CHUNK)
-    row = chunk * CHUNK + line
-    channel = block * CHANNELS + tl.arange(0, CHANNELS)
-    row_stride = 2 * heads * width
-    start = (pair // heads).to(tl.int64) * positions * row_stride + (pair % heads) * head_stride
-    offsets = start + row[:, None].to(tl.int64) * row_stride + (channel * channel_stride)[None, :]
-    return pair.to(tl.int64) * TABLES * rows + chunk * CHUNK, line, row, channel, offsets
-
-
-@triton.jit
-def _read(x, offsets, part, mask):
-    real = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
-    return real, tl.load(x + offsets + part, mask=mask, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _write(x, offsets, part, mask, real, imaginary):
-    tl.store(x + offsets, real.to(x.dtype.element_ty), mask=mask)
-    tl.store(x + offsets + part, imaginary.to(x.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _carry(carries, pair, chunk, chunks, number, channel, width, INFLOWS: tl.constexpr):
-    """Offsets (channels) of a carry's real parts in (B, H, inflows, chunks, d, 2)."""
-    return carries + (((pair.to(tl.int64) * INFLOWS + number) * chunks + chunk) * width + channel) * 2
-
-
-@triton.jit
-def _inflow(carries, pair, chunk, chunks, number, channel, width, INFLOWS: tl.constexpr):
-    at = _carry(carries, pair, chunk, chunks, number, channel, width, INFLOWS)
-    mask = channel < width
-    return tl.load(at, mask=mask, other=0.0)[None, :], tl.load(at + 1, mask=mask, other=0.0)[None, :]
-
-
-@triton.jit
-def _handed_on(carries, pair, chunk, chunks, number, channel, width, real, imaginary, weights, INFLOWS: tl.constexpr):
-    """Keep what a chunk hands on in a sweep: the sum of its rows by `weights`."""
-    at = _carry(carries, pair, chunk, chunks, number, channel, width, INFLOWS)
-    mask = channel < width
-    tl.store(at, tl.sum(weights[:, None] * real, 0), mask=mask)
-    tl.store(at + 1, tl.sum(weights[:, None] * imaginary, 0), mask=mask)
-
-
-# The launches.
-
-
-@triton.jit
-def find_terms(value, tables, terms, couplings, lengths, sign, positions, heads, width, rows, head_stride, channel_stride,
-          part, COUPLED: tl.constexpr, CHUNK: tl.constexpr, CHANNELS: tl.constexpr, TABLES: tl.constexpr,
-          INFLOWS: tl.constexpr, COUPLINGS: tl.constexpr):  # fmt: skip
+def find_terms(value, tables, terms, couplings, lengths, sign, positions, heads, width, rows, head_stride,
+               channel_stride, part, COUPLED: tl.constexpr, CHUNK: tl.constexpr, CHANNELS: tl.constexpr,
+               TABLES: tl.constexpr, INFLOWS: tl.constexpr, COUPLINGS: tl.constexpr):  # fmt: skip
     """What each chunk hands on in the four sweeps if nothing is handed in; `sign` is that of the eigenvalues' phases.
 
-    COUPLED: and its couplings, complex numbers but the first two: minus what it makes of an inflow of the same sweep, for
-    O_u and for O_l; what it makes in the second sweep of an inflow of the first; in the third of one of the second, and
-    of the first; in the fourth of one of the second, and of the first.
+    COUPLED: and its couplings, complex numbers but the first two: minus what it makes of an inflow of the same sweep,
+    for O_u and for O_l; what it makes in the second sweep of an inflow of the first; in the third of one of the second,
+    and of the first; in the fourth of one of the second, and of the first.
     """
     pair, chunk, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     chunks = tl.num_programs(1)
-    table, line, row, channel, offsets = _place(
+    table, line, row, channel, offsets = place(
         pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride, CHUNK, CHANNELS, TABLES
     )
     count = tl.load(lengths + pair // heads).to(tl.int32)
-    real, imaginary = _read(value, offsets, part, (row < count)[:, None] & (channel < width)[None, :])
+    real, imaginary = read(value, offsets, part, (row < count)[:, None] & (channel < width)[None, :])
     at = tables + table
-    cosine_u, sine_u, products_u, behind_u, before_u = _rotations(at, at + rows, line, CHUNK)
-    cosine_l, sine_l, products_l, behind_l, before_l = _rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
+    cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK)
+    cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
     turn_cosine, turn_sine = tl.load(at + 6 * rows + line + 1), tl.load(at + 7 * rows + line + 1)
     own_cosine, own_sine = tl.load(at + 8 * rows + line), sign * tl.load(at + 9 * rows + line)
     # By these a sweep of O hands on rows and reads what is handed in, and one of its transpose the other way round.
     up_u, down_u, up_l, down_l = before_u * cosine_u, behind_u * cosine_u, before_l * cosine_l, behind_l * cosine_l
 
-    real, imaginary = _turn(
+    real, imaginary = turn(
         real, imaginary, tl.load(at + 4 * rows + line)[:, None], tl.load(at + 5 * rows + line)[:, None]
     )
-    _handed_on(terms, pair, chunk, chunks, 0, channel, width, real, imaginary, up_u, INFLOWS)
-    real = _descend(real, 0.0, cosine_u, sine_u, products_u, behind_u)[1]
-    imaginary = _descend(imaginary, 0.0, cosine_u, sine_u, products_u, behind_u)[1]
-    real, imaginary = _turn(real, imaginary, turn_cosine[:, None], turn_sine[:, None])
-    _handed_on(terms, pair, chunk, chunks, 1, channel, width, real, imaginary, down_l, INFLOWS)
-    real = _ascend(real, 0.0, cosine_l, sine_l, products_l, before_l)[0]
-    imaginary = _ascend(imaginary, 0.0, cosine_l, sine_l, products_l, before_l)[0]
-    real, imaginary = _turn(real, imaginary, own_cosine[:, None], own_sine[:, None])
-    _handed_on(terms, pair, chunk, chunks, 2, channel, width, real, imaginary, up_l, INFLOWS)
-    real = _descend(real, 0.0, cosine_l, sine_l, products_l, behind_l)[1]
-    imaginary = _descend(imaginary, 0.0, cosine_l, sine_l, products_l, behind_l)[1]
-    real, imaginary = _turn(real, imaginary, turn_cosine[:, None], -turn_sine[:, None])
-    _handed_on(terms, pair, chunk, chunks, 3, channel, width, real, imaginary, down_u, INFLOWS)
+    handed_on(terms, pair, chunk, chunks, 0, channel, width, real, imaginary, up_u, INFLOWS)
+    real = descend(real, 0.0, cosine_u, sine_u, products_u, behind_u)[1]
+    imaginary = descend(imaginary, 0.0, cosine_u, sine_u, products_u, behind_u)[1]
+    real, imaginary = turn(real, imaginary, turn_cosine[:, None], turn_sine[:, None])
+    handed_on(terms, pair, chunk, chunks, 1, channel, width, real, imaginary, down_l, INFLOWS)
+    real = ascend(real, 0.0, cosine_l, sine_l, products_l, before_l)[0]
+    imaginary = ascend(imaginary, 0.0, cosine_l, sine_l, products_l, before_l)[0]
+    real, imaginary = turn(real, imaginary, own_cosine[:, None], own_sine[:, None])
+    handed_on(terms, pair, chunk, chunks, 2, channel, width, real, imaginary, up_l, INFLOWS)
+    real = descend(real, 0.0, cosine_l, sine_l, products_l, behind_l)[1]
+    imaginary = descend(imaginary, 0.0, cosine_l, sine_l, products_l, behind_l)[1]
+    real, imaginary = turn(real, imaginary, turn_cosine[:, None], -turn_sine[:, None])
+    handed_on(terms, pair, chunk, chunks, 3, channel, width, real, imaginary, down_u, INFLOWS)
 
     if COUPLED:
-        if block == 0:
-            to = couplings + pair.to(tl.int64) * COUPLINGS * chunks + chunk
-            top = line == 0
-            tl.store(to, tl.sum(tl.where(top, behind_u * sine_u, 0.0), 0))
-            tl.store(to + chunks, tl.sum(tl.where(top, behind_l * sine_l, 0.0), 0))
-            # What an inflow of one is after the first sweep, and after the second.
-            turned_real, turned_imaginary = turn_cosine * down_u, turn_sine * down_u
-            tl.store(to + 2 * chunks, tl.sum(down_l * turned_real, 0))
-            tl.store(to + 3 * chunks, tl.sum(down_l * turned_imaginary, 0))
-            got_real = tl.sum(products_l * (cosine_l * turned_real)[:, None], 0)
-            got_imaginary = tl.sum(products_l * (cosine_l * turned_imaginary)[:, None], 0)
-            after_real = cosine_l * got_real + sine_l * turned_real
-            after_imaginary = cosine_l * got_imaginary + sine_l * turned_imaginary
-            tl.store(to + 4 * chunks, tl.sum(up_l * up_l * own_cosine, 0))
-            tl.store(to + 5 * chunks, tl.sum(up_l * up_l * own_sine, 0))
-            by_real, by_imaginary = _turn(after_real, after_imaginary, own_cosine, own_sine)
-            tl.store(to + 6 * chunks, tl.sum(up_l * by_real, 0))
-            tl.store(to + 7 * chunks, tl.sum(up_l * by_imaginary, 0))
-            by_real, by_imaginary = _turn(after_real, -after_imaginary, own_cosine, own_sine)
-            tl.store(to + 8 * chunks, tl.sum(up_l * by_real, 0))
-            tl.store(to + 9 * chunks, tl.sum(up_l * by_imaginary, 0))
-            square = after_real * after_real + after_imaginary * after_imaginary
-            tl.store(to + 10 * chunks, tl.sum(square * own_cosine, 0))
-            tl.store(to + 11 * chunks, tl.sum(square * own_sine, 0))
+        _keep_couplings(
+            couplings + pair.to(tl.int64) * COUPLINGS * chunks + chunk, chunks, block == 0, line, up_l, down_l, down_u,
+            behind_u * sine_u, behind_l * sine_l, products_l, cosine_l, sine_l, turn_cosine, turn_sine, own_cosine,
+            own_sine,
+        )  # fmt: skip
+
+
+@triton.jit
+def _keep_couplings(to, chunks, wanted, line, up_l, down_l, down_u, passed_u, passed_l, products_l, cosine_l, sine_l,
+                    turn_cosine, turn_sine, own_cosine, own_sine):  # fmt: skip
+    """Keep a chunk's couplings, if they are `wanted`; see `find_terms`."""
+    top = line == 0
+    tl.store(to, tl.sum(tl.where(top, passed_u, 0.0), 0), mask=wanted)
+    tl.store(to + chunks, tl.sum(tl.where(top, passed_l, 0.0), 0), mask=wanted)
+    # What an inflow of one is after the first sweep, and after the second.
+    turned_real, turned_imaginary = turn_cosine * down_u, turn_sine * down_u
+    tl.store(to + 2 * chunks, tl.sum(down_l * turned_real, 0), mask=wanted)
+    tl.store(to + 3 * chunks, tl.sum(down_l * turned_imaginary, 0), mask=wanted)
+    got_real = tl.sum(products_l * (cosine_l * turned_real)[:, None], 0)
+    got_imaginary = tl.sum(products_l * (cosine_l * turned_imaginary)[:, None], 0)
+    after_real = cosine_l * got_real + sine_l * turned_real
+    after_imaginary = cosine_l * got_imaginary + sine_l * turned_imaginary
+    tl.store(to + 4 * chunks, tl.sum(up_l * up_l * own_cosine, 0), mask=wanted)
+    tl.store(to + 5 * chunks, tl.sum(up_l * up_l * own_sine, 0), mask=wanted)
+    by_real, by_imaginary = turn(after_real, after_imaginary, own_cosine, own_sine)
+    tl.store(to + 6 * chunks, tl.sum(up_l * by_real, 0), mask=wanted)
+    tl.store(to + 7 * chunks, tl.sum(up_l * by_imaginary, 0), mask=wanted)
+    by_real, by_imaginary = turn(after_real, -after_imaginary, own_cosine, own_sine)
+    tl.store(to + 8 * chunks, tl.sum(up_l * by_real, 0), mask=wanted)
+    tl.store(to + 9 * chunks, tl.sum(up_l * by_imaginary, 0), mask=wanted)
+    square = after_real * after_real + after_imaginary * after_imaginary
+    tl.store(to + 10 * chunks, tl.sum(square * own_cosine, 0), mask=wanted)
+    tl.store(to + 11 * chunks, tl.sum(square * own_sine, 0), mask=wanted)
 
 
 @triton.jit
@@ -203,7 +112,7 @@ def _plus(real, imaginary, couplings, at, chunks, number, sign, valid, x_real, x
     """Add a coupling, or its conjugate where `sign` is -1, times what is handed in."""
     cosine = tl.load(couplings + number * chunks + at, mask=valid, other=0.0)[:, None]
     sine = sign * tl.load(couplings + (number + 1) * chunks + at, mask=valid, other=0.0)[:, None]
-    more_real, more_imaginary = _turn(x_real, x_imaginary, cosine, sine)
+    more_real, more_imaginary = turn(x_real, x_imaginary, cosine, sine)
     return real + more_real, imaginary + more_imaginary
 
 
@@ -248,7 +157,7 @@ def _sweep_chunks(terms, inflows, couplings, pair, chunks, channel, width, carry
         if SWEEP == 3:
             x_real, x_imaginary = _pair(_rows(inflows, pair, at, chunks, 2, channel, width, INFLOWS), mask)
             real, imaginary = _plus(real, imaginary, couplings, at, chunks, 2, -1.0, valid, x_real, x_imaginary)
-        products, behind, before = _chain(passed + base, chunks - base, line, ROWS)
+        products, behind, before = chain(passed + base, chunks - base, line, ROWS)
         if ASCENDING:
             products, of_carry, last = tl.trans(products), before[:, None], ROWS - 1
         else:
@@ -271,8 +180,8 @@ def find_inflows(terms, inflows, couplings, tables, chunks, width, rows, CONJUGA
          CHANNELS: tl.constexpr, TABLES: tl.constexpr, INFLOWS: tl.constexpr, COUPLINGS: tl.constexpr):  # fmt: skip
     """What is handed into each chunk, from `terms` and couplings; CONJUGATE: for eigenvalues of the opposite phases.
 
-    The sweeps follow each other, each one over blocks of chunks. A sweep from before gets in front of the first row what
-    the one from behind hands on there, turned.
+    The sweeps follow each other, each one over blocks of chunks. A sweep from before gets in front of the first row
+    what the one from behind hands on there, turned.
     """
     pair, block = tl.program_id(0), tl.program_id(1)
     couplings += pair.to(tl.int64) * COUPLINGS * chunks
@@ -283,63 +192,63 @@ def find_inflows(terms, inflows, couplings, tables, chunks, width, rows, CONJUGA
     real, imaginary = _sweep_chunks(
         terms, inflows, couplings, pair, chunks, channel, width, zeros, zeros, 0, CONJUGATE, ROWS, INFLOWS
     )
-    real, imaginary = _turn(real, imaginary, cosine, sine)
+    real, imaginary = turn(real, imaginary, cosine, sine)
     _sweep_chunks(terms, inflows, couplings, pair, chunks, channel, width, real, imaginary, 1, CONJUGATE, ROWS, INFLOWS)
     real, imaginary = _sweep_chunks(
         terms, inflows, couplings, pair, chunks, channel, width, zeros, zeros, 2, CONJUGATE, ROWS, INFLOWS
     )
-    real, imaginary = _turn(real, imaginary, cosine, -sine)
+    real, imaginary = turn(real, imaginary, cosine, -sine)
     _sweep_chunks(terms, inflows, couplings, pair, chunks, channel, width, real, imaginary, 3, CONJUGATE, ROWS, INFLOWS)
 
 
 @triton.jit
-def mix_chunks(value, result, tables, inflows, lengths, positions, heads, width, rows, head_stride, channel_stride, part,
-          WITHOUT_OWN: tl.constexpr, CHUNK: tl.constexpr, CHANNELS: tl.constexpr, TABLES: tl.constexpr,
-          INFLOWS: tl.constexpr):  # fmt: skip
+def mix_chunks(value, result, tables, inflows, lengths, positions, heads, width, rows, head_stride, channel_stride,
+               part, WITHOUT_OWN: tl.constexpr, CHUNK: tl.constexpr, CHANNELS: tl.constexpr, TABLES: tl.constexpr,
+               INFLOWS: tl.constexpr):  # fmt: skip
     """The result's rows of a chunk; WITHOUT_OWN: minus exp(i phase) value."""
     pair, chunk, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     chunks = tl.num_programs(1)
-    table, line, row, channel, offsets = _place(
+    table, line, row, channel, offsets = place(
         pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride, CHUNK, CHANNELS, TABLES
     )
     count = tl.load(lengths + pair // heads).to(tl.int32)
     inside = (channel < width)[None, :]
-    real, imaginary = _read(value, offsets, part, (row < count)[:, None] & inside)
+    real, imaginary = read(value, offsets, part, (row < count)[:, None] & inside)
     at = tables + table
-    cosine_u, sine_u, products_u, behind_u, before_u = _rotations(at, at + rows, line, CHUNK)
-    cosine_l, sine_l, products_l, behind_l, before_l = _rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
+    cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK)
+    cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
     first_cosine, first_sine = tl.load(at + 4 * rows + line)[:, None], tl.load(at + 5 * rows + line)[:, None]
     turn_cosine, turn_sine = tl.load(at + 6 * rows + line + 1)[:, None], tl.load(at + 7 * rows + line + 1)[:, None]
     own_cosine, own_sine = tl.load(at + 8 * rows + line)[:, None], tl.load(at + 9 * rows + line)[:, None]
-    own_real, own_imaginary = _turn(real, imaginary, own_cosine, own_sine)
+    own_real, own_imaginary = turn(real, imaginary, own_cosine, own_sine)
 
-    real, imaginary = _turn(real, imaginary, first_cosine, first_sine)
-    in_real, in_imaginary = _inflow(inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
-    real = _descend(real, in_real, cosine_u, sine_u, products_u, behind_u)[1]
-    imaginary = _descend(imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)[1]
-    real, imaginary = _turn(real, imaginary, turn_cosine, turn_sine)
-    in_real, in_imaginary = _inflow(inflows, pair, chunk, chunks, 1, channel, width, INFLOWS)
-    real = _ascend(real, in_real, cosine_l, sine_l, products_l, before_l)[0]
-    imaginary = _ascend(imaginary, in_imaginary, cosine_l, sine_l, products_l, before_l)[0]
-    real, imaginary = _turn(real, imaginary, own_cosine, own_sine)
-    in_real, in_imaginary = _inflow(inflows, pair, chunk, chunks, 2, channel, width, INFLOWS)
-    real = _descend(real, in_real, cosine_l, sine_l, products_l, behind_l)[1]
-    imaginary = _descend(imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l)[1]
-    real, imaginary = _turn(real, imaginary, turn_cosine, -turn_sine)
-    in_real, in_imaginary = _inflow(inflows, pair, chunk, chunks, 3, channel, width, INFLOWS)
-    real = _ascend(real, in_real, cosine_u, sine_u, products_u, before_u)[0]
-    imaginary = _ascend(imaginary, in_imaginary, cosine_u, sine_u, products_u, before_u)[0]
-    real, imaginary = _turn(real, imaginary, first_cosine, -first_sine)
+    real, imaginary = turn(real, imaginary, first_cosine, first_sine)
+    in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
+    real = descend(real, in_real, cosine_u, sine_u, products_u, behind_u)[1]
+    imaginary = descend(imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)[1]
+    real, imaginary = turn(real, imaginary, turn_cosine, turn_sine)
+    in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 1, channel, width, INFLOWS)
+    real = ascend(real, in_real, cosine_l, sine_l, products_l, before_l)[0]
+    imaginary = ascend(imaginary, in_imaginary, cosine_l, sine_l, products_l, before_l)[0]
+    real, imaginary = turn(real, imaginary, own_cosine, own_sine)
+    in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 2, channel, width, INFLOWS)
+    real = descend(real, in_real, cosine_l, sine_l, products_l, behind_l)[1]
+    imaginary = descend(imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l)[1]
+    real, imaginary = turn(real, imaginary, turn_cosine, -turn_sine)
+    in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 3, channel, width, INFLOWS)
+    real = ascend(real, in_real, cosine_u, sine_u, products_u, before_u)[0]
+    imaginary = ascend(imaginary, in_imaginary, cosine_u, sine_u, products_u, before_u)[0]
+    real, imaginary = turn(real, imaginary, first_cosine, -first_sine)
     if WITHOUT_OWN:
         real, imaginary = real - own_real, imaginary - own_imaginary
-    _write(result, offsets, part, (row < positions)[:, None] & inside, real, imaginary)
+    write(result, offsets, part, (row < positions)[:, None] & inside, real, imaginary)
 
 
 @triton.jit
 def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, lengths, positions, heads, width, rows,
-                   head_stride, channel_stride, part, WITHOUT_OWN: tl.constexpr, CHUNK: tl.constexpr,
-                   CHANNELS: tl.constexpr, TABLES: tl.constexpr, INFLOWS: tl.constexpr,
-                   ANGLES: tl.constexpr):  # fmt: skip
+                 head_stride, channel_stride, part, WITHOUT_OWN: tl.constexpr, CHUNK: tl.constexpr,
+                 CHANNELS: tl.constexpr, TABLES: tl.constexpr, INFLOWS: tl.constexpr,
+                 ANGLES: tl.constexpr):  # fmt: skip
     """The value's gradient, and `sums` (blocks, B, H, angles, rows) over the channels of a block for the angles.
 
     The adjoint has eigenvalues of the opposite phases and is the same otherwise. So the value goes through Phi and then
@@ -348,15 +257,15 @@ def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, l
     """
     pair, chunk, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     chunks = tl.num_programs(1)
-    table, line, row, channel, offsets = _place(
+    table, line, row, channel, offsets = place(
         pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride, CHUNK, CHANNELS, TABLES
     )
     count = tl.load(lengths + pair // heads).to(tl.int32)
     inside = (channel < width)[None, :]
     valid = (row < count)[:, None] & inside
     at = tables + table
-    cosine_u, sine_u, products_u, behind_u, before_u = _rotations(at, at + rows, line, CHUNK)
-    cosine_l, sine_l, products_l, behind_l, before_l = _rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
+    cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK)
+    cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
     first_cosine, first_sine = tl.load(at + 4 * rows + line)[:, None], tl.load(at + 5 * rows + line)[:, None]
     turn_cosine, turn_sine = tl.load(at + 6 * rows + line + 1)[:, None], tl.load(at + 7 * rows + line + 1)[:, None]
     own_cosine, own_sine = tl.load(at + 8 * rows + line)[:, None], tl.load(at + 9 * rows + line)[:, None]
@@ -365,62 +274,62 @@ def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, l
     to = sums + line
 
     # Both through Phi.
-    real, imaginary = _read(value, offsets, part, valid)
-    x0_real, x0_imaginary = _turn(real, imaginary, first_cosine, first_sine)
-    real, imaginary = _read(gradient, offsets, part, valid)
-    g0_real, g0_imaginary = _turn(real, imaginary, first_cosine, first_sine)
-    in_real, in_imaginary = _inflow(inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
-    x_got_real, real = _descend(x0_real, in_real, cosine_u, sine_u, products_u, behind_u)
-    x_got_imaginary, imaginary = _descend(x0_imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)
-    x1_real, x1_imaginary = _turn(real, imaginary, turn_cosine, turn_sine)
-    in_real, in_imaginary = _inflow(of_inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
-    g_got_real, real = _descend(g0_real, in_real, cosine_u, sine_u, products_u, behind_u)
-    g_got_imaginary, imaginary = _descend(g0_imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)
-    g1_real, g1_imaginary = _turn(real, imaginary, turn_cosine, turn_sine)
-    x_in_real, x_in_imaginary = _inflow(inflows, pair, chunk, chunks, 1, channel, width, INFLOWS)
-    x2_real, x_on_real = _ascend(x1_real, x_in_real, cosine_l, sine_l, products_l, before_l)
-    x2_imaginary, x_on_imaginary = _ascend(x1_imaginary, x_in_imaginary, cosine_l, sine_l, products_l, before_l)
-    g_in_real, g_in_imaginary = _inflow(of_inflows, pair, chunk, chunks, 1, channel, width, INFLOWS)
-    g2_real, g_on_real = _ascend(g1_real, g_in_real, cosine_l, sine_l, products_l, before_l)
-    g2_imaginary, g_on_imaginary = _ascend(g1_imaginary, g_in_imaginary, cosine_l, sine_l, products_l, before_l)
+    real, imaginary = read(value, offsets, part, valid)
+    x0_real, x0_imaginary = turn(real, imaginary, first_cosine, first_sine)
+    real, imaginary = read(gradient, offsets, part, valid)
+    g0_real, g0_imaginary = turn(real, imaginary, first_cosine, first_sine)
+    in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
+    x_got_real, real = descend(x0_real, in_real, cosine_u, sine_u, products_u, behind_u)
+    x_got_imaginary, imaginary = descend(x0_imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)
+    x1_real, x1_imaginary = turn(real, imaginary, turn_cosine, turn_sine)
+    in_real, in_imaginary = inflow(of_inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
+    g_got_real, real = descend(g0_real, in_real, cosine_u, sine_u, products_u, behind_u)
+    g_got_imaginary, imaginary = descend(g0_imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)
+    g1_real, g1_imaginary = turn(real, imaginary, turn_cosine, turn_sine)
+    x_in_real, x_in_imaginary = inflow(inflows, pair, chunk, chunks, 1, channel, width, INFLOWS)
+    x2_real, x_on_real = ascend(x1_real, x_in_real, cosine_l, sine_l, products_l, before_l)
+    x2_imaginary, x_on_imaginary = ascend(x1_imaginary, x_in_imaginary, cosine_l, sine_l, products_l, before_l)
+    g_in_real, g_in_imaginary = inflow(of_inflows, pair, chunk, chunks, 1, channel, width, INFLOWS)
+    g2_real, g_on_real = ascend(g1_real, g_in_real, cosine_l, sine_l, products_l, before_l)
+    g2_imaginary, g_on_imaginary = ascend(g1_imaginary, g_in_imaginary, cosine_l, sine_l, products_l, before_l)
 
     # The eigenvalues, and both back.
-    w_real, w_imaginary = _turn(x2_real, x2_imaginary, own_cosine, own_sine)
-    v_real, v_imaginary = _turn(g2_real, g2_imaginary, own_cosine, -own_sine)
-    by_own = _cross(w_real, w_imaginary, g2_real, g2_imaginary)
-    in_real, in_imaginary = _inflow(inflows, pair, chunk, chunks, 2, channel, width, INFLOWS)
-    w_got_real, real = _descend(w_real, in_real, cosine_l, sine_l, products_l, behind_l)
-    w_got_imaginary, imaginary = _descend(w_imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l)
-    by_lower = _by_rotation(w_real, w_got_real, g2_real, g_on_real)
-    by_lower += _by_rotation(w_imaginary, w_got_imaginary, g2_imaginary, g_on_imaginary)
-    by_turn = _cross(g1_real, g1_imaginary, real, imaginary)
-    w_real, w_imaginary = _turn(real, imaginary, turn_cosine, -turn_sine)
-    in_real, in_imaginary = _inflow(of_inflows, pair, chunk, chunks, 2, channel, width, INFLOWS)
-    v_got_real, real = _descend(v_real, in_real, cosine_l, sine_l, products_l, behind_l)
-    v_got_imaginary, imaginary = _descend(v_imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l)
-    by_lower += _by_rotation(v_real, v_got_real, x2_real, x_on_real)
-    by_lower += _by_rotation(v_imaginary, v_got_imaginary, x2_imaginary, x_on_imaginary)
-    by_turn += _cross(x1_real, x1_imaginary, real, imaginary)
-    v_real, v_imaginary = _turn(real, imaginary, turn_cosine, -turn_sine)
-    w_in_real, w_in_imaginary = _inflow(inflows, pair, chunk, chunks, 3, channel, width, INFLOWS)
-    real, on_real = _ascend(w_real, w_in_real, cosine_u, sine_u, products_u, before_u)
-    imaginary, on_imaginary = _ascend(w_imaginary, w_in_imaginary, cosine_u, sine_u, products_u, before_u)
-    by_upper = _by_rotation(g0_real, g_got_real, real, on_real)
-    by_upper += _by_rotation(g0_imaginary, g_got_imaginary, imaginary, on_imaginary)
-    by_first = _cross(g0_real, g0_imaginary, real, imaginary)
-    v_in_real, v_in_imaginary = _inflow(of_inflows, pair, chunk, chunks, 3, channel, width, INFLOWS)
-    real, on_real = _ascend(v_real, v_in_real, cosine_u, sine_u, products_u, before_u)
-    imaginary, on_imaginary = _ascend(v_imaginary, v_in_imaginary, cosine_u, sine_u, products_u, before_u)
-    by_upper += _by_rotation(x0_real, x_got_real, real, on_real)
-    by_upper += _by_rotation(x0_imaginary, x_got_imaginary, imaginary, on_imaginary)
-    by_first += _cross(x0_real, x0_imaginary, real, imaginary)
+    w_real, w_imaginary = turn(x2_real, x2_imaginary, own_cosine, own_sine)
+    v_real, v_imaginary = turn(g2_real, g2_imaginary, own_cosine, -own_sine)
+    by_own = cross(w_real, w_imaginary, g2_real, g2_imaginary)
+    in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 2, channel, width, INFLOWS)
+    w_got_real, real = descend(w_real, in_real, cosine_l, sine_l, products_l, behind_l)
+    w_got_imaginary, imaginary = descend(w_imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l)
+    by_lower = by_rotation(w_real, w_got_real, g2_real, g_on_real)
+    by_lower += by_rotation(w_imaginary, w_got_imaginary, g2_imaginary, g_on_imaginary)
+    by_turn = cross(g1_real, g1_imaginary, real, imaginary)
+    w_real, w_imaginary = turn(real, imaginary, turn_cosine, -turn_sine)
+    in_real, in_imaginary = inflow(of_inflows, pair, chunk, chunks, 2, channel, width, INFLOWS)
+    v_got_real, real = descend(v_real, in_real, cosine_l, sine_l, products_l, behind_l)
+    v_got_imaginary, imaginary = descend(v_imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l)
+    by_lower += by_rotation(v_real, v_got_real, x2_real, x_on_real)
+    by_lower += by_rotation(v_imaginary, v_got_imaginary, x2_imaginary, x_on_imaginary)
+    by_turn += cross(x1_real, x1_imaginary, real, imaginary)
+    v_real, v_imaginary = turn(real, imaginary, turn_cosine, -turn_sine)
+    w_in_real, w_in_imaginary = inflow(inflows, pair, chunk, chunks, 3, channel, width, INFLOWS)
+    real, on_real = ascend(w_real, w_in_real, cosine_u, sine_u, products_u, before_u)
+    imaginary, on_imaginary = ascend(w_imaginary, w_in_imaginary, cosine_u, sine_u, products_u, before_u)
+    by_upper = by_rotation(g0_real, g_got_real, real, on_real)
+    by_upper += by_rotation(g0_imaginary, g_got_imaginary, imaginary, on_imaginary)
+    by_first = cross(g0_real, g0_imaginary, real, imaginary)
+    v_in_real, v_in_imaginary = inflow(of_inflows, pair, chunk, chunks, 3, channel, width, INFLOWS)
+    real, on_real = ascend(v_real, v_in_real, cosine_u, sine_u, products_u, before_u)
+    imaginary, on_imaginary = ascend(v_imaginary, v_in_imaginary, cosine_u, sine_u, products_u, before_u)
+    by_upper += by_rotation(x0_real, x_got_real, real, on_real)
+    by_upper += by_rotation(x0_imaginary, x_got_imaginary, imaginary, on_imaginary)
+    by_first += cross(x0_real, x0_imaginary, real, imaginary)
     if WITHOUT_OWN:
-        own_real, own_imaginary = _turn(x0_real, x0_imaginary, own_cosine, own_sine)
-        by_own -= _cross(own_real, own_imaginary, g0_real, g0_imaginary)
-        own_real, own_imaginary = _turn(g0_real, g0_imaginary, own_cosine, -own_sine)
+        own_real, own_imaginary = turn(x0_real, x0_imaginary, own_cosine, own_sine)
+        by_own -= cross(own_real, own_imaginary, g0_real, g0_imaginary)
+        own_real, own_imaginary = turn(g0_real, g0_imaginary, own_cosine, -own_sine)
         real, imaginary = real - own_real, imaginary - own_imaginary
-    real, imaginary = _turn(real, imaginary, first_cosine, -first_sine)
-    _write(of_value, offsets, part, (row < positions)[:, None] & inside, real, imaginary)
+    real, imaginary = turn(real, imaginary, first_cosine, -first_sine)
+    write(of_value, offsets, part, (row < positions)[:, None] & inside, real, imaginary)
     tl.store(to, by_upper)
     tl.store(to + rows, by_lower)
     tl.store(to + 2 * rows, by_first)
@@ -429,8 +338,8 @@ def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, l
     if chunk == 0:
         # Between the sweeps the first row is no chunk's: it is what they hand on there.
         cosine, sine = tl.load(at + 6 * rows), tl.load(at + 7 * rows)
-        v_in_real, v_in_imaginary = _turn(v_in_real, v_in_imaginary, cosine, sine)
-        w_in_real, w_in_imaginary = _turn(w_in_real, w_in_imaginary, cosine, sine)
-        by_end = _cross(x_in_real, x_in_imaginary, v_in_real, v_in_imaginary)
-        by_end += _cross(g_in_real, g_in_imaginary, w_in_real, w_in_imaginary)
+        v_in_real, v_in_imaginary = turn(v_in_real, v_in_imaginary, cosine, sine)
+        w_in_real, w_in_imaginary = turn(w_in_real, w_in_imaginary, cosine, sine)
+        by_end = cross(x_in_real, x_in_imaginary, v_in_real, v_in_imaginary)
+        by_end += cross(g_in_real, g_in_imaginary, w_in_real, w_in_imaginary)
         tl.store(sums + 3 * rows, tl.sum(by_end, 0))

@@ -1,4 +1,4 @@
-"""Converter's product of Givens rotations in Triton, of several orders or permuted: a kernel for each sweep over the rows.
+"""Converter's rotations in Triton, of several orders or permuted: one kernel for each sweep over the rows.
 
 The stages are those of stages.py. A program takes some channels of one sample and head, and the rows in chunks: within
 a chunk the carries are one small triangular matrix product, from chunk to chunk one row is handed on.
