@@ -9,6 +9,7 @@ from .attention.interface import feature_attention, linear_attention
 from .givens_mix.interface import givens_mix
 from .lifting.interface import lifting_analysis, lifting_synthesis
 from .link_mix.interface import link_mix
+from .near_attention.interface import near_attention
 from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
 from .wavelet.interface import wavelet_analysis, wavelet_synthesis
@@ -24,6 +25,7 @@ __all__ = [
     "lifting_synthesis",
     "linear_attention",
     "link_mix",
+    "near_attention",
     "spectral_filter",
     "wavelet_analysis",
     "wavelet_synthesis",

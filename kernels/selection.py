@@ -34,6 +34,7 @@ OPERATIONS = {
     "lifting_synthesis": "lifting",
     "linear_attention": "attention",
     "link_mix": "link_mix",
+    "near_attention": "near_attention",
     "spectral_filter": "spectral_filter",
     "wavelet_analysis": "wavelet",
     "wavelet_synthesis": "wavelet",

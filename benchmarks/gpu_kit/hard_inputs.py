@@ -69,6 +69,17 @@ def _givens(rows: int, lengths=None, width=7, orders=1, permuted=False, phases=2
     return make
 
 
+def _near(rows: int, lengths=None, width=7, reach=2, documents=False, far=1.0):
+    def make(generator):
+        batch = len(lengths) if lengths else 1
+        tensors = torch.randn(4, batch, 2, rows, width, generator=generator)
+        bias = far * torch.randn(2, 2 * reach + 1, generator=generator)
+        ids = {"document_ids": _ids(batch, rows, generator)} if documents else {}
+        return (*tensors, bias, torch.rand(2, generator=generator), reach), _keywords(lengths, **ids)
+
+    return make
+
+
 def _link(rows: int, lengths=None, width=40, factors=2, links=3, documents=False, wrap=True):
     def make(generator):
         batch = len(lengths) if lengths else 1
@@ -147,6 +158,13 @@ CASES: dict[str, dict[str, Callable[[torch.Generator], Inputs]]] = {
         "documents-dropped": _link(ROWS, LENGTHS, documents=True, wrap=False),
         BLOCKS: _link(MANY_ROWS, MANY_LENGTHS, width=100, factors=5, links=9),
         f"{BLOCKS}-documents": _link(MANY_ROWS, MANY_LENGTHS, width=100, factors=5, links=9, documents=True),
+    },
+    "near_attention": {
+        "one": _near(1, (1, 0)),
+        "ragged": _near(ROWS, LENGTHS),
+        "documents": _near(ROWS, LENGTHS, documents=True),
+        "far": _near(ROWS, LENGTHS, far=50.0),
+        BLOCKS: _near(MANY_ROWS, MANY_LENGTHS, width=64, reach=9, documents=True),
     },
     "wavelet_analysis": _ANALYSIS[0],
     "wavelet_synthesis": _SYNTHESIS[0],

@@ -95,6 +95,16 @@ def _links(shape, factors, links, wrap, documents, dtype):
     call("link_mix", [_empty(*shape, dtype=dtype), weights], _empty(factors, links), _empty(batch), wrap, ids)
 
 
+def _near(shape, places, before, documents, dtype):
+    """`shape` is (B, H, N, d)."""
+    batch, heads, positions, width = shape
+    query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
+    estimate = _empty(*shape, dtype=dtype)
+    parameters = [_empty(heads, places, dtype=torch.float32), _empty(heads, dtype=torch.float32)]
+    ids = _empty(batch, positions) if documents else None
+    call("near_attention", [query, key, value, estimate, *parameters], before, _empty(batch), ids)
+
+
 def _wavelet(shape, taps, levels, dtype):
     """`shape` is (B, N, D)."""
     filters = _empty(taps, shape[2], dtype=torch.promote_types(dtype, torch.float32))
@@ -143,6 +153,10 @@ def _other_cases() -> Iterator[Case]:
     yield Case("links-k19-wrap-alone", partial(_links, rows, 9, 19, True, False))
     yield Case("links-ones", partial(_links, (1, 1, 1), 1, 1, True, True))
     yield Case("links-k19-wrap-float64", partial(_links, rows, 9, 19, True, True), (torch.float64,))
+    near = (BATCH, 12, POSITIONS, 64)
+    yield Case("near-d64-p9", partial(_near, near, 9, 4, False))
+    yield Case("near-d64-p9-documents", partial(_near, near, 9, 4, True))
+    yield Case("near-d64-p5-causal-float64", partial(_near, near, 5, 4, True), (torch.float64,))
     for taps in (2, 16, 40):
         yield Case(f"wavelet-t{taps}", partial(_wavelet, rows, taps, 3))
     yield Case("wavelet-t16-float64", partial(_wavelet, rows, 16, 3), (torch.float64,))
@@ -165,6 +179,7 @@ def _largest_cases() -> Iterator[Case]:
                     yield Case(f"{operation}-{'causal' if causal else 'whole'}-m{features}-{name}", call)
         yield Case(f"givens-one-order-{name}", partial(_givens, (batch, positions, 16, 64), 1, False, True, True))
         yield Case(f"givens-{name}", partial(_givens, (batch, positions, 16, 64), 2, True, True, False))
+        yield Case(f"near-{name}", partial(_near, (batch, 16, positions, 64), 9, 4, True))
         yield Case(f"links-{name}", partial(_links, rows, 16, 33, True, True))
         yield Case(f"wavelet-{name}", partial(_wavelet, rows, 40, 4))
         yield Case(f"lifting-{name}", partial(_lifting, rows, 16, 4))

@@ -156,6 +156,33 @@ def _angle_gradients(arguments: Arguments, grid: tuple[int, ...], documents: lis
     return pairs * positions * (read + written + arguments["of_phase"].element_size()), pairs * positions * 32
 
 
+# Attention to the nearest tokens: rows of the places are in a multiprocessor's cache but for those of the first one.
+
+
+def _near(queries: int, values: int, sums: int, dots: int) -> Work:
+    """A kernel whose programs move some tensors of queries or keys and of values, and `sums` numbers of each row.
+
+    Args:
+        dots: products of a row with one of a place, or sums of such.
+    """
+
+    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+        blocks, pairs = grid
+        element = arguments["value"].element_size()
+        rows = pairs * arguments["positions"]
+        moved = (queries * arguments["width"] + values * arguments["channels"]) * element
+        size = rows * (moved + sums * arguments["sizes"].element_size())
+        if arguments["numbers"] is not None:
+            size += rows * INTEGER
+        block = arguments["ROWS"]
+        if "parts" in arguments:
+            size += pairs * blocks * (arguments["places"] + 1) * arguments["sizes"].element_size()
+        each = block * (dots * (arguments["WIDTH"] + arguments["CHANNELS"]) + EXPONENTIAL)
+        return size, pairs * blocks * arguments["places"] * each
+
+    return work
+
+
 # Links: a slab of channels goes through all factors; its rows come from memory once for all links of a factor where the
 # slab of a document is small enough for the cache, else once for each link.
 
@@ -264,6 +291,9 @@ WORK: dict[str, Work] = {
     "mix_chunks": _of_chunks(2, 1, 40, 4),
     "unmix_chunks": _of_chunks(3, 2, 60, 8),
     "angle_gradients": _angle_gradients,
+    "mix_near": _near(2, 3, 1, 2),
+    "unmix_near_queries": _near(3, 4, 2, 5),
+    "unmix_near_keys": _near(3, 3, 2, 4),
     "mix_all": _mix_all,
     "unmix_all": _unmix_all,
     "_split": _split,

@@ -2,10 +2,11 @@
 
 import torch
 
+from longmix.kernels.common.windows import Windows
+
 from ..context import BatchContext
 from .base import Attention
 from .dot_product import dot_product_attention
-from .windows import Windows
 
 
 class WindowedAttention(Attention):

@@ -1,16 +1,12 @@
 """Exact attention to the nearest tokens beside an estimate of all: what random features cannot hold."""
 
-import math
-
 import torch
 from torch import nn
 from transformers import initialization as init
 
-from longmix.kernels.common.documents import document_numbers
+from longmix.kernels import ops
 
-from ..attention.windows import Windows
 from ..context import BatchContext
-from ..masking import keep_valid
 from .configuration_flt import FLTConfig
 
 # Height at which a head's bias stands out at the start: of 2 * 4 + 1 tokens one then has half of the attention.
@@ -57,30 +53,7 @@ class Neighbours(nn.Module):
         context: BatchContext,
     ) -> torch.Tensor:
         """Queries and keys (B, H, N, d), values and estimate (B, H, N, c) -> (B, H, N, c), zero on padding."""
-        if query.shape[2] == 0:
-            return estimate
-        windows = Windows.over(query.shape[2], self.config.exact_reach)
-        scale = math.sqrt(query.shape[-1])
-        scores = windows.rows(query / scale) @ windows.around(key).transpose(-1, -2)
-        wide = torch.promote_types(scores.dtype, torch.float32)
-        distance = windows.distance(query.device)
-        column = (distance - self.distances[0]).clamp(0, len(self.distances) - 1)
-        scores = scores.to(wide) + self.bias.to(wide)[:, column][:, None]
-        scores = scores.masked_fill(~self._allowed(windows, distance, context), -torch.inf)
-        near = windows.join(scores.softmax(-1).to(value.dtype) @ windows.around(value))
-        share = self.share_logit.to(wide).sigmoid()[:, None, None]
-        mixed = ((1 - share) * estimate.to(wide) + share * near.to(wide)).to(value.dtype)
-        return keep_valid(mixed.transpose(1, 2), context.mask).transpose(1, 2)
-
-    def _allowed(self, windows: Windows, distance: torch.Tensor, context: BatchContext) -> torch.Tensor:
-        """Keys (last axis) that each row of a block sees, among them itself: bool, (B or 1, 1, C, size, keys)."""
-        if context.document_ids is None:
-            group = torch.zeros(1, windows.positions, dtype=torch.int64, device=distance.device)
-        else:
-            group = document_numbers(context.document_ids)
-        if context.mask is not None:
-            group = torch.where(context.mask, group, -1)
-        group = windows.around_flags(group, fill=-2)  # no document
-        rows = group[..., windows.outside : windows.outside + windows.size, None]
-        inside = (distance >= self.distances[0]) & (distance <= self.distances[-1])
-        return (inside & (rows == group[:, :, None]))[:, None]
+        wide = torch.promote_types(query.dtype, torch.float32)
+        bias, share = self.bias.to(wide), self.share_logit.to(wide).sigmoid()
+        before, lengths, documents = -self.distances[0], context.lengths, context.document_ids
+        return ops.near_attention(query, key, value, estimate, bias, share, before, lengths, documents)

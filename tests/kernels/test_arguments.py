@@ -25,6 +25,9 @@ CALLS = {
         make(3, 1, 6, 2).square(), make(3, 1, 6, 2).square(), make(3, 1, 6, 4), **integers
     ),
     "link_mix": lambda make, **integers: ops.link_mix(make(3, 6, 4), make(3, 6, 2, 3), **integers),
+    "near_attention": lambda make, **integers: ops.near_attention(
+        *(make(3, 1, 6, 4) for _ in range(4)), make(1, 3), make(1), 1, **integers
+    ),
     "spectral_filter": lambda make, **integers: ops.spectral_filter(make(3, 6, 4), make(5, 4, 2), 8, **integers),
     "wavelet_analysis": lambda make, **integers: ops.wavelet_analysis(make(3, 6, 4), make(4, 4), 2, **integers),
     "wavelet_synthesis": lambda make, **integers: ops.wavelet_synthesis(make(3, 8, 4), make(4, 4), 2, 6, **integers),
@@ -34,6 +37,7 @@ INTEGERS = {
     "feature_attention": DOCUMENTS,
     "givens_mix": {"permutation": torch.tensor([[2, 0, 5, 1, 4, 3], [1, 2, 3, 0, 5, 4]])},
     "linear_attention": DOCUMENTS,
+    "near_attention": DOCUMENTS,
     "link_mix": {"offsets": torch.tensor([[0, 1, 2], [0, 3, 11]]), **DOCUMENTS},
 }
 FIELDS = [(operation, field) for operation in OPERATIONS for field in ("lengths", *INTEGERS.get(operation, {}))]

@@ -20,6 +20,7 @@ COVERING = {
     "lifting_synthesis": "three",
     "linear_attention": "two-causal",
     "link_mix": "documents",
+    "near_attention": "three",
     "spectral_filter": "three",
     "wavelet_analysis": "three-shared-taps",
     "wavelet_synthesis": "three-shared-taps",

@@ -26,6 +26,12 @@ CALLS = {
         lambda value, weights, lengths: ops.link_mix(value, weights, torch.ones(2, 3, dtype=torch.int64), lengths),
         lambda b, n, d: [(b, n, d), (b, n, 2, 3)],
     ),
+    "near_attention": (
+        lambda query, key, value, estimate, bias, share, lengths: ops.near_attention(
+            query, key, value, estimate, bias, share, 1, lengths
+        ),
+        lambda b, n, d: [*[(b, 2, n, 3)] * 2, *[(b, 2, n, d)] * 2, (2, 3), (2,)],
+    ),
     "spectral_filter": (
         lambda x, spectrum, lengths: ops.spectral_filter(x, spectrum, 8, None, lengths),
         lambda b, n, d: [(b, n, d), (5, d, 2)],
@@ -63,7 +69,7 @@ def test_empty_values(operation, shape, choose):
     tensors = [torch.full(size, torch.nan, requires_grad=True) for size in shapes(*shape)]
     for lengths in (None, torch.ones(shape[0], dtype=torch.int32)):
         result = call(*tensors, lengths=lengths)
-        assert result.shape == tensors[-1 if operation.endswith("attention") else 0].shape
+        assert result.shape == tensors[2 if operation.endswith("attention") else 0].shape
         for tensor, gradient in zip(tensors, torch.autograd.grad(result.sum(), tensors), strict=True):
             assert gradient.shape == tensor.shape and not gradient.any()
 

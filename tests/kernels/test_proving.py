@@ -20,6 +20,7 @@ from longmix.kernels.selection import OPERATIONS
 
 CPU = torch.device("cpu")
 WITH_KERNELS = sorted(set(OPERATIONS) - {"spectral_filter"})
+WITH_CPP = sorted(set(WITH_KERNELS) - {"near_attention"})
 # What a worker does, for each operation as `plan` says: a reason is a failure's.
 WORKER = """
 import json, os, signal, sys, time
@@ -244,7 +245,7 @@ def test_one_process_proves_all_and_another_one_what_it_did_not_come_to(pretend)
     assert found == {name: {**failed, "lifting_analysis": "wrong"}.get(name) for name in WITH_KERNELS}
     assert pretend.started() == [
         " ".join(WITH_KERNELS),
-        "link_mix wavelet_analysis wavelet_synthesis",
+        "link_mix near_attention wavelet_analysis wavelet_synthesis",
         "wavelet_synthesis",
     ]
 
@@ -507,11 +508,13 @@ def test_times_are_taken_of_what_passes(cpp):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("operation", WITH_KERNELS)
+@pytest.mark.parametrize("operation", WITH_CPP)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_right_kernels_pass_the_proofs_of_base_models(operation, dtype, cpp):
     cpp(operation)
-    for form in (proving.typical(operation, dtype).form, longest_form(operation, dtype)):
+    # One order of rotations goes through programs for which there is no C++: see SMALL.
+    base = () if operation == "givens_mix" else (proving.typical(operation, dtype).form,)
+    for form in (*base, longest_form(operation, dtype)):
         outcome = proof_worker.prove_form(operation, form, CPU)
         assert outcome.passed and outcome.error < 2e-2, outcome
 
@@ -526,9 +529,10 @@ def longest_form(operation, dtype):
 # A form of each folder, as small as the interpreter needs it.
 SMALL = {
     "feature_attention": (1, 3, 2, True, True, True),
-    "givens_mix": (1, 2, 1, True, False, False),
+    "givens_mix": (1, 2, 1, False, True, True),
     "lifting_synthesis": (1, 2, 2, 1),
     "link_mix": (1, 1, 2, False, 64, True, True, True),
+    "near_attention": (1, 2, 3, 3, 1, True),
     "wavelet_analysis": (1, 2, 1),
 }
 

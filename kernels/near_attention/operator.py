@@ -1,0 +1,80 @@
+"""Attention to the nearest tokens as an operator of torch."""
+
+import torch
+
+from ..common.documents import document_numbers
+from ..operators import differentiate, operator
+
+
+def near_attention(
+    kernels: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    estimate: torch.Tensor,
+    bias: torch.Tensor,
+    share: torch.Tensor,
+    before: int,
+    lengths: torch.Tensor | None,
+    document_ids: torch.Tensor | None,
+) -> torch.Tensor:
+    """See `longmix.kernels.ops.near_attention`."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    # Queries, keys and values of a layer lie between each other, row by row: channels side by side are enough.
+    rows = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value, estimate))
+    numbers = None if document_ids is None else document_numbers(document_ids)
+    parameters = (x.to(wide).contiguous() for x in (bias, share))
+    mixed, _ = _forward(kernels, *rows, *parameters, before, lengths, numbers)
+    return mixed.transpose(1, 2)
+
+
+@operator(__package__, "near_attention")
+def _forward(
+    kernels: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    estimate: torch.Tensor,
+    bias: torch.Tensor,
+    share: torch.Tensor,
+    before: int,
+    lengths: torch.Tensor | None,
+    numbers: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result, (B, N, H, c), and the logarithm of each row's sum of exponentials, (B, H, N).
+
+    Channels lie side by side; bias and share are contiguous, fp32 or float64; `numbers` (B, N) are those of documents.
+    """
+    return rows_like(value).transpose(1, 2), bias.new_empty(query.shape[:3])
+
+
+@operator(__package__, "near_attention_backward")
+def _backward(
+    kernels: str,
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    estimate: torch.Tensor,
+    bias: torch.Tensor,
+    share: torch.Tensor,
+    before: int,
+    lengths: torch.Tensor | None,
+    numbers: torch.Tensor | None,
+    sizes: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of query, key, value, estimate, bias and share; `gradient` and `sizes` belong to the two results."""
+    return *(rows_like(x) for x in (query, key, value, estimate)), torch.empty_like(bias), torch.empty_like(share)
+
+
+def rows_like(x: torch.Tensor) -> torch.Tensor:
+    """Empty, of the shape (B, H, N, d) of x, the heads of a row side by side, as the layer around them has them."""
+    batch, heads, positions, width = x.shape
+    return x.new_empty(batch, positions, heads, width).transpose(1, 2)
+
+
+def _keep(outputs, *arguments):
+    return *arguments, outputs[1]
+
+
+differentiate(_forward, lambda kernels, needed, *arguments: _backward(kernels, *arguments), _keep)
