@@ -59,7 +59,8 @@ class PerformerAttention(Attention):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """See Attention."""
-        query_log, key_log = (positive_log_features(x, self.directions) for x in (query, key))
+        query_log = positive_log_features(query, self.directions, relative=True)
+        key_log = positive_log_features(key, self.directions)
         return ops.feature_attention(query_log, key_log, value, context.lengths)
 
 

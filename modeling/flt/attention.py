@@ -90,12 +90,12 @@ class SpectralAttention(Attention):
         with torch.autocast(query.device.type, enabled=False):
             biases = self.mask(coordinates, query.shape[2], for_positions)
             features = []
-            for content, bias in zip((query, key), biases, strict=True):
+            for content, bias, is_query in zip((query, key), biases, (True, False), strict=True):
                 if self.config.feature_kind == "relu":
                     scaled = content.to(wide) * content.shape[-1] ** -0.25
                     features.append(functional.relu(scaled @ for_content.T + bias) + RELU_FLOOR)
                 else:
-                    features.append(positive_log_features(content, for_content) + bias)
+                    features.append(positive_log_features(content, for_content, bias, relative=is_query))
         return tuple(features)
 
     def _positions(self, context: BatchContext) -> torch.Tensor | None:
