@@ -66,7 +66,7 @@ def _attention(
         lengths = documents or [positions] * batch
         computed = heads * sum(_rounded(length, block) for length in lengths)
         moved = batch * heads * positions * grid[1] if len(grid) > 1 else batch * heads * positions
-        per_row = value.element_size() * (features * columns) + integers
+        per_row = query.element_size() * (features * columns) + integers
         if arguments.get("ids") is not None:
             per_row += INTEGER
         size = moved * per_row + batch * heads * positions * channels * width * value.element_size()
@@ -75,6 +75,32 @@ def _attention(
         if arguments["LOGS"]:
             each += EXPONENTIAL * exponentials * arguments["FEATURES"]
         return size, computed * programs_of_channels * each
+
+    return work
+
+
+def _pieces(features: int, width: int, states: int, reads_all: int, dots: int, exponentials: int) -> Work:
+    """A kernel of heads that are cut into pieces, whose programs move some rows of features and of channels.
+
+    Args:
+        states: how many states (M, D) each program reads or writes of its own.
+        reads_all: how many it reads of every piece.
+        dots: products of a row with a state.
+        exponentials: of rows of features.
+    """
+
+    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+        heads, blocks, pieces = grid
+        element = next(arguments[name].element_size() for name in ("query", "key") if name in arguments)
+        narrow = next(arguments[name].element_size() for name in ("value", "gradient", "result") if name in arguments)
+        rows = heads * arguments["positions"]
+        size = rows * (element * features * arguments["features"] * blocks + narrow * width * arguments["width"])
+        state = arguments["FEATURES"] * (arguments["CHANNELS"] + 2) * element
+        size += heads * blocks * pieces * (states + reads_all * pieces) * state
+        each = 2 * dots * arguments["FEATURES"] * arguments["CHANNELS"]
+        if arguments["LOGS"]:
+            each += EXPONENTIAL * exponentials * arguments["FEATURES"]
+        return size, heads * blocks * pieces * _rounded(arguments["rows"], arguments["ROWS"]) * each
 
     return work
 
@@ -281,6 +307,10 @@ def _correlate(arguments: Arguments, grid: tuple[int, ...], documents: list[int]
 WORK: dict[str, Work] = {
     "whole_forward": _attention(2, 2, 0, lambda rows, m, d: 4 * m * d, 2),
     "whole_backward": _attention(5, 4, 0, lambda rows, m, d: 10 * m * d, 3),
+    "piece_sums": _pieces(1, 1, 1, 0, 1, 1),
+    "piece_forward": _pieces(1, 1, 0, 1, 1, 1),
+    "piece_queries": _pieces(2, 1, 1, 1, 2, 1),
+    "piece_keys": _pieces(2, 2, 0, 1, 2, 1),
     "causal_forward": _attention(2, 2, 0, lambda rows, m, d: 4 * m * d + 2 * rows * (m + d), 2),
     "causal_queries": _attention(5, 3, 16, lambda rows, m, d: 4 * m * d + rows * (6 * m + 4 * d), 2),
     "causal_keys": _attention(5, 4, 16, lambda rows, m, d: 6 * m * d, 2),

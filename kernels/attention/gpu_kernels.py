@@ -10,6 +10,7 @@ import torch
 import triton
 
 from ..common.interpreter import interpreted
+from .pieces_gpu import piece_forward, piece_keys, piece_queries, piece_sums
 from .programs_gpu import (
     causal_forward,
     causal_keys,
@@ -22,25 +23,35 @@ from .programs_gpu import (
 # benchmarks/gpu_model shows; without the limit ptxas may take the fewest registers, and spill most of them.
 ROWS, STATE_BYTES = 16, 16384
 WARPS, REGISTERS = 8, 255
+# Programs of a launch without causality, where heads can be cut: two for each multiprocessor of the largest of our
+# cards. And rows of such a piece, at least.
+PROGRAMS, PIECE = (6, 16) if interpreted() else (264, 128)
 # Bytes of a row of features, padded: the most that is known to fit into the shared memory of a V100.
 CAUSAL_ROW_BYTES, WHOLE_ROW_BYTES = 1024, 2048
 
 
 def attention(query, key, value, lengths, document_ids, causal, logarithms):
     """The operation on query and key (B, H, N, m) and value (B, H, N, d); see operator.py."""
-    result = torch.zeros_like(value)
-    grid, options = _launch(query, value, causal, logarithms)
-    kernel = causal_forward if causal else whole_forward
-    kernel[grid](query, key, value, lengths, document_ids, result, **options)
+    # Rows of padding are not written.
+    result = torch.empty_like(value) if lengths is None else torch.zeros_like(value)
+    grid, options = _launch(query, value, causal, logarithms, document_ids)
+    if causal:
+        causal_forward[grid](query, key, value, lengths, document_ids, result, **options)
+    elif document_ids is None and grid[2] > 1:
+        sums = _sums_of_pieces(grid, options, key, value, lengths)
+        piece_forward[grid](query, lengths, *sums, result, **options)
+    else:
+        whole_forward[grid](query, key, value, lengths, document_ids, result, **options)
     return result
 
 
 def attention_backward(gradient, query, key, value, lengths, document_ids, causal, logarithms):
     """Gradients of query, key and value."""
-    grid, options = _launch(query, value, causal, logarithms)
+    grid, options = _launch(query, value, causal, logarithms, document_ids)
     blocks = grid[1]
-    of_query, of_key = (query.new_zeros(blocks, *query.shape) for _ in range(2))
-    of_value = torch.zeros_like(value)
+    make = torch.Tensor.new_empty if lengths is None else torch.Tensor.new_zeros
+    of_query, of_key = (make(query, (blocks, *query.shape)) for _ in range(2))
+    of_value = make(value, value.shape)
     arguments = (gradient, query, key, value, lengths, document_ids, of_query, of_key, of_value)
     if causal:
         # Of each row the inverse of its weight, its offset and its scale, and at the last row of a piece its size.
@@ -50,31 +61,53 @@ def attention_backward(gradient, query, key, value, lengths, document_ids, causa
         notes = (inverse, offset, scale, sizes, peaks)
         causal_queries[grid](*arguments, *notes, **options)
         causal_keys[grid](*arguments, *notes, **options)
+    elif document_ids is None and grid[2] > 1:
+        states, totals, peaks = _sums_of_pieces(grid, options, key, value, lengths)
+        later = torch.empty_like(states), torch.empty_like(totals)
+        piece_queries[grid](gradient, query, lengths, states, totals, peaks, of_query, *later, **options)
+        piece_keys[grid](key, value, lengths, peaks, of_key, of_value, *later, **options)
     else:
         whole_backward[grid](*arguments, **options)
     # A single block of channels, the usual case, is the sum of itself.
     return *(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key)), of_value
 
 
-def _launch(query: torch.Tensor, value: torch.Tensor, causal: bool, logarithms: bool) -> tuple[tuple[int, int], dict]:
-    """The grid, heads by blocks of channels, and the arguments behind the tensors.
+def _sums_of_pieces(grid: tuple[int, int, int], options: dict, key, value, lengths) -> tuple[torch.Tensor, ...]:
+    """States, totals and peaks of all pieces alone; see pieces_gpu.py."""
+    heads, blocks, pieces = grid
+    totals, peaks = key.new_empty(2, pieces, heads, blocks, options["FEATURES"]).unbind(0)
+    states = key.new_empty(*totals.shape, options["CHANNELS"])
+    piece_sums[grid](key, value, lengths, states, totals, peaks, **options)
+    return states, totals, peaks
+
+
+def _launch(
+    query: torch.Tensor, value: torch.Tensor, causal: bool, logarithms: bool, document_ids: torch.Tensor | None
+) -> tuple[tuple[int, ...], dict]:
+    """The grid, heads by blocks of channels by pieces of rows, and the arguments behind the tensors.
 
     Raises:
         ValueError: more features than are known to fit into the shared memory of every card.
     """
     batch, heads, positions, features = query.shape
     width, block = value.shape[3], _block(features)
-    most = (CAUSAL_ROW_BYTES if causal else WHOLE_ROW_BYTES) // value.itemsize
+    most = (CAUSAL_ROW_BYTES if causal else WHOLE_ROW_BYTES) // query.itemsize
     if block > most and not interpreted():
         raise ValueError(
             f"the Triton kernel of {'causal ' if causal else ''}linear attention has {features} features in "
             f"{value.dtype}; allowed: at most {most}; set LONGMIX_KERNELS=portable"
         )
-    channels = min(_block(width), _block(STATE_BYTES // (block * value.itemsize)), 64)
+    channels = min(_block(width), _block(STATE_BYTES // (block * query.itemsize)), 64)
     options = {"heads": heads, "positions": positions, "features": features, "width": width}
     blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "LOGS": logarithms}
     settings = {"num_warps": WARPS, "maxnreg": REGISTERS}
-    return (batch * heads, triton.cdiv(width, channels)), {**options, **blocks, **settings}
+    grid = batch * heads, triton.cdiv(width, channels)
+    if causal:
+        return grid, {**options, **blocks, **settings}
+    pieces = min(triton.cdiv(PROGRAMS, grid[0] * grid[1]), triton.cdiv(positions, PIECE))
+    rows = ROWS * triton.cdiv(positions, pieces * ROWS)
+    name = "rows" if document_ids is None and pieces > 1 else "rows_of_piece"
+    return (*grid, triton.cdiv(positions, rows)), {**options, name: rows, **blocks, **settings}
 
 
 def _block(size: int) -> int:

@@ -21,7 +21,8 @@ def _forward(
 ) -> torch.Tensor:
     """The result for features, query and key (B, H, N, m) and value (B, H, N, d), or for their logarithms.
 
-    All are contiguous, the first three in one dtype, fp32 or float64, the integers in int64.
+    All are contiguous, the first two in one dtype, fp32 or float64, the integers in int64. The value has that dtype, or
+    in Triton without causality half precision.
     """
     return torch.empty_like(value)
 
@@ -56,7 +57,11 @@ def _attention(
     logarithms: bool,
 ) -> torch.Tensor:
     working = working_dtype(query, key, value)
-    tensors = (tensor.to(working).contiguous() for tensor in (query, key, value))
+    of_value = value.dtype if kernels == "gpu_kernels" and not causal and working == torch.float32 else working
+    tensors = (
+        tensor.to(dtype, memory_format=torch.contiguous_format).contiguous()  # either, in one pass
+        for tensor, dtype in ((query, working), (key, working), (value, of_value))
+    )
     return _forward(kernels, *tensors, lengths, document_ids, causal, logarithms).to(value.dtype)
 
 

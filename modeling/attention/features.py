@@ -62,7 +62,7 @@ class _LogFeatures(torch.autograd.Function):
     ) -> torch.Tensor:
         width, wide = x.shape[-1], torch.promote_types(x.dtype, torch.float32)
         scaled = (projection.to(wide) * width**-0.25).transpose(-1, -2)
-        inputs = x.to(wide, memory_format=torch.contiguous_format)
+        inputs = x.to(wide, memory_format=torch.contiguous_format)  # of half precision, in one pass
         features = inputs @ scaled
         if bias is not None:
             features += bias

@@ -512,8 +512,9 @@ def test_times_are_taken_of_what_passes(cpp):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_right_kernels_pass_the_proofs_of_base_models(operation, dtype, cpp):
     cpp(operation)
-    # One order of rotations goes through programs for which there is no C++: see SMALL.
-    base = () if operation == "givens_mix" else (proving.typical(operation, dtype).form,)
+    # No C++ takes one order of rotations by chunks, nor features in fp32 beside values in half precision: see SMALL.
+    only_triton = operation == "givens_mix" or (operation.endswith("attention") and dtype != torch.float32)
+    base = () if only_triton else (proving.typical(operation, dtype).form,)
     for form in (*base, longest_form(operation, dtype)):
         outcome = proof_worker.prove_form(operation, form, CPU)
         assert outcome.passed and outcome.error < 2e-2, outcome
@@ -528,7 +529,7 @@ def longest_form(operation, dtype):
 
 # A form of each folder, as small as the interpreter needs it.
 SMALL = {
-    "feature_attention": (1, 3, 2, True, True, True),
+    "feature_attention": (1, 3, 2, False, True, False),
     "givens_mix": (1, 2, 1, False, True, True),
     "lifting_synthesis": (1, 2, 2, 1),
     "link_mix": (1, 1, 2, False, 64, True, True, True),

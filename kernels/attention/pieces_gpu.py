@@ -1,0 +1,168 @@
+"""Triton programs of the linear attention without causality and documents, whose heads are cut into pieces of rows.
+
+There are few heads where samples are long: a program for each piece (axis 2 of the grid) keeps a card busy. What pieces
+find about all rows goes through memory: `states` (pieces, heads, blocks of channels, M, D), `totals` and `peaks`
+(.., M), see parts_gpu.py. The rest is as in programs_gpu.py.
+"""
+
+import triton
+import triton.language as tl
+
+from .parts_gpu import (
+    absent,
+    features_of_keys,
+    features_of_queries,
+    inverse_of,
+    length_of,
+    load_rows,
+    no_keys,
+    product,
+    rescale,
+    rows_of_head,
+    scale_of_queries,
+    store_rows,
+    sum_of_keys,
+    to_logarithms,
+)
+
+
+@triton.jit
+def _bounds(lengths, sample, positions, rows):
+    """First row of a program's piece, and the one behind its last."""
+    begin = tl.program_id(2) * rows
+    return begin, tl.minimum(begin + rows, length_of(lengths, sample, positions))
+
+
+@triton.jit
+def _rows_of(piece, FEATURES: tl.constexpr):
+    """Rows (M) of a piece of this program's head and block of channels among those of all."""
+    place = (piece * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+    return place * FEATURES + tl.arange(0, FEATURES)
+
+
+@triton.jit
+def _matrix(states, piece, FEATURES: tl.constexpr, CHANNELS: tl.constexpr):
+    """Pointers (M, D) to its state."""
+    return states + _rows_of(piece, FEATURES)[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+
+
+@triton.jit
+def _state_of_all(states, totals, peaks, like, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr):
+    """The state after all pieces."""
+    state, total, peak = no_keys(like, FEATURES, CHANNELS, LOGS)
+    for piece in range(tl.num_programs(2)):
+        before, own_peak = peak, peak
+        if LOGS:
+            own_peak = tl.load(peaks + _rows_of(piece, FEATURES))
+            peak = tl.maximum(peak, own_peak)
+        state, total = rescale(state, total, before, peak, LOGS)
+        own, own_total = rescale(
+            tl.load(_matrix(states, piece, FEATURES, CHANNELS)), tl.load(totals + _rows_of(piece, FEATURES)), own_peak,
+            peak, LOGS,
+        )  # fmt: skip
+        state += own
+        total += own_total
+    return state, total, peak
+
+
+@triton.jit
+def piece_sums(
+    key, value, lengths, states, totals, peaks, heads, positions, features, width, rows,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+):  # fmt: skip
+    """The state after the rows of each piece alone."""
+    head = tl.program_id(0).to(tl.int64)
+    key, _, value, _ = rows_of_head(key, key, value, value, head * positions, features, width)
+    begin, end = _bounds(lengths, head // heads, positions, rows)
+    feature = tl.arange(0, FEATURES)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    state, total, peak = sum_of_keys(
+        key, value, begin, end, tl.arange(0, ROWS), feature, features, channel, width, LOGS
+    )
+    tl.store(_matrix(states, tl.program_id(2), FEATURES, CHANNELS), state)
+    tl.store(totals + _rows_of(tl.program_id(2), FEATURES), total)
+    if LOGS:
+        tl.store(peaks + _rows_of(tl.program_id(2), FEATURES), peak)
+
+
+@triton.jit
+def piece_forward(
+    query, lengths, states, totals, peaks, result, heads, positions, features, width, rows,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+):  # fmt: skip
+    """The result of each piece's rows."""
+    head = tl.program_id(0).to(tl.int64)
+    query, _, result, _ = rows_of_head(query, query, result, result, head * positions, features, width)
+    row, end = _bounds(lengths, head // heads, positions, rows)
+    index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    state, total, peak = _state_of_all(states, totals, peaks, query, FEATURES, CHANNELS, LOGS)
+    while row < end:
+        block, inside = row + index, row + index < end
+        queries = load_rows(query, block, inside, feature, features, absent(LOGS))
+        queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
+        inverse = inverse_of(tl.sum(queries * total[None, :], 1))
+        store_rows(result, product(queries, state) * inverse[:, None], block, inside, channel, width)
+        row += ROWS
+
+
+@triton.jit
+def piece_queries(
+    gradient, query, lengths, states, totals, peaks, of_query, later_states, later_totals, heads, positions, features,
+    width, rows, ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of queries, and of the state by the queries of each piece."""
+    head = tl.program_id(0).to(tl.int64)
+    first = head * positions
+    query, _, gradient, _ = rows_of_head(query, query, gradient, gradient, first, features, width)
+    of_query += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
+    row, end = _bounds(lengths, head // heads, positions, rows)
+    index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    state, total, peak = _state_of_all(states, totals, peaks, query, FEATURES, CHANNELS, LOGS)
+    later, later_total, _ = no_keys(query, FEATURES, CHANNELS, LOGS)
+    while row < end:
+        block, inside = row + index, row + index < end
+        queries = load_rows(query, block, inside, feature, features, absent(LOGS))
+        queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
+        inverse = inverse_of(tl.sum(queries * total[None, :], 1))
+        gradients = load_rows(gradient, block, inside, channel, width, 0.0).to(later.dtype) * inverse[:, None]
+        mixed = product(gradients, tl.trans(state))
+        offset = tl.sum(queries * mixed, 1) * inverse
+        mixed -= offset[:, None] * total[None, :]
+        store_rows(of_query, to_logarithms(mixed, queries, LOGS), block, inside, feature, features)
+        later += product(tl.trans(queries), gradients)
+        later_total -= tl.sum(queries * offset[:, None], 0)
+        row += ROWS
+    tl.store(_matrix(later_states, tl.program_id(2), FEATURES, CHANNELS), later)
+    tl.store(later_totals + _rows_of(tl.program_id(2), FEATURES), later_total)
+
+
+@triton.jit
+def piece_keys(
+    key, value, lengths, peaks, of_key, of_value, later_states, later_totals, heads, positions, features, width, rows,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of keys and values."""
+    head = tl.program_id(0).to(tl.int64)
+    first = head * positions
+    key, _, value, of_value = rows_of_head(key, key, value, of_value, first, features, width)
+    of_key += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
+    row, end = _bounds(lengths, head // heads, positions, rows)
+    index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    later, later_total, peak = no_keys(key, FEATURES, CHANNELS, LOGS)
+    for piece in range(tl.num_programs(2)):
+        later += tl.load(_matrix(later_states, piece, FEATURES, CHANNELS))
+        later_total += tl.load(later_totals + _rows_of(piece, FEATURES))
+        if LOGS:
+            peak = tl.maximum(peak, tl.load(peaks + _rows_of(piece, FEATURES)))
+    while row < end:
+        block, inside = row + index, row + index < end
+        keys = load_rows(key, block, inside, feature, features, absent(LOGS))
+        keys = features_of_keys(keys, peak, inside, LOGS)
+        values = load_rows(value, block, inside, channel, width, 0.0).to(later.dtype)
+        mixed = product(values, tl.trans(later)) + later_total[None, :]
+        store_rows(of_key, to_logarithms(mixed, keys, LOGS), block, inside, feature, features)
+        store_rows(of_value, product(keys, later), block, inside, channel, width)
+        row += ROWS
