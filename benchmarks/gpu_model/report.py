@@ -148,8 +148,9 @@ def _programs(layers: list[Row]) -> Table:
     return f"Programs of each Triton kernel; a card has multiprocessors for {cards}", header, rows
 
 
-def _fewest(row: Row, kernel: str) -> int:
-    return min(launch["programs"] for launch in row["triton"] if launch["kernel"] == kernel)
+def _fewest(row: Row, kernel: str) -> int | str:
+    """The fewest programs of a kernel's launches; a dash where it has none."""
+    return min((launch["programs"] for launch in row["triton"] if launch["kernel"] == kernel), default="–")
 
 
 def _lengths(layers: list[Row]) -> str:

@@ -68,7 +68,8 @@ def _attention(
         moved = batch * heads * positions * grid[1] if len(grid) > 1 else batch * heads * positions
         per_row = query.element_size() * (features * columns) + integers
         if arguments.get("ids") is not None:
-            per_row += INTEGER
+            # A piece of rows that begins inside a document looks for its end.
+            per_row += INTEGER * (2 if len(grid) > 2 and grid[2] > 1 else 1)
         size = moved * per_row + batch * heads * positions * channels * width * value.element_size()
         programs_of_channels = grid[1] if len(grid) > 1 else 1
         each = dots(block, arguments["FEATURES"], arguments["CHANNELS"])
@@ -193,7 +194,7 @@ def _near(queries: int, values: int, sums: int, dots: int) -> Work:
     """
 
     def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-        blocks, pairs = grid
+        pairs, blocks = grid
         element = arguments["value"].element_size()
         rows = pairs * arguments["positions"]
         moved = (queries * arguments["width"] + values * arguments["channels"]) * element

@@ -49,9 +49,9 @@ def mix_near(query, key, value, estimate, bias, share, lengths, numbers, result,
              value_batch, value_head, value_row, estimate_batch, estimate_head, estimate_row, result_batch, result_head,
              result_row, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
     """The result, and the logarithm of the sum of each row's exponentials."""
-    pair = tl.program_id(1)
+    pair = tl.program_id(0)
     sample, head = pair // heads, pair % heads
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     feature, channel = tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
     length = tl.load(lengths + sample).to(tl.int32)
     own = row
@@ -98,9 +98,9 @@ def unmix_near_queries(gradient, query, key, value, estimate, bias, share, lengt
     """Gradients of queries and estimates; `offsets`, the mean of the gradients of each row's scores; and in `parts`
     (samples by blocks, H, K + 1) those of a block for bias and share.
     """
-    pair = tl.program_id(1)
+    pair = tl.program_id(0)
     sample, head = pair // heads, pair % heads
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     feature, channel = tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
     length = tl.load(lengths + sample).to(tl.int32)
     valid = row < length
@@ -108,7 +108,7 @@ def unmix_near_queries(gradient, query, key, value, estimate, bias, share, lengt
     if numbers is not None:
         numbers += sample.to(tl.int64) * positions
         own = tl.load(numbers + row, mask=valid, other=-1)
-    parts += ((sample * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * heads + head) * (places + 1)
+    parts += ((sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * heads + head) * (places + 1)
     at = pair.to(tl.int64) * positions + row
     rows = _rows(query, sample, head, row, feature, query_batch, query_head, query_row)
     queries = _load(rows, valid, feature, width, sizes)
@@ -158,9 +158,9 @@ def unmix_near_keys(gradient, query, key, value, bias, share, lengths, numbers, 
                     value_head, value_row, of_key_batch, of_key_head, of_key_row, of_value_batch, of_value_head,
                     of_value_row, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
     """Gradients of keys and values, from the queries that see them."""
-    pair = tl.program_id(1)
+    pair = tl.program_id(0)
     sample, head = pair // heads, pair % heads
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     feature, channel = tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
     length = tl.load(lengths + sample).to(tl.int32)
     valid = row < length
@@ -215,7 +215,7 @@ def near_attention_backward(gradient, query, key, value, estimate, bias, share, 
     grid, layout = _launch(query, value, bias, before)
     lengths = _lengths(lengths, query)
     offsets = torch.empty_like(sizes)
-    parts = bias.new_empty(query.shape[0] * grid[0], *bias.shape[:1], bias.shape[1] + 1)
+    parts = bias.new_empty(query.shape[0] * grid[1], *bias.shape[:1], bias.shape[1] + 1)
     unmix_near_queries[grid](
         *(gradient, query, key, value, estimate, bias, share, lengths, numbers, sizes, of_query, of_estimate),
         *(offsets, parts, *layout.values()),
@@ -233,10 +233,10 @@ def near_attention_backward(gradient, query, key, value, estimate, bias, share, 
 
 
 def _launch(query: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, before: int) -> tuple[tuple, dict]:
-    """The grid, blocks of rows by heads, and the sizes that all programs are given, in their order."""
+    """The grid, heads by blocks of rows, and the sizes that all programs are given, in their order."""
     batch, heads, positions, width = query.shape
     sizes = {"positions": positions, "heads": heads, "width": width, "channels": value.shape[3]}
-    return checked(triton.cdiv(positions, ROWS), batch * heads), {
+    return checked(batch * heads, triton.cdiv(positions, ROWS)), {
         **sizes,
         "places": bias.shape[1],
         "before": before,

@@ -236,6 +236,9 @@ def there_and_back(x, filters):
         pytest.param(
             ops.givens_mix, [(1, 65, 2, 16, 2), (1, 2, 1, 64, 3), (1, 2, 1, 64, 3), (1, 2, 65)], 0.1, id="givens"
         ),
+        pytest.param(
+            lambda *tensors: ops.near_attention(*tensors, 2), [*[(1, 2, 64, 16)] * 4, (2, 5), (2,)], 0.7, id="near"
+        ),
         pytest.param(there_and_back, [(1, 64, 32), (8, 32)], 0.5, id="wavelets"),
     ],
 )

@@ -32,6 +32,8 @@ CASES = {
     "full": ((2, 2, 130, 64, 64), {"lengths": [130, 77]}, False),
     "full-causal": ((2, 2, 130, 64, 64), {"lengths": [130, 77], "causal": True}, False),
     "documents": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1}, True),
+    # Documents that begin where the pieces do that Triton cuts a head into.
+    "documents-short": ((1, 1, 61, 4, 3), {"documents": 0.6}, True),
     "documents-causal": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1, "causal": True}, True),
     "wider": ((1, 1, 18, 3, 67), {"lengths": [11], "documents": 0.1}, True),
     "wider-causal": ((1, 1, 18, 3, 67), {"lengths": [11], "documents": 0.1, "causal": True}, True),
