@@ -2,7 +2,9 @@
 
 A sweep O = R_0 R_1 ... R_{n-1}, with R_k = [[cos, -sin], [sin, cos]] on rows (k, k + 1), is cut into chunks of c
 rotations. A chunk is one orthogonal matrix of c + 1 rows; what its neighbour hands over is one row, the carry. The
-carries obey a linear recurrence over the chunks, so that all the rest is matrix products.
+carries obey a linear recurrence over the chunks, so that all the rest is matrix products. O takes rows k to rows
+k + 1, and its inverse takes them back, so that a chunk's rows lie next to each other before and after: they are not
+copied. The last rotation is by zero; behind it is a row of zeros.
 """
 
 from typing import NamedTuple
@@ -11,6 +13,8 @@ import torch
 from torch.nn import functional
 
 CHUNK = 32
+# Elsewhere than on a CPU memory counts: the matrices of longer chunks take as much of it as narrow heads do.
+CHUNK_IN_MEMORY = 16
 
 
 class Blocks(NamedTuple):
@@ -27,12 +31,27 @@ class Blocks(NamedTuple):
     matrix: torch.Tensor
 
 
-def whole_chunks(positions: int) -> tuple[int, int]:
-    """Size c of the chunks for this many rows, at least 1, and the number m c + 1 of rows that they need."""
-    rotations = max(positions - 1, 1)
-    chunks = -(-rotations // CHUNK)
-    size = -(-rotations // chunks)
-    return size, chunks * size + 1
+class Swept(NamedTuple):
+    """What a sweep gives, or its inverse, and what goes through each chunk's matrix to make it.
+
+    Args:
+        rows: (..., m c, D), of `sweep` y_1 .. y_n, of `sweep_back` x_0 .. x_{n-1}.
+        first: (..., D), y_0.
+        read: (..., m, c, D) and (..., m, D), the rows x of the chunks, and the carries t_last, its columns.
+        written: likewise the rows y and the carries t_first, its rows.
+    """
+
+    rows: torch.Tensor
+    first: torch.Tensor
+    read: tuple[torch.Tensor, torch.Tensor]
+    written: tuple[torch.Tensor, torch.Tensor]
+
+
+def whole_chunks(positions: int, device: torch.device) -> tuple[int, int]:
+    """Size c of the chunks for this many rows, and the number m c of rows that they have."""
+    chunks = -(-positions // (CHUNK if device.type == "cpu" else CHUNK_IN_MEMORY))
+    size = -(-positions // chunks)
+    return size, chunks * size
 
 
 def make_blocks(angles: torch.Tensor, dtype: torch.dtype) -> Blocks:
@@ -53,27 +72,26 @@ def running_products(factors: torch.Tensor) -> torch.Tensor:
     return functional.pad(products, (1, 0), value=1.0).triu()
 
 
-def sweep(blocks: Blocks, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """y = O x for x (..., n + 1, D), n a multiple of c: y, and what each chunk read and wrote, (..., m, c + 1, D)."""
-    heads = x[..., :-1, :].unflatten(-2, blocks.cosine.shape[-2:])
-    first_row = blocks.matrix[..., :1, :]
+def sweep(blocks: Blocks, x: torch.Tensor) -> Swept:
+    """y = O x for the rows x_0 .. x_{n-1} of x (..., m c, D); a row of zeros stands behind them."""
+    tiles = x.unflatten(-2, blocks.cosine.shape[-2:])
+    added = (blocks.matrix[..., :1, :-1] @ tiles).squeeze(-2)
     # Chunks hand over from the last to the first; the recurrence runs over their reversed order.
-    added = (first_row[..., :-1] @ heads).squeeze(-2)
-    carries = recurrence(first_row[..., 0, -1].flip(-1), added.flip(-2), x[..., -1, :]).flip(-2)
-    read = torch.cat([heads, carries[..., 1:, None, :]], -2)
-    written = blocks.matrix @ read
-    return torch.cat([carries[..., :1, :], written[..., 1:, :].flatten(-3, -2)], -2), read, written
+    nothing = torch.zeros_like(added[..., 0, :])
+    states = recurrence(blocks.matrix[..., 0, -1].flip(-1), added.flip(-2), nothing).flip(-2)
+    handed_on, carries = states[..., :-1, :], states[..., 1:, :]
+    made = torch.addcmul(blocks.matrix[..., 1:, :-1] @ tiles, blocks.matrix[..., 1:, -1:], carries[..., None, :])
+    return Swept(made.flatten(-3, -2), states[..., 0, :], (tiles, carries), (made, handed_on))
 
 
-def sweep_back(blocks: Blocks, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """x = O^T y, the inverse of `sweep`: x, and what `sweep` reads and writes in each chunk to make y of x."""
-    tails = y[..., 1:, :].unflatten(-2, blocks.cosine.shape[-2:])
-    last_column = blocks.matrix[..., -1]
-    added = (last_column[..., None, 1:] @ tails).squeeze(-2)
-    carries = recurrence(last_column[..., 0], added, y[..., 0, :])
-    written = torch.cat([carries[..., :-1, None, :], tails], -2)
-    read = blocks.matrix.mT @ written
-    return torch.cat([read[..., :-1, :].flatten(-3, -2), carries[..., -1:, :]], -2), read, written
+def sweep_back(blocks: Blocks, y: torch.Tensor, first: torch.Tensor) -> Swept:
+    """x = O^T y, the inverse of `sweep`, of the rows y_1 .. y_n, (..., m c, D), and y_0, `first` (..., D)."""
+    tiles = y.unflatten(-2, blocks.cosine.shape[-2:])
+    added = (blocks.matrix[..., 1:, -1:].mT @ tiles).squeeze(-2)
+    states = recurrence(blocks.matrix[..., 0, -1], added, first)
+    carries, handed_on = states[..., :-1, :], states[..., 1:, :]
+    made = torch.addcmul(blocks.matrix[..., 1:, :-1].mT @ tiles, blocks.matrix[..., :1, :-1].mT, carries[..., None, :])
+    return Swept(made.flatten(-3, -2), first, (made, handed_on), (tiles, carries))
 
 
 def recurrence(factors: torch.Tensor, added: torch.Tensor, start: torch.Tensor) -> torch.Tensor:

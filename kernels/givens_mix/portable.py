@@ -24,7 +24,7 @@ def givens_mix(
     without_own: bool,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.givens_mix`."""
-    positions, width = value.shape[1], value.shape[3]
+    positions = value.shape[1]
     working = torch.float64 if value.dtype == torch.float64 else torch.float32
     with torch.autocast(value.device.type, enabled=False):
         # Phases add up over the sequence, and angles may be large: their tables are small and made in float64.
@@ -37,7 +37,7 @@ def givens_mix(
             value = keep_valid(value, valid)
         own = phase
         order = None if permutation is None else restrict(permutation, lengths)
-        chunk, rows = whole_chunks(positions)
+        chunk, rows = whole_chunks(positions, value.device)
         missing = rows - positions
         if missing:
             # Rows that complete the last chunk, turned by zero.
@@ -47,11 +47,10 @@ def givens_mix(
                 behind = torch.arange(positions, rows, device=order.device)
                 order = torch.cat([order, behind.expand(*order.shape[:2], -1)], -1)
         rotations, phases = stage_tables(upper, lower, phase, order)
+        rotations = functional.pad(rotations, (0, 1)).unflatten(-1, (-1, chunk))
         wide = value.to(working)
-        x = wide.permute(0, 2, 1, 4, 3).flatten(3)  # (B, H, N, 2 d): real parts, then imaginary parts
-        x = functional.pad(x, (0, 0, 0, missing))
-        x = Conjugation.apply(x, rotations.unflatten(-1, (-1, chunk)), phases, order)[:, :, :positions]
-        mixed = x.unflatten(3, (2, width)).permute(0, 2, 1, 4, 3)
+        x = functional.pad(wide.transpose(1, 2), (0, 0, 0, 0, 0, missing)).contiguous()
+        mixed = Conjugation.apply(x, rotations, phases, order)[:, :, :positions].transpose(1, 2)
         if without_own:
             mixed = subtract_own(mixed, wide, own)
         return keep_valid(mixed.to(value.dtype), valid)

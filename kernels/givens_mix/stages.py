@@ -1,16 +1,17 @@
 """Phi^-1 exp(i phase) Phi stage by stage, and backwards from its output alone."""
 
 import torch
+from torch.nn import functional
 
-from .blocks import angle_gradient, make_blocks, sweep, sweep_back
+from .blocks import Swept, angle_gradient, make_blocks, sweep, sweep_back
 
 
 class Conjugation(torch.autograd.Function):
     """Phi^-1 exp(i phase) Phi x.
 
     Args:
-        x: (B, H, N, 2 d), the real parts and then the imaginary parts, N = m c + 1.
-        rotations: (B, H, 2 L, m, c) float64 and
+        x: (B, H, N, d, 2), N = m c.
+        rotations: (B, H, 2 L, m, c) float64, the last one by zero, and
         phases: (B, H, 2 L + 1, N) float64, as `stage_tables` makes them.
         order: (1 or B, L, N), the permutations, or None.
     """
@@ -27,48 +28,54 @@ class Conjugation(torch.autograd.Function):
         with torch.autocast(mixed.device.type, enabled=False):
             # Inverse and adjoint are one: what takes the output back to the input does so with its gradient as well.
             program = _Reversal(mixed, rotations, phases, order)
-            both = program.run(torch.cat([mixed, gradient], -1), eigenvalues=-1)
-            return both[..., mixed.shape[-1] :], *program.gradients(), None
+            both = program.run(torch.cat([mixed, gradient], -2), eigenvalues=-1)
+            return both[..., mixed.shape[-2] :, :], *program.gradients(), None
 
 
 class _Program:
-    """Steps that the rows go through: the stages of Phi, the eigenvalues, the stages undone."""
+    """Steps that the rows (B, H, N, channels, 2) go through: the stages of Phi, the eigenvalues, the stages undone."""
 
     def __init__(self, x: torch.Tensor, rotations: torch.Tensor, phases: torch.Tensor, order: torch.Tensor | None):
-        self.width = x.shape[-1] // 2
+        self.width = x.shape[-2]
         self.blocks = [make_blocks(angles, x.dtype) for angles in rotations.unbind(2)]
-        self.cosine, self.sine = phases.cos().to(x.dtype).unbind(2), phases.sin().to(x.dtype).unbind(2)
+        # (B, H, N + 1) of each stage, for the row of zeros behind the last one too.
+        phases = functional.pad(phases, (0, 1))
+        self.factors = torch.complex(phases.cos().to(x.dtype), phases.sin().to(x.dtype)).unbind(2)
         self.order = order
 
     def run(self, x: torch.Tensor, eigenvalues: int) -> torch.Tensor:
-        """x (B, H, N, channels) -> the same; `eigenvalues` is 1, or -1 for the inverse."""
+        """x -> the same shape; `eigenvalues` is 1, or -1 for the inverse."""
         orders = range(len(self.blocks) // 2)
         for number in reversed(orders):
+            upper, lower = 2 * number, 2 * number + 1
             if self.order is not None:
                 x = _permute(x, self.order[:, number])
-            for stage in (2 * number, 2 * number + 1):
-                x = self.sweep(self.turn(x, stage, 1), stage, transposed=stage % 2 == 1)
+            x = self.there_and_back(self.turn(x, upper, 1), upper, lower, 1)
         x = self.turn(x, 2 * len(orders), eigenvalues)
         for number in orders:
-            for stage in (2 * number + 1, 2 * number):
-                x = self.turn(self.sweep(x, stage, transposed=stage % 2 == 0), stage, -1)
+            upper, lower = 2 * number, 2 * number + 1
+            x = self.turn(self.there_and_back(x, lower, upper, -1), upper, -1)
             if self.order is not None:
                 x = _permute(x, self.order[:, number].argsort(-1))
         return x
 
-    def turn(self, x: torch.Tensor, stage: int, sign: int) -> torch.Tensor:
-        """Multiply row k by exp(sign * i * phase_k)."""
-        real, imaginary = self.parts(x)
-        cosine, sine = self.cosine[stage][..., None, None], sign * self.sine[stage][..., None, None]
-        return torch.stack([real * cosine - imaginary * sine, real * sine + imaginary * cosine], -2).flatten(-3)
+    def there_and_back(self, x: torch.Tensor, there: int, back: int, sign: int) -> torch.Tensor:
+        """O'^T exp(sign * i phase) O x for the rotations O and O' of two stages, and the phase between them."""
+        between = max(there, back)
+        swept = self.sweep(there, x.flatten(-2))
+        rows = self.turn(swept.rows.unflatten(-1, (-1, 2)), between, sign, first=1)
+        first = self.turn(swept.first.unflatten(-1, (-1, 2)).unsqueeze(2), between, sign)
+        swept = self.sweep(back, rows.flatten(-2), first.squeeze(2).flatten(-2))
+        return swept.rows.unflatten(-1, (-1, 2))
 
-    def sweep(self, x: torch.Tensor, stage: int, transposed: bool) -> torch.Tensor:
-        """O x, or O^T x, for the product O of real rotations of this stage."""
-        return (sweep_back if transposed else sweep)(self.blocks[stage], x)[0]
+    def sweep(self, stage: int, x: torch.Tensor, first: torch.Tensor | None = None) -> Swept:
+        """The real rotations of a stage or, given the first row, their inverse."""
+        return sweep(self.blocks[stage], x) if first is None else sweep_back(self.blocks[stage], x, first)
 
-    def parts(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Real and imaginary parts of x (B, H, N, channels): (B, H, N, 1 or 2, d) each."""
-        return x.unflatten(-1, (-1, 2, self.width)).unbind(-2)
+    def turn(self, x: torch.Tensor, stage: int, sign: int, first: int = 0) -> torch.Tensor:
+        """Multiply rows, from the row `first` on, by exp(sign * i * phase) of theirs."""
+        factor = self.factors[stage][..., first : first + x.shape[2], None]
+        return torch.view_as_real(torch.view_as_complex(x) * (factor if sign > 0 else factor.conj()))
 
 
 class _Reversal(_Program):
@@ -76,31 +83,35 @@ class _Reversal(_Program):
 
     def __init__(self, x: torch.Tensor, rotations: torch.Tensor, phases: torch.Tensor, order: torch.Tensor | None):
         super().__init__(x, rotations, phases, order)
-        self.phase_gradients = [0.0] * len(self.cosine)
+        self.phase_gradients = [0.0] * len(self.factors)
         self.matrix_gradients = [0.0] * len(self.blocks)
 
-    def turn(self, x: torch.Tensor, stage: int, sign: int) -> torch.Tensor:
+    def turn(self, x: torch.Tensor, stage: int, sign: int, first: int = 0) -> torch.Tensor:
         """See _Program. It undoes a turn by -sign * phase, whose gradient no turn of both changes."""
-        (real, real_gradient), (imaginary, imaginary_gradient) = (part.unbind(-2) for part in self.parts(x))
-        gradient = (imaginary_gradient * real - real_gradient * imaginary).sum(-1)
-        self.phase_gradients[stage] = self.phase_gradients[stage] - sign * gradient
-        return super().turn(x, stage, sign)
+        (real, imaginary), (of_real, of_imaginary) = (part.unbind(-1) for part in x.split(self.width, -2))
+        of_phase = torch.addcmul(of_imaginary * real, of_real, imaginary, value=-1).sum(-1)
+        behind = self.factors[stage].shape[-1] - first - x.shape[2]
+        self.phase_gradients[stage] = self.phase_gradients[stage] - sign * functional.pad(of_phase, (first, behind))
+        return super().turn(x, stage, sign, first)
 
-    def sweep(self, x: torch.Tensor, stage: int, transposed: bool) -> torch.Tensor:
+    def sweep(self, stage: int, x: torch.Tensor, first: torch.Tensor | None = None) -> Swept:
         """See _Program. It undoes the opposite sweep, whose gradient is the product of what that read and wrote."""
-        x, read, written = (sweep_back if transposed else sweep)(self.blocks[stage], x)
+        swept = super().sweep(stage, x, first)
         state, gradient = slice(0, 2 * self.width), slice(2 * self.width, None)
-        left, right = (gradient, state) if transposed else (state, gradient)
-        product = written[..., left] @ read[..., right].mT
-        self.matrix_gradients[stage] = self.matrix_gradients[stage] + product
-        return x
+        left, right = (state, gradient) if first is None else (gradient, state)
+        rows, row = (written[..., left] for written in swept.written)
+        columns, column = (read[..., right] for read in swept.read)
+        row, column = row[..., None, :], column[..., None, :]
+        products = [torch.cat([each @ columns.mT, each @ column.mT], -1) for each in (row, rows)]
+        self.matrix_gradients[stage] = self.matrix_gradients[stage] + torch.cat(products, -2)
+        return swept
 
     def gradients(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Gradients of rotations and phases."""
         rotations = [angle_gradient(*pair) for pair in zip(self.blocks, self.matrix_gradients, strict=True)]
-        return torch.stack(rotations, 2).double(), torch.stack(self.phase_gradients, 2).double()
+        return torch.stack(rotations, 2).double(), torch.stack(self.phase_gradients, 2)[..., :-1].double()
 
 
 def _permute(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    """Rows of x (B, H, N, channels) in the order (1 or B, N)."""
-    return x.gather(2, order[:, None, :, None].expand(x.shape))
+    """Rows of x (B, H, N, channels, 2) in the order (1 or B, N)."""
+    return x.gather(2, order[:, None, :, None, None].expand(x.shape))
