@@ -3,8 +3,12 @@
 import torch
 from torch.autograd.function import once_differentiable
 
+from longmix.kernels.givens_mix.own import subtract_own
 
-def givens_mix(value: torch.Tensor, upper: torch.Tensor, lower: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
+
+def givens_mix(
+    value: torch.Tensor, upper: torch.Tensor, lower: torch.Tensor, phase: torch.Tensor, without_own: bool = False
+) -> torch.Tensor:
     """Converter by the parallel scan of its Algorithm 1, with the tokens that it drops restored (CV-1)."""
     x = torch.view_as_complex(value.contiguous())
     up, down = _rotations(upper), _rotations(lower)
@@ -15,7 +19,8 @@ def givens_mix(value: torch.Tensor, upper: torch.Tensor, lower: torch.Tensor, ph
     for order in range(upper.shape[2]):
         x = _Sweep.apply(x, *_inverse(*down[order]), True)
         x = _Sweep.apply(x, *_inverse(*up[order]), False)
-    return torch.view_as_real(x)
+    mixed = torch.view_as_real(x)
+    return subtract_own(mixed, value, phase) if without_own else mixed
 
 
 def _rotations(angles: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
