@@ -146,12 +146,22 @@ class Table:
         return None if found is None else found["rate"]
 
     def tuning(self, row: str, start: str, task: str, seed: int) -> Case | None:
-        """Every seed of fine-tuning; None while there is no rate."""
-        rate = self.tuning_rate(row, start, task)
-        if rate is None:
+        """Every seed of fine-tuning, with the rate that was chosen or, where a seed diverges, the next smaller one.
+
+        None while there is no rate, and where a seed diverges with each.
+        """
+        chosen = self.tuning_rate(row, start, task)
+        if chosen is None:
             return None
-        words = self._tune_words(row, start, seed, task, self.seeds_of(start), (rate,))
-        return self._case("tuning", row, words, {"start": start, "task": task, "seed": seed})
+        smaller = sorted((rate for rate in self.budget.tuning_rates if rate < chosen), reverse=True)
+        for rate in (chosen, *smaller):
+            words = self._tune_words(row, start, seed, task, self.seeds_of(start), (rate,))
+            about = {"start": start, "task": task, "seed": seed}
+            case = self._case("tuning", row, words, about if rate == chosen else {**about, "rate": rate})
+            found = case.record()
+            if found is None or found["scores"] is not None:
+                return case
+        return None
 
     def seeds_of(self, start: str) -> int:
         """Seeds of fine-tuning."""

@@ -38,7 +38,8 @@ def render(results: dict[str, Any], command: str) -> str:
             f"of pre-training, {budget['control_seeds']} for each of as many draws of a control's weights. Rates of "
             "fine-tuning are searched for each row, "
             f"task and start alike among {_list(budget['tuning_rates'])}, by one seed, on a tenth of the training "
-            "data; the rate of a matrix is that times its root mean square over 0.02, where that is more than 1. The "
+            "data; where fine-tuning diverges with that rate, all seeds of that model have the next smaller one. The "
+            "rate of a matrix is that times its root mean square over 0.02, where that is more than 1. The "
             "controls: `random`, weights as a new model has; `random at scale`, every tensor drawn anew with "
             "the mean and the standard deviation of the pre-trained one."
         ),
@@ -191,7 +192,21 @@ def _task(results: dict[str, Any], name: str) -> str:
         f"of the same {LENGTH} pieces (its penalty by cross-validation of the training examples) has "
         f"{percent(task['bag_of_words'])}."
     )
-    return "\n\n".join([f"### {title}", about, tables.draw(header, lines)])
+    diverged = " ".join(
+        f"Of `{row}`, {start}, {_other(found)} of {len(found['rates'])} have a smaller rate than the {found['rate']:g} "
+        "that was chosen, with which fine-tuning diverged."
+        for row, starts in task["rows"].items()
+        for start, found in starts.items()
+        if _other(found)
+    )
+    return "\n\n".join(
+        [f"### {title}", about, tables.draw(header, lines), *([_paragraph(diverged)] if diverged else [])]
+    )
+
+
+def _other(found: dict[str, Any]) -> int:
+    """How many seeds of pre-training, or draws, have another rate than the one that was chosen."""
+    return sum(rate != found["rate"] for rate in found["rates"])
 
 
 def _score(found) -> str:

@@ -60,7 +60,8 @@ def _trained(table: Table, part: Part, row: str, records: list[dict]) -> dict[st
 
 
 def tuned(table: Table, part: Part, row: str, task: str, records: list[dict]) -> dict[str, Any]:
-    """start -> the rate, and the scores: a list for each seed of pre-training (or draw) that has finished."""
+    """start -> the rate that was chosen, and of each seed of pre-training (or draw) that has finished the rate that it
+    has, and a list of scores."""
     made = {}
     for start in part.starts:
         cases = [table.tuning(row, start, task, seed) for seed in part.seeds]
@@ -68,7 +69,12 @@ def tuned(table: Table, part: Part, row: str, task: str, records: list[dict]) ->
         if found:
             records += found
             scores = [one["scores"] for one in found]
-            made[start] = {"rate": found[0]["rate"], "scores": scores, "baseline": found[0]["baseline"]}
+            made[start] = {
+                "rate": table.tuning_rate(row, start, task),
+                "rates": [one["rate"] for one in found],
+                "scores": scores,
+                "baseline": found[0]["baseline"],
+            }
     return made
 
 

@@ -18,8 +18,10 @@ from glue_table.cases import STARTS, Case, Table
 from longmix.data_prep.files import make_folder
 from longmix.trainer.models.sizes import count_parameters
 
-# What a run says that has diverged: a rate may, in a search.
+# What a run says that has diverged: a rate may.
 DIVERGED = "that are not finite"
+# Stage -> the figure that such a run lacks.
+WITHOUT = {"search": "loss", "tuning": "scores"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,10 @@ class Runner:
             make_controls(table, part, rows)
         starts = [(row, start, task) for task in part.tasks for row in rows for start in part.starts]
         self.run([case for one in starts for case in table.tuning_search(*one)])
-        self.run([case for one in starts for seed in part.seeds if (case := table.tuning(*one, seed))])
+        for _ in table.budget.tuning_rates:  # a run that diverges is made again, with the next smaller rate
+            failed = [case.name for case, _ in self.failed]
+            cases = [case for one in starts for seed in part.seeds if (case := table.tuning(*one, seed))]
+            self.run([case for case in cases if case.name not in failed])
 
     def measure(self, table: Table, part: Part) -> None:
         """The speeds of all rows: no plan is made without."""
@@ -92,8 +97,8 @@ class Runner:
         if code == 0:
             case.finish({**figures(case), **seconds, "made": made})
             tidy(case)
-        elif case.stage == "search" and DIVERGED in commands.last_line(_log(case)):
-            case.finish({"loss": None, **seconds, "made": made})
+        elif case.stage in WITHOUT and DIVERGED in commands.last_line(_log(case)):
+            case.finish({WITHOUT[case.stage]: None, **seconds, "made": made})
             tidy(case)
         else:
             self.failed.append((case, _log(case)))

@@ -171,6 +171,16 @@ def test_fine_tuning_takes_the_rate_that_its_own_search_has_found(table):
     assert case.words[case.words.index("--model") + 1].endswith("runs/pretraining/flt/seed-0/model")
 
 
+def test_fine_tuning_that_diverges_goes_on_with_the_next_smaller_rate(table):
+    table.tuning_search("flt", "random", "imdb")[0].finish({"rate": 6e-4})
+    rates = []
+    while (case := table.tuning("flt", "random", "imdb", 1)) is not None and len(rates) < 3:
+        rates.append(case.words[case.words.index("--lr") + 1])
+        case.finish({"scores": None})
+    assert rates == ["0.0006", "0.0002"] and case is None
+    assert table.tuning("flt", "random", "imdb", 0).words[-3] == "0.0006"  # another draw has its own
+
+
 def test_a_record_of_another_command_does_not_count(table):
     case = table.speed("flt")[0]
     case.finish({"tokens": 1})
@@ -427,7 +437,7 @@ def results_of(script, budget, **tasks):
 
 
 def start(*scores):
-    return {"rate": 1e-3, "scores": [list(row) for row in scores], "baseline": 0.5}
+    return {"rate": 1e-3, "rates": [1e-3] * len(scores), "scores": [list(row) for row in scores], "baseline": 0.5}
 
 
 GOOD = {
@@ -498,6 +508,13 @@ def test_every_score_has_a_line_in_the_csv(script, budget):
     }
 
 
+def test_the_page_says_where_fine_tuning_has_another_rate(script, budget):
+    found = {**GOOD, "pretrained": {**GOOD["pretrained"], "rates": [1e-3, 5e-4]}}
+    text = script("glue_table.page").render(results_of(script, budget, imdb={"paramixer": found}), "the command")
+    said = "Of `paramixer`, pretrained, 1 of 2 have a smaller rate than the 0.001 that was chosen, with which"
+    assert " ".join(text.split()).count(said) == 1
+
+
 def test_what_fails_takes_no_other_row_with_it(script, table, monkeypatch):
     stages, cases = script("glue_table.stages"), script("glue_table.cases")
     said = {"flt": "ten steps in a row had a loss or gradients that are not finite", "bert": "Killed", "fnet": ""}
@@ -518,7 +535,11 @@ def test_what_fails_takes_no_other_row_with_it(script, table, monkeypatch):
     assert found["flt"]["loss"] is None and found["fnet"]["loss"] == 3.0 and found["bert"] is None
     # transformers cannot load two models at the same time.
     assert readers == [threading.main_thread()]
-    # Diverging is an answer in a search alone.
+    # Diverging is an answer in a search, and of fine-tuning, but not of pre-training.
+    table.tuning_search("flt", "random", "imdb")[0].finish({"rate": 6e-4})
+    case = table.tuning("flt", "random", "imdb", 0)
+    runner.run([case])
+    assert case.record()["scores"] is None and table.tuning("flt", "random", "imdb", 0).about["rate"] == 2e-4
     with contextlib.suppress(FileExistsError):
         (table.work / "runs").mkdir(parents=True)
     runner.run([cases.Case("pretraining", "flt", ("train",), table.work / "runs" / "flt" / "x", table.work / "x.json")])
