@@ -25,7 +25,7 @@ class ScaledLinear(nn.Linear):
             init.zeros_(self.bias)
 
 
-class NormalisedLinear(ScaledLinear):
+class LinearOfUnitRows(ScaledLinear):
     """A `ScaledLinear` of tokens that are divided by their root mean square. Its results are fp32 or wider."""
 
     def __init__(self, in_features: int, out_features: int, std: float, eps: float):

@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from .configuration_converter import ANGLES_OF_ORDER, ConverterConfig
-from .layers import NormalisedLinear, ScaledLinear, ScaleNorm, unit_norm
+from .layers import LinearOfUnitRows, ScaledLinear, ScaleNorm, unit_norm
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
@@ -69,7 +69,7 @@ class LinearHead(nn.Module):
         self.config = config
         outputs = config.num_attention_heads * (1 + ANGLES_OF_ORDER * config.orders)
         std = config.hidden_size**-0.5
-        self.projection = NormalisedLinear(config.hidden_size, outputs, std, config.layer_norm_eps)
+        self.projection = LinearOfUnitRows(config.hidden_size, outputs, std, config.layer_norm_eps)
 
     def forward(self, hidden_states: torch.Tensor) -> Spectrum:
         """(B, N, D) -> eigenvalues and angles."""
