@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from samples.seek import BATCH, LENGTH, PARTITIONS, write
+from samples.seek import BATCH, LENGTH, PARTITIONS, WINDOW, write
 
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.stream import DRAWN_STEPS, BatchStream
@@ -24,7 +24,7 @@ from longmix.trainer.settings.configuration import ObjectiveSection
 def seconds_per_million(folder: str, micro_batch: int, steps: int) -> float:
     """CPU seconds of this process for a million tokens."""
     dataset = ShardedDataset(folder)
-    order = RunOrder([len(dataset)], [1.0], PARTITIONS, seed=0)
+    order = RunOrder([len(dataset)], [1.0], PARTITIONS, WINDOW, seed=0)
     objective = make_objective(ObjectiveSection(), 0, dataset.manifest, None)
     with BatchStream([dataset], order, objective, BATCH, micro_batch, 0, 1, 0, 0) as stream:
         for step in range(DRAWN_STEPS):

@@ -25,10 +25,11 @@ from longmix.data_prep.manifest import Manifest
 from longmix.trainer.many_runs.read import FAILURE
 from longmix.trainer.objectives import causal_bigram
 from longmix.trainer.samples.dataset import ShardedDataset
-from longmix.trainer.samples.order import RunOrder, partitions_of
+from longmix.trainer.samples.order import RunOrder
 from longmix.trainer.settings.exit_codes import INTERRUPTED
 from longmix.trainer.settings.run_file import read_settings
-from longmix.trainer.settings.sections import DataSection
+from longmix.trainer.settings.sections import BatchSection, DataSection
+from longmix.trainer.settings.shuffling import settled
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
@@ -150,7 +151,8 @@ def counted(case: Case) -> dict[str, dict[str, float]]:
     """Unigram and bigram of the rows that the first seed of a run reads, on its test split."""
     train, test = (ShardedDataset(Path(case.values["data"][split])) for split in ("train", "test"))
     batch = case.values["batch"]["samples"]
-    order = RunOrder([len(train)], [1.0], partitions_of(DataSection(train=""), batch), 0)
+    ranges = settled(DataSection(train=""), BatchSection(batch))
+    order = RunOrder([len(train)], [1.0], ranges.partitions, ranges.window, 0)
     read = order.draw(0, batch * case.values["optim"]["max_steps"]).sample
     return causal_bigram.baselines(train, read[: len(train)], test)
 

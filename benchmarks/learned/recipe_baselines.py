@@ -12,8 +12,9 @@ from longmix.trainer.objectives.masking import TokenMasker
 from longmix.trainer.objectives.neighbour_bigram import NeighbourBigram, Positions, most_frequent, positions
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.samples.dataset import ShardedDataset
-from longmix.trainer.samples.order import RunOrder, partitions_of
-from longmix.trainer.settings.sections import DataSection, ObjectiveSection
+from longmix.trainer.samples.order import RunOrder
+from longmix.trainer.settings.sections import BatchSection, DataSection, ObjectiveSection
+from longmix.trainer.settings.shuffling import settled
 
 BIGRAM = "interpolated bigram"
 SHOWN = "token shown there, or the most frequent"
@@ -51,7 +52,8 @@ def count(work: Path) -> dict:
 def _curve(dataset: ShardedDataset, batch: int, masker: TokenMasker, where: Positions) -> list[list[float]]:
     """The bigram of ever more rows, in the order in which a run of seed 0 reads them."""
     size = len(dataset)
-    order = RunOrder([size], [1.0], partitions_of(DataSection(train=""), batch), 0).draw(0, size).sample
+    ranges = settled(DataSection(train=""), BatchSection(batch))
+    order = RunOrder([size], [1.0], ranges.partitions, ranges.window, 0).draw(0, size).sample
     per_row = dataset.manifest.tokens / size
     points = []
     for rows in [*(round(mark / per_row) for mark in LENGTHS if mark < dataset.manifest.tokens), size]:

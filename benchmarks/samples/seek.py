@@ -29,7 +29,7 @@ from longmix.trainer.settings.configuration import ObjectiveSection
 
 VOCABULARY, LENGTH, ROW_GROUP = 32000, 512, 256
 BATCH = 256
-PARTITIONS = 64
+PARTITIONS, WINDOW = 256, 256  # as longmix chooses for this batch
 
 
 def write(folder: Path, samples: int) -> None:
@@ -66,7 +66,7 @@ def first_batch(folder: str, share: float) -> dict[str, float]:
     started, computed = time.perf_counter(), time.process_time()
     dataset = ShardedDataset(folder)
     opened = time.perf_counter()
-    order = RunOrder([len(dataset)], [1.0], PARTITIONS, seed=0)
+    order = RunOrder([len(dataset)], [1.0], PARTITIONS, WINDOW, seed=0)
     objective = make_objective(ObjectiveSection(), 0, dataset.manifest, None)
     step = int(share * len(dataset)) // BATCH
     with BatchStream([dataset], order, objective, BATCH, 16, 0, 1, step, step + 1) as stream:

@@ -12,6 +12,12 @@ from ..processes.world import World, agree
 from ..samples.run_data import RunData
 from ..settings.changes import is_free
 from ..settings.configuration import RunConfiguration, RunSection
+from ..settings.shuffling import (
+    EARLIER_LARGEST_PARTITIONS,
+    EARLIER_SMALLEST_WINDOW,
+    default_partitions,
+    default_window,
+)
 from . import folders
 from .state import RunState, read_state
 
@@ -23,17 +29,19 @@ def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world
         SharedMistake: the checkpoint is of no use to this run.
     """
     best_by, now = _best_by(configuration), data.fingerprints()
+    order = [data.order.partitions, data.order.window]
     run = Path(configuration.run.dir)
     folder = world.from_first(folders.newest(run) if world.is_first else None)
     if folder is None:
         agree(world, lambda: _refuse_damaged(run) if world.is_first else None)
-        return RunState(best_by=best_by, data=now)
+        return RunState(best_by=best_by, data=now, order=order)
     agree(world, lambda: refuse_foreign_names(folder) if world.is_first else None)
     state = world.from_first(agree(world, lambda: read_state(folder) if world.is_first else None))
     agree(world, lambda: _refuse_fewer_steps(configuration.run, configuration.optim.max_steps, state.step))
     agree(world, lambda: _refuse_passed_stop(configuration.run, configuration.optim.max_steps, state))
     agree(world, lambda: _refuse_other_data(configuration, state.data, now))
-    state.data = now
+    agree(world, lambda: _refuse_other_order(configuration, state.order, order))
+    state.data, state.order = now, order
     see_together(world, folder)
     agree(world, lambda: engine.load(folder))
     if state.best_by != best_by:
@@ -64,6 +72,22 @@ def _refuse_other_data(
             f"{keys}: the data of the run in {run.dir} have changed since its checkpoint was written ({told}). Bring "
             f"back what was there, choose another run.dir, or allow it with 'run.allow_changes=[{keys}]'"
         )
+
+
+def _refuse_other_order(configuration: RunConfiguration, before: list[int], now: list[int]) -> None:
+    """Raise UserError if the checkpoint belongs to another order of the samples: config.yaml was lost, and a copy of
+    the run file, which leaves the order to longmix, stands in for it."""
+    if not before and now[1] == default_window(now[0], EARLIER_SMALLEST_WINDOW):
+        return
+    if before == now or is_free("data.partitions", configuration.run.allow_changes):
+        return
+    partitions = default_partitions(configuration.batch.samples, EARLIER_LARGEST_PARTITIONS)
+    partitions, window = before or [partitions, default_window(partitions, EARLIER_SMALLEST_WINDOW)]
+    raise UserError(
+        f"data.partitions and data.window are {now[0]} and {now[1]}, but the checkpoint in {configuration.run.dir} "
+        f"belongs to another order of the samples: set data.partitions={partitions} and data.window={window}, or allow "
+        "it with 'run.allow_changes=[data.partitions]'"
+    )
 
 
 def _difference(key: str, paths: list[str], before: list[str], now: list[str]) -> str:

@@ -15,7 +15,7 @@ STATE = "state.json"
 # The keys of a run file that name data sets (see RunData.fingerprints).
 DATA_KEYS = ("data.train", "data.eval", "data.test")
 # Keys that checkpoints of earlier versions lack: what their defaults say was so then.
-ADDED_KEYS = ("empty",)
+ADDED_KEYS = ("empty", "order")
 # No run counts further; integers of JSON have no end.
 LARGEST_COUNT = 2**63 - 1
 
@@ -44,6 +44,8 @@ class RunState:
         stopped_by: what stopped the run here (see stop_conditions.Decision); None in a checkpoint that was due.
         data: what the data sets hold (see RunData.fingerprints).
         figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
+        order: data.partitions and data.window, which with the seed decide which sample is the next; empty in
+            checkpoints of earlier versions.
     """
 
     step: int = 0
@@ -62,6 +64,7 @@ class RunState:
     data: dict[str, list[str]] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     empty: int = 0
+    order: list[int] = field(default_factory=list)
 
     def forget_best_beyond(self, newest: "RunState") -> None:
         """Take back a best whose checkpoint was not written; `newest`: the state of the newest whole one."""
@@ -117,6 +120,8 @@ def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
         yield "recent", "holds NaN or infinity, with which nothing can be compared"
     if not all(value is None or type(value) in (int, float) for value in state.figures.values()):
         yield "figures", "are numbers"
+    if state.order and (len(state.order) != 2 or min(state.order) < 1):
+        yield "order", "must hold the partitions and the window of the data, both positive"
     if not _is_best_by(state.best_by):
         yield "best_by", f"is {state.best_by!r}, but takes null or [metric, min or max, samples or null(, masks)]"
     if state.best_step is not None and not 0 < state.best_step <= state.step:

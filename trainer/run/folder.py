@@ -21,7 +21,7 @@ from ..models.defaults import defaults_of_model, with_defaults
 from ..models.field_check import field_mistakes
 from ..models.folder import CONFIGURATION
 from ..optimization.schedule import learning_rate
-from ..settings import reading
+from ..settings import reading, shuffling
 from ..settings.changes import SCHEDULE_KEYS, changed_keys
 from ..settings.configuration import RunConfiguration
 from ..settings.objectives import OBJECTIVES
@@ -63,7 +63,7 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
             "it back, or start anew from its weights, with a fresh optimizer: "
             f"model.from={run}/checkpoints/latest/model and another run.dir"
         )
-    changes = changed_keys(before, as_begun(run, now))
+    changes = changed_keys(before, resolved(run, as_begun(run, now)))
     if any(key in SCHEDULE_KEYS for key, _, _ in changes) and _could_be(now.optim, before.optim, run):
         changes = [change for change in changes if change[0] not in SCHEDULE_KEYS]
     if changes:
@@ -100,19 +100,24 @@ def risen_rate(run: Path, now: RunConfiguration, step: int) -> list[str]:
 def resolved(run: Path, now: RunConfiguration) -> RunConfiguration:
     """The configuration with what it leaves open as the run in the folder has it, or by default for a new one.
 
-    eval.mask_probability: a run of an earlier version, whose config.yaml does not have it, evaluated at the share of
-    its training.
+    data.partitions and data.window: a run keeps its order. eval.mask_probability: a run of an earlier version, whose
+    config.yaml does not have it, evaluated at the share of its training.
 
     Raises:
         UserError: config.yaml cannot be read.
     """
+    before = reading.load([str(run / CONFIG)], []) if has_own_configuration(run) else None
+    data = now.data
+    if before is not None:
+        noted = shuffling.settled(before.data, before.batch)
+        partitions = noted.partitions if data.partitions == "auto" else data.partitions
+        data = replace(data, partitions=partitions, window=data.window or noted.window)
+    now = replace(now, data=shuffling.settled(data, now.batch))
     if now.eval.mask_probability is not None or not OBJECTIVES[now.objective.name].hides_tokens:
         return now
     share = EVALUATION_MASK_PROBABILITY
-    if has_own_configuration(run):
-        before = reading.load([str(run / CONFIG)], [])
-        if OBJECTIVES[before.objective.name].hides_tokens:
-            share = before.eval.mask_probability or before.objective.mask_probability
+    if before is not None and OBJECTIVES[before.objective.name].hides_tokens:
+        share = before.eval.mask_probability or before.objective.mask_probability
     return replace(now, eval=replace(now.eval, mask_probability=share))
 
 
@@ -121,7 +126,7 @@ def _begun(run: Path) -> RunConfiguration:
     if not has_own_configuration(run):
         # A run file that stands in for a lost config.yaml does not know the defaults of the version that began the run.
         begun = defaults_of_model(begun, _fields_of_saved_model(run))
-    return with_defaults(begun)
+    return with_defaults(replace(begun, data=shuffling.settled(begun.data, begun.batch)))
 
 
 def _fields_of_saved_model(run: Path) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
             deepspeed_file.check(configuration, precision, world_size)
     data = objective = None
     with mistakes:
-        data = open_data(configuration)
+        data = open_data(configuration, world_size)
     # Mistakes in the objective or the model are told whether or not all data can be read.
     manifest = _first_manifest(configuration) if data is None else data.manifest
     first = configuration.data.sources()[0].path

@@ -40,17 +40,22 @@ class Permutation:
 
     A Feistel network on the smallest even number of bits that holds `size`; indices that leave the range are sent
     through again until they come back (cycle walking; fewer than four rounds on average).
+
+    Args:
+        size: at least 1; or int64, of the shape of the indices: a permutation for each of them.
+        permutation_key: uint64, of which permutation.
     """
 
     _ROUNDS = 6
 
-    def __init__(self, size: int, permutation_key: int):
-        assert size >= 1
-        self.size = size
-        half = max(1, ((size - 1).bit_length() + 1) // 2)
-        self._half = np.uint64(half)
-        self._low = np.uint64((1 << half) - 1)
-        self._round_keys = list(key(permutation_key, np.arange(self._ROUNDS)))
+    def __init__(self, size: int | np.ndarray, permutation_key: int | np.ndarray):
+        sizes = np.asarray(size, dtype=np.int64)
+        assert sizes.size == 0 or sizes.min() >= 1
+        self._size = sizes.astype(np.uint64)
+        bits = np.frexp((sizes - 1).astype(np.float64))[1]  # of the largest index
+        self._half = np.maximum(1, (bits + 1) // 2).astype(np.uint64)
+        self._low = (np.uint64(1) << self._half) - np.uint64(1)
+        self._round_keys = [key(permutation_key, number) for number in range(self._ROUNDS)]
 
     def __call__(self, index: np.ndarray) -> np.ndarray:
         return self._walk(index, self._forward)
@@ -59,13 +64,11 @@ class Permutation:
         return self._walk(index, self._backward)
 
     def _walk(self, index: np.ndarray, once) -> np.ndarray:
-        if self.size == 1:
-            return np.zeros_like(index, dtype=np.int64)
         values = once(np.asarray(index).astype(np.uint64))
-        outside = values >= self.size
+        outside = values >= self._size
         while outside.any():
             values = np.where(outside, once(values), values)
-            outside = values >= self.size
+            outside = values >= self._size
         return values.astype(np.int64)
 
     def _forward(self, values: np.ndarray) -> np.ndarray:

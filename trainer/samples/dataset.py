@@ -19,13 +19,11 @@ from longmix.data_prep.remote import RemoteFolder, is_remote
 from longmix.data_prep.shard_writer import arrow_schema
 
 from ..settings.sections import CacheSection
-from .order import WINDOW_SAMPLES
 from .shard_cache import ShardCache
 from .shard_check import Column, check_columns, check_footer, check_group
 
-# Decoded samples kept in memory: twice what the order shuffles among each other at a time.
-CACHED_SAMPLES = 2 * WINDOW_SAMPLES
-KEPT_FOOTERS = 128
+# Decoded samples, and footers of shards, that are kept in memory at least.
+CACHED_SAMPLES, KEPT_FOOTERS = 131072, 128
 # Copies of remote shards made at the same time.
 COPIERS = 8
 # Other processes that share a small cache may evict a copy before it is opened; each attempt makes it anew.
@@ -40,12 +38,14 @@ class ShardedDataset:
     Args:
         folder: a folder with `manifest.json`, or its URL.
         cache: where copies of remote shards are kept.
+        ranges, window: what is read at a time: so many ranges of the samples, and so many samples of each. Twice that
+            stays in memory.
 
     Raises:
         UserError: the folder is no complete data set (see `Manifest.load`).
     """
 
-    def __init__(self, folder: str, cache: CacheSection | None = None):
+    def __init__(self, folder: str, cache: CacheSection | None = None, ranges: int = 0, window: int = 0):
         self.folder = folder
         self.manifest = self.stored = Manifest.load(folder)
         self.samples = sum(shard["samples"] for shard in self.manifest.shards)
@@ -63,6 +63,7 @@ class ShardedDataset:
         self._footers: OrderedDict[int, tuple[pq.FileMetaData, np.ndarray]] = OrderedDict()
         self._groups: OrderedDict[tuple[int, int], dict[str, Column]] = OrderedDict()
         self._cached = 0
+        self._most_cached, self._most_footers = max(CACHED_SAMPLES, 2 * ranges * window), max(KEPT_FOOTERS, 2 * ranges)
 
     def __len__(self) -> int:
         return self.samples
@@ -155,7 +156,7 @@ class ShardedDataset:
         if self._remote is None and shard not in self._seen:
             self._seen.add(shard)
             self._unverified.append(shard)
-        if len(self._footers) > KEPT_FOOTERS:
+        if len(self._footers) > self._most_footers:
             self._footers.popitem(last=False)
         return self._footers[shard]
 
@@ -176,7 +177,7 @@ class ShardedDataset:
 
         self._groups[key] = self._reading(shard, read)
         self._cached += metadata.row_group(group).num_rows
-        while self._cached > CACHED_SAMPLES and len(self._groups) > 1:
+        while self._cached > self._most_cached and len(self._groups) > 1:
             self._cached -= _rows(self._groups.popitem(last=False)[1])
         return self._groups[key]
 

@@ -45,11 +45,12 @@ class LengthGroupedOrder(RunOrder):
         sizes: list[int],
         weights: list[float],
         partitions: int,
+        window: int,
         seed: int,
         batch_samples: int,
         lengths: Lengths,
     ):
-        super().__init__(sizes, weights, partitions, seed)
+        super().__init__(sizes, weights, partitions, window, seed)
         self._batch, self._lengths = batch_samples, lengths
         self._batches = batches_of_a_group(sum(sizes), batch_samples)
         self._sorted = lru_cache(maxsize=_KEPT)(self._sort)

@@ -13,13 +13,8 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 
-from ..settings.sections import DataSection
 from . import counter_random
 
-LARGEST_DEFAULT_PARTITIONS = 64
-# Samples that are shuffled among each other at a time, over all partitions; bounds what a reader holds in memory.
-WINDOW_SAMPLES = 65536
-SMALLEST_WINDOW = 1024
 # Distinguishes the uses of one seed.
 _WINDOW_ORDER, _WITHIN_WINDOW, _MIXTURE = 1, 2, 3
 # Slots after which the shares of several weighted sources hold exactly.
@@ -29,32 +24,26 @@ MIXTURE_CYCLE = 1024
 # One epoch of one data set: a permutation that is computed at any position, never stored.
 
 
-def default_partitions(batch_samples: int) -> int:
-    """The largest power of two up to 64 that divides the global batch."""
-    return min(batch_samples & -batch_samples, LARGEST_DEFAULT_PARTITIONS)
-
-
-@lru_cache(maxsize=1024)
-def _permutation(size: int, *key_parts: int) -> counter_random.Permutation:
-    return counter_random.Permutation(size, int(counter_random.key(*key_parts)))
-
-
 @dataclass(frozen=True)
 class EpochOrder:
-    """The order of one epoch of one data set."""
+    """The order of one epoch of one data set; `window`: samples of a partition shuffled among each other at a time."""
 
     samples: int
     partitions: int
+    window: int
     seed: int
     epoch: int
 
-    @property
-    def window(self) -> int:
-        return max(SMALLEST_WINDOW, WINDOW_SAMPLES // self.partitions)
-
     def sample_at(self, positions: np.ndarray) -> np.ndarray:
         """Sample ids at positions of this epoch, both int64 in [0, samples)."""
-        return self._map(np.asarray(positions, dtype=np.int64), self._samples_of_partition)
+        positions = np.asarray(positions, dtype=np.int64)
+        assert positions.size == 0 or (positions.min() >= 0 and positions.max() < self.samples)
+        partition, offset = positions % self.partitions, positions // self.partitions
+        first, size = self._range(partition)
+        windows, start_of, rank_of = self._windows(partition, size)
+        rank = rank_of(offset)
+        window = windows(rank)
+        return first + window * self.window + self._within(partition, window, size)(offset - start_of(rank))
 
     def position_of(self, samples: np.ndarray) -> np.ndarray:
         """The inverse of `sample_at`."""
@@ -62,75 +51,42 @@ class EpochOrder:
         small, longer = divmod(self.samples, self.partitions)
         boundary = longer * (small + 1)
         partition = np.where(samples < boundary, samples // (small + 1), longer + (samples - boundary) // max(1, small))
-        positions = np.empty_like(samples)
-        for index in np.unique(partition):
-            chosen = partition == index
-            start, size = self._range(int(index))
-            offsets = self._offsets_of_partition(int(index), size, samples[chosen] - start)
-            positions[chosen] = offsets * self.partitions + index
-        return positions
+        first, size = self._range(partition)
+        windows, start_of, _ = self._windows(partition, size)
+        window, index = np.divmod(samples - first, self.window)
+        offset = start_of(windows.inverse(window)) + self._within(partition, window, size).inverse(index)
+        return offset * self.partitions + partition
 
-    def _map(self, positions: np.ndarray, of_partition) -> np.ndarray:
-        assert positions.size == 0 or (positions.min() >= 0 and positions.max() < self.samples)
-        partition, offset = positions % self.partitions, positions // self.partitions
-        result = np.empty_like(positions)
-        for index in np.unique(partition):
-            chosen = partition == index
-            start, size = self._range(int(index))
-            result[chosen] = start + of_partition(int(index), size, offset[chosen])
-        return result
+    # Arrays in these have one entry for each position that is asked for.
 
-    def _range(self, partition: int) -> tuple[int, int]:
-        """(first sample, samples) of a partition."""
+    def _range(self, partition: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(first sample, samples) of partitions."""
         small, longer = divmod(self.samples, self.partitions)
-        return partition * small + min(partition, longer), small + (partition < longer)
+        return partition * small + np.minimum(partition, longer), small + (partition < longer)
 
-    def _window_order(self, partition: int, size: int) -> counter_random.Permutation:
-        return _permutation(-(-size // self.window), _WINDOW_ORDER, self.seed, self.epoch, partition)
+    def _windows(self, partition: np.ndarray, size: np.ndarray):
+        """The order of a partition's windows, and two functions: where the window of a rank starts in that order, and
+        the rank of the window at an offset. The last of the `size` samples' windows may be short.
+        """
+        count = -(-size // self.window)
+        order = self._permutation(count, _WINDOW_ORDER, partition)
+        missing, short_rank = count * self.window - size, order.inverse(count - 1)
+        short_end = (short_rank + 1) * self.window - missing
 
-    def _within(self, partition: int, window: int, size: int) -> counter_random.Permutation:
-        length = min(self.window, size - window * self.window)
-        return _permutation(length, _WITHIN_WINDOW, self.seed, self.epoch, partition, window)
+        def start_of(rank: np.ndarray) -> np.ndarray:
+            return rank * self.window - np.where(rank > short_rank, missing, 0)
 
-    def _samples_of_partition(self, partition: int, size: int, offsets: np.ndarray) -> np.ndarray:
-        window_order = self._window_order(partition, size)
-        starts, ranks = self._ranks(window_order, size)
-        rank = ranks(offsets)
-        windows = window_order(rank)
-        result = np.empty_like(offsets)
-        for window in np.unique(windows):
-            chosen = windows == window
-            first = int(window) * self.window
-            within = self._within(partition, int(window), size)
-            result[chosen] = first + within(offsets[chosen] - starts(rank[chosen]))
-        return result
+        def rank_of(offset: np.ndarray) -> np.ndarray:
+            return np.where(offset < short_end, offset, offset + missing) // self.window
 
-    def _offsets_of_partition(self, partition: int, size: int, samples: np.ndarray) -> np.ndarray:
-        window_order = self._window_order(partition, size)
-        starts, _ = self._ranks(window_order, size)
-        windows = samples // self.window
-        result = np.empty_like(samples)
-        for window in np.unique(windows):
-            chosen = windows == window
-            first = int(window) * self.window
-            rank = window_order.inverse(np.asarray([window]))
-            within = self._within(partition, int(window), size)
-            result[chosen] = starts(rank) + within.inverse(samples[chosen] - first)
-        return result
+        return order, start_of, rank_of
 
-    def _ranks(self, window_order: counter_random.Permutation, size: int):
-        """The starts of the windows in the permuted order, as functions; the last window of `size` may be short."""
-        short = size - (window_order.size - 1) * self.window
-        short_rank = int(window_order.inverse(np.asarray([window_order.size - 1]))[0])
-        short_end = short_rank * self.window + short
+    def _within(self, partition: np.ndarray, window: np.ndarray, size: np.ndarray) -> counter_random.Permutation:
+        length = np.minimum(self.window, size - window * self.window)
+        return self._permutation(length, _WITHIN_WINDOW, partition, window)
 
-        def starts(rank: np.ndarray) -> np.ndarray:
-            return rank * self.window - np.where(rank > short_rank, self.window - short, 0)
-
-        def ranks(offsets: np.ndarray) -> np.ndarray:
-            return np.where(offsets < short_end, offsets // self.window, (offsets + self.window - short) // self.window)
-
-        return starts, ranks
+    def _permutation(self, size: np.ndarray, use: int, *parts: np.ndarray) -> counter_random.Permutation:
+        return counter_random.Permutation(size, counter_random.key(use, self.seed, self.epoch, *parts))
 
 
 # A run: its epochs one after the other, its sources mixed by weight, and each rank's share of a batch.
@@ -161,11 +117,12 @@ class RunOrder:
         sizes: samples of each source.
         weights: relative weight of each source.
         partitions: number of partitions of each epoch.
+        window: consecutive samples of a partition that are shuffled among each other at a time.
         seed: run.seed.
     """
 
-    def __init__(self, sizes: list[int], weights: list[float], partitions: int, seed: int):
-        self.sizes, self.partitions, self.seed = sizes, partitions, seed
+    def __init__(self, sizes: list[int], weights: list[float], partitions: int, window: int, seed: int):
+        self.sizes, self.partitions, self.window, self.seed = sizes, partitions, window, seed
         self._shares = _largest_remainder(weights, MIXTURE_CYCLE)
 
     def draw(self, first: int, count: int) -> Draw:
@@ -181,7 +138,11 @@ class RunOrder:
             for number in np.unique(epoch[source == index]):
                 chosen = (source == index) & (epoch == number)
                 order = EpochOrder(
-                    self.sizes[index], min(self.partitions, self.sizes[index]), self._seed_of(index), int(number)
+                    self.sizes[index],
+                    min(self.partitions, self.sizes[index]),
+                    self.window,
+                    self._seed_of(index),
+                    int(number),
                 )
                 sample[chosen] = order.sample_at(position[chosen])
         return Draw(source, epoch, sample)
@@ -223,7 +184,7 @@ class RunOrder:
         cycles = positions // MIXTURE_CYCLE
         for cycle in np.unique(cycles):
             chosen = cycles == cycle
-            shuffle = _permutation(MIXTURE_CYCLE, _MIXTURE, self.seed, len(self.sizes), int(cycle))
+            shuffle = _order_of_slots(self.seed, len(self.sizes), int(cycle))
             slot = shuffle(positions[chosen] % MIXTURE_CYCLE)
             source[chosen] = slots[slot]
             within[chosen] = cycle * np.asarray(self._shares)[source[chosen]] + rank_in_source[slot]
@@ -246,5 +207,6 @@ def _largest_remainder(weights: list[float], slots: int) -> list[int]:
     return shares.tolist()
 
 
-def partitions_of(data: DataSection, batch_samples: int) -> int:
-    return default_partitions(batch_samples) if data.partitions == "auto" else data.partitions
+@lru_cache(maxsize=1024)
+def _order_of_slots(seed: int, sources: int, cycle: int) -> counter_random.Permutation:
+    return counter_random.Permutation(MIXTURE_CYCLE, counter_random.key(_MIXTURE, seed, sources, cycle))

@@ -10,10 +10,11 @@ from longmix.data_prep.split_names import TEST
 
 from ..settings.configuration import RunConfiguration
 from ..settings.mistakes import Mistakes
+from ..settings.shuffling import settled
 from .collate import SECOND, TOKEN_IDS, VALUES, count_positions
 from .dataset import ShardedDataset
 from .length_groups import LengthGroupedOrder
-from .order import RunOrder, partitions_of
+from .order import RunOrder
 from .shard_check import COORDINATES
 from .windows import Dataset, as_seen, scales
 
@@ -66,8 +67,8 @@ class RunData:
 # Opening: every data set of a run is opened, and every mistake noted, before the first is told.
 
 
-def open_data(configuration: RunConfiguration) -> RunData:
-    """Open every data set of a run.
+def open_data(configuration: RunConfiguration, world_size: int = 1) -> RunData:
+    """Open every data set of a run that is shared by so many processes.
 
     Raises:
         UserError: a data set is missing or incomplete, two differ in vocabulary, tokenizer or labels, or a checkpoint
@@ -76,11 +77,12 @@ def open_data(configuration: RunConfiguration) -> RunData:
     section = configuration.data
     sources = section.sources()
     opened = {}
+    held = (_ranges_of_rank(configuration, world_size), settled(section, configuration.batch).window)
     mistakes = Mistakes()
     for path in dict.fromkeys([*(source.path for source in sources), section.eval, section.test]):
         if path is not None:
             with mistakes:
-                opened[path] = as_seen(ShardedDataset(path, section.cache), configuration.objective)
+                opened[path] = as_seen(ShardedDataset(path, section.cache, *held), configuration.objective)
     for path, dataset in opened.items():
         with mistakes:
             _refuse_other_kind(path, dataset.manifest, *next(iter(opened.items())))
@@ -91,12 +93,21 @@ def open_data(configuration: RunConfiguration) -> RunData:
     return RunData(train, _order(configuration, train), opened.get(section.eval), opened.get(section.test))
 
 
+def _ranges_of_rank(configuration: RunConfiguration, world_size: int) -> int:
+    """Of how many ranges of the samples a rank reads in turn; see RunOrder.share_of_rank."""
+    partitions = settled(configuration.data, configuration.batch).partitions
+    wanders = configuration.batch.group_by_length or len(configuration.data.sources()) > 1
+    return partitions if wanders else -(-partitions // world_size) + 1
+
+
 def _order(configuration: RunConfiguration, train: list[Dataset]) -> RunOrder:
-    section, batch = configuration.data, configuration.batch
+    batch = configuration.batch
+    section = settled(configuration.data, batch)
     arguments = (
         [len(dataset) for dataset in train],
         [source.weight for source in section.sources()],
-        partitions_of(section, batch.samples),
+        section.partitions,
+        section.window,
         configuration.run.seed,
     )
     if not batch.group_by_length:

@@ -12,6 +12,7 @@ import yaml
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.typed_maps import Mistake, build
 
+from . import shuffling
 from .configuration import RunConfiguration, section_mistakes
 from .run_file import Settings, read_settings
 
@@ -31,12 +32,20 @@ def load(paths: list[str], overrides: list[str], model_mistakes: ModelCheck | No
         UserError: all mistakes at once, each with its file, its key and the nearest valid name.
     """
     settings = read_settings(paths, overrides)
-    if settings.values.pop(PROVENANCE_KEY, None) is not None and "model_defaults" not in settings.values:
-        # A run of a version that did not note them: an empty map stands for the defaults of then.
-        model = settings.values.get("model")
-        model_type = model.get("model_type") if isinstance(model, dict) else None
-        settings.values["model_defaults"] = {model_type: {}} if isinstance(model_type, str) else {}
+    if settings.values.pop(PROVENANCE_KEY, None) is not None:
+        _as_begun(settings.values)
     return from_settings(settings, model_mistakes)
+
+
+def _as_begun(values: dict[str, Any]) -> None:
+    """Add to the values of a run's config.yaml what versions meant that did not write it down."""
+    if "data" in values:
+        values["data"] = shuffling.earlier(values["data"], values.get("batch"))
+    if "model_defaults" not in values:
+        # An empty map stands for the defaults of then.
+        model = values.get("model")
+        model_type = model.get("model_type") if isinstance(model, dict) else None
+        values["model_defaults"] = {model_type: {}} if isinstance(model_type, str) else {}
 
 
 def from_settings(settings: Settings, model_mistakes: ModelCheck | None = None) -> RunConfiguration:

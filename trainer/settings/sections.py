@@ -108,6 +108,7 @@ class DataSection:
     eval: str | None = None
     test: str | None = None
     partitions: Literal["auto"] | int = "auto"
+    window: int | None = None
     cache: CacheSection = field(default_factory=CacheSection)
 
     def sources(self) -> list[DataSource]:
@@ -124,6 +125,8 @@ class DataSection:
     def mistakes(self) -> Iterator[Finding]:
         if self.partitions != "auto" and not 1 <= self.partitions < 2**31:
             yield "partitions", f"is {self.partitions}, but must be auto or 1 to {2**31 - 1}"
+        if self.window is not None and not 1 <= self.window < 2**31:
+            yield "window", f"is {self.window}, but must be null or 1 to {2**31 - 1}"
         if not self.sources():
             yield "train", "is an empty list; name at least one data set"
 

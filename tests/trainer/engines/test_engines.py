@@ -193,7 +193,7 @@ def test_losses_are_means_over_the_global_batch(trained, curve, data):
         betas=tuple(optim.betas),
         eps=optim.eps,
     )
-    order = RunOrder([len(dataset)], [1.0], 16, 0)
+    order = RunOrder([len(dataset)], [1.0], 16, 4096, 0)
     masker = TokenMasker(0, 0.15, 2, 96, [0, 1, 2, 3, 4])
     expected, ragged = [], []
     for step in range(12):

@@ -73,7 +73,7 @@ def test_masks_differ_between_samples_epochs_sources_and_seeds_but_not_between_c
 def test_a_mask_depends_on_nothing_but_the_sample_so_not_on_batches_or_ranks(data):
     dataset = ShardedDataset(str(data / "train"))
     objective = make_objective(ObjectiveSection(), 9, dataset.manifest, None)
-    order = RunOrder([len(dataset)], [1.0], 8, 9)
+    order = RunOrder([len(dataset)], [1.0], 8, 8192, 9)
 
     def masks(ranks, micro_batch):
         found = {}

@@ -23,7 +23,7 @@ def one_rank(rank, gather=None, device="cpu", **settings):
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2).bfloat16())
     model.register_buffer("landmarks", torch.arange(3.0))
     model[1].running_mean.fill_(rank)  # each averages over its own samples
-    order = RunOrder([50], [1.0], 4, 3)
+    order = RunOrder([50], [1.0], 4, 16384, 3)
     draw = order.share_of_rank((STEP - 1) * SAMPLES, SAMPLES, rank, RANKS)
     seed_generators(11, rank)
     random.random(), np.random.rand(), torch.rand(rank + 1)

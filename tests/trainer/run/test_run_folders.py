@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import load_file
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer.checkpoints import folders
+from longmix.trainer.checkpoints import folders, hashed_files
 from longmix.trainer.checkpoints.state import RunState
 from longmix.trainer.export import publish as export
 from longmix.trainer.processes import world
@@ -112,6 +112,63 @@ def test_an_older_run_goes_on_evaluating_at_the_share_of_its_training(train, tmp
     hidden = {record["step"]: record["items"] for record in read_metrics(run, "eval")}
     assert hidden[6] > 2 * hidden[4]
     assert yaml.safe_load((run / "config.yaml").read_text())["eval"]["mask_probability"] == 0.5
+
+
+MANY = {"batch.samples": 128, "batch.micro_batch": 64}
+EARLIER = {"data.partitions": 64, "data.window": 1024}
+
+
+def weights(run):
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def without_order(checkpoint):
+    """As earlier versions wrote it."""
+    state, manifest = checkpoint / "state.json", checkpoint / "manifest.json"
+    values = json.loads(state.read_text())
+    assert values.pop("order") == [64, 1024]
+    state.write_text(json.dumps(values))
+    files = json.loads(manifest.read_text())
+    files["files"] = [entry for entry in files["files"] if entry["file"] != "state.json"]
+    files["files"].append(hashed_files.entry(state, checkpoint))
+    manifest.write_text(json.dumps(files))
+
+
+@pytest.mark.full
+def test_a_run_keeps_its_order_and_that_of_an_earlier_version(train, tmp_path):
+    """Those did not note what they chose: ranges by another rule."""
+    for name, order in (("new", {}), ("old", EARLIER)):
+        assert train(tmp_path / name, **MANY, **order, **{"optim.max_steps": 4}).code == 0
+        run = tmp_path / f"{name} in two"
+        train(run, **MANY, **order, **{"optim.max_steps": 4, "run.stop_at_step": 2})
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        assert (config["data"]["partitions"], config["data"]["window"]) == ((64, 1024) if order else (128, 512))
+        if order:
+            config["data"]["partitions"] = "auto"
+            del config["data"]["window"]
+            (run / "config.yaml").write_text(yaml.safe_dump(config))
+            without_order(next(run.glob("checkpoints/step-*2")))
+        assert train(run, **MANY, **{"optim.max_steps": 4}).code == 0
+        assert weights(run) == weights(tmp_path / name)
+    assert weights(tmp_path / "new") != weights(tmp_path / "old")
+
+
+def test_a_run_file_in_place_of_a_lost_config_yaml_brings_no_other_order(train, tmp_path):
+    run, steps = tmp_path / "run", {"optim.max_steps": 4}
+    train(run, **MANY, **EARLIER, **steps, **{"run.stop_at_step": 2})
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    del config["provenance"]
+    config["data"] |= {"partitions": "auto", "window": None}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    told = (
+        r"data\.partitions and data\.window are 128 and 512, but the checkpoint in .*run belongs to another order of "
+        r"the samples: set data\.partitions=64 and data\.window=1024, or allow it with "
+        r"'run.allow_changes=\[data\.partitions\]'"
+    )
+    with pytest.raises(UserError, match=told):
+        train(run, **MANY, **steps)
+    allowed = {"run.allow_changes": ["data.partitions", "data.window"]}
+    assert train(run, **MANY, **steps, **allowed).code == 0
 
 
 @pytest.mark.full

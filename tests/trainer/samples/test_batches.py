@@ -178,7 +178,7 @@ def test_an_empty_data_set_is_refused(tmp_path, write_data):
 def make_stream(folder, first_step=0, last_step=20, **arguments):
     dataset = ShardedDataset(str(folder))
     objective = make_objective(ObjectiveSection(), 0, dataset.manifest, None)
-    order = RunOrder([len(dataset)], [1.0], 8, 0)
+    order = RunOrder([len(dataset)], [1.0], 8, 8192, 0)
     return BatchStream(
         [dataset],
         order,
@@ -234,7 +234,7 @@ def test_an_error_in_the_data_thread_reaches_the_consumer(data):
     dataset = ShardedDataset(str(data / "train"))
     failing = Failing(str(data / "train"))
     objective = make_objective(ObjectiveSection(), 0, dataset.manifest, None)
-    order = RunOrder([len(dataset)], [1.0], 8, 0)
+    order = RunOrder([len(dataset)], [1.0], 8, 8192, 0)
     with (
         BatchStream([failing], order, objective, 16, 4, 0, 1, 0, 20) as broken,
         pytest.raises(UserError, match="shard gone"),

@@ -21,7 +21,7 @@ def lengths_of(source, samples):
 
 
 def grouped(seed=3, batch=BATCH):
-    return LengthGroupedOrder([SIZE], [1.0], 8, seed, batch, lengths_of)
+    return LengthGroupedOrder([SIZE], [1.0], 8, 8192, seed, batch, lengths_of)
 
 
 def pairs(draw):
@@ -36,7 +36,7 @@ def test_an_epoch_has_at_least_four_groups_if_it_is_large_enough(samples, batch,
 
 
 def test_a_group_holds_the_samples_that_it_would_hold_without():
-    plain, order, size = RunOrder([SIZE], [1.0], 8, 3), grouped(), GROUP * BATCH
+    plain, order, size = RunOrder([SIZE], [1.0], 8, 8192, 3), grouped(), GROUP * BATCH
     for group in range(12):
         assert pairs(order.draw(group * size, size)) == pairs(plain.draw(group * size, size))
 
@@ -46,7 +46,7 @@ def test_a_batch_holds_samples_of_similar_length():
         lengths = [LENGTHS[order.draw(step * BATCH, BATCH).sample] for step in range(10 * GROUP)]
         return sum(batch.max() * BATCH for batch in lengths) / sum(batch.sum() for batch in lengths)
 
-    assert positions_of_a_token(RunOrder([SIZE], [1.0], 8, 3)) > 1.6
+    assert positions_of_a_token(RunOrder([SIZE], [1.0], 8, 8192, 3)) > 1.6
     assert positions_of_a_token(grouped()) < 1.15
 
 
@@ -90,8 +90,8 @@ def test_several_sources_keep_their_shares_and_are_asked_for_their_own_lengths()
         asked.append(source)
         return samples % 7 + source
 
-    plain = RunOrder(sizes, [1.0, 3.0], 4, 0)
-    order = LengthGroupedOrder(sizes, [1.0, 3.0], 4, 0, BATCH, lengths)
+    plain = RunOrder(sizes, [1.0, 3.0], 4, 16384, 0)
+    order = LengthGroupedOrder(sizes, [1.0, 3.0], 4, 16384, 0, BATCH, lengths)
     size = batches_of_a_group(sum(sizes), BATCH) * BATCH
     drawn = [one.draw(0, 4 * size) for one in (plain, order)]
     kept = [sorted(zip(one.source.tolist(), one.epoch.tolist(), one.sample.tolist(), strict=True)) for one in drawn]

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer.samples.order import EpochOrder, RunOrder, default_partitions, partitions_of
-from longmix.trainer.settings.sections import DataSection
+from longmix.trainer.samples.order import EpochOrder, RunOrder
+from longmix.trainer.settings.sections import BatchSection, DataSection
+from longmix.trainer.settings.shuffling import earlier, settled
 
 SIZES = [
     (1, 1),
@@ -33,7 +34,7 @@ SIZES = [
 @pytest.mark.parametrize(("samples", "partitions"), SIZES)
 def test_an_epoch_is_a_bijection_with_its_inverse(samples, partitions):
     for epoch in (0, 3):
-        order = EpochOrder(samples, partitions, seed=5, epoch=epoch)
+        order = EpochOrder(samples, partitions, 65536 // partitions, seed=5, epoch=epoch)
         positions = np.arange(samples)
         ids = order.sample_at(positions)
         assert np.array_equal(np.sort(ids), positions)
@@ -42,7 +43,7 @@ def test_an_epoch_is_a_bijection_with_its_inverse(samples, partitions):
 
 @pytest.mark.parametrize(("samples", "partitions"), SIZES)
 def test_partitions_are_contiguous_ranges_of_nearly_equal_size(samples, partitions):
-    order = EpochOrder(samples, partitions, seed=5, epoch=1)
+    order = EpochOrder(samples, partitions, 65536 // partitions, seed=5, epoch=1)
     ids = order.sample_at(np.arange(samples))
     expected_start, sizes = 0, []
     for partition in range(partitions):
@@ -54,7 +55,7 @@ def test_partitions_are_contiguous_ranges_of_nearly_equal_size(samples, partitio
 
 
 def test_one_position_is_found_without_its_neighbours():
-    order = EpochOrder(140000, 2, seed=1, epoch=2)
+    order = EpochOrder(140000, 2, 32768, seed=1, epoch=2)
     whole = order.sample_at(np.arange(140000))
     chosen = np.random.default_rng(0).permutation(140000)[:500]
     assert np.array_equal(order.sample_at(chosen), whole[chosen])
@@ -64,7 +65,7 @@ def test_one_position_is_found_without_its_neighbours():
 def test_epochs_and_seeds_differ_and_shuffle_well():
     samples = 20000
     orders = {
-        (seed, epoch): EpochOrder(samples, 4, seed, epoch).sample_at(np.arange(samples))
+        (seed, epoch): EpochOrder(samples, 4, 16384, seed, epoch).sample_at(np.arange(samples))
         for seed in (0, 1)
         for epoch in (0, 1)
     }
@@ -90,13 +91,14 @@ def test_shuffling_reaches_across_windows():
     # One partition of more than one window: the windows themselves come in another order every epoch.
     samples = 65536 * 4
     firsts = {
-        tuple(EpochOrder(samples, 1, 0, epoch).sample_at(np.arange(0, samples, 65536)) // 65536) for epoch in range(8)
+        tuple(EpochOrder(samples, 1, 65536, 0, epoch).sample_at(np.arange(0, samples, 65536)) // 65536)
+        for epoch in range(8)
     }
     assert len(firsts) > 3 and all(sorted(first) == [0, 1, 2, 3] for first in firsts)
 
 
 def test_a_reader_needs_one_window_of_a_partition_at_a_time():
-    order = EpochOrder(65536 * 4, 4, seed=0, epoch=0)
+    order = EpochOrder(65536 * 4, 4, 16384, seed=0, epoch=0)
     ids = order.sample_at(np.arange(order.samples))[1::4]
     for start in range(0, len(ids), order.window):
         part = ids[start : start + order.window]
@@ -104,7 +106,7 @@ def test_a_reader_needs_one_window_of_a_partition_at_a_time():
 
 
 def test_seeking_in_a_hundred_million_samples_needs_no_memory():
-    order = RunOrder([10**8], [1.0], 64, seed=3)
+    order = RunOrder([10**8], [1.0], 64, 1024, seed=3)
     order.draw(0, 64)
     tracemalloc.start()
     for first in (3 * 10**9 + 17, 99_999_968, 10**8 - 1):
@@ -114,12 +116,12 @@ def test_seeking_in_a_hundred_million_samples_needs_no_memory():
     assert peak < 2**20
     drawn = order.draw(99_999_968, 64)
     assert drawn.epoch.tolist() == [0] * 32 + [1] * 32
-    first_epoch = EpochOrder(10**8, 64, 3, 0)
+    first_epoch = EpochOrder(10**8, 64, 1024, 3, 0)
     assert np.array_equal(first_epoch.position_of(drawn.sample[:32]), np.arange(99_999_968, 10**8))
 
 
 def test_batches_straddle_epochs_drop_nothing_and_repeat_nothing():
-    order = RunOrder([103], [1.0], 8, seed=0)
+    order = RunOrder([103], [1.0], 8, 8192, seed=0)
     batches = [order.draw(step * 16, 16) for step in range(103)]
     epochs = np.concatenate([batch.epoch for batch in batches])
     ids = np.concatenate([batch.sample for batch in batches])
@@ -132,7 +134,7 @@ def test_batches_straddle_epochs_drop_nothing_and_repeat_nothing():
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8, 12, 24])
 @pytest.mark.parametrize("partitions", [1, 4, 8])
 def test_ranks_share_the_same_batch_without_overlap(ranks, partitions):
-    order = RunOrder([101], [1.0], partitions, seed=7)
+    order = RunOrder([101], [1.0], partitions, 65536 // partitions, seed=7)
     for step in (0, 3, 4, 5, 40):
         whole = order.draw(step * 24, 24)
         shares = [order.share_of_rank(step * 24, 24, rank, ranks) for rank in range(ranks)]
@@ -146,7 +148,7 @@ def test_ranks_share_the_same_batch_without_overlap(ranks, partitions):
 
 
 def test_batches_are_looked_up_together_as_they_are_alone():
-    order = RunOrder([101, 40], [2.0, 1.0], 8, seed=7)
+    order = RunOrder([101, 40], [2.0, 1.0], 8, 8192, seed=7)
     together = order.shares_of_rank(48, 24, 9, rank=1, world_size=3)
     assert len(together) == 9  # more than an epoch
     for number, share in enumerate(together):
@@ -158,14 +160,14 @@ def test_batches_are_looked_up_together_as_they_are_alone():
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_rank_reads_whole_partitions(ranks):
     # 1024 samples in 8 partitions of 128: rank r keeps to its own part of the file.
-    order = RunOrder([1024], [1.0], 8, seed=2)
+    order = RunOrder([1024], [1.0], 8, 8192, seed=2)
     for rank in range(ranks):
         ids = np.concatenate([order.share_of_rank(step * 32, 32, rank, ranks).sample for step in range(64)])
         assert set(ids // 128) == set(range(rank * 8 // ranks, (rank + 1) * 8 // ranks))
 
 
 def test_ranks_that_do_not_divide_the_partitions_share_neighbouring_ones():
-    order = RunOrder([1024], [1.0], 8, seed=2)
+    order = RunOrder([1024], [1.0], 8, 8192, seed=2)
     for rank in range(3):
         ids = np.concatenate([order.share_of_rank(step * 24, 24, rank, 3).sample for step in range(20)])
         touched = sorted(set(ids // 128))
@@ -173,7 +175,7 @@ def test_ranks_that_do_not_divide_the_partitions_share_neighbouring_ones():
 
 
 def test_weighted_sources_get_their_exact_shares():
-    order = RunOrder([50, 2000, 7], [3.0, 4.0, 1.0], 4, seed=1)
+    order = RunOrder([50, 2000, 7], [3.0, 4.0, 1.0], 4, 16384, seed=1)
     drawn = order.draw(1024 * 5, 1024 * 2)
     assert np.bincount(drawn.source).tolist() == [768, 1024, 256]
     # Mixed throughout, not one source after the other.
@@ -190,7 +192,7 @@ def test_weighted_sources_get_their_exact_shares():
 
 
 def test_weighted_sources_are_shared_by_ranks_like_one():
-    order = RunOrder([50, 200], [1.0, 2.0], 4, seed=1)
+    order = RunOrder([50, 200], [1.0, 2.0], 4, 16384, seed=1)
     for step in range(0, 90, 30):
         whole = order.draw(step * 12, 12)
         shares = [order.share_of_rank(step * 12, 12, rank, 3) for rank in range(3)]
@@ -206,11 +208,36 @@ def test_weighted_sources_are_shared_by_ranks_like_one():
 
 def test_a_source_that_would_never_be_read_is_refused():
     with pytest.raises(UserError, match=r"data\.train\[1\]\.weight is below 1/1024"):
-        RunOrder([10, 10], [10000.0, 1.0], 4, seed=0)
+        RunOrder([10, 10], [10000.0, 1.0], 4, 16384, seed=0)
 
 
-@pytest.mark.parametrize(("batch", "expected"), [(1, 1), (6, 2), (96, 32), (256, 64), (1000, 8)])
-def test_default_partitions(batch, expected):
-    assert default_partitions(batch) == expected
-    assert partitions_of(DataSection("d"), batch) == expected
-    assert partitions_of(DataSection("d", partitions=5), batch) == 5
+@pytest.mark.parametrize(
+    ("batch", "partitions", "window"),
+    [(1, 1, 65536), (6, 2, 32768), (96, 32, 2048), (64, 64, 1024), (128, 128, 512), (4096, 1024, 256), (1000, 8, 8192)],
+)
+def test_what_is_left_open_follows_from_the_batch(batch, partitions, window):
+    section = settled(DataSection("d"), BatchSection(batch, 1))
+    assert (section.partitions, section.window) == (partitions, window)
+    assert settled(section, BatchSection(3, 1)) == section
+    own = settled(DataSection("d", partitions=5, window=7), BatchSection(batch, 1))
+    assert (own.partitions, own.window) == (5, 7)
+    assert settled(DataSection("d", partitions=5), BatchSection(batch, 1)).window == 13107
+
+
+@pytest.mark.parametrize(
+    ("data", "batch", "partitions", "window"),
+    [
+        ({"partitions": "auto"}, {"samples": 4096}, 64, 1024),
+        ({}, {"samples": 24}, 8, 8192),
+        ({}, None, 64, 1024),
+        ({"partitions": 500}, {"samples": 4096}, 500, 1024),
+    ],
+)
+def test_earlier_versions_chose_otherwise(data, batch, partitions, window):
+    assert earlier({"train": "d", **data}, batch) == {"train": "d", "partitions": partitions, "window": window}
+
+
+@pytest.mark.parametrize("data", [{"window": None}, {"partitions": "many"}, {"partitions": 0}, None, [1], "d"])
+def test_what_is_no_section_of_an_earlier_version_stays_as_it_is(data):
+    assert earlier(data, {"samples": 64}) == data
+    assert earlier({"partitions": "auto"}, {"samples": "many"}) == {"partitions": "auto"}
