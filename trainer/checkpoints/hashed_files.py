@@ -20,23 +20,33 @@ from ..engines import state_files
 from ..processes.shared_files import require_seen
 
 
-def copy_to_host(value: Any, copies: dict[tuple, torch.Tensor] | None = None) -> Any:
-    """A copy in host memory that the next step does not change; tensors that share their memory share it still."""
-    copies = {} if copies is None else copies
+def copy_to_host(value: Any) -> Any:
+    """A copy in host memory that the next step does not change; tensors that share their memory share it still.
+
+    That of a GPU's tensors is pinned, so that all are on their way at once; torch keeps such memory for the next time.
+    """
+    copied = _copy(value, {})
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return copied
+
+
+def _copy(value: Any, copies: dict[tuple, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         place = (value.device, value.data_ptr(), value.dtype, value.shape, value.stride(), type(value))
         if place not in copies:
-            copied = value.detach().to("cpu", copy=True).requires_grad_(value.requires_grad)
+            there = torch.empty_like(value.detach(), device="cpu", pin_memory=value.is_cuda)
+            copied = there.copy_(value.detach(), non_blocking=True).requires_grad_(value.requires_grad)
             is_parameter = isinstance(value, torch.nn.Parameter)
             copies[place] = torch.nn.Parameter(copied, value.requires_grad) if is_parameter else copied
         return copies[place]
     if type(value) in (dict, OrderedDict):
         made = copy.copy(value)  # with what hangs on it: the versions of a state_dict's modules
         for key, item in value.items():
-            made[key] = copy_to_host(item, copies)
+            made[key] = _copy(item, copies)
         return made
     if type(value) in (list, tuple):
-        return type(value)(copy_to_host(item, copies) for item in value)
+        return type(value)(_copy(item, copies) for item in value)
     return copy.deepcopy(value)
 
 

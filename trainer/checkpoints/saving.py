@@ -1,7 +1,7 @@
 """Saving a run: the ranks write a checkpoint together, in the step loop or behind it, and outlive a disk that refuses.
 
 Two sides that share nothing but a Future: `Saver`'s methods run in the step loop and may exchange with other ranks;
-`_write` and `_complete` touch the disk alone, in a thread of their own with `checkpoint.asynchronous`.
+`_write` and `_complete` touch the disk alone, in a thread of their own behind the loop.
 """
 
 import contextlib
@@ -28,6 +28,8 @@ from .state import RunState
 # write_model(folder, weights, state): the Hugging Face folder and its card.
 WriteModel = Callable[[Path, dict[str, torch.Tensor], RunState], None]
 
+# A state is large above so many bytes, of which Adam has so many for each parameter: two moments and the fp32 weights.
+LARGE_STATE, STATE_BYTES = 2**30, 12
 # Seconds before a checkpoint that no later one makes good is tried again.
 PAUSES = (1.0, 5.0, 15.0)
 
@@ -56,15 +58,22 @@ class Saver:
 
     Args:
         state: where the run stands, copied at each save; a failure takes back its choice of the best.
+        parameters: of the whole model, by which `checkpoint.asynchronous: auto` decides: what is small is written in a
+            moment, and needs no memory for a copy.
 
     Attributes:
+        is_behind: whether checkpoints are written behind the step loop.
         newest: the state of the newest checkpoint that is whole, or the one that the run began with.
         written: checkpoints written.
         waits: seconds that the step loop waited for each, or for an attempt.
     """
 
-    def __init__(self, run: Path, section: CheckpointSection, world: World, log: RunLog, state: RunState):
+    def __init__(
+        self, run: Path, section: CheckpointSection, world: World, log: RunLog, state: RunState, parameters: int
+    ):
         self._run, self._section, self._world, self._log, self._state = run, section, world, log, state
+        is_large = parameters * STATE_BYTES > LARGE_STATE
+        self.is_behind = is_large if section.asynchronous == "auto" else section.asynchronous
         self._pending: _Pending | None = None
         self._failures = 0
         self._noted: set[str] = set()
@@ -76,7 +85,7 @@ class Saver:
     def save(self, engine: Engine, write_model: WriteModel, is_last_chance: bool = False) -> None:
         """Save where the run stands; then delete the checkpoints that are no longer kept.
 
-        With `checkpoint.asynchronous` only the copy to host memory is waited for. With `is_last_chance` the checkpoint
+        Behind the loop only the copy to host memory is waited for. With `is_last_chance` the checkpoint
         is waited for and tried again a few times. Rank 0 calls `write_model`.
 
         Raises:
@@ -86,7 +95,7 @@ class Saver:
         self._world.progress.phase = "checkpoint"
         try:
             self._count(self._wait())
-            in_background = self._section.asynchronous and not is_last_chance
+            in_background = self.is_behind and not is_last_chance
             reason = self._begin(engine, write_model, in_background)
             if not in_background:
                 reason = reason or self._wait()

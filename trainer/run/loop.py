@@ -143,7 +143,7 @@ class _Run:
             state.tokens,
             self._start_wandb if configuration.log.wandb is not None else None,
         )
-        self.saver = Saver(self.folder, configuration.checkpoint, world, self.log, state)
+        self.saver = Saver(self.folder, configuration.checkpoint, world, self.log, state, parameters)
         self.conditions = StopConditions(self.folder, configuration.run, self.last_step, requests, world.is_first)
         self.consensus = Consensus(self.conditions, self.saver, world)
         self.evaluator = Evaluator(self.engine, prepared, world, state, self.log, self.consensus)

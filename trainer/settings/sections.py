@@ -277,7 +277,7 @@ class CheckpointSection:
     keep: int = 3
     keep_every: int | None = None
     best: BestSection | None = None
-    asynchronous: bool = False
+    asynchronous: Literal["auto"] | bool = "auto"
     max_failures: int = 3
 
     def mistakes(self) -> Iterator[Finding]:

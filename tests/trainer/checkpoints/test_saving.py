@@ -60,7 +60,7 @@ def make(run, step=0, **section):
     """Saver, log, engine and state of a run that stands at `step`."""
     state, engine = RunState(step=step, data=DATA), Engine()
     log = RunLog(run, True, step, 99, tensorboard=False)
-    return saving.Saver(run, CheckpointSection(**section), ALONE, log, state), log, engine, state
+    return saving.Saver(run, CheckpointSection(**section), ALONE, log, state, 9), log, engine, state
 
 
 class FileOperations:
@@ -254,6 +254,38 @@ def test_a_copy_shares_nothing_with_the_engine_and_keeps_what_its_parts_share():
     assert copied_scaler.rate == [1.0] and module._metadata == state._metadata
     pair = hashed_files.copy_to_host({"one": tied.detach(), "two": tied.detach()})
     assert pair["one"].data_ptr() == pair["two"].data_ptr() != tied.data_ptr()
+
+
+class OnGPU(torch.Tensor):
+    """Says that it lies on a GPU."""
+
+    is_cuda = True
+
+
+def test_the_copies_of_a_gpus_tensors_are_pinned_and_on_their_way_at_once(monkeypatch):
+    pinned, waits = [], []
+    empty_like = torch.empty_like
+
+    def recording(value, device, pin_memory):
+        pinned.append(pin_memory)
+        return empty_like(value.as_subclass(torch.Tensor), device=device)
+
+    monkeypatch.setattr(torch, "empty_like", recording)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(len(pinned)))
+    value = torch.arange(6.0).reshape(2, 3).T
+    found = hashed_files.copy_to_host([value, value.as_subclass(OnGPU)])
+    assert pinned == [False, True] and waits == [2]
+    assert all(torch.equal(copied, value) and copied.data_ptr() != value.data_ptr() for copied in found)
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "parameters", "is_behind"),
+    [("auto", 2**30 // 12, False), ("auto", 2**30 // 12 + 1, True), (True, 1, True), (False, 10**9, False)],
+)
+def test_a_large_state_is_written_behind_the_loop_by_default(tmp_path, asynchronous, parameters, is_behind):
+    section, log = CheckpointSection(asynchronous=asynchronous), None
+    assert saving.Saver(tmp_path, section, ALONE, log, RunState(), parameters).is_behind is is_behind
 
 
 def test_what_the_disk_refuses_is_told_from_other_errors():

@@ -92,7 +92,7 @@ def test_defaults_are_those_of_the_documented_run_file(small):
         "keep": 3,
         "keep_every": None,
         "best": None,
-        "asynchronous": False,
+        "asynchronous": "auto",
         "max_failures": 3,
     }
     assert (values["precision"], values["deepspeed"]) == ("auto", "zero1")
