@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 import longmix.modeling
 from longmix.data_prep.errors import UserError
@@ -21,6 +22,7 @@ from .loading import load_config, load_model, reason
 from .model_types import config_class, field_names
 from .sizes import impossible_sizes
 
+MOST_GRAPHS = 32
 _LABEL_FIELDS = ("id2label", "label2id", "num_labels", "problem_type")
 # Types of transformers that number the first token's position pad_token_id + 1, as RoBERTa does.
 POSITIONS_AFTER_PADDING = (
@@ -142,12 +144,34 @@ def build_model(
     if auto_class is transformers.AutoModelForCausalLM and config.model_type not in longmix.modeling.MODEL_TYPES:
         _refuse_looking_ahead(model)
     if configuration.run.gradient_checkpointing:
-        if not model.supports_gradient_checkpointing:
-            raise UserError(f"run.gradient_checkpointing: {config.model_type} does not support it; set it to false")
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    if configuration.run.compile:
+        _recompute_layers(model, int(configuration.run.gradient_checkpointing))
+    if configuration.run.compile == "layer":
+        # Of a layer there are as many graphs as kinds: the first one, those that are computed again; in training and in
+        # evaluation; of one length and of any. Beyond this many torch would compile no more.
+        torch._dynamo.config.recompile_limit = max(MOST_GRAPHS, torch._dynamo.config.recompile_limit)
+        for layer in _layers(model, "run.compile"):
+            layer.compile()
+    elif configuration.run.compile:
         model.compile()
     return model
+
+
+def _recompute_layers(model: transformers.PreTrainedModel, every: int) -> None:
+    """Have every `every`-th layer computed again in the backward pass; the others keep what they need for it."""
+    if not model.supports_gradient_checkpointing:
+        raise UserError(f"run.gradient_checkpointing: {model.config.model_type} does not support it; set it to false")
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    if every > 1:
+        for index, layer in enumerate(_layers(model, "run.gradient_checkpointing")):
+            layer.gradient_checkpointing = index % every == 0
+
+
+def _layers(model: transformers.PreTrainedModel, key: str) -> list[torch.nn.Module]:
+    """The layers of a model, of which `key` of the run file takes each for itself."""
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise UserError(f"{key}: {model.config.model_type} does not tell its layers apart; set it to true or false")
+    return layers
 
 
 @torch.no_grad()

@@ -59,8 +59,8 @@ def _positive(section: Any, *keys: str, text: str = "must be a positive number")
 class RunSection:
     dir: str
     seed: int = 0
-    gradient_checkpointing: bool = False
-    compile: bool = False
+    gradient_checkpointing: bool | int = False
+    compile: Literal["layer"] | bool = False
     deterministic: bool = False
     threads: int | None = None
     max_hours: float | None = None
@@ -73,6 +73,8 @@ class RunSection:
         yield from _at_least(self, seed=0, stop_at_step=1, check_every=1, threads=1)
         if self.threads is not None and self.threads > MOST_THREADS:
             yield "threads", f"is {self.threads}, but must be at most {MOST_THREADS}"
+        if self.gradient_checkpointing is not False and self.gradient_checkpointing < 1:
+            yield "gradient_checkpointing", f"is {self.gradient_checkpointing}, but must be true, false or at least 1"
         if self.deterministic and self.compile:
             yield "deterministic", "is true, but torch.compile chooses kernels by the clock: set run.compile to false"
         for text in folder_mistakes(self.dir):
