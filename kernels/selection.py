@@ -18,7 +18,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -65,8 +65,8 @@ def implementation(operation: str, device: torch.device | str, form: tuple | Non
 
 
 def _implementation(operation: str, device: torch.device | str, form: tuple | None) -> str:
-    if _plain:
-        return "portable"
+    if _forced:
+        return _forced[-1] if _has(operation, _forced[-1]) else "portable"
     kind = torch.device(device).type
     choice = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
     if choice not in CHOICES:
@@ -84,17 +84,40 @@ def _implementation(operation: str, device: torch.device | str, form: tuple | No
 
 
 _chosen: dict[str, set[str]] = {}
-_plain: list[str] = []  # one entry for each `plain` context that is open
+_forced: list[str] = []  # an implementation for each context below that is open
+
+
+def plain() -> AbstractContextManager[None]:
+    """Context in which every operation runs plain PyTorch, whatever LONGMIX_KERNELS says: for those who count."""
+    return _forcing("portable")
+
+
+def as_on_gpus() -> AbstractContextManager[None]:
+    """Context in which every operation is that of GPUs with proved kernels: for those who count on tensors without
+    data, wherever they are and whether triton is installed or not."""
+    return _forcing("triton")
+
+
+def stands_for(device: torch.device) -> str:
+    """The kind of a device; that of GPUs in the context of `as_on_gpus`."""
+    return GPU if "triton" in _forced else device.type
 
 
 @contextmanager
-def plain() -> Iterator[None]:
-    """Every operation runs plain PyTorch in this context, whatever LONGMIX_KERNELS says: for those who count."""
-    _plain.append("plain")
+def _forcing(name: str) -> Iterator[None]:
+    _forced.append(name)
     try:
         yield
     finally:
-        _plain.pop()
+        _forced.pop()
+
+
+@functools.cache
+def _has(operation: str, name: str) -> bool:
+    """Whether an operation has an implementation of its own of that name."""
+    if name not in _MODULES:
+        return True
+    return importlib.util.find_spec(f"longmix.kernels.{OPERATIONS[operation]}.{_MODULES[name]}") is not None
 
 
 @torch.compiler.assume_constant_result  # noted when a call is compiled

@@ -10,7 +10,7 @@ import sys
 from longmix.data_prep.command import add_prepare_parser
 from longmix.data_prep.errors import printable, show_printable_logs
 
-from .commands import doctor, evaluate, export, inspect_order, predict, push, requeue, sweep, train
+from .commands import doctor, evaluate, export, inspect_order, plan, predict, push, requeue, sweep, train
 from .finetune.command import add_finetune_parser
 from .processes.ending import exit_code
 from .report.command import add_report_parser
@@ -21,6 +21,7 @@ from .settings.exit_codes import EXPLANATION, USER_MISTAKE
 VERBS = (
     add_prepare_parser,
     train.add_parser,
+    plan.add_parser,
     sweep.add_parser,
     add_report_parser,
     inspect_order.add_parser,

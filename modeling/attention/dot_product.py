@@ -3,6 +3,8 @@
 import torch
 from torch.nn import functional
 
+from longmix.kernels.selection import stands_for
+
 # Up to so many keys, products in bf16 on a CPU take half of the time of its fused kernel or less: that one's backward
 # pass is slower in bf16 than in fp32. With 2048 keys they are no faster, and they keep matrices of N^2 entries.
 MOST_KEYS = 512
@@ -45,7 +47,7 @@ def dot_product_attention(
 
 def _takes_products(query: torch.Tensor, key: torch.Tensor) -> bool:
     """Whether three products serve better than PyTorch's fused kernel."""
-    if query.device.type != "cpu" or key.shape[-2] > MOST_KEYS:
+    if stands_for(query.device) != "cpu" or key.shape[-2] > MOST_KEYS:
         return False
     if torch.is_autocast_enabled("cpu"):
         return torch.get_autocast_dtype("cpu") == torch.bfloat16

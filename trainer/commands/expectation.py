@@ -10,6 +10,7 @@ import torch
 
 from ..checkpoints import folders
 from ..models.field_check import FROM
+from ..processes.cards import CARDS
 from ..run.determinism import threads_of
 from ..run.memory import host_memory, kept_per_parameter, state_bytes
 from ..run.setup import Prepared
@@ -17,6 +18,7 @@ from ..run.trial import Trial
 from ..samples.collate import TOKEN_IDS
 from ..settings.deepspeed_file import read, stage_of
 from ..settings.objectives import OBJECTIVES
+from .planning import costs_of_run
 from .rounding import about_bytes, about_count, about_time
 
 # Readings of the data after which further ones teach a language model nothing (Muennighoff et al. 2023, arXiv
@@ -221,8 +223,28 @@ class Expectation:
 
 
 def activation_bytes(prepared: Prepared) -> float:
-    """A rough bound on activations: per token and layer 16 hidden and 3 intermediate vectors (one with gradient
-    checkpointing), and the logits and their gradient at the labelled positions."""
+    """What a micro-batch keeps for its backward pass, counted as GPUs would keep it."""
+    config, configuration = prepared.model_configuration, prepared.configuration
+    length, samples = max(1, round(prepared.data.tokens_per_sample)), configuration.batch.micro_batch
+    try:
+        costs = costs_of_run(
+            configuration,
+            config,
+            prepared.objective,
+            prepared.data.manifest,
+            prepared.precision,
+            CARDS[0],
+            length,
+            samples,
+        )
+    except Exception:  # a model of others may take other inputs, or look at their values
+        return _rough_activation_bytes(prepared)
+    return costs.kept(samples, int(configuration.run.gradient_checkpointing))
+
+
+def _rough_activation_bytes(prepared: Prepared) -> float:
+    """A rough bound: per token and layer 16 hidden and 3 intermediate vectors (one with gradient checkpointing), and
+    the logits and their gradient at the labelled positions."""
     config, configuration = prepared.model_configuration, prepared.configuration
     width = getattr(config, "hidden_size", 0)
     inner = getattr(config, "intermediate_size", 4 * width)

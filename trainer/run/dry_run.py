@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.manifest import Manifest
 
 from ..engines.base import Engine, to_device
 from ..objectives.objective import Objective
@@ -154,13 +155,19 @@ def largest_micro_batch(data: RunData, objective: Objective, longest: int, size:
 
     Nothing of it is drawn: another seed would try the same batch.
     """
-    manifest = data.manifest
+    return full_micro_batch(
+        data.manifest, objective, longest, size, any(is_ragged(dataset, longest) for dataset in data.train)
+    )
+
+
+def full_micro_batch(manifest: Manifest, objective: Objective, longest: int, size: int, is_ragged: bool) -> Batch:
+    """The same of data of which no more than the manifest is there; `is_ragged`: one sample is shorter."""
     special = {*manifest.special_token_ids, manifest.pad_token_id}
     # No more ids than there are places for them: a manifest may say any size of vocabulary.
     first = range(min(manifest.vocab_size or 1, longest + len(special)))
     ordinary = sorted(set(first) - special)
     samples = [_sample(manifest.columns, ordinary or [0], longest) for _ in range(size)]
-    if size > 1 and longest > 1 and any(is_ragged(dataset, longest) for dataset in data.train):
+    if size > 1 and longest > 1 and is_ragged:
         samples[-1] = _sample(manifest.columns, ordinary or [0], longest - 1)
     return objective.rehearsal_batch(samples)
 

@@ -12,6 +12,7 @@ import torch
 
 from longmix.data_prep.errors import UserError
 
+from ..models.sizes import ModelSize
 from ..optimization.matrices import matrix_entries
 from ..samples.collate import SECOND, TOKEN_IDS
 from ..settings import deepspeed_file
@@ -62,8 +63,13 @@ def state_bytes(parameters: int, precision: str, stage: int | None, processes: i
 
 
 def kept_per_parameter(prepared: Prepared) -> float:
-    """Numbers that the optimizer keeps of each parameter, on average."""
-    row, size = OPTIMIZERS[prepared.configuration.optim.name], prepared.size
+    """Numbers that the optimizer of a run keeps of each parameter, on average."""
+    return kept_of_optimizer(prepared.configuration.optim.name, prepared.size)
+
+
+def kept_of_optimizer(name: str, size: ModelSize) -> float:
+    """Numbers that an optimizer keeps of each parameter of a model, on average."""
+    row = OPTIMIZERS[name]
     if row.state_per_matrix_entry is None:
         return row.state_per_parameter
     entries = matrix_entries(size.model)
