@@ -22,7 +22,7 @@ from ..settings.sections import CacheSection
 from .shard_cache import ShardCache
 from .shard_check import Column, check_columns, check_footer, check_group
 
-# Decoded samples, and footers of shards, that are kept in memory at least.
+# Decoded samples that are kept in memory where nobody says how many are read in turn, and footers of shards, at least.
 CACHED_SAMPLES, KEPT_FOOTERS = 131072, 128
 # Copies of remote shards made at the same time.
 COPIERS = 8
@@ -63,7 +63,7 @@ class ShardedDataset:
         self._footers: OrderedDict[int, tuple[pq.FileMetaData, np.ndarray]] = OrderedDict()
         self._groups: OrderedDict[tuple[int, int], dict[str, Column]] = OrderedDict()
         self._cached = 0
-        self._most_cached, self._most_footers = max(CACHED_SAMPLES, 2 * ranges * window), max(KEPT_FOOTERS, 2 * ranges)
+        self._most_cached, self._most_footers = 2 * ranges * window or CACHED_SAMPLES, max(KEPT_FOOTERS, 2 * ranges)
 
     def __len__(self) -> int:
         return self.samples
