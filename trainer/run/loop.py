@@ -268,7 +268,8 @@ class _Run:
 
     def _of_all_ranks(self, sums: torch.Tensor) -> Sums:
         """Sums of this rank's share, added up over all ranks. It waits for the device."""
-        return Sums(*self.world.sum(sums.cpu()).tolist())
+        # A copy on a CPU, too: the sum is made in place, and the rank's own share is to be added up again.
+        return Sums(*self.world.sum(sums.to("cpu", copy=True)).tolist())
 
     def _note_sums(self) -> None:
         """Take what the steps since the last call have summed up, on their devices, into the state of the run."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from longmix.trainer.checkpoints.state import read_state
 from longmix.trainer.run import loop
 
 # On a GPU each of these would wait for all that has been asked of it.
@@ -90,6 +91,17 @@ def test_sums_are_read_where_they_are_told_or_kept(train, waits, read_metrics, t
 def test_a_guard_against_spikes_reads_each_loss(train, waits, tmp_path):
     train(tmp_path / "run", **CHANGES, **{"optim.skip_spikes": True})
     assert waits[1] == [0, 1, 2, 3, 3, 4, 5, 5, 6, 6, 7]
+
+
+@pytest.mark.full
+def test_sums_that_a_guard_has_read_count_once(forked_ranks, run_values, tmp_path):
+    """Else the steps of two ranks would count for more than those of one, in a mean over both."""
+    kept = []
+    for ranks in (1, 2):
+        changes = {**CHANGES, "log.every_steps": 7, "run.stop_at_step": 4, "optim.skip_spikes": True}
+        forked_ranks.run(ranks, [{"values": run_values(tmp_path / str(ranks), **changes)}])
+        kept.append(read_state(tmp_path / str(ranks) / "checkpoints" / "step-00000004").interval)
+    assert kept[1] == pytest.approx(kept[0], rel=1e-5)
 
 
 def test_each_step_is_told_what_its_own_batch_holds(train, monkeypatch, tmp_path):
