@@ -37,9 +37,9 @@ LONGEST_INTERVAL_SECONDS = 15.0
 FILE_BYTES = 1024
 # The texts of the file `alarm`, in this order.
 CALM, RAISED, TOLD = "calm", "raised", "told"
-# Frames of a thread that waits for other ranks.
+# Frames of a thread that waits for other ranks: in files of these, or in these functions, which call no Python.
 EXCHANGES = ("/torch/distributed/", "/deepspeed/comm/")
-BACKWARD = "_engine_run_backward"
+WAITING = ("_engine_run_backward", "LaterSum.wait")
 HEARTBEATS, STACKS, ALARM = "heartbeats", "stacks", "alarm"
 # The files of a run's folders for ranks, and how they begin.
 _HEARTBEAT, _STACK = re.compile(r"rank-\d{5,}\.json"), re.compile(r"rank-\d{5,}\.txt")
@@ -254,10 +254,10 @@ def _named(ranks: list[int], known: dict[int, Heartbeat]) -> str:
 
 def _whereabouts(frame: FrameType) -> tuple[str, bool]:
     """(place of the innermost frame, Heartbeat.waits)."""
-    file, function = frame.f_code.co_filename, frame.f_code.co_name
+    code = frame.f_code
     files = [outer.f_code.co_filename for outer, _ in traceback.walk_stack(frame)]
-    waits = function == BACKWARD or any(part in name for name in files for part in EXCHANGES)
-    return f"{file}:{frame.f_lineno} {function}", waits
+    waits = code.co_qualname in WAITING or any(part in name for name in files for part in EXCHANGES)
+    return f"{code.co_filename}:{frame.f_lineno} {code.co_name}", waits
 
 
 def _stacks() -> str:

@@ -62,6 +62,7 @@ class World:
 
     def sum_later(self, values: torch.Tensor) -> "LaterSum":
         """Begin to sum a CPU tensor over all ranks, and go on meanwhile; on every rank."""
+        self.progress.exchanges += 1
         work = torch.distributed.all_reduce(values, group=self.control, async_op=True) if self.size > 1 else None
         return LaterSum(values, work, self.progress)
 
@@ -91,7 +92,11 @@ class World:
 
 @dataclass
 class LaterSum:
-    """A sum over all ranks that is under way. It counts as an exchange where it is waited for."""
+    """A sum over all ranks that is under way.
+
+    It counts as an exchange where it is begun, and again where it is waited for: a rank that hangs before either is
+    behind those that have come further.
+    """
 
     _values: torch.Tensor
     _work: torch.distributed.Work | None

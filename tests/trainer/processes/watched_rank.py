@@ -1,9 +1,11 @@
 """One rank of a pretended run under a watchdog: `python watched_rank.py RUN RANK SIZE HANG_MINUTES BEHAVIOUR`.
 
-It makes progress until the file RUN/go is there. Then, by BEHAVIOUR, it `waits` as in an exchange, is `busy` elsewhere,
-`ends`, or goes on, be it at a `crawl` after a slow start. `start`: it hangs before its run folder is shared.
+It makes progress until the file RUN/go is there. Then, by BEHAVIOUR, it `waits` as in an exchange, or for one that was
+begun before (`waits-later`), is `busy` elsewhere, `ends`, or goes on, be it at a `crawl` after a slow start. `start`:
+it hangs before its run folder is shared.
 """
 
+import functools
 import socket
 import sys
 import time
@@ -12,6 +14,7 @@ from types import SimpleNamespace
 
 from longmix.trainer.processes import watchdog
 from longmix.trainer.processes.progress import Progress
+from longmix.trainer.processes.world import LaterSum
 
 WAIT = "def all_reduce(seconds):\n    import time\n    time.sleep(seconds)\n"
 
@@ -50,6 +53,8 @@ def main():
         progress.step = 41
         if behaviour == "waits":
             exchange["all_reduce"](60)
+        if behaviour == "waits-later":
+            LaterSum(None, SimpleNamespace(wait=functools.partial(time.sleep, 60)), progress).wait()
         if behaviour == "busy":
             read_a_shard()
     print("ended")

@@ -135,10 +135,11 @@ def test_a_run_stops_at_the_very_step_that_it_is_told(train, tmp_path):
     assert (outcome.code, outcome.state.step) == (75, 4)
 
 
-def test_a_later_sum_counts_where_it_is_waited_for(world):
-    """The watchdog takes a rank that hangs in a step for one that is behind those which wait for it."""
+def test_a_later_sum_counts_where_it_is_begun_and_where_it_is_waited_for(world):
+    """The watchdog takes a rank that has no batch for one that is behind those which are in the step, and one that
+    hangs in the step for one that is behind those which wait for it."""
     before = world.progress.exchanges
     later = world.sum_later(torch.ones(2))
-    assert world.progress.exchanges == before
-    assert later.wait().tolist() == [1, 1]
     assert world.progress.exchanges == before + 1
+    assert later.wait().tolist() == [1, 1]
+    assert world.progress.exchanges == before + 2
