@@ -215,7 +215,7 @@ class _Run:
         with stream:
             if 0 < state.step < self.last_step:
                 self.log.say(f"going on from step {state.step}")
-            interval = Interval(waited=stream.waited, tokens=state.tokens)
+            interval = Interval(waited=stream.waited, tokens=state.tokens, items=Sums(*state.interval).items)
             begin_together(self.world, self.requests)
             self.log.begin_steps()
             decision = self.consensus.ask(state.step) if state.step < self.last_step else Decision()

@@ -56,11 +56,18 @@ def _flops(prepared: Prepared, world: World) -> Flops | None:
 
 @dataclass
 class Interval:
-    """The stretch of training since the last record; time spent elsewhere (evaluation, checkpoints) is taken out."""
+    """The stretch of training since the last record, or since this start of the run; time spent elsewhere (evaluation,
+    checkpoints) is taken out.
+
+    Attributes:
+        tokens: consumed by the run before it.
+        items: of the losses since the last record, before it: 0 but where a run goes on between two records.
+    """
 
     started: float = field(default_factory=time.perf_counter)
     waited: float = 0.0
     tokens: int = 0
+    items: float = 0.0
 
     @contextlib.contextmanager
     def paused(self):
@@ -75,7 +82,7 @@ class Interval:
 
         Args:
             tokens: consumed by the run so far.
-            items: of the losses since the start of the interval.
+            items: of the losses since the last record.
         """
         seconds = time.perf_counter() - self.started
         passed = tokens - self.tokens
@@ -83,7 +90,7 @@ class Interval:
         return {
             "tokens_per_second": passed / seconds,
             "data_wait_fraction": waited / world.size / seconds,
-            "mfu": utilisation.share(passed, items, seconds),
+            "mfu": utilisation.share(passed, items - self.items, seconds),
             "gpu_memory_gib": _peak_memory(world.device),
         }
 

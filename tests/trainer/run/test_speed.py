@@ -59,6 +59,17 @@ def test_a_run_is_measured_by_all_its_cards(monkeypatch):
     assert share == pytest.approx(needed / (2 * 51e12))
 
 
+def test_a_run_that_goes_on_is_measured_by_what_it_has_done_since(train, monkeypatch, tmp_path):
+    shares = []
+    monkeypatch.setattr(speed.Utilisation, "share", lambda self, *passed: shares.append(passed))
+    changes = {"log.every_steps": 6, "data.eval": None}
+    train(tmp_path / "run", **changes, **{"run.stop_at_step": 5})
+    train(tmp_path / "run", **changes)
+    train(tmp_path / "last", **{**changes, "log.every_steps": 1})
+    (resumed, *_, last) = shares
+    assert resumed[:2] == last[:2]
+
+
 @pytest.mark.parametrize(("name", "precision"), [("NVIDIA GeForce RTX 4090", "bf16"), ("Tesla V100-SXM2-16GB", "bf16")])
 def test_where_no_sheet_says_there_is_no_share(monkeypatch, name, precision):
     assert utilisation(monkeypatch, name, precision).share(1e6, 1e5, 2) is None
