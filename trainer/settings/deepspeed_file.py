@@ -194,10 +194,11 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
     printed = values.get("steps_per_print", 1)
     if printed is not None and (type(printed) is not int or printed < 1):
         found.append(f"steps_per_print is {printed!r} in {name}, but takes a whole number from 1 on")
-    if values.get("bf16.check_grad_overflow") is False:
-        found.append(
-            f"bf16.check_grad_overflow is False in {name}, but a step that is not finite is dropped; remove it"
-        )
+    found += [
+        f"{key} is False in {name}, but a step that is not finite is dropped; remove it"
+        for key in ("bf16.check_grad_overflow", "zero_optimization.compute_grad_norm")
+        if values.get(key) is False
+    ]
     if values.get("bf16.enabled") is True and values.get("fp16.enabled") is True:
         found.append(f"bf16 and fp16 are both enabled in {name}; enable at most one")
     known = [*_SOURCES, *_SIZED, _PERSISTENCE]

@@ -328,7 +328,7 @@ def test_contradictions_are_all_listed_in_one_error(configured):
         "fp16": {"enabled": True},
         "optimizer": {"type": "SGD", "params": {"lr": 0.1, "eps": "auto"}},
         "scheduler": {"type": "WarmupLR"},
-        "zero_optimization": {"stage": 4, "sub_group_size": "auto"},
+        "zero_optimization": {"stage": 4, "sub_group_size": "auto", "compute_grad_norm": False},
     }
     with pytest.raises(UserError) as caught:
         deepspeed_file.check(configured(file), "fp32", 2)
@@ -340,6 +340,7 @@ def test_contradictions_are_all_listed_in_one_error(configured):
         "gradient_clipping is 2.0 in",
         "bf16.enabled is True in",
         "bf16.check_grad_overflow is False in",
+        "zero_optimization.compute_grad_norm is False in",
         "fp16.enabled is True in",
         "optimizer.params.lr is 0.1 in",
         "optimizer.type is 'SGD' in",
