@@ -96,10 +96,33 @@ requeue() {
         [[ $(squeue --noheader --jobs="$job" --format=%T) == RUNNING ]] || return 1
         [[ $verb == train ]] || set -- --sweep "$@"
         longmix requeue --job "$job" --code "$code" "$@" || return 1
+        ((code == 75)) || look_at_nodes
         scontrol requeue "$job" || return 1
+        [[ -z ${left_out:-} ]] || scontrol update JobId="$job" ExcNodeList="$left_out" || true
     fi
     # Slurm lets it wait for two minutes, but for a start time that lies ahead when the nodes have been cleaned up.
     scontrol update JobId="$job" StartTime=now+30 || true
+}
+
+# look_at_nodes: into left_out those that the job is not to get again: which fail a look of seconds at their memory, their
+# arithmetic and their way to the first node (longmix doctor --node), and which it was kept from before.
+look_at_nodes() {
+    local nodes node bad=()
+    left_out=$(scontrol --oneliner show job "$job" | sed -n 's/.* ExcNodeList=\([^ ]*\) .*/\1/p')
+    [[ $left_out != "(null)" ]] || left_out=""
+    # Where the ranks met, others may still hang.
+    MASTER_PORT=$((MASTER_PORT + 1)) srun --export=ALL --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
+        --ntasks-per-node=1 --time=5 bash "$LONGMIX_HOME/slurm/task.sh" doctor --node </dev/null || true
+    mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    for node in "${nodes[@]}"; do
+        [[ -e $LONGMIX_ENDINGS/sound-$node ]] || bad+=("$node")
+    done
+    if ((2 * ${#bad[@]} > ${#nodes[@]} || ${#bad[@]} == ${#nodes[@]})); then
+        say "${#bad[@]} of ${#nodes[@]} nodes fail longmix doctor --node: none is left out, for what they share may be at fault"
+    elif ((${#bad[@]})); then
+        left_out=${left_out:+$left_out,}$(IFS=,; echo "${bad[*]}")
+        say "left out when the job starts again, for they fail longmix doctor --node: ${bad[*]}"
+    fi
 }
 
 # find_ending SRUN_CODE: the exit code of the run into $code; the first failure decides it.

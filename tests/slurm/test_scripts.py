@@ -56,6 +56,7 @@ def stub(tmp_path, slurm):
     def submit(body, *arguments, script="pretrain.sh", options=(), **environment):
         program.write_text(
             "#!/usr/bin/env bash\n"
+            'if [[ $2 == --node ]]; then echo "stub $*"; [[ $SLURMD_NODENAME != "${BAD:-}" ]]; exit; fi\n'
             'if [[ $1 == doctor || $2 == --check ]]; then echo "stub $*"; exit "${CHECK:-0}"; fi\n'
             'if [[ $1 == requeue ]]; then echo "stub $*"; ${REQUEUE:-false} "$@"; exit; fi\n' + body
         )
@@ -168,6 +169,28 @@ def test_what_is_interrupted_or_fails_is_started_again(stub):
     assert job.wait() == ("COMPLETED", 0), job.text()
     assert job.text().count("this job is in the queue again") == 2 and job.text().count("finished") == 2
     assert not list(job.log.parent.glob(".longmix-*"))
+
+
+@pytest.mark.slow
+def test_a_node_that_fails_a_look_at_it_is_left_out_by_name(stub):
+    """After a failure, not after a signal; and not where most nodes fail, for what they share may be at fault."""
+    job = stub("exit 1\n", "x", options=("--nodes=2",), REQUEUE="true", BAD="longmix-n2")
+    job.restarts = 1
+    job.wait_for("this job is in the queue again")
+    assert job.text().count("stub doctor --node") == 2
+    assert "left out when the job starts again, for they fail longmix doctor --node: longmix-n2\n" in job.text()
+    deadline = time.monotonic() + 60
+    while job.fields().get("ExcNodeList") != "longmix-n2":
+        assert time.monotonic() < deadline, job.fields()
+        time.sleep(0.1)
+    job.signal()
+    # Of a single node nothing can be told.
+    alone = stub("exit 1\n", "x", options=("--nodes=1", "--nodelist=longmix-n2"), REQUEUE="true", BAD="longmix-n2")
+    alone.restarts = 1
+    alone.wait_for("1 of 1 nodes fail longmix doctor --node: none is left out")
+    alone.wait_for("this job is in the queue again")
+    assert alone.fields()["ExcNodeList"] == "(null)"
+    alone.signal()
 
 
 @pytest.mark.full

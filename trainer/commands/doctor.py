@@ -17,11 +17,24 @@ def add_parser(verbs) -> None:
         "kernels will run; on GPUs, compute something on each and prove all Triton kernels again, with their times; "
         "then what is wrong, with its remedy. Exit code 1 if something is.",
     )
+    parser.add_argument(
+        "--node",
+        action="store_true",
+        help="only a look of seconds at this node: its memory, products of matrices on each device and, where a "
+        "launcher has started one of these on each node, a sum over all of them (slurm/ takes it after a failure)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     say_loading("doctor")
+    if arguments.node:
+        from ..processes.launch_environment import LaunchEnvironment
+        from ..processes.node import look
+
+        lines, is_sound = look(LaunchEnvironment.read())
+        print(printable_lines("\n".join(lines)))
+        return 0 if is_sound else OURS
     from .diagnosis import report
 
     text, is_sound = report()

@@ -27,6 +27,7 @@ from longmix.kernels.common.safe_files import open_to_read, write_over
 
 from ..settings import mistakes
 from ..settings.exit_codes import OURS
+from .flight_recorder import last_exchanges
 from .progress import START_MINUTES
 
 if TYPE_CHECKING:
@@ -173,7 +174,10 @@ class Watchdog:
         if self._is_shared:
             with contextlib.suppress(OSError):
                 self._stacks.mkdir(exist_ok=True)
-                write_over(self._stacks / f"rank-{mine.rank:05d}.txt", dump.encode(errors="replace"), cut=True)
+                path = self._stacks / f"rank-{mine.rank:05d}.txt"
+                write_over(path, dump.encode(errors="replace"), cut=True)
+                # Only now: the recorder has a lock, which may be what hangs.
+                write_over(path, (dump + last_exchanges()).encode(errors="replace"), cut=True)
         mine.has_dumped = True
         known, answering = {}, {}
         deadline = time.monotonic() + max(3.0, 4 * self._interval)
