@@ -15,7 +15,7 @@ fail() {
 unset MASTER_ADDR MASTER_PORT
 # shellcheck source=slurm/env.sh
 source "$LONGMIX_HOME/slurm/env.sh"
-command -v longmix >/dev/null ||
+[[ -n ${LONGMIX_ENVIRONMENT:-} ]] || command -v longmix >/dev/null ||
     fail "no longmix command on PATH: install it into $LONGMIX_HOME/.venv, or load your environment in slurm/env.sh"
 
 # What Slurm calls this job. An array has the number of one of its jobs: that number alone would mean all of them.
@@ -36,6 +36,30 @@ prepare_job() {
     OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(share_of_cpus "$1")}
     PYTHONUNBUFFERED=1
     export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS PYTHONUNBUFFERED
+    [[ -z ${LONGMIX_ENVIRONMENT:-} ]] || stage_environment "$LONGMIX_ENVIRONMENT"
+}
+
+# stage_environment ARCHIVE: copy an archive of .venv to the disk of each node, unpack it there, and run longmix from it.
+# Hundreds of processes would else read thousands of files from a shared disk. A node that has it from an earlier job
+# keeps it; the name tells size and time of the archive.
+stage_environment() {
+    local archive=$1 name folder
+    name=$(stat --format=longmix-%Y-%s "$archive" 2>/dev/null) ||
+        fail "LONGMIX_ENVIRONMENT is $archive, which is no file: make it with tar --create --file $archive --directory $LONGMIX_HOME .venv"
+    folder=${LONGMIX_LOCAL_DISK:-/tmp}/$name-$(id --user)
+    if ! on_each_node check "$folder" 2>/dev/null; then
+        say "copying $archive to the disks of $SLURM_JOB_NUM_NODES nodes"
+        if ! { on_each_node prepare "$folder" && sbcast --force "$archive" "$folder/environment.tar" &&
+            on_each_node unpack "$folder"; }; then
+            fail "cannot unpack $archive to $folder on every node (above)"
+        fi
+    fi
+    export PATH=$folder/bin:$PATH
+}
+
+on_each_node() {
+    srun --export=ALL --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \
+        bash "$LONGMIX_HOME/slurm/stage.sh" "$@" </dev/null
 }
 
 # share_of_cpus WORKERS_PER_NODE: CPUs for each, at least one.

@@ -13,6 +13,11 @@ if [[ -d $LONGMIX_HOME/.venv/bin ]]; then
     export PATH=$LONGMIX_HOME/.venv/bin:$PATH
 fi
 
+# Many nodes: run from their own disks. Pack the environment once on a disk that all nodes see,
+#   tar --create --file longmix-env.tar --directory "$LONGMIX_HOME" .venv
+# and each job copies it to the nodes that do not have it yet, below LONGMIX_LOCAL_DISK (/tmp).
+# LONGMIX_ENVIRONMENT=$LONGMIX_HOME/longmix-env.tar
+
 # Networks: the interface that the nodes reach each other by, where the first one is not it.
 # export NCCL_SOCKET_IFNAME=ib0 GLOO_SOCKET_IFNAME=ib0
 # export NCCL_IB_HCA=mlx5

@@ -1,6 +1,7 @@
 """The job scripts: sound shell, and what they do with ranks, signals and exit codes (a stub stands for longmix)."""
 
 import dataclasses
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ SCRIPTS = sorted((REPOSITORY / "slurm").glob("*.sh"))
 
 
 def test_scripts_are_sound_shell(require_or_skip):
-    assert len(SCRIPTS) == 6
+    assert len(SCRIPTS) == 7
     for script in SCRIPTS:
         subprocess.run(["bash", "-n", script], check=True)
     if shutil.which("shellcheck") is None:
@@ -103,6 +104,39 @@ def test_the_ranks_meet_where_env_says_and_nowhere_else(stub, tmp_path):
     job = stub(RANKS, "x", options=("--nodes=2",), **stale)
     assert job.wait() == ("COMPLETED", 0), job.text()
     assert job.text().count(f"longmix-n1-ib0:{10000 + job.number % 20000}") == 2
+
+
+@pytest.mark.slow
+def test_the_environment_is_copied_to_the_nodes_disks_once(stub, tmp_path):
+    """The two nodes have one disk here, so the second finds the folder of the first; a folder of others is refused."""
+    local, packed = tmp_path / "local", tmp_path / "packed"
+    local.mkdir()
+    python = packed / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/usr/bin/env bash\necho "staged $0 $* on $SLURMD_NODENAME"\n')
+    python.chmod(0o755)
+    archive = tmp_path / "environment.tar"
+    subprocess.run(["tar", "--create", "--file", archive, "--directory", packed, ".venv"], check=True)
+    with open(tmp_path / "home" / "slurm" / "env.sh", "a") as file:
+        file.write(f"LONGMIX_ENVIRONMENT={archive}\nLONGMIX_LOCAL_DISK={local}\n")
+    for copies in (1, 0):
+        job = stub("exit 1\n", "x", options=("--nodes=1",))
+        assert job.wait() == ("COMPLETED", 0), job.text()
+        (folder,) = local.iterdir()
+        assert job.text().count("copying ") == copies
+        assert f"staged {folder}/.venv/bin/python -m longmix.trainer train x on longmix-n" in job.text()
+        assert not (folder / "environment.tar").exists() and folder.stat().st_mode & 0o777 == 0o700
+    (folder / "complete").unlink()
+    os.chown(folder, 12345, 12345)
+    job = stub("exit 1\n", "x", options=("--nodes=1",))
+    assert job.wait() == ("FAILED", 2), job.text()
+    assert (
+        f"longmix: error: {folder} on longmix-n" in job.text() and "is not yours: set LONGMIX_LOCAL_DISK" in job.text()
+    )
+    archive.unlink()
+    job = stub("exit 1\n", "x")
+    assert job.wait() == ("FAILED", 2), job.text()
+    assert f"LONGMIX_ENVIRONMENT is {archive}, which is no file: make it with tar --create" in job.text()
 
 
 @pytest.mark.slow
