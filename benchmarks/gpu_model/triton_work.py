@@ -305,6 +305,18 @@ def _correlate(arguments: Arguments, grid: tuple[int, ...], documents: list[int]
     return size, blocks * groups * of_channels * 2 * block * taps * channels
 
 
+# Lifting: a step reads rows and the rows of its sum, and writes as many.
+
+
+def _apply(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    taps, block, channels = arguments["TAPS"], arguments["ROWS"], arguments["CHANNELS"]
+    rows, source, result = (arguments[name].element_size() for name in ("rows", "source", "result"))
+    weights = 0 if arguments["FIXED"] else taps * arguments["taps"].element_size()
+    size = block * rows + (block + taps - 1) * source + weights + block * result
+    each = 2 * taps + (0 if arguments["USE"] == "sum" else EXPONENTIAL)
+    return prod(grid) * channels * size, prod(grid) * block * channels * each
+
+
 WORK: dict[str, Work] = {
     "whole_forward": _attention(2, 2, 0, lambda rows, m, d: 4 * m * d, 2),
     "whole_backward": _attention(5, 4, 0, lambda rows, m, d: 10 * m * d, 3),
@@ -330,4 +342,5 @@ WORK: dict[str, Work] = {
     "_split": _split,
     "_merge": _merge,
     "_correlate": _correlate,
+    "_apply": _apply,
 }
