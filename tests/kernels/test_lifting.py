@@ -1,5 +1,7 @@
 """Periodised lifting: it can be undone, its equations, and padding."""
 
+import functools
+
 import pytest
 import torch
 
@@ -120,6 +122,33 @@ def test_gradients(name, monkeypatch):
     bands = torch.randn(2, 8, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *a: ops.lifting_analysis(*a, 2, lengths), tensors)
     assert torch.autograd.gradcheck(lambda *a: ops.lifting_synthesis(*a, 2, 7, lengths), (bands, *tensors[1:]))
+
+
+@pytest.mark.parametrize(("positions", "lengths"), [(64, None), (7, [7, 3])], ids=str)
+def test_second_derivatives_in_plain_pytorch(positions, lengths, monkeypatch):
+    """Rows of whole blocks, and rows that repeat."""
+    monkeypatch.setenv("LONGMIX_KERNELS", "portable")
+    lengths = None if lengths is None else torch.tensor(lengths)
+    tensors = inputs(2, positions, 1, 3, torch.float64)
+    bands = torch.randn(2, padded(positions, 1), 1, dtype=torch.float64, requires_grad=True)
+    check = functools.partial(torch.autograd.gradgradcheck, fast_mode=True)
+    assert check(lambda *a: ops.lifting_analysis(*a, 1, lengths), tensors)
+    assert check(lambda *a: ops.lifting_synthesis(*a, 1, positions, lengths), (bands, *tensors[1:]))
+
+
+@pytest.mark.full
+def test_plain_pytorch_compiles_without_a_break(monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "portable")
+    tensors, lengths = inputs(2, 10, 3, 4), torch.tensor([10, 7])
+
+    def there_and_back(x, predict, update, lengths):
+        bands = ops.lifting_analysis(x, predict, update, 2, lengths)
+        return ops.lifting_synthesis(bands, predict, update, 2, 10, lengths)
+
+    compiled = torch.compile(there_and_back, fullgraph=True, backend="aot_eager")
+    expected = torch.autograd.grad(there_and_back(*tensors, lengths).square().sum(), tensors)
+    result = torch.autograd.grad(compiled(*tensors, lengths).square().sum(), tensors)
+    torch.testing.assert_close(result, expected)
 
 
 def test_fixed_steps_keep_nothing_for_the_backward_pass(monkeypatch):
