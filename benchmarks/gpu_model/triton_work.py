@@ -317,6 +317,24 @@ def _apply(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | N
     return prod(grid) * channels * size, prod(grid) * block * channels * each
 
 
+def _differentiate(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    taps, block, channels = arguments["TAPS"], arguments["ROWS"], arguments["CHANNELS"]
+    element = {name: tensor.element_size() for name, tensor in arguments.items() if isinstance(tensor, torch.Tensor)}
+    of_block = block * (element["gradient"] + element["of_sum"]) + (block + taps - 1) * element["source"]
+    of_block += taps * element["taps"]
+    sums = 2 * taps
+    if arguments["UNDOES"]:
+        of_block += block * (element["made"] + element["undone"])
+    if arguments["PASSES"]:
+        others = arguments["PASSED_TAPS"]
+        of_block += (block + others - 1) * element["passed"] + others * element["taps"]
+        of_block += block * element["passed_result"]
+        sums += others
+    blocks = arguments["batch"] * -(-arguments["count"] // block) * grid[1]
+    parts = prod(grid) * taps * channels * element["parts"]
+    return blocks * channels * of_block + parts, blocks * block * channels * (2 * sums + EXPONENTIAL)
+
+
 WORK: dict[str, Work] = {
     "whole_forward": _attention(2, 2, 0, lambda rows, m, d: 4 * m * d, 2),
     "whole_backward": _attention(5, 4, 0, lambda rows, m, d: 10 * m * d, 3),
@@ -343,4 +361,5 @@ WORK: dict[str, Work] = {
     "_merge": _merge,
     "_correlate": _correlate,
     "_apply": _apply,
+    "_differentiate": _differentiate,
 }

@@ -157,28 +157,10 @@ struct Problem {
 template <class T>
 struct Levels {
     std::vector<Rows<const T>> even, detail;
-    std::vector<Scratch<T>> rows_memory, detail_memory;
+    std::vector<Scratch<T>> rows_memory;
 
     explicit Levels(int64_t levels)
-        : even(levels + 1), detail(levels + 1), rows_memory(levels + 1), detail_memory(levels + 1) {}
-
-    // As analysis computes them.
-    static Levels of_rows(const Place& place, const Steps<T>& steps, const T* x) {
-        Levels levels(place.shape.levels);
-        Rows<const T> rows = place.rows(x);
-        for (int64_t level = 1; level <= place.shape.levels; ++level) {
-            if (level > 1) {
-                Rows<T> low = levels.rows_memory[level].rows(place.period >> (level - 1));
-                steps.update.run(1, levels.even[level - 1], levels.detail[level - 1], low);
-                rows = readable(low);
-            }
-            Rows<T> detail = levels.detail_memory[level].rows(place.period >> level);
-            levels.even[level] = rows.every_second(0);
-            levels.detail[level] = readable(detail);
-            steps.predict.run(-1, rows.every_second(1), levels.even[level], detail);
-        }
-        return levels;
-    }
+        : even(levels + 1), detail(levels + 1), rows_memory(levels + 1) {}
 
     // As synthesis computes them.
     static Levels of_bands(const Place& place, const Steps<T>& steps, const T* bands) {
@@ -261,16 +243,16 @@ void synthesis(const Problem<T>& problem, const T* bands, T* x, int threads) {
     });
 }
 
-// Gradients of x and of the taps; x is null if the steps are fixed.
+// Gradients of x and of the taps; the bands of x are null if the steps are fixed.
 template <class T>
-void analysis_backward(const Problem<T>& problem, const T* gradient, const T* x, T* of_x, T* of_predict, T* of_update,
+void analysis_backward(const Problem<T>& problem, const T* gradient, const T* bands, T* of_x, T* of_predict, T* of_update,
                        int threads) {
     const Shape& shape = problem.shape;
     TapGradients<T> of_taps(problem);
     parallel_for(threads, shape.tasks(), [&](int64_t task) {
         Place place(shape, task);
         Steps<T> steps = problem.steps(place);
-        Levels<T> kept = x ? Levels<T>::of_rows(place, steps, x) : Levels<T>(shape.levels);
+        Levels<T> kept = bands ? Levels<T>::of_bands(place, steps, bands) : Levels<T>(shape.levels);
         std::vector<Scratch<T>> memory(shape.levels);
         Rows<const T> of_low = place.band(gradient, 0);
         for (int64_t level = shape.levels; level > 0; --level) {
@@ -335,12 +317,12 @@ extern "C" void longmix_synthesis(const REAL* bands, const REAL* predict, const 
 #endif
 
 #ifdef ANALYSIS_BACKWARD
-extern "C" void longmix_analysis_backward(const REAL* gradient, const REAL* x, const REAL* predict, const REAL* update,
+extern "C" void longmix_analysis_backward(const REAL* gradient, const REAL* bands, const REAL* predict, const REAL* update,
                                           const int64_t* lengths, REAL* of_x, REAL* of_predict, REAL* of_update,
                                           int64_t batch, int64_t positions, int64_t width, int64_t predicts,
                                           int64_t updates, int64_t levels, int64_t threads) {
     analysis_backward<REAL>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates},
-                            gradient, x, of_x, of_predict, of_update, threads);
+                            gradient, bands, of_x, of_predict, of_update, threads);
 }
 #endif
 

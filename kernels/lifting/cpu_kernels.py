@@ -19,39 +19,47 @@ FUNCTIONS = {
 def lifting_analysis(x, predict, update, levels, lengths):
     """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
     batch, positions, width = x.shape
-    bands = x.new_empty(batch, period_of(positions, levels), width)
-    FUNCTIONS["lifting_analysis"](x, predict, update, lengths, bands, *_sizes(x, predict, update), levels)
-    return bands
+    rows = _working(x)
+    bands = rows.new_empty(batch, period_of(positions, levels), width)
+    FUNCTIONS["lifting_analysis"](rows, predict, update, lengths, bands, *_sizes(x, predict, update), levels)
+    return bands.to(x.dtype)
 
 
 def lifting_synthesis(bands, predict, update, levels, length, lengths):
     """Rows (B, N, D) from packed bands."""
-    x = bands.new_empty(bands.shape[0], length, bands.shape[2])
-    FUNCTIONS["lifting_synthesis"](bands, predict, update, lengths, x, *_sizes(x, predict, update), levels)
-    return x
+    packed = _working(bands)
+    x = packed.new_empty(bands.shape[0], length, bands.shape[2])
+    FUNCTIONS["lifting_synthesis"](packed, predict, update, lengths, x, *_sizes(x, predict, update), levels)
+    return x.to(bands.dtype)
 
 
-def lifting_analysis_backward(gradient, x, predict, update, levels, length, lengths):
+def lifting_analysis_backward(gradient, bands, predict, update, levels, length, lengths):
     """Gradients of x, predict and update, the last two empty for fixed steps."""
-    of_x = gradient.new_empty(gradient.shape[0], length, gradient.shape[2])
-    results = of_x, *(_empty_like(taps, gradient) for taps in (predict, update))
+    of_bands, packed = _working(gradient), None if bands is None else _working(bands)
+    of_x = of_bands.new_empty(gradient.shape[0], length, gradient.shape[2])
+    of_taps = [_empty_like(taps, of_x) for taps in (predict, update)]
     sizes = *_sizes(of_x, predict, update), levels
-    FUNCTIONS["lifting_analysis_backward"](gradient, x, predict, update, lengths, *results, *sizes)
-    return results
+    FUNCTIONS["lifting_analysis_backward"](of_bands, packed, predict, update, lengths, of_x, *of_taps, *sizes)
+    return of_x.to(gradient.dtype), *of_taps
 
 
 def lifting_synthesis_backward(gradient, bands, predict, update, levels, lengths):
     """Gradients of bands, predict and update, the last two empty for fixed steps."""
     batch, length, width = gradient.shape
-    of_bands = gradient.new_empty(batch, period_of(length, levels), width)
-    results = of_bands, *(_empty_like(taps, gradient) for taps in (predict, update))
+    of_x, packed = _working(gradient), None if bands is None else _working(bands)
+    of_bands = of_x.new_empty(batch, period_of(length, levels), width)
+    of_taps = [_empty_like(taps, of_x) for taps in (predict, update)]
     sizes = *_sizes(gradient, predict, update), levels
-    FUNCTIONS["lifting_synthesis_backward"](gradient, bands, predict, update, lengths, *results, *sizes)
-    return results
+    FUNCTIONS["lifting_synthesis_backward"](of_x, packed, predict, update, lengths, of_bands, *of_taps, *sizes)
+    return of_bands.to(gradient.dtype), *of_taps
 
 
-def _empty_like(taps: torch.Tensor | None, gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.new_empty(0) if taps is None else torch.empty_like(taps)
+def _working(rows: torch.Tensor) -> torch.Tensor:
+    return rows.to(torch.promote_types(rows.dtype, torch.float32))
+
+
+def _empty_like(taps: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor:
+    return rows.new_empty(0) if taps is None else torch.empty_like(taps)
 
 
 def _sizes(rows: torch.Tensor, predict: torch.Tensor | None, update: torch.Tensor | None) -> tuple[int, ...]:

@@ -1,4 +1,8 @@
-"""Periodised lifting in Triton, one kernel for each step of a level."""
+"""Periodised lifting in Triton, one kernel for each step of a level, and three for its derivative.
+
+Rows and bands are in the dtype of the arguments, what is between two levels in that of the taps. The derivative takes
+its rows from the bands, which have lost nothing: each level is undone while its gradient is computed.
+"""
 
 from typing import NamedTuple
 
@@ -6,59 +10,90 @@ import torch
 import triton
 from triton import language as tl
 
-from ..bands.gpu import CHANNELS, ROWS, correlate, extent, grid, lengths_of
+from ..bands.gpu import CHANNELS, ROWS, extent, grid, lengths_of
 from ..bands.layout import band_slices, keep_rows, period_of
+from ..common.grids import checked
+from ..common.interpreter import interpreted
+
+# Parts of a sum over all rows: programs for each block of channels, each of which has a sum.
+PARTS = 2 if interpreted() else 128
 
 
 def lifting_analysis(x, predict, update, levels, lengths):
     """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
     bands = x.new_empty(len(x), period_of(x.shape[1], levels), x.shape[2])
-    _Steps(x, predict, update, levels, x.shape[1], lengths).analyse(x, bands)
+    steps = _Steps(x, predict, update, levels, x.shape[1], lengths)
+    rows = x
+    for level in range(1, levels + 1):
+        even, odd = _halves(rows, level)
+        detail = steps.detail(bands, level)
+        rows = steps.low(bands) if level == levels else steps.between(x, detail.shape[1])
+        steps.predict.run(level, -1, odd, even, detail)
+        steps.update.run(level, 1, even, Rows(detail), rows)
     return bands
 
 
 def lifting_synthesis(bands, predict, update, levels, length, lengths):
     """Rows (B, N, D) from packed bands."""
-    rows, _ = _Steps(bands, predict, update, levels, length, lengths).synthesise(bands)
+    steps = _Steps(bands, predict, update, levels, length, lengths)
+    rows = steps.low(bands)
+    for level in range(levels, 0, -1):
+        low, count = rows, 2 * rows.shape[1]
+        rows = torch.empty_like(bands) if level == 1 else steps.between(bands, count)
+        steps.undo(level, low, steps.detail(bands, level), rows)
     return keep_rows(rows[:, :length], lengths).contiguous()
 
 
-def lifting_analysis_backward(gradient, x, predict, update, levels, length, lengths):
+def lifting_analysis_backward(gradient, bands, predict, update, levels, length, lengths):
     """Gradients of x, predict and update, the last two empty for fixed steps."""
     steps = _Steps(gradient, predict, update, levels, length, lengths)
-    kept = steps.none if x is None else steps.analyse(x, torch.empty_like(gradient))
-    of_low = gradient[:, steps.slices[0]]
+    of_low = steps.low(gradient)
+    low = None if bands is None else steps.low(bands)
     for level in range(levels, 0, -1):
-        even, detail = kept[level]
-        of_rows = gradient.new_empty(len(gradient), 2 * of_low.shape[1], gradient.shape[2])
+        count = of_low.shape[1]
+        of_rows = torch.empty_like(gradient) if level == 1 else steps.between(gradient, 2 * count)
         of_even, of_odd = of_rows[:, ::2], of_rows[:, 1::2]
-        of_detail = gradient[:, steps.slices[levels + 1 - level]]
-        steps.update.differentiate(level, 1, Rows(of_low), detail, Rows(of_detail), of_odd)
-        steps.predict.differentiate(level, -1, Rows(of_odd), even, Rows(of_low), of_even)
+        of_detail = Rows(steps.detail(gradient, level))
+        if bands is None:
+            steps.update.transpose(level, 1, of_detail, of_low, of_odd)
+            steps.predict.transpose(level, -1, Rows(of_low), of_odd, of_even)
+        else:
+            rows, detail = steps.between(gradient, 2 * count), steps.detail(bands, level)
+            even, odd = rows[:, ::2], None if level == 1 else rows[:, 1::2]
+            of_sum = steps.update.differentiate(level, 1, Rows(of_low), detail, Undone(low, even))
+            passed = Passed(steps.update.taps, of_sum, of_odd)
+            of_sum = steps.predict.differentiate(level, -1, of_detail, even, Undone(detail, odd), passed)
+            steps.predict.transpose(level, 1, Rows(of_low), of_sum, of_even)
+            low = rows
         of_low = of_rows
-    return keep_rows(of_low[:, :length], lengths).contiguous(), steps.predict.of_taps, steps.update.of_taps
+    return keep_rows(of_low[:, :length], lengths).contiguous(), steps.predict.of_taps(), steps.update.of_taps()
 
 
 def lifting_synthesis_backward(gradient, bands, predict, update, levels, lengths):
     """Gradients of bands, predict and update, the last two empty for fixed steps."""
     batch, length, width = gradient.shape
     steps = _Steps(gradient, predict, update, levels, length, lengths)
-    kept = steps.none if bands is None else steps.synthesise(bands)[1]
+    evens = None if bands is None else steps.evens(bands)
     of_bands = gradient.new_empty(batch, period_of(length, levels), width)
     of_rows = gradient
     for level in range(1, levels + 1):
-        even, detail = kept[level]
         of_even, of_odd = _halves(of_rows, level)
-        of_detail = of_bands[:, steps.slices[levels + 1 - level]]
-        of_low = of_bands[:, steps.slices[0]] if level == levels else _like(of_detail)
-        steps.predict.differentiate(level, 1, of_odd, even, of_even, of_low)
-        steps.update.differentiate(level, -1, Rows(of_low), detail, of_odd, of_detail)
+        of_detail = steps.detail(of_bands, level)
+        of_low = steps.low(of_bands) if level == levels else steps.between(gradient, of_detail.shape[1])
+        if bands is None:
+            steps.predict.transpose(level, 1, of_even, of_odd.view, of_low, of_odd.of_x)
+            steps.update.transpose(level, -1, of_odd, of_low, of_detail)
+        else:
+            of_sum = steps.predict.differentiate(level, 1, of_odd, evens[level])
+            passed = Passed(steps.predict.taps, of_sum, of_low)
+            of_sum = steps.update.differentiate(level, -1, of_even, steps.detail(bands, level), None, passed)
+            steps.update.transpose(level, 1, of_odd, of_sum, of_detail)
         of_rows = of_low
-    return of_bands, steps.predict.of_taps, steps.update.of_taps
+    return of_bands, steps.predict.of_taps(), steps.update.of_taps()
 
 
 # Steps: a level is a prediction and an update, alike in both directions of the transform and in their derivatives. The
-# classes know a step's taps and signs; each use of it is one launch.
+# classes know a step's taps and scales; each use of it is one launch.
 
 
 class Rows(NamedTuple):
@@ -68,13 +103,27 @@ class Rows(NamedTuple):
     of_x: str = "none"
 
 
+class Undone(NamedTuple):
+    """What a step has made, and where the rows that it was made from shall be; None: nowhere."""
+
+    made: torch.Tensor
+    rows: torch.Tensor | None
+
+
+class Passed(NamedTuple):
+    """The gradient of another step's sums, which reaches a gradient by its taps, and where the two shall be together.
+
+    Both steps read in the same direction then: one's transpose reads as the other one does.
+    """
+
+    taps: torch.Tensor
+    of_sum: torch.Tensor
+    result: torch.Tensor
+
+
 def _halves(rows: torch.Tensor, level: int) -> tuple[Rows, Rows]:
     """Even and odd rows of what a level is made from, at level 1 x."""
     return Rows(rows[:, ::2], "even" if level == 1 else "none"), Rows(rows[:, 1::2], "odd" if level == 1 else "none")
-
-
-def _like(rows: torch.Tensor) -> torch.Tensor:
-    return rows.new_empty(rows.shape)
 
 
 class _Steps:
@@ -83,134 +132,218 @@ class _Steps:
     def __init__(self, rows, predict, update, levels, length, lengths):
         self.levels = levels
         self.slices = band_slices(length, levels)
-        self.none = [(None, None)] * (levels + 1)
         lengths = lengths_of(rows, length, lengths)
-        self.predict = _Step(rows, predict, 0.5, False, levels, lengths)
-        self.update = _Step(rows, update, 0.25, True, levels, lengths)
+        self.predict = _Step(rows, predict, 0.5, False, levels, length, lengths)
+        self.update = _Step(rows, update, 0.25, True, levels, length, lengths)
 
-    def analyse(self, x: torch.Tensor, bands: torch.Tensor) -> list[tuple[Rows, Rows]]:
-        """Fill the bands; even rows and details of each level, from 1 on."""
-        kept, rows = self.none[:1], x
-        for level in range(1, self.levels + 1):
-            even, odd = _halves(rows, level)
-            detail = bands[:, self.slices[self.levels + 1 - level]]
-            rows = bands[:, self.slices[0]] if level == self.levels else _like(detail)
-            self.predict.run(level, -1, odd, even, detail)
-            self.update.run(level, 1, even, Rows(detail), rows)
-            kept.append((even, Rows(detail)))
-        return kept
+    def low(self, bands: torch.Tensor) -> torch.Tensor:
+        """The approximation among the bands."""
+        return bands[:, self.slices[0]]
 
-    def synthesise(self, bands: torch.Tensor) -> tuple[torch.Tensor, list[tuple[Rows, Rows]]]:
-        """Rows up to the period (B, N', D); even rows and details of each level, from 1 on."""
-        kept, low = list(self.none), bands[:, self.slices[0]]
-        for level in range(self.levels, 0, -1):
-            rows = bands.new_empty(len(bands), 2 * low.shape[1], bands.shape[2])
-            even, detail = Rows(rows[:, ::2]), Rows(bands[:, self.slices[self.levels + 1 - level]])
-            self.update.run(level, -1, Rows(low), detail, even.view)
-            self.predict.run(level, 1, detail, even, rows[:, 1::2])
-            kept[level] = even, detail
-            low = rows
-        return low, kept
+    def detail(self, bands: torch.Tensor, level: int) -> torch.Tensor:
+        """The details of a level among the bands."""
+        return bands[:, self.slices[self.levels + 1 - level]]
+
+    def between(self, rows: torch.Tensor, count: int) -> torch.Tensor:
+        """Room for so many rows between two levels."""
+        return rows.new_empty(len(rows), count, rows.shape[2], dtype=self.predict.taps.dtype)
+
+    def undo(self, level: int, low: torch.Tensor, detail: torch.Tensor, rows: torch.Tensor) -> None:
+        """Fill the rows (B, 2 q, D) that a level was made from."""
+        even = Rows(rows[:, ::2])
+        self.update.run(level, -1, Rows(low), Rows(detail), even.view)
+        self.predict.run(level, 1, Rows(detail), even, rows[:, 1::2])
+
+    def evens(self, bands: torch.Tensor) -> dict[int, torch.Tensor]:
+        """The even rows of each level."""
+        found, low = {}, self.low(bands)
+        for level in range(self.levels, 1, -1):
+            rows = self.between(bands, 2 * low.shape[1])
+            self.undo(level, low, self.detail(bands, level), rows)
+            found[level], low = rows[:, ::2], rows
+        found[1] = self.between(bands, low.shape[1])
+        self.update.run(1, -1, Rows(low), Rows(self.detail(bands, 1)), found[1])
+        return found
 
 
 class _Step:
     """result = input +- scale * silu(sum over l of taps[l] source[k +- l]), without taps half of this for two rows."""
 
-    def __init__(self, rows, taps, scale, backwards, levels, lengths):
-        self.taps, self.scale, self.backwards = taps, scale, backwards
-        self.levels, self.lengths = levels, lengths
-        self.of_taps = rows.new_empty(0) if taps is None else torch.zeros_like(taps)
+    def __init__(self, rows, taps, scale, backwards, levels, length, lengths):
+        self.fixed = taps is None
+        working = torch.promote_types(rows.dtype, torch.float32)
+        self.taps = rows.new_empty(0, dtype=working) if self.fixed else taps
+        self.scale, self.backwards = scale, backwards
+        self.levels, self.length, self.lengths = levels, length, lengths
+        self.parts = self.left = None
 
     def run(self, level: int, sign: int, rows: Rows, source: Rows, result: torch.Tensor) -> None:
-        use = "sum" if self.taps is None else "silu"
+        """result = rows +- what the step adds."""
+        use = "sum" if self.fixed else "silu"
         self._apply(use, level, sign * self.scale, self.backwards, rows, source, result)
 
-    def differentiate(
-        self, level: int, sign: int, gradient: Rows, source: Rows | None, before: Rows, of_source: torch.Tensor
+    def transpose(
+        self, level: int, sign: int, rows: Rows, source: torch.Tensor, result: torch.Tensor, of_x: str = "none"
     ) -> None:
-        """The gradient of source from that of the result and from what it is `before`; adds to that of the taps.
+        """result = rows +- the transposed sum over source, which for learned taps is the gradient of sums."""
+        scale = sign * self.scale if self.fixed else sign
+        self._apply("sum", level, scale, not self.backwards, rows, Rows(source, of_x), result)
 
-        A fixed step does not read source.
+    def differentiate(
+        self,
+        level: int,
+        sign: int,
+        gradient: Rows,
+        source: torch.Tensor,
+        undone: Undone | None = None,
+        passed: Passed | None = None,
+    ) -> torch.Tensor:
+        """The gradient of the learned sums from that of the step's result; keeps its part of the gradient of the taps.
+
+        Args:
+            undone: what the step is undone with on the way.
+            passed: what is added to `gradient` first.
         """
-        if self.taps is None:
-            self._apply("sum", level, sign * self.scale, not self.backwards, before, gradient, of_source)
-            return
-        of_sum = _like(of_source)
-        self._apply("slope", level, sign * self.scale, self.backwards, gradient, source, of_sum)
-        self._apply("sum", level, 1.0, not self.backwards, before, Rows(of_sum), of_source)
-        count = len(self.taps)
-        shift = 1 - count if self.backwards else 0
-        of_taps = correlate(of_sum, source.view, self.lengths, count, self.levels, level, shift=shift, of_x=source.of_x)
-        self.of_taps += of_taps.flip(0) if self.backwards else of_taps
+        batch, count, width = source.shape
+        if self.parts is None:
+            counts = [period_of(self.length, self.levels) >> level for level in range(1, self.levels + 1)]
+            parts = sum(_parts(batch, count) for count in counts)
+            self.parts = self.left = self.taps.new_empty(parts, *self.taps.shape)
+        parts, blocks = _parts(batch, count), batch * triton.cdiv(count, ROWS)
+        of_sum = self.taps.new_empty(batch, count, width)
+        undoes, passes = undone is not None and undone.rows is not None, passed is not None
+        # What is not there is not touched: any tensor stands for it.
+        made, rows = undone if undoes else (source, of_sum)
+        through = passed or Passed(self.taps, of_sum, of_sum)
+        _differentiate[checked(parts, triton.cdiv(width, CHANNELS))](
+            *(gradient.view, *gradient.view.stride()[:2], source, *source.stride()[:2], self.taps, of_sum, self.left),
+            *(self.lengths, made, *made.stride()[:2], rows, *rows.stride()[:2]),
+            *(through.of_sum, through.taps, through.result, *through.result.stride()[:2]),
+            *(batch, count, width, sign * self.scale, len(self.taps), len(through.taps), self.backwards),
+            *(undoes, passes, self.levels, level, gradient.of_x, triton.cdiv(blocks, parts)),
+            *(triton.next_power_of_2(len(self.taps)), ROWS, CHANNELS),
+            num_warps=8,  # of 4 some spill
+        )
+        self.left = self.left[parts:]
+        return of_sum
+
+    def of_taps(self) -> torch.Tensor:
+        """The gradient of the taps."""
+        return self.taps if self.fixed else self.parts.sum(0)
 
     def _apply(self, use, level, scale, backwards, rows, source, result):
-        """The sum is added, or its silu, or the slope of its silu is a factor: `use` is "sum", "silu" or "slope"."""
-        fixed = self.taps is None
+        """The sum is added, or its silu: `use` is "sum" or "silu"."""
         _apply[grid(result.shape[1], result)](
             *(rows.view, *rows.view.stride()[:2], source.view, *source.view.stride()[:2]),
-            *(result if fixed else self.taps, self.lengths, result, *result.stride()[:2], *result.shape[1:], scale),
-            *(2 if fixed else len(self.taps), fixed, backwards, use, self.levels, level, rows.of_x, source.of_x),
-            *(ROWS, CHANNELS),
+            *(self.taps, self.lengths, result, *result.stride()[:2], *result.shape[1:], scale),
+            *(2 if self.fixed else len(self.taps), self.fixed, backwards, use, self.levels, level),
+            *(rows.of_x, source.of_x, ROWS, CHANNELS),
         )
 
 
-# The kernel: one step on a block of rows and channels. Indices run around the period of the sample.
+def _parts(batch: int, count: int) -> int:
+    return min(batch * triton.cdiv(count, ROWS), PARTS)
+
+
+# The kernels: one step on a block of rows and channels. Indices run around the period of the sample.
+
+
+@triton.jit
+def _near(
+    source, source_row, tap, k, channel, period, valid, width, TAPS: tl.constexpr, BACKWARDS: tl.constexpr
+):  # fmt: skip
+    """The rows of a sample that a tap is multiplied with, zeros where there are none."""
+    around = tl.maximum(period, 1)
+    # A multiple of the period keeps the row from being negative.
+    row = (k + (TAPS * around - tap if BACKWARDS else tap)) % around
+    there = ((k < period) & (row < valid))[:, None] & (channel < width)
+    return tl.load(source + row[:, None] * source_row + channel, there, 0)
+
+
+@triton.jit
+def _sum(
+    source, source_row, taps, k, channel, period, valid, width, TAPS: tl.constexpr, FIXED: tl.constexpr,
+    BACKWARDS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """sum over l of taps[l] source[k +- l] for rows of a sample, without taps the sum of two rows."""
+    total = tl.zeros((ROWS, CHANNELS), taps.dtype.element_ty)
+    for tap in range(TAPS):
+        value = _near(source, source_row, tap, k, channel, period, valid, width, TAPS, BACKWARDS).to(total.dtype)
+        if FIXED:
+            total += value
+        else:
+            total += value * tl.load(taps + tap * width + channel, channel < width, 0)
+    return total
 
 
 @triton.jit
 def _apply(
-    rows,
-    rows_sample,
-    rows_row,
-    source,
-    source_sample,
-    source_row,
-    taps,
-    lengths,
-    result,
-    result_sample,
-    result_row,
-    count,
-    width,
-    scale,
-    TAPS: tl.constexpr,
-    FIXED: tl.constexpr,
-    BACKWARDS: tl.constexpr,
-    USE: tl.constexpr,
-    LEVELS: tl.constexpr,
-    LEVEL: tl.constexpr,
-    ROWS_OF_X: tl.constexpr,
-    SOURCE_OF_X: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):
+    rows, rows_sample, rows_row, source, source_sample, source_row, taps, lengths, result, result_sample, result_row,
+    count, width, scale, TAPS: tl.constexpr, FIXED: tl.constexpr, BACKWARDS: tl.constexpr, USE: tl.constexpr,
+    LEVELS: tl.constexpr, LEVEL: tl.constexpr, ROWS_OF_X: tl.constexpr, SOURCE_OF_X: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
     """A block of a step's result; rows at and past the sample's period are zero."""
     k = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     sample = tl.program_id(2).to(tl.int64)
     period, valid_rows = extent(lengths, sample, LEVELS, LEVEL, ROWS_OF_X)
     period, valid_source = extent(lengths, sample, LEVELS, LEVEL, SOURCE_OF_X)
-    around = tl.maximum(period, 1)
-    total = tl.zeros((ROWS, CHANNELS), result.dtype.element_ty)
-    for tap in range(TAPS):
-        # A multiple of the period keeps the row from being negative.
-        row = (k + (TAPS * around - tap if BACKWARDS else tap)) % around
-        there = ((k < period) & (row < valid_source))[:, None] & (channel < width)
-        value = tl.load(source + sample * source_sample + row[:, None] * source_row + channel, there, 0)
-        if FIXED:
-            total += value
-        else:
-            total += value * tl.load(taps + tap * width + channel, channel < width, 0)
+    total = _sum(
+        source + sample * source_sample, source_row, taps, k, channel, period, valid_source, width, TAPS, FIXED,
+        BACKWARDS, ROWS, CHANNELS,
+    )  # fmt: skip
+    if USE == "silu":
+        total /= 1 + tl.exp(-total)
     there = (k < valid_rows)[:, None] & (channel < width)
-    value = tl.load(rows + sample * rows_sample + k[:, None] * rows_row + channel, there, 0)
-    if USE == "sum":
-        value += scale * total
-    else:
-        share = 1 / (1 + tl.exp(-total))
-        if USE == "silu":
-            value += scale * (total * share)
-        else:
-            value *= scale * (share * (1 + total * (1 - share)))
-    value = tl.where((k < period)[:, None], value, 0)
+    value = tl.load(rows + sample * rows_sample + k[:, None] * rows_row + channel, there, 0).to(total.dtype)
+    value = tl.where((k < period)[:, None], value + scale * total, 0)
     place = result + sample * result_sample + k[:, None] * result_row + channel
     tl.store(place, value, (k < count)[:, None] & (channel < width))
+
+
+@triton.jit
+def _differentiate(
+    gradient, gradient_sample, gradient_row, source, source_sample, source_row, taps, of_sum, parts, lengths,
+    made, made_sample, made_row, undone, undone_sample, undone_row, passed, passed_taps, passed_result, passed_sample,
+    passed_row, batch, count, width, scale, TAPS: tl.constexpr, PASSED_TAPS: tl.constexpr, BACKWARDS: tl.constexpr,
+    UNDOES: tl.constexpr, PASSES: tl.constexpr, LEVELS: tl.constexpr, LEVEL: tl.constexpr, OF_X: tl.constexpr,
+    BLOCKS: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """One part of BLOCKS blocks of rows: gradients of their sums, and of the taps from all of them."""
+    part = tl.program_id(0)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    of_sample = tl.cdiv(count, ROWS)
+    slot = tl.arange(0, SLOTS)[:, None]
+    of_taps = tl.zeros((SLOTS, CHANNELS), taps.dtype.element_ty)
+    for number in range(part * BLOCKS, tl.minimum((part + 1) * BLOCKS, batch * of_sample)):
+        sample = (number // of_sample).to(tl.int64)
+        k = number % of_sample * ROWS + tl.arange(0, ROWS)
+        period, valid = extent(lengths, sample, LEVELS, LEVEL, OF_X)
+        exists, inside = (k < period)[:, None], (k < count)[:, None] & (channel < width)
+        near = source + sample * source_sample
+        total = _sum(
+            near, source_row, taps, k, channel, period, period, width, TAPS, False, BACKWARDS, ROWS, CHANNELS
+        )  # fmt: skip
+        share = 1 / (1 + tl.exp(-total))
+        if UNDOES:
+            place = made + sample * made_sample + k[:, None] * made_row + channel
+            value = tl.load(place, exists & (channel < width), 0).to(total.dtype) - scale * total * share
+            place = undone + sample * undone_sample + k[:, None] * undone_row + channel
+            tl.store(place, tl.where(exists, value, 0), inside)
+        place = gradient + sample * gradient_sample + k[:, None] * gradient_row + channel
+        of_result = tl.load(place, (k < valid)[:, None] & (channel < width), 0).to(total.dtype)
+        if PASSES:
+            of_result += _sum(
+                passed + sample * count * width, width, passed_taps, k, channel, period, period, width, PASSED_TAPS,
+                False, BACKWARDS, ROWS, CHANNELS,
+            )  # fmt: skip
+            place = passed_result + sample * passed_sample + k[:, None] * passed_row + channel
+            tl.store(place, tl.where(exists, of_result, 0), inside)
+        of_total = tl.where(exists, of_result * scale * (share * (1 + total * (1 - share))), 0)
+        tl.store(of_sum + (sample * count + k[:, None]) * width + channel, of_total, inside)
+        for tap in range(TAPS):
+            value = _near(near, source_row, tap, k, channel, period, period, width, TAPS, BACKWARDS).to(total.dtype)
+            of_taps += tl.where(slot == tap, tl.sum(of_total * value, 0)[None, :], 0)
+    place = parts + (part * TAPS + slot) * width + channel
+    tl.store(place, of_taps, (slot < TAPS) & (channel < width))

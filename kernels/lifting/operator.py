@@ -1,6 +1,7 @@
 """Periodised lifting as operators of torch.
 
-Fixed steps are linear: their derivative needs neither rows nor bands, so none are kept.
+Fixed steps are linear: their derivative needs neither rows nor bands, so none are kept. Learned ones keep the bands, of
+which the rows can be computed again.
 """
 
 import torch
@@ -18,7 +19,7 @@ def lifting_analysis(
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.lifting_analysis`."""
-    return _analysis(kernels, *_in_working_dtype(x, predict, update), levels, lengths).to(x.dtype)
+    return _analysis(kernels, x.contiguous(), *_in_working_dtype(x, predict, update), levels, lengths)
 
 
 def lifting_synthesis(
@@ -31,13 +32,13 @@ def lifting_synthesis(
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.lifting_synthesis`."""
-    return _synthesis(kernels, *_in_working_dtype(bands, predict, update), levels, length, lengths).to(bands.dtype)
+    return _synthesis(kernels, bands.contiguous(), *_in_working_dtype(bands, predict, update), levels, length, lengths)
 
 
 def _in_working_dtype(rows: torch.Tensor, *taps: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """Contiguous copies where needed, in fp32 or, if the rows are, in float64."""
+    """Taps (T, D), contiguous, fp32 or float64 as the rows are computed in."""
     dtype = torch.promote_types(rows.dtype, torch.float32)
-    return [None if tensor is None else tensor.to(dtype).contiguous() for tensor in (rows, *taps)]
+    return [None if tensor is None else tensor.to(dtype).contiguous() for tensor in taps]
 
 
 @operator(__package__, "lifting_analysis")
@@ -49,7 +50,7 @@ def _analysis(
     levels: int,
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Packed bands (B, N', D) of x (B, N, D), contiguous, fp32 or float64, as the taps (T, D) are."""
+    """Packed bands (B, N', D) of x (B, N, D), contiguous, any floating dtype; taps (T, D), fp32 or float64."""
     return x.new_empty(x.shape[0], period_of(x.shape[1], levels), x.shape[2])
 
 
@@ -57,14 +58,14 @@ def _analysis(
 def _analysis_backward(
     kernels: str,
     gradient: torch.Tensor,
-    x: torch.Tensor | None,
+    bands: torch.Tensor | None,
     predict: torch.Tensor | None,
     update: torch.Tensor | None,
     levels: int,
     length: int,
     lengths: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of x, predict and update, of which the last two are empty, and x is None, for fixed steps."""
+    """Gradients of x, predict and update, of which the last two are empty, and bands is None, for fixed steps."""
     of_taps = [_of_taps(taps, gradient) for taps in (predict, update)]
     return gradient.new_empty(gradient.shape[0], length, gradient.shape[2]), *of_taps
 
@@ -79,7 +80,7 @@ def _synthesis(
     length: int,
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Rows (B, N, D) from packed bands, contiguous, fp32 or float64, as the taps (T, D) are."""
+    """Rows (B, N, D) from packed bands, contiguous, any floating dtype; taps (T, D), fp32 or float64."""
     return bands.new_empty(bands.shape[0], length, bands.shape[2])
 
 
@@ -100,7 +101,9 @@ def _synthesis_backward(
 
 
 def _of_taps(taps: torch.Tensor | None, gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.new_empty(0) if taps is None else torch.empty_like(taps)
+    if taps is None:
+        return gradient.new_empty(0, dtype=torch.promote_types(gradient.dtype, torch.float32))
+    return torch.empty_like(taps)
 
 
 def _derivative(backward):
@@ -114,7 +117,7 @@ def _derivative(backward):
 
 
 def _keep_analysis(output, x, predict, update, levels, lengths):
-    return None if predict is None else x, predict, update, levels, x.shape[1], lengths
+    return None if predict is None else output, predict, update, levels, x.shape[1], lengths
 
 
 def _keep_synthesis(output, bands, predict, update, levels, length, lengths):
