@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from .cards import CARDS, Launch
-from .layers import Case, cases, count
+from .layers import LIFTING, Case, cases, count
 
 # {layer: {"documents" or "alone": {N: what `costs` gives}}}
 BOUNDS = Path(__file__).with_name("layer_bounds.json")
-BOUNDED = ("flt", "paramixer", "converter", "wavspa", "s3attention")
+BOUNDED = ("flt", "paramixer", "converter", "wavspa", LIFTING, "s3attention")
 CARD = next(card for card in CARDS if card.name == "A100")
 # Bytes of a launch that has to keep a card busy.
 LARGE = 1_000_000

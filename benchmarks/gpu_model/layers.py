@@ -19,7 +19,10 @@ from .softmax import variable_length
 
 CONFIGURATIONS = Path(__file__).parents[2] / "configs" / "model"
 BASELINE = "transformer"
-MIXERS = (BASELINE, "flt", "paramixer", "converter", "s3attention", "wavspa")
+LIFTING = "wavspa-lifting"
+MIXERS = (BASELINE, "flt", "paramixer", "converter", "s3attention", "wavspa", LIFTING)
+# Mixers that are others with some fields of their own.
+VARIED = {LIFTING: ("wavspa", {"space": "lifting", "learnable": True})}
 TOKENS = 16384
 LENGTHS = (512, 2048, 8192)
 MEAN_DOCUMENT = 512
@@ -57,13 +60,17 @@ class Case:
 
 def fields_of(mixer: str) -> dict[str, object]:
     """The fields of a mixer's base model."""
+    if mixer in VARIED:
+        base, own = VARIED[mixer]
+        return {**fields_of(base), **own}
     text = (CONFIGURATIONS / f"{mixer}_base.yaml").read_text(encoding="utf-8")
     return yaml.safe_load(text)["model"]
 
 
 def isolates_documents(mixer: str) -> bool:
     """Whether packed documents see nothing of each other: only then there is a row for them."""
-    return longmix.modeling.model_class(mixer, "Model").mixer_class.isolates_documents
+    model_type, _ = VARIED.get(mixer, (mixer, {}))
+    return longmix.modeling.model_class(model_type, "Model").mixer_class.isolates_documents
 
 
 def cases(mixers: tuple[str, ...] = MIXERS, lengths: tuple[int, ...] = LENGTHS) -> list[Case]:

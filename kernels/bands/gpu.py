@@ -43,29 +43,6 @@ def extent(lengths, sample, LEVELS: tl.constexpr, DEPTH: tl.constexpr, OF_X: tl.
     return period, valid
 
 
-def correlate(
-    signal: torch.Tensor,
-    rows: torch.Tensor,
-    lengths: torch.Tensor,
-    taps: int,
-    levels: int,
-    level: int,
-    shift: int = 0,
-    of_x: str = "none",
-) -> torch.Tensor:
-    """sum over samples b and rows t of signal[b, t] rows[b, (t + shift + tap) mod period], (taps, D).
-
-    Args:
-        signal: (B, .., D), rows of a level's band.
-        rows: (B, .., D), rows of the same level.
-        lengths: (B,).
-        of_x: what `rows` hold.
-    """
-    parts = new_parts(signal, taps, [signal.shape[1]])
-    correlate_into(parts, signal, rows, lengths, levels, level, shift=shift, of_x=of_x)
-    return parts.sum(0)
-
-
 def new_parts(signal: torch.Tensor, taps: int, counts: list[int]) -> torch.Tensor:
     """Room for the sums of several calls of `correlate_into`, (parts, taps, D) fp32 or wider: their sum is wanted.
 
@@ -85,20 +62,25 @@ def correlate_into(
     levels: int,
     level: int,
     step: int = 1,
-    shift: int = 0,
     of_x: str = "none",
     mirrored: bool = False,
 ) -> torch.Tensor:
-    """Sums as of `correlate`, over parts of the samples and rows, into the first of `parts`; the rest of these.
+    """sum over samples b and rows t of signal[b, t] rows[b, (step t + tap) mod period], (taps, D), by parts of them.
+
+    They are put into the first of `parts`; the rest of these is given back.
 
     Args:
-        step: rows[b, (step t + ..)]: with 2, `rows` are those of the level before.
+        signal: (B, .., D), rows of a level's band.
+        rows: (B, .., D); with a step of 2 those of the level before.
+        lengths: (B,).
+        step: between the rows of one tap.
+        of_x: what `rows` hold.
         mirrored: tap l is put in the place of tap T - 1 - l, with the sign (-1)^l, as high-pass taps are made.
     """
     batch, count, width = signal.shape
     blocks, chunks, taps = batch * triton.cdiv(count, ROWS), _chunks(batch, count), parts.shape[1]
     _correlate[chunks, triton.cdiv(taps, TAPS), triton.cdiv(width, CHANNELS)](
-        *(signal, *signal.stride()[:2], rows, *rows.stride()[:2], lengths, parts, batch, count, width, taps, shift),
+        *(signal, *signal.stride()[:2], rows, *rows.stride()[:2], lengths, parts, batch, count, width, taps),
         *(step, mirrored, levels, level, of_x, triton.cdiv(blocks, chunks), ROWS, CHANNELS, TAPS),
     )
     return parts[chunks:]
@@ -122,7 +104,6 @@ def _correlate(
     count,
     width,
     taps,
-    shift,
     STEP: tl.constexpr,
     MIRRORED: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -146,9 +127,8 @@ def _correlate(
         exists = t * STEP < period
         place = signal + sample * signal_sample + t[:, None] * signal_row + channel
         value = tl.load(place, exists[:, None] & (channel < width), 0).to(total.dtype)
-        # A multiple of the period keeps the row from being negative.
         around = tl.maximum(period, 1)
-        row = (t[:, None] * STEP + tap + shift + taps * around) % around
+        row = (t[:, None] * STEP + tap) % around
         place = rows + sample * rows_sample + row[:, :, None] * rows_row + channel
         there = exists[:, None] & (row < valid) & (tap < taps)
         near = tl.load(place, there[:, :, None] & (channel < width), 0).to(total.dtype)

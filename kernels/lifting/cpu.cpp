@@ -153,14 +153,13 @@ struct Problem {
     Steps<T> steps(const Place& place) const { return {place, predict, predicts, update, updates}; }
 };
 
-// The even rows and the details of every level, from 1 on; they have memory of their own where nothing else holds them.
+// The even rows and the details of every level, from 1 on; rows have memory of their own.
 template <class T>
 struct Levels {
     std::vector<Rows<const T>> even, detail;
     std::vector<Scratch<T>> rows_memory;
 
-    explicit Levels(int64_t levels)
-        : even(levels + 1), detail(levels + 1), rows_memory(levels + 1) {}
+    explicit Levels(int64_t levels) : even(levels + 1), detail(levels + 1), rows_memory(levels + 1) {}
 
     // As synthesis computes them.
     static Levels of_bands(const Place& place, const Steps<T>& steps, const T* bands) {

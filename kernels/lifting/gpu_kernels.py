@@ -1,7 +1,7 @@
 """Periodised lifting in Triton, one kernel for each step of a level, and three for its derivative.
 
 Rows and bands are in the dtype of the arguments, what is between two levels in that of the taps. The derivative takes
-its rows from the bands, which have lost nothing: each level is undone while its gradient is computed.
+its rows from the bands, for each level can be undone: that of analysis does so on its way from the last level back.
 """
 
 from typing import NamedTuple

@@ -155,6 +155,40 @@ def test_lifting_in_plain_pytorch_scatters_nothing(count):
     assert "bmm" in names and not any(word in name for name in names for word in ("index_add", "scatter", "index_put"))
 
 
+def test_lifting_in_triton_is_a_launch_for_each_step(count):
+    pytest.importorskip("triton")
+    launches = count(lift, (2, 64, 3), (4, 3), (5, 3), triton=True)
+    numbers = {launch.name: 0 for launch in launches}
+    for launch, number in launches.items():
+        numbers[launch.name] += number
+    # Two for each of 3 levels forward, 5 to find the rows of synthesis again, and one for each level of a derivative.
+    assert numbers["triton _apply"] == 2 * 2 * 3 + 5 + 2 * 3
+    assert numbers["triton _differentiate"] == 2 * 2 * 3
+    assert not any("index_add" in name or "scatter" in name for name in numbers)
+
+
+def test_lifting_in_triton_reads_rows_once_for_all_taps(count):
+    pytest.importorskip("triton")
+    from longmix.kernels.bands.gpu import CHANNELS, ROWS
+
+    def analyse(x, predict, update):
+        ops.lifting_analysis(x, predict, update, 1).backward(torch.empty_like(x))
+
+    launches = count(analyse, (1, 2 * ROWS, CHANNELS), (4, CHANNELS), (7, CHANNELS), dtype=torch.float32, triton=True)
+    moved = {name: [] for name in ("triton _apply", "triton _differentiate")}
+    for launch, number in launches.items():
+        if launch.name in moved:
+            moved[launch.name] += [launch.bytes // (4 * CHANNELS)] * number
+    # Rows, the rows of a sum, taps, and the result; last what the sum of the gradient of sums needs.
+    predicted, updated = (2 * ROWS + (ROWS + taps - 1) + taps for taps in (4, 7))
+    assert sorted(moved["triton _apply"]) == sorted([predicted, updated, predicted])
+    # Gradient, of sums, a sum with its taps, those that are undone, and a part of the gradient of the taps.
+    assert sorted(moved["triton _differentiate"]) == [
+        2 * ROWS + (ROWS + 6) + 7 + 2 * ROWS + 7,
+        2 * ROWS + (ROWS + 3) + 4 + (ROWS + 6) + 7 + ROWS + 4,
+    ]
+
+
 def test_rows_that_a_cache_holds_are_read_once_for_all_links(count, script, monkeypatch):
     pytest.importorskip("triton")
     offsets = torch.zeros(3, 5, dtype=torch.int64, device="meta")
@@ -424,7 +458,9 @@ def test_without_triton_plain_pytorch_is_counted(script, monkeypatch, capsys):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mixer", ["transformer", "flt", "paramixer", "converter", "s3attention", "wavspa"])
+@pytest.mark.parametrize(
+    "mixer", ["transformer", "flt", "paramixer", "converter", "s3attention", "wavspa", "wavspa-lifting"]
+)
 def test_every_further_layer_launches_what_the_second_does(script, mixer):
     layers = script("gpu_model.layers")
     for case in layers.cases((mixer,), (512,)):
@@ -482,6 +518,7 @@ def test_the_command_writes_every_row(tmp_path):
         "converter",
         "s3attention",
         "wavspa",
+        "wavspa-lifting",
     }
 
 
