@@ -244,8 +244,8 @@ void synthesis(const Problem<T>& problem, const T* bands, T* x, int threads) {
 
 // Gradients of x and of the taps; the bands of x are null if the steps are fixed.
 template <class T>
-void analysis_backward(const Problem<T>& problem, const T* gradient, const T* bands, T* of_x, T* of_predict, T* of_update,
-                       int threads) {
+void analysis_backward(const Problem<T>& problem, const T* gradient, const T* bands, T* of_x, T* of_predict,
+                       T* of_update, int threads) {
     const Shape& shape = problem.shape;
     TapGradients<T> of_taps(problem);
     parallel_for(threads, shape.tasks(), [&](int64_t task) {
@@ -316,10 +316,10 @@ extern "C" void longmix_synthesis(const REAL* bands, const REAL* predict, const 
 #endif
 
 #ifdef ANALYSIS_BACKWARD
-extern "C" void longmix_analysis_backward(const REAL* gradient, const REAL* bands, const REAL* predict, const REAL* update,
-                                          const int64_t* lengths, REAL* of_x, REAL* of_predict, REAL* of_update,
-                                          int64_t batch, int64_t positions, int64_t width, int64_t predicts,
-                                          int64_t updates, int64_t levels, int64_t threads) {
+extern "C" void longmix_analysis_backward(const REAL* gradient, const REAL* bands, const REAL* predict,
+                                          const REAL* update, const int64_t* lengths, REAL* of_x, REAL* of_predict,
+                                          REAL* of_update, int64_t batch, int64_t positions, int64_t width,
+                                          int64_t predicts, int64_t updates, int64_t levels, int64_t threads) {
     analysis_backward<REAL>({{batch, positions, width, levels, lengths}, predict, update, predicts, updates},
                             gradient, bands, of_x, of_predict, of_update, threads);
 }

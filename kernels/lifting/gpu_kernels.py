@@ -219,8 +219,8 @@ class _Step:
             *(gradient.view, *gradient.view.stride()[:2], source, *source.stride()[:2], self.taps, of_sum, self.left),
             *(self.lengths, made, *made.stride()[:2], rows, *rows.stride()[:2]),
             *(through.of_sum, through.taps, through.result, *through.result.stride()[:2]),
-            *(batch, count, width, sign * self.scale, len(self.taps), len(through.taps), self.backwards),
-            *(undoes, passes, self.levels, level, gradient.of_x, triton.cdiv(blocks, parts)),
+            *(batch, count, width, triton.cdiv(blocks, parts), sign * self.scale, len(self.taps), len(through.taps)),
+            *(self.backwards, undoes, passes, self.levels, level, gradient.of_x),
             *(triton.next_power_of_2(len(self.taps)), ROWS, CHANNELS),
             num_warps=8,  # of 4 some spill
         )
@@ -306,17 +306,17 @@ def _apply(
 def _differentiate(
     gradient, gradient_sample, gradient_row, source, source_sample, source_row, taps, of_sum, parts, lengths,
     made, made_sample, made_row, undone, undone_sample, undone_row, passed, passed_taps, passed_result, passed_sample,
-    passed_row, batch, count, width, scale, TAPS: tl.constexpr, PASSED_TAPS: tl.constexpr, BACKWARDS: tl.constexpr,
-    UNDOES: tl.constexpr, PASSES: tl.constexpr, LEVELS: tl.constexpr, LEVEL: tl.constexpr, OF_X: tl.constexpr,
-    BLOCKS: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    passed_row, batch, count, width, blocks, scale, TAPS: tl.constexpr, PASSED_TAPS: tl.constexpr,
+    BACKWARDS: tl.constexpr, UNDOES: tl.constexpr, PASSES: tl.constexpr, LEVELS: tl.constexpr, LEVEL: tl.constexpr,
+    OF_X: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """One part of BLOCKS blocks of rows: gradients of their sums, and of the taps from all of them."""
+    """One part, so many blocks of rows: gradients of their sums, and of the taps from all of them."""
     part = tl.program_id(0)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     of_sample = tl.cdiv(count, ROWS)
     slot = tl.arange(0, SLOTS)[:, None]
     of_taps = tl.zeros((SLOTS, CHANNELS), taps.dtype.element_ty)
-    for number in range(part * BLOCKS, tl.minimum((part + 1) * BLOCKS, batch * of_sample)):
+    for number in range(part * blocks, tl.minimum((part + 1) * blocks, batch * of_sample)):
         sample = (number // of_sample).to(tl.int64)
         k = number % of_sample * ROWS + tl.arange(0, ROWS)
         period, valid = extent(lengths, sample, LEVELS, LEVEL, OF_X)
