@@ -18,9 +18,11 @@ import sys
 
 import torch
 from accelerate.state import AcceleratorState
+from deepspeed.utils import safe_get_full_fp32_param
 from slow_file_system import SlowFileSystem
 
 from longmix.data_prep.errors import MachineFault, UserError
+from longmix.trainer.engines import zero_shares
 from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.processes import world as distributed
 from longmix.trainer.run import loop, spikes
@@ -67,6 +69,7 @@ def poisoned(poison, rank, digests):
         state["step"] += 1
         if digests is not None:
             weights = self.engine.gather()
+            refuse_other_masters(self.engine, weights, rank)
             digest = hashlib.sha256()
             for name in sorted(weights):
                 digest.update(weights[name].float().numpy().tobytes())
@@ -128,9 +131,20 @@ def killed(kill, rank, folder):
     loop._Run._step = step
 
 
+def refuse_other_masters(engine, weights, rank):
+    """Raise unless what stages 1 and 2 gather are the fp32 values that DeepSpeed finds, one by one, to the last bit."""
+    if getattr(engine, "stage", 0) not in (1, 2):
+        return
+    for name, parameter in engine.module.module.named_parameters():
+        expected = safe_get_full_fp32_param(parameter) if parameter.requires_grad else parameter
+        if rank == 0 and not torch.equal(expected, weights[name]):
+            raise AssertionError(f"{name} is gathered as something else")
+
+
 def run_all(jobs):
     """Run the jobs as the rank that the environment names."""
     world = distributed.join()
+    zero_shares.GATHERED = 1000  # even of a tiny model there are several pieces
     # Stage 3 collects garbage again and again: not what the imports have made.
     gc.freeze()
     for job in jobs:

@@ -31,7 +31,7 @@ from . import elastic, random_state
 from .base import Forward, StepResult, common_files, spread_non_finite, to_device
 from .collector import Collector
 from .load_checks import loading, refuse_not_finite
-from .zero_shares import shares_of
+from .zero_shares import gathered_masters, shares_of
 
 
 class DeepSpeedEngine:
@@ -180,9 +180,11 @@ class DeepSpeedEngine:
 
     def gather(self) -> dict[str, torch.Tensor]:
         bare = self.module.module
-        state = {}
+        masters, state = {}, {}
+        if self.stage in (1, 2) and self.precision != "fp32":
+            masters = gathered_masters(self.module.optimizer, self.world)
         for name, parameter in bare.named_parameters():
-            full = self._full(parameter)
+            full = self._full(parameter) if self.stage in (0, 3) else masters.get(id(parameter), parameter)
             if self.world.is_first:
                 state[name] = full.detach().float().cpu()
         if not self.world.is_first:
@@ -196,7 +198,7 @@ class DeepSpeedEngine:
         return state
 
     def _full(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """The fp32 master of a parameter, whole."""
+        """The fp32 master of a parameter, whole, at stages 0 and 3."""
         if self.stage == 0:
             return self._masters.get(id(parameter), parameter)
         if not parameter.requires_grad:
@@ -206,8 +208,6 @@ class DeepSpeedEngine:
         return safe_get_full_fp32_param(parameter)
 
     def _gathered(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        if self.stage < 3:
-            return parameter
         import deepspeed
 
         with deepspeed.zero.GatheredParameters([parameter]):

@@ -1,4 +1,6 @@
-"""Which numbers of a parameter each rank keeps in DeepSpeed's ZeRO: for an optimizer that needs matrices whole."""
+"""Which numbers of a parameter each rank keeps in DeepSpeed's ZeRO: for an optimizer that needs matrices whole, and for
+a checkpoint's model.
+"""
 
 import math
 from typing import Any
@@ -39,6 +41,37 @@ def shares_of(zero: Any, stage: int, views: dict[int, View], world: World, name:
         ]
         shares[flat] = Share([views[id(one)] for one in parameters], pieces, holders)
     return shares
+
+
+# Numbers of each rank that are exchanged at a time: rank 0 holds this many of all ranks on its device.
+GATHERED = 2**24
+
+
+def gathered_masters(zero: Any, world: World) -> dict[int, torch.Tensor]:
+    """The fp32 values that stages 1 and 2 keep of parameters in 16 bits, whole and on the CPU of rank 0, by the id of
+    each parameter; an empty map elsewhere. Every rank must call it.
+
+    DeepSpeed's own function sums up each parameter over all ranks, onto all of them. Here each rank sends what it has.
+    """
+    masters = {}
+    for index, flat in enumerate(zero.single_partition_of_fp32_groups):
+        whole = torch.empty(world.size, flat.numel() if world.is_first else 0)
+        for first in range(0, flat.numel(), GATHERED):
+            piece = flat.detach()[first : first + GATHERED].to(world.device)
+            parts = [torch.empty_like(piece) for _ in range(world.size)] if world.is_first else None
+            if world.size > 1:
+                torch.distributed.gather(piece, parts)
+            else:
+                parts = [piece]
+            for rank, part in enumerate(parts or ()):
+                whole[rank, first : first + GATHERED] = part
+        if world.is_first:
+            group, offsets = zero.round_robin_bit16_groups[index], zero.round_robin_bit16_offsets[index]
+            for parameter, offset in zip(group, offsets, strict=True):
+                # A copy: files of models hold no views of something larger.
+                values = whole.flatten()[offset : offset + parameter.numel()].clone()
+                masters[id(parameter)] = values.reshape(parameter.shape)
+    return masters
 
 
 def _flat_tensors(zero: Any, stage: int, world: World):
