@@ -172,12 +172,7 @@ class Watchdog:
         mine.place, mine.waits = _whereabouts(sys._current_frames()[self._main])
         dump = f"longmix: stacks of {mine}, process {mine.process}, step {mine.step}, {mine.phase}\n" + _stacks()
         if self._is_shared:
-            with contextlib.suppress(OSError):
-                self._stacks.mkdir(exist_ok=True)
-                path = self._stacks / f"rank-{mine.rank:05d}.txt"
-                write_over(path, dump.encode(errors="replace"), cut=True)
-                # Only now: the recorder has a lock, which may be what hangs.
-                write_over(path, (dump + last_exchanges()).encode(errors="replace"), cut=True)
+            self._write_stacks(dump)
         mine.has_dumped = True
         known, answering = {}, {}
         deadline = time.monotonic() + max(3.0, 4 * self._interval)
@@ -193,9 +188,20 @@ class Watchdog:
             if self._is_shared:
                 self._set_alarm(TOLD)
         _print(dump)
+        # Last: the recorder has a lock, which may be what hangs.
+        exchanges = last_exchanges()
+        if self._is_shared:
+            self._write_stacks(dump + exchanges)
+        _print(exchanges)
         # Whoever started the ranks ends the others soon after the first has left.
         time.sleep(min(1.0, self._interval))
         os._exit(OURS)
+
+    def _write_stacks(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stacks.mkdir(exist_ok=True)
+            path = self._stacks / f"rank-{self._mine.rank:05d}.txt"
+            write_over(path, text.encode(errors="replace"), cut=True)
 
     def _is_told(self) -> bool:
         """Whether another rank tells the reason, waiting for it."""
