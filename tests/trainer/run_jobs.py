@@ -3,7 +3,8 @@
 The jobs are a list of {"values": run file, "poison": {"steps", "rank", "kind": loss | gradient | spike | weight |
 memory}, "digest": true, "draws": true, "fewest": steps before one can be a spike, "slow": {"notes", "lag"} of a
 SlowFileSystem, "kill": {"rank", and "step" or "operation"}: SIGKILL after so many steps of this start, or before so
-many changes to files of the run folder}, all but the first at will; rank 0 prints one JSON line for each: how it
+many changes to files of the run folder}, all but the first at will; or {"values", "sums": a precision}, which trains
+nothing and asks gradient_sums.py. Rank 0 prints one JSON line for each: how it
 ended, with "digest" a hash of the parameters and of its optimizer's state after every step, and with "draws" the
 samples of every step, sorted.
 """
@@ -16,6 +17,7 @@ import os
 import signal
 import sys
 
+import gradient_sums
 import torch
 from accelerate.state import AcceleratorState
 from deepspeed.utils import safe_get_full_fp32_param
@@ -151,6 +153,11 @@ def run_all(jobs):
         spikes.FEWEST_STEPS = job.get("fewest", spikes.FEWEST_STEPS)
         digests, draws = [] if job.get("digest") else None, []
         report = {}
+        if "sums" in job:
+            report = gradient_sums.report(job["values"], job["sums"], world)
+            if world.is_first:
+                print("REPORT " + json.dumps(report), flush=True)
+            continue
         AcceleratorState._reset_state(reset_partial_state=True)  # it refuses another precision
         slow = contextlib.nullcontext()
         if "slow" in job:

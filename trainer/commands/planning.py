@@ -99,11 +99,16 @@ class Plan:
         values = deepspeed_file.fill(configuration, self.precision, self.cluster.ranks, self.size.parameters)
         section = values["zero_optimization"]
         reduced = section["reduce_bucket_size"] * (1 + bool(section.get("overlap_comm")))
+        reduced *= self._gradient_itemsize(stage)
         if stage < 3:
-            return self.itemsize * (reduced + section["allgather_bucket_size"])
+            return reduced + self.itemsize * section["allgather_bucket_size"]
         # Two layers are whole at a time, or the embeddings.
         largest = max(2 * self.size.layer_parameters, math.prod(self.size.largest[1]))
-        return self.itemsize * (reduced + section["stage3_prefetch_bucket_size"] + largest)
+        return reduced + self.itemsize * (section["stage3_prefetch_bucket_size"] + largest)
+
+    def _gradient_itemsize(self, stage: int | None) -> int:
+        """Bytes of a number of the gradients that ranks exchange: under bf16 in fp32 where there are shares."""
+        return 4 if self.precision == "bf16" and stage else self.itemsize
 
     def needed(self, stage: int | None, samples: int) -> float:
         """Bytes of a rank at the peak of a step with micro-batches of so many samples."""
@@ -128,12 +133,22 @@ class Plan:
         return self.share / samples * self.costs.seconds(samples, self.every) / REACHED + optimizer
 
     def exchange(self, stage: int | None) -> float:
-        """Seconds of a step that the network between nodes takes for gradients, and for parameters at stage 3."""
+        """Seconds of a step that the network between nodes takes for gradients and parameters.
+
+        Stages 1 and 2 sum whole gradients up and gather the parameters, stage 2 those of each micro-batch; stage 3
+        keeps a share of the gradients of each micro-batch, and gathers the parameters for it twice.
+        """
         nodes = self.cluster.nodes
         if nodes == 1:
             return 0.0
-        rounds = 2 if stage != 3 else 3 * self.share // max(1, self.largest(stage))
-        moved = rounds * self.itemsize * self.size.parameters * (nodes - 1) / nodes
+        micro_batches = self.share // max(1, self.largest(stage))
+        gradient = self._gradient_itemsize(stage)
+        of_a_parameter = {
+            1: 2 * gradient + self.itemsize,
+            2: 2 * gradient * micro_batches + self.itemsize,
+            3: (gradient + 2 * self.itemsize) * micro_batches,
+        }
+        moved = of_a_parameter.get(stage, 2 * gradient) * self.size.parameters * (nodes - 1) / nodes
         return moved / (self.cluster.network * 1e9 / 8)
 
 

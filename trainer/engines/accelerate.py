@@ -40,7 +40,7 @@ class AccelerateEngine:
             mixed_precision=mixed, cpu=world.device.type == "cpu", kwargs_handlers=[spare]
         )
         optimizer = make_guarded_optimizer(parameter_groups(model, configuration.optim), configuration.optim, precision)
-        self.layout = elastic.Layout(None, world.size, precision, is_fused(optimizer))
+        self.layout = elastic.Layout(None, world.size, precision, is_fused(optimizer), "fp32")
         # Alone there is nothing to reduce: no DDP.
         self.module = self._accelerator.prepare_model(model, evaluation_mode=world.size == 1)
         self._optimizer, self.guard = optimizer, optimizer.guard

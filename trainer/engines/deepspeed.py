@@ -37,12 +37,19 @@ from .zero_shares import gathered_masters, shares_of
 class DeepSpeedEngine:
     """An `Engine` at ZeRO stage 0 to 3, over DeepSpeed's own engine."""
 
-    def __init__(self, model: torch.nn.Module, configuration: RunConfiguration, precision: str, world: World):
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        configuration: RunConfiguration,
+        precision: str,
+        gradients: str,
+        world: World,
+    ):
         deepspeed = _import_deepspeed(world)
         from pydantic import ValidationError  # what DeepSpeed checks its file with
 
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        values = deepspeed_file.fill(configuration, precision, world.size, parameters)
+        values = deepspeed_file.fill(configuration, precision, world.size, parameters, gradients)
         self.stage = deepspeed_file.stage_of(values)
         self.world, self.precision = world, precision
         self._allowed = configuration.run.allow_changes
@@ -65,9 +72,10 @@ class DeepSpeedEngine:
             for group in optimizer.param_groups:
                 group["lr"] = 0.0
         try:
-            self.module, *_ = deepspeed.initialize(
-                model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
-            )
+            with _one_optimizer_at_stages_1_and_2():
+                self.module, *_ = deepspeed.initialize(
+                    model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
+                )
         except ValidationError as error:
             found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
             raise UserError(f"deepspeed: {configuration.deepspeed} holds what DeepSpeed refuses: {found}") from None
@@ -81,7 +89,8 @@ class DeepSpeedEngine:
                 f"deepspeed: DeepSpeed cannot do what {name} asks for{f' (with {keys})' if keys else ''}: "
                 f"{type(error).__name__}: {reason_of(error)[:300]}"
             ) from error
-        self.layout = elastic.Layout(self.stage, world.size, precision, is_fused(self.module.basic_optimizer))
+        fused, gradients = is_fused(self.module.basic_optimizer), deepspeed_file.gradients_of(values, precision)
+        self.layout = elastic.Layout(self.stage, world.size, precision, fused, gradients)
         self.module.checkpoint_engine = Collector()
         # DeepSpeed would add a script that unpickles the checkpoint: `longmix export` makes its model from safetensors.
         self.module._copy_recovery_script = lambda folder: None
@@ -224,6 +233,28 @@ class DeepSpeedEngine:
             for lows, highs in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
             for low, high in zip(lows, highs, strict=True)
         }
+
+
+@contextlib.contextmanager
+def _one_optimizer_at_stages_1_and_2() -> Iterator[None]:
+    """Context in which DeepSpeed takes its optimizer of stages 1 and 2 for bf16 with gradients in fp32, too.
+
+    At stage 1 it would choose another one, which sums the gradients of all parameters up over the ranks at once and
+    after the backward pass, and has another form of checkpoints. This one can do the same, share by share.
+    """
+    from deepspeed.runtime.engine import BFLOAT16, ZERO_OPTIMIZATION, DeepSpeedEngine
+
+    choose = DeepSpeedEngine._do_optimizer_sanity_check
+
+    def chosen(engine: Any, optimizer: torch.optim.Optimizer) -> str | None:
+        kind = choose(engine, optimizer)
+        return ZERO_OPTIMIZATION if kind == BFLOAT16 and engine.zero_optimization() else kind
+
+    DeepSpeedEngine._do_optimizer_sanity_check = chosen
+    try:
+        yield
+    finally:
+        DeepSpeedEngine._do_optimizer_sanity_check = choose
 
 
 def _import_deepspeed(world: World):

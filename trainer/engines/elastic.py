@@ -43,12 +43,15 @@ class Layout:
         precision: fp32, bf16 or fp16.
         fused: whether torch's fused steps are taken. Either way can go on from the other's state, with other last bits:
             a run keeps its own. Earlier versions took none, and do not say so.
+        gradients: what they are summed up in over micro-batches and ranks. None in earlier versions, which took the
+            run's precision.
     """
 
     stage: int | None
     ranks: int
     precision: str
     fused: bool = field(default=False, compare=False)
+    gradients: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         engine = "without DeepSpeed" if self.stage is None else f"at ZeRO stage {self.stage}"
@@ -67,7 +70,7 @@ def read_layout(folder: Path) -> Layout:
 def _checked(values: Any) -> dict[str, Any]:
     """The fields of a layout. Raises ValueError for other values."""
     names = {entry.name for entry in fields(Layout)}
-    if not isinstance(values, dict) or {*values, "fused"} != names:
+    if not isinstance(values, dict) or {*values, "fused", "gradients"} != names:
         raise ValueError(f"it must be a map of {', '.join(sorted(names))}")
     stage, ranks, precision = (values[name] for name in ("stage", "ranks", "precision"))
     # JSON's true equals 1, and 1.0 does.
@@ -79,6 +82,8 @@ def _checked(values: Any) -> dict[str, Any]:
         raise ValueError(f"precision is {precision!r}, but takes one of {', '.join(PRECISIONS)}")
     if type(values.get("fused", False)) is not bool:
         raise ValueError(f"fused is {values['fused']!r}, but takes true or false")
+    if values.get("gradients") not in (None, *PRECISIONS):
+        raise ValueError(f"gradients is {values['gradients']!r}, but takes null or one of {', '.join(PRECISIONS)}")
     return values
 
 

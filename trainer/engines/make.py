@@ -9,7 +9,14 @@ from .base import Engine
 from .deepspeed import DeepSpeedEngine
 
 
-def make_engine(model: torch.nn.Module, configuration: RunConfiguration, precision: str, world: World) -> Engine:
-    """DeepSpeed's with a `deepspeed` file, else Accelerate's."""
-    engine = AccelerateEngine if configuration.deepspeed is None else DeepSpeedEngine
-    return engine(model, configuration, precision, world)
+def make_engine(
+    model: torch.nn.Module, configuration: RunConfiguration, precision: str, gradients: str, world: World
+) -> Engine:
+    """DeepSpeed's with a `deepspeed` file, else Accelerate's.
+
+    Args:
+        gradients: what DeepSpeed sums them up in (see settings.deepspeed_file.fill); Accelerate's are in fp32.
+    """
+    if configuration.deepspeed is None:
+        return AccelerateEngine(model, configuration, precision, world)
+    return DeepSpeedEngine(model, configuration, precision, gradients, world)

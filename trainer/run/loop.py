@@ -34,6 +34,7 @@ from .dry_run import dry_run
 from .final_model import FinalModel
 from .folder import RunLock, noted_facts, refuse_changes, refuse_unusable, risen_rate, write_configuration
 from .memory import refuse_beyond_memory
+from .precision import settle_gradients
 from .settling import settle
 from .setup import Prepared, prepare
 from .speed import Interval, Utilisation, device_name
@@ -120,7 +121,9 @@ class _Run:
 
         # The model is equal on all ranks. From here on they differ: dropout must not repeat itself.
         seed_generators(configuration.run.seed, world.rank)
-        self.engine = agree(world, lambda: make_engine(model, configuration, prepared.precision, world))
+        kept = agree(world, lambda: settle_gradients(configuration, prepared.precision) if world.is_first else None)
+        gradients = world.from_first(kept)
+        self.engine = agree(world, lambda: make_engine(model, configuration, prepared.precision, gradients, world))
         if world.is_first:
             say(f"built it with {parameters:,} parameters; dry run of one step on {device_name(world.device.type)}")
         with noted_choices() as kernels:

@@ -51,10 +51,11 @@ def state_bytes(parameters: int, precision: str, stage: int | None, processes: i
     """Bytes of parameters, gradients and optimizer state in one process (Rajbhandari et al. 2020, section 3.1).
 
     The optimizer keeps `kept` numbers of each parameter on average, AdamW two moments. fp32: 4 parameter + 4 gradient
-    + 8 moments; 16 bit: 2 + 2 + 12 (fp32 master and moments). Stage 1 shares out the optimizer's part, stage 2 also the
-    gradients, stage 3 also the parameters.
+    + 8 moments; 16 bit: 2 + 2 + 12 (fp32 master and moments), with gradients in fp32 under bf16 2 + 4 + 12. Stage 1
+    shares out the optimizer's part, stage 2 also the gradients, stage 3 also the parameters.
     """
-    parts = (4, 4, 4 * kept) if stage is None or precision == "fp32" else (2, 2, 4 + 4 * kept)
+    gradients = 4 if precision == "bf16" and stage else 2
+    parts = (4, 4, 4 * kept) if stage is None or precision == "fp32" else (2, gradients, 4 + 4 * kept)
     shared_from = (3, 2, 1)
     return sum(
         size * parameters / (processes if stage is not None and stage >= first else 1)

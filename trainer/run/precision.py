@@ -7,7 +7,7 @@ import torch
 from longmix.data_prep.errors import UserError
 
 from ..checkpoints import folders
-from ..engines.elastic import read_layout
+from ..engines.elastic import Layout, read_layout
 from ..models.field_check import field_mistakes
 from ..processes.precision import choose_precision
 from ..settings import reading
@@ -38,9 +38,23 @@ def _kept_precision(run: Path) -> str | None:
         return None
     if noted != "auto":
         return noted
+    layout = _last_layout(run)
+    return layout.precision if layout else None
+
+
+def settle_gradients(configuration: RunConfiguration, precision: str) -> str:
+    """What the gradients of a run in this precision are summed up in where DeepSpeed's file leaves it open: as in its
+    last checkpoint, and in fp32 where there is none. Earlier versions took the run's precision."""
+    layout = _last_layout(Path(configuration.run.dir))
+    before = (layout.gradients or layout.precision) if layout else "fp32"
+    return before if before == precision else "fp32"
+
+
+def _last_layout(run: Path) -> Layout | None:
+    """The layout of the last checkpoint of a run that says it; what is damaged is told by those who need it."""
     for step in sorted(folders.steps(run), reverse=True):
         try:
-            return read_layout(folders.path_of(run, step)).precision
+            return read_layout(folders.path_of(run, step))
         except UserError:
             continue
     return None

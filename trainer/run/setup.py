@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -70,7 +71,17 @@ class Prepared:
                 "note: DeepSpeed compiles its optimizer for the CPU at its first use, which takes minutes "
                 f'("torch_adam": true in optimizer.params of {name} spares it)'
             )
+        if self._rounds_gradients(deepspeed_values):
+            notes.append(
+                "note: at ZeRO stage 0 DeepSpeed sums gradients up in bf16: deepspeed=zero1 sums them up in fp32"
+            )
         return notes
+
+    def _rounds_gradients(self, deepspeed_values: dict[str, Any]) -> bool:
+        """Whether bf16 gradients are summed up over micro-batches or ranks where DeepSpeed cannot do so in fp32."""
+        batch = self.configuration.batch
+        at_stage_0 = self.configuration.deepspeed is not None and deepspeed_file.stage_of(deepspeed_values) == 0
+        return self.precision == "bf16" and at_stage_0 and batch.samples > batch.micro_batch
 
 
 # The checks. They go on after a mistake, so that a user reads all of them at once, and build nothing large before.

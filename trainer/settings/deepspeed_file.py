@@ -15,8 +15,9 @@ from longmix.kernels.common.safe_files import read_input
 from .configuration import SHIPPED_DEEPSPEED, RunConfiguration, flatten
 from .optimizers import OPTIMIZERS
 
-# Bounds on a bucket in elements: below the lower one launches dominate, above the upper one memory does.
-_SMALLEST_BUCKET, _LARGEST_BUCKET = 10**6, 5 * 10**8
+# Elements of a bucket: an eighth of the parameters, so that the exchange of one hides behind the backward pass of the
+# next; below the lower bound launches dominate, above the upper one memory does.
+_SMALLEST_BUCKET, _USUAL_BUCKET, _LARGEST_BUCKET = 10**6, 25 * 10**6, 50 * 10**6
 
 # Key of DeepSpeed's file -> key of the run file that says the same, and its value there.
 _SOURCES = {
@@ -129,6 +130,11 @@ def unusual_keys(values: dict[str, Any]) -> list[str]:
     return [key for key in flatten(values) if key not in usual]
 
 
+def gradients_of(values: dict[str, Any], precision: str) -> str:
+    """What gradients are summed up in over micro-batches and ranks, by a filled file."""
+    return "fp32" if values.get("data_types", {}).get("grad_accum_dtype") in _TYPES["fp32"] else precision
+
+
 def stage_of(values: dict[str, Any]) -> int:
     section = values.get("zero_optimization", {})
     return section.get("stage", 0) if isinstance(section, dict) else 0
@@ -225,8 +231,8 @@ def _contradictions_of_precision(values: dict[str, Any], precision: str, name: s
         "communication_data_type": (*own, *wide),
         "data_types.param_dtype": own,
         "data_types.buffer_dtype": (*own, *wide),
-        # At stages 0 and 1 DeepSpeed would take another optimizer, or none.
-        "data_types.grad_accum_dtype": (*own, *wide) if stage in (2, 3) else own,
+        # DeepSpeed cannot at stage 0.
+        "data_types.grad_accum_dtype": (*own, *wide) if stage in (1, 2, 3) else own,
     }
     if values.get("torch_autocast.enabled", False) is not False:
         agreeing["torch_autocast.dtype"] = own
@@ -262,14 +268,21 @@ def _drop_no_maps(nested: dict[str, Any], name: str) -> list[str]:
 # Filling: every "auto" of the file gets its value, and what DeepSpeed must be told in any case is added.
 
 
-def fill(configuration: RunConfiguration, precision: str, world_size: int, parameters: int) -> dict[str, Any]:
+def fill(
+    configuration: RunConfiguration, precision: str, world_size: int, parameters: int, gradients: str = "fp32"
+) -> dict[str, Any]:
     """The JSON object for `deepspeed.initialize`; call `check` first.
 
     Bucket sizes come from the parameter count: DeepSpeed's default allocates 2 GB for any model.
+
+    Args:
+        gradients: what a bf16 run sums its gradients up in over micro-batches and ranks, where the file does not say
+            so and DeepSpeed can: fp32, or bf16 in runs of earlier versions.
     """
     values = copy.deepcopy(read(configuration.deepspeed))
     wanted = {key: value(configuration, precision, world_size) for key, (_, value) in _SOURCES.items()}
-    bucket = max(_SMALLEST_BUCKET, min(_LARGEST_BUCKET, parameters // 2))
+    bucket = max(parameters // 8, min(parameters // 2, _USUAL_BUCKET))
+    bucket = min(max(bucket, _SMALLEST_BUCKET), _LARGEST_BUCKET)
     wanted |= {key: int(share * bucket) for key, share in _SIZED.items()}
     # Small tensors (biases, norms) stay whole on every rank at stage 3.
     wanted[_PERSISTENCE] = 10_000
@@ -290,5 +303,9 @@ def fill(configuration: RunConfiguration, precision: str, world_size: int, param
     if values["bf16"]["enabled"]:
         # DeepSpeed drops a step with NaN gradients in bf16 only when asked to look.
         values["bf16"].setdefault("check_grad_overflow", True)
+        if stage_of(values) > 0:
+            types = values.setdefault("data_types", {})
+            types["grad_accum_dtype"] = types.get("grad_accum_dtype") or gradients
+            values["communication_data_type"] = values.get("communication_data_type") or types["grad_accum_dtype"]
     values.setdefault("steps_per_print", 2**31)
     return values

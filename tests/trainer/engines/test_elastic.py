@@ -18,6 +18,9 @@ from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders as checkpoint
 from longmix.trainer.engines import elastic, random_state, state_files
 from longmix.trainer.engines.elastic import Layout
+from longmix.trainer.run import loop
+from longmix.trainer.run.precision import settle_gradients
+from longmix.trainer.settings import reading
 from longmix.trainer.settings.optimizers import OPTIMIZERS
 
 STEPS = 50
@@ -195,6 +198,34 @@ def test_a_run_that_began_with_unfused_steps_ends_with_them(train, tmp_path, mon
     assert weights[1] == weights[2] != weights[0]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [pytest.param("zero1", marks=pytest.mark.full), "zero2"])
+def test_a_bf16_run_of_an_earlier_version_goes_on_summing_gradients_up_in_bf16(train, tmp_path, monkeypatch, engine):
+    changes = {"deepspeed": engine, "precision": "bf16", "batch.micro_batch": 2}
+    train(tmp_path / "new", **changes)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "settle_gradients", lambda configuration, precision: "bf16")
+        train(tmp_path / "whole", **changes)
+        assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 2}).code == 75
+    assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 4}).code == 75
+    assert train(tmp_path / "parts", **changes).code == 0
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("new", "whole", "parts")]
+    assert weights[1] == weights[2] != weights[0]
+
+
+def test_a_layout_of_an_earlier_version_means_gradients_in_the_precision_of_the_run(tmp_path, run_values):
+    configuration = reading.from_dict(run_values(tmp_path / "run", precision="bf16", deepspeed="zero1"), "test")
+    assert settle_gradients(configuration, "bf16") == "fp32"
+    for number, (noted, expected) in enumerate([({}, "bf16"), ({"gradients": "fp32"}, "fp32"), ({}, "bf16")]):
+        folder = tmp_path / "run" / "checkpoints" / f"step-{number:08d}"
+        folder.mkdir(parents=True)
+        layout = {"stage": 1, "ranks": 2, "precision": "bf16", "fused": True, **noted}
+        (folder / "layout.json").write_text(json.dumps(layout))
+        assert settle_gradients(configuration, "bf16") == expected
+    # In another precision, which run.allow_changes allows, there is nothing to keep.
+    assert settle_gradients(configuration, "fp32") == "fp32"
+
+
 @pytest.mark.parametrize("stages", [(1, 2), (2, 1), (1, 1), (2, 2), (3, 3)])
 @pytest.mark.parametrize("ranks", [(2, 1), (1, 4), (2, 2)])
 def test_what_is_the_same_is_loaded_as_it_is_and_the_rest_converted(stages, ranks):
@@ -237,6 +268,7 @@ def test_a_checkpoint_that_does_not_say_what_it_was_written_by_is_refused(tmp_pa
         *({"stage": 1, "ranks": count, "precision": "fp32"} for count in ranks),
         *({"stage": 1, "ranks": 2, "precision": precision} for precision in precisions),
         *({"stage": 1, "ranks": 2, "precision": "fp32", "fused": fused} for fused in (1, None, "true")),
+        *({"stage": 1, "ranks": 2, "precision": "fp32", "gradients": found} for found in (1, True, "fp8")),
         {"stage": 1, "ranks": 2, "more": 3},
         {"stage": 1},
     ]

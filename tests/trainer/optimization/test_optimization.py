@@ -261,9 +261,29 @@ def test_buckets_follow_the_parameter_count_within_bounds(configured):
     configuration = configured("zero2")
     sizes = [
         deepspeed_file.fill(configuration, "fp32", 1, parameters)["zero_optimization"]["reduce_bucket_size"]
-        for parameters in (1000, 10**8, 10**11)
+        for parameters in (1000, 2 * 10**7, 10**8, 3 * 10**8, 10**11)
     ]
-    assert sizes == [10**6, 5 * 10**7, 5 * 10**8]
+    assert sizes == [10**6, 10**7, 25 * 10**6, 37_500_000, 50 * 10**6]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_gradients_of_bf16_are_summed_up_in_fp32_where_deepspeed_can(configured, stage, precision):
+    def filled(file, *kept):
+        values = deepspeed_file.fill(configured(file, precision=precision), precision, 2, 1000, *kept)
+        types = values.get("data_types", {}).get("grad_accum_dtype"), values.get("communication_data_type")
+        return (*types, deepspeed_file.gradients_of(values, precision))
+
+    can = precision == "bf16" and stage > 0
+    assert filled(f"zero{stage}") == (("fp32", "fp32", "fp32") if can else (None, None, precision))
+    # A run that was begun by an earlier version, and files that say it themselves.
+    assert filled(f"zero{stage}", "bf16") == (("bf16", "bf16", "bf16") if can else (None, None, precision))
+    own = {
+        **deepspeed_file.read(f"zero{stage}"),
+        "data_types": {"grad_accum_dtype": precision},
+        "communication_data_type": "fp32",
+    }
+    assert filled(own) == (precision, "fp32", precision)
 
 
 HUGGING_FACE = {
@@ -401,7 +421,8 @@ def test_parameters_of_the_optimizer_that_longmix_has_not_are_refused(configured
         ("fp32", 1, "communication_data_type", ["fp16", "bf16", "int99"], ["fp32", None]),
         ("bf16", 2, "communication_data_type", ["fp16", "float16"], ["bf16", "bfloat16", "fp32"]),
         ("fp32", 3, "data_types.grad_accum_dtype", ["bf16", "fp16", 3], ["fp32", None]),
-        ("bf16", 1, "data_types.grad_accum_dtype", ["fp32", "fp16"], ["bf16"]),
+        ("bf16", 0, "data_types.grad_accum_dtype", ["fp32", "fp16"], ["bf16"]),
+        ("bf16", 1, "data_types.grad_accum_dtype", ["fp16"], ["bf16", "fp32"]),
         ("bf16", 2, "data_types.grad_accum_dtype", ["fp16"], ["bf16", "fp32"]),
         ("bf16", 1, "data_types.param_dtype", ["fp32", "fp16"], ["bf16"]),
         ("bf16", 1, "data_types.keep_in_fp32_modules", [], ["auto"]),
