@@ -202,15 +202,18 @@ def test_a_run_that_began_with_unfused_steps_ends_with_them(train, tmp_path, mon
 @pytest.mark.parametrize("engine", [pytest.param("zero1", marks=pytest.mark.full), "zero2"])
 def test_a_bf16_run_of_an_earlier_version_goes_on_summing_gradients_up_in_bf16(train, tmp_path, monkeypatch, engine):
     changes = {"deepspeed": engine, "precision": "bf16", "batch.micro_batch": 2}
+    assert train(tmp_path / "new", **changes, **{"run.stop_at_step": 2}).code == 75
     train(tmp_path / "new", **changes)
+    train(tmp_path / "at once", **changes)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "settle_gradients", lambda configuration, precision: "bf16")
         train(tmp_path / "whole", **changes)
         assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 2}).code == 75
     assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 4}).code == 75
     assert train(tmp_path / "parts", **changes).code == 0
-    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("new", "whole", "parts")]
-    assert weights[1] == weights[2] != weights[0]
+    names = ("whole", "parts", "at once", "new")
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in names]
+    assert weights[0] == weights[1] != weights[2] == weights[3]
 
 
 def test_a_layout_of_an_earlier_version_means_gradients_in_the_precision_of_the_run(tmp_path, run_values):
