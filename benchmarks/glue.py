@@ -6,7 +6,7 @@ Searches the rate of pre-training of every row at a share of the budget, pre-tra
 fine-tuning of every row, task and start, and fine-tunes five seeds of each. First the pilot row (paramixer) shows on
 IMDb that pre-training is worth something; where it does not, the others run only with --past-gate. What has finished in
 FOLDER is not run again, so the same command goes on after an interruption. The page, results.json and results.csv go to
-FOLDER/results, with --record to docs/results/glue too.
+FOLDER/results, with --record to docs/results/glue too, beside the rows of the same table that stand there.
 
 --corpus: UTF-8 text, .jsonl, or .tsv with a column `text`; of every file the beginning is read. --glue: GLUE's folder
 (SST-2 and CoLA are taken). --imdb: a folder with train.tsv and test.tsv, columns `label` (0, 1) and `text`. A task that
@@ -14,6 +14,7 @@ is not given has no column.
 """
 
 import argparse
+import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from glue_table import data, page
 from glue_table.budget import PILOT, PILOT_TASK, RECIPE, ROOT, SIZES, Budget
 from glue_table.cases import Table
 from glue_table.plan import plan, tokens_for
-from glue_table.results import collect, gate, tuned
+from glue_table.results import collect, gate, joined, tuned
 from glue_table.rows import ROWS
 from glue_table.stages import Part, Runner, cores
 
@@ -86,7 +87,7 @@ def _parse() -> argparse.Namespace:
     add("--plan", action="store_true", help="measure the speeds, print runs and core-hours of each stage, and end")
     add("--gate", action="store_true", help="end after the gate")
     add("--past-gate", action="store_true", help="go on though the gate is not passed, or not measured")
-    add("--record", action="store_true", help="write the page to docs/results/glue too")
+    add("--record", action="store_true", help="add the rows to the page in docs/results/glue, too")
     arguments = parser.parse_args()
     if arguments.tokens is not None and arguments.hours is not None:
         parser.error("--tokens and --hours say the same: give one of them")
@@ -137,11 +138,16 @@ def _write(table: Table, part: Part, arguments: argparse.Namespace, work: Path) 
     """Write the page, and what it is made of."""
     names = [f"{path.resolve().parent.name}/{path.name}" for path in arguments.corpus]
     results = collect(table, part, data.count_baselines(table.corpus, work), names)
-    for folder in (work / "results", *([RECORDED] if arguments.record else [])):
+    pages = {work / "results": results}
+    if arguments.record:
+        before = RECORDED / "results.json"
+        is_first = not before.exists()
+        pages[RECORDED] = results if is_first else joined(results, json.loads(before.read_text(encoding="utf-8")))
+    for folder, shown in pages.items():
         make_folder(folder)
-        write_text(folder / "report.md", page.render(results, COMMAND))
-        write_text(folder / "results.json", as_json(results))
-        write_text(folder / "results.csv", as_csv(page.CSV_COLUMNS, page.csv_records(results)))
+        write_text(folder / "report.md", page.render(shown, COMMAND))
+        write_text(folder / "results.json", as_json(shown))
+        write_text(folder / "results.csv", as_csv(page.CSV_COLUMNS, page.csv_records(shown)))
 
 
 if __name__ == "__main__":

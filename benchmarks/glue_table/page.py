@@ -242,13 +242,21 @@ def cost_lines(stages: list[dict[str, Any]]) -> list[list[str]]:
 COST_HEADER = ["stage", "runs", "finished", "core-hours", "of the finished"]
 
 
+def _of_all_rows(stages: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Each stage with the sums over the rows."""
+    return [
+        {name: value if name == "stage" else sum(one[name] for one in parts) for name, value in parts[0].items()}
+        for parts in zip(*stages.values(), strict=True)
+    ]
+
+
 def _cost(results: dict[str, Any]) -> str:
     made = "; ".join(f"commit {one['commit']}, {one['machine']}, {one['threads']} threads" for one in results["made"])
     told = _paragraph(
         "Hours of a core (of the GPU where there is one); of what has not finished, an estimate. What a run did before "
         f"it was killed is not counted. {f'Measured at {made}.' if made else ''}"
     )
-    return "\n\n".join(["## What it took", tables.draw(COST_HEADER, cost_lines(results["stages"])), told])
+    return "\n\n".join(["## What it took", tables.draw(COST_HEADER, cost_lines(_of_all_rows(results["stages"]))), told])
 
 
 def csv_records(results: dict[str, Any]) -> list[dict[str, Any]]:

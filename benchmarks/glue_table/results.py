@@ -1,6 +1,7 @@
 """The records of a table's runs, put together: what results.json holds, and the page is made of."""
 
-from dataclasses import asdict
+import math
+from dataclasses import asdict, replace
 from typing import Any
 
 import record
@@ -8,9 +9,11 @@ from glue_table import bag_of_words
 from glue_table.budget import PILOT, PILOT_TASK
 from glue_table.cases import STARTS, Table
 from glue_table.plan import plan
+from glue_table.rows import ROWS
 from glue_table.spread import Difference, difference, score
 from glue_table.stages import Part
 
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 
 CONTROLS = STARTS[1:]
@@ -40,7 +43,9 @@ def collect(table: Table, part: Part, counted: dict[str, dict[str, float]], name
         "counted": counted,
         "rows": rows,
         "tasks": tasks,
-        "stages": [asdict(estimate) for estimate in plan(table, part)],
+        "stages": {
+            row: [asdict(estimate) for estimate in plan(table, replace(part, rows=(row,)))] for row in part.rows
+        },
         "made": [dict(zip(("commit", "machine", "threads"), one, strict=True)) for one in sorted(made)],
         "written_by": record.commit(),
     }
@@ -76,6 +81,51 @@ def tuned(table: Table, part: Part, row: str, task: str, records: list[dict]) ->
                 "baseline": found[0]["baseline"],
             }
     return made
+
+
+def joined(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """The results `now` with the rows of `before` that are not among them: a table may be made row by row, and by
+    several machines.
+
+    Raises:
+        UserError: `before` is of another budget, other text or other tasks, with which nothing compares.
+    """
+    facts = [
+        {
+            **{name: results[name] for name in ("budget", "corpus", "counted")},
+            "tasks": {name: {**task, "rows": None} for name, task in results["tasks"].items()},
+        }
+        for results in (now, before)
+    ]
+    other = [name for name in facts[0] if not _is_same(facts[0][name], facts[1][name])]
+    if other:
+        raise UserError(
+            f"the recorded table has another {' and '.join(other)}: give the same --corpus, --glue, --imdb, --tokens "
+            "and --recipe, or remove docs/results/glue/results.json to begin a new table"
+        )
+
+    def with_older(mine: dict[str, Any], older: dict[str, Any]) -> dict[str, Any]:
+        return {row: mine.get(row, older.get(row)) for row in ROWS if row in mine or row in older}
+
+    made = [*now["made"], *(one for one in before["made"] if one not in now["made"])]
+    return {
+        **now,
+        **{name: with_older(now[name], before[name]) for name in ("rows", "stages")},
+        "tasks": {
+            name: {**task, "rows": with_older(task["rows"], before["tasks"][name]["rows"])}
+            for name, task in now["tasks"].items()
+        },
+        "made": sorted(made, key=lambda one: (one["commit"], one["machine"])),
+    }
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, numbers up to the last digits in which machines differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return one == other
 
 
 def differences(starts: dict[str, Any]) -> dict[str, Difference]:

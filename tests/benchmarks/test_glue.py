@@ -430,7 +430,10 @@ def results_of(script, budget, **tasks):
         "tasks": {
             name: {"examples": 20, "reported": 10, "bag_of_words": 0.754, "rows": rows} for name, rows in tasks.items()
         },
-        "stages": [{"stage": "tuning", "runs": 3, "hours": 1.5, "done": 1, "hours_done": 0.5}],
+        "stages": {
+            row: [{"stage": "tuning", "runs": 1, "hours": 0.5, "done": done, "hours_done": done / 2}]
+            for row, done in (("transformer", 1), ("paramixer", 0), ("flt", 0))
+        },
         "made": [{"commit": "abc", "machine": "one core", "threads": 1}],
         "written_by": "abc",
     }
@@ -489,6 +492,36 @@ def test_a_null_result_is_told_as_such(script, budget):
     text = page.render(results_of(script, budget, imdb={"paramixer": alone}), "x")
     assert "has not been measured with several seeds" in " ".join(text.split())
     assert "| `paramixer` | 70.0 | – | – | 70.0 | 70.0 | +0.0 | +0.0 |" in text.splitlines()
+
+
+def part_of(results, *rows):
+    """The results of a table that was made of some rows."""
+
+    def only(values):
+        return {row: value for row, value in values.items() if row in rows}
+
+    tasks = {name: {**task, "rows": only(task["rows"])} for name, task in results["tasks"].items()}
+    return {**results, "rows": only(results["rows"]), "stages": only(results["stages"]), "tasks": tasks}
+
+
+def test_a_recorded_table_keeps_the_rows_that_are_not_made_again(script, budget):
+    joined = script("glue_table.results").joined
+    whole = results_of(script, budget, imdb={"transformer": NULL, "paramixer": GOOD})
+    first = {**part_of(whole, "flt", "paramixer"), "made": [{"commit": "0ld", "machine": "b", "threads": 1}]}
+    found = joined(part_of(whole, "transformer", "paramixer"), first)
+    assert {**found, "made": whole["made"]} == whole and list(found["rows"]) == ["transformer", "flt", "paramixer"]
+    assert found["made"] == [*first["made"], *whole["made"]]
+    # What is made again takes the older one's place.
+    again = part_of(whole, "paramixer")
+    again["rows"]["paramixer"] = {**whole["rows"]["paramixer"], "rate": 5.0}
+    assert joined(again, whole)["rows"]["paramixer"]["rate"] == 5.0
+    # Machines differ in last digits, tables in more.
+    counted = {**whole["counted"], "interpolated bigram": {"masked_accuracy": 0.2 + 1e-9, "loss": 4.0}}
+    assert joined({**again, "counted": counted}, whole)["rows"].keys() == whole["rows"].keys()
+    corpus = {**whole["corpus"], "tokens": 5001}
+    for other in ({"corpus": corpus}, {"tasks": {}}, {"budget": {**whole["budget"], "tokens": 1}}):
+        with pytest.raises(UserError, match=rf"the recorded table has another {next(iter(other))}: give the same"):
+            joined({**again, **other}, whole)
 
 
 def test_every_score_has_a_line_in_the_csv(script, budget):
