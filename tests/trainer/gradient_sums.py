@@ -15,7 +15,8 @@ MICRO_BATCHES = 4
 
 def report(values, gradients, world):
     """{"error": the relative RMS of what the optimizer is given against sums in fp32, "kind": of DeepSpeed's optimizer,
-    "gradients": as the checkpoint says, "steps": whether a step changes the weights}."""
+    "gradients": as the checkpoint says, "steps": whether a step changes the weights, "copies": the parameters of which
+    some ranks keep a copy among them (hpZ)}."""
     torch.manual_seed(0)
     sizes = (33, 65, 65, 17)
     network = torch.nn.Sequential(*(torch.nn.Linear(*pair) for pair in itertools.pairwise(sizes)))
@@ -38,6 +39,7 @@ def report(values, gradients, world):
     engine = make_engine(network, reading.from_dict(values, "job"), "bf16", gradients, world)
     engine.forward_backward(batches[world.rank], forward)
     found = [safe_get_full_grad(parameter).float() for parameter in network.parameters()]
+    copies = sum(getattr(one, "ds_secondary_tensor", None) is not None for one in network.parameters())
     pairs = list(zip(found, expected, strict=True))
     error = sum((one - other).square().sum() for one, other in pairs) / sum(other.square().sum() for _, other in pairs)
     before = engine.gather()
@@ -47,5 +49,6 @@ def report(values, gradients, world):
         "error": error.sqrt().item(),
         "kind": type(engine.module.optimizer).__name__,
         "gradients": engine.layout.gradients,
+        "copies": copies,
         "steps": not world.is_first or all(not torch.equal(before[name], after[name]) for name in before),
     }
