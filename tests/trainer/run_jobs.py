@@ -4,9 +4,9 @@ The jobs are a list of {"values": run file, "poison": {"steps", "rank", "kind": 
 memory}, "digest": true, "draws": true, "fewest": steps before one can be a spike, "slow": {"notes", "lag"} of a
 SlowFileSystem, "kill": {"rank", and "step" or "operation"}: SIGKILL after so many steps of this start, or before so
 many changes to files of the run folder}, all but the first at will; or {"values", "sums": a precision}, which trains
-nothing and asks gradient_sums.py. Rank 0 prints one JSON line for each: how it
-ended, with "digest" a hash of the parameters and of its optimizer's state after every step, and with "draws" the
-samples of every step, sorted.
+nothing and asks gradient_sums.py. Rank 0 prints one JSON line for each: how it ended and which part of the model was
+built in shares, with "digest" a hash of the parameters and of its optimizer's state after every step, and with "draws"
+the samples of every step, sorted.
 """
 
 import contextlib
@@ -89,6 +89,24 @@ def poisoned(poison, rank, digests):
 
 
 @contextlib.contextmanager
+def noting_shares(report):
+    """Note which part of the model's parameters is in shares when the model is built."""
+    build = loop.build
+
+    def noting(prepared, world):
+        model = build(prepared, world)
+        shared = [hasattr(parameter, "ds_tensor") for parameter in model.parameters()]
+        report["shared"] = sum(shared) / len(shared)
+        return model
+
+    loop.build = noting
+    try:
+        yield
+    finally:
+        loop.build = build
+
+
+@contextlib.contextmanager
 def noting_draws(draws):
     """Note the samples that this rank takes in each step."""
     step = loop._Run._step
@@ -164,10 +182,11 @@ def run_all(jobs):
             # Rank 0's host sees all at once.
             slow = SlowFileSystem(job["slow"]["notes"], job["slow"]["lag"] if world.rank else 0.0)
         ending = killed(job.get("kill"), world.rank, job["values"]["run"]["dir"])
-        with poisoned(job.get("poison"), world.rank, digests), noting_draws(draws), slow, ending:
+        noting = noting_draws(draws), noting_shares(report)
+        with poisoned(job.get("poison"), world.rank, digests), noting[0], noting[1], slow, ending:
             try:
                 outcome = loop.train(reading.from_dict(job["values"], "job"), world)
-                report = {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}
+                report |= {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}
             except (MachineFault, UserError) as error:
                 report = {"error": str(error)}
         report["digests"] = digests

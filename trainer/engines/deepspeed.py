@@ -31,7 +31,9 @@ from . import elastic, random_state
 from .base import Forward, StepResult, common_files, spread_non_finite, to_device
 from .collector import Collector
 from .load_checks import loading, refuse_not_finite
-from .zero_shares import gathered_masters, shares_of
+from .zero_shares import cast_shares, gathered_masters, shares_of
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DeepSpeedEngine:
@@ -45,10 +47,11 @@ class DeepSpeedEngine:
         gradients: str,
         world: World,
     ):
-        deepspeed = _import_deepspeed(world)
+        deepspeed = import_deepspeed(world)
         from pydantic import ValidationError  # what DeepSpeed checks its file with
 
-        parameters = sum(parameter.numel() for parameter in model.parameters())
+        # A model that was built in shares has no numbers at hand, but says how many there are.
+        parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
         values = deepspeed_file.fill(configuration, precision, world.size, parameters, gradients)
         self.stage = deepspeed_file.stage_of(values)
         self.world, self.precision = world, precision
@@ -71,6 +74,7 @@ class DeepSpeedEngine:
         if takes_a_step:
             for group in optimizer.param_groups:
                 group["lr"] = 0.0
+        cast_shares(model, _DTYPES[precision])
         try:
             with _one_optimizer_at_stages_1_and_2():
                 self.module, *_ = deepspeed.initialize(
@@ -257,7 +261,8 @@ def _one_optimizer_at_stages_1_and_2() -> Iterator[None]:
         DeepSpeedEngine._do_optimizer_sanity_check = choose
 
 
-def _import_deepspeed(world: World):
+def import_deepspeed(world: World):
+    """The library, told what it must not do, with its process group; every rank must call it."""
     # DeepSpeed loads its files with weights_only=False; this makes torch refuse everything but the names below.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     # DeepSpeed calls names that torch is about to rename; nothing for a user to act on.

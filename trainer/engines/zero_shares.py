@@ -43,6 +43,17 @@ def shares_of(zero: Any, stage: int, views: dict[int, View], world: World, name:
     return shares
 
 
+def cast_shares(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Cast a model that was built in shares (see `in_shares`), as DeepSpeed casts others; those are left alone."""
+    parameters = list(model.parameters())
+    if not any(hasattr(parameter, "ds_tensor") for parameter in parameters):
+        return
+    for parameter in parameters:
+        parameter.data = parameter.data.to(dtype)
+        if hasattr(parameter, "ds_tensor"):
+            parameter.ds_tensor.data = parameter.ds_tensor.data.to(dtype)
+
+
 # Numbers of each rank that are exchanged at a time: rank 0 holds this many of all ranks on its device.
 GATHERED = 2**24
 

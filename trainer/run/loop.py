@@ -18,7 +18,6 @@ from ..engines.base import StepResult
 from ..engines.make import make_engine
 from ..export import publish
 from ..export.card import ModelCard
-from ..models.sizes import count_parameters
 from ..objectives.sums import Sums
 from ..optimization.schedule import learning_rate
 from ..processes.signals import StopRequests
@@ -29,6 +28,7 @@ from ..settings.exit_codes import FINISHED, INTERRUPTED
 from ..settings.mistakes import say
 from .agreement import Agreement, seed_generators
 from .best_checkpoint import Evaluator
+from .building import build
 from .determinism import changed_circumstances, computing
 from .dry_run import dry_run
 from .final_model import FinalModel
@@ -82,7 +82,7 @@ def train(configuration: RunConfiguration, world: World, requests: StopRequests 
         lock = RunLock(Path(configuration.run.dir))
         agree(world, lambda: stack.enter_context(lock) if world.is_first else None)
         watchdog.share()
-        model = agree(world, prepared.build)
+        model = agree(world, lambda: build(prepared, world))
         requests = requests if requests is not None else stack.enter_context(StopRequests())
         return _Run(prepared, model, world, requests).train([chosen] if chosen else [])
 
@@ -113,7 +113,7 @@ class _Run:
         self.last_step = configuration.optim.max_steps
 
         # The facts of the whole model, before an engine shares it out.
-        parameters, _ = count_parameters(model)
+        parameters = prepared.size.parameters
         self.notes = prepared.notes(model, world.size)
         self.card = ModelCard(configuration, [dataset.manifest for dataset in self.data.train], parameters, self.notes)
 

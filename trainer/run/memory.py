@@ -1,10 +1,11 @@
 """The memory that a run needs at least, against what its ranks have, before anything is built.
 
 The rule: a run is refused if the parameters, gradients and optimizer's state of its ranks, one micro-batch, and on the
-way there the whole model in fp32 that each rank builds, are more than the whole memory and a tenth of it. Whatever else
-it needs is not counted, and memory that others hold is taken for free: a run that is refused cannot fit.
+way there the model in fp32 that each rank builds, are more than the whole memory and a tenth of it. Whatever else it
+needs is not counted, and memory that others hold is taken for free: a run that is refused cannot fit.
 """
 
+import math
 import os
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from ..optimization.matrices import matrix_entries
 from ..samples.collate import SECOND, TOKEN_IDS
 from ..settings import deepspeed_file
 from ..settings.optimizers import OPTIMIZERS
+from .building import is_in_shares
 from .setup import Prepared
 
 GIGABYTE = 2**30
@@ -33,11 +35,14 @@ def refuse_beyond_memory(prepared: Prepared, processes: int, device: torch.devic
     parameters, sharing = prepared.size.parameters, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
     states = _states_in_ranks(prepared, processes)
     batch = _micro_batch_bytes(prepared)
+    built = 4 * parameters
+    if is_in_shares(prepared, processes):
+        built = 4 * (parameters // processes + math.prod(prepared.size.largest[1]))
     if device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory
-        needs = [("GPU", states + batch, there), ("host", 4 * parameters * sharing, host_memory())]
+        needs = [("GPU", states + batch, there), ("host", built * sharing, host_memory())]
     else:
-        needs = [("this machine's", max(states + batch, 4 * parameters) * sharing, host_memory())]
+        needs = [("this machine's", max(states + batch, built) * sharing, host_memory())]
     for name, needed, there in needs:
         if needed > MARGIN * there:
             raise UserError(

@@ -76,6 +76,20 @@ def test_a_run_is_refused_by_what_it_surely_needs(run_values, tmp_path, monkeypa
         memory.refuse_beyond_memory(prepared, 4, CPU)
 
 
+def test_a_model_that_is_built_in_shares_needs_those_alone(run_values, tmp_path, monkeypatch):
+    changes = {"deepspeed": "zero3", "batch.micro_batch": 1, "model.num_hidden_layers": 4}
+    prepared = prepare(reading.from_dict(run_values(tmp_path / "run", "transformer", **changes), "test"), 8, CPU)
+    monkeypatch.setattr(memory, "_micro_batch_bytes", lambda prepared: 0)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    # An eighth of parameters, gradients and moments in each of 8 ranks; 8 whole models would be twice as much.
+    monkeypatch.setattr(memory, "host_memory", lambda: 17 * prepared.size.parameters)
+    memory.refuse_beyond_memory(prepared, 8, CPU)
+    changes["optim.name"] = "muon"  # built whole
+    prepared = prepare(reading.from_dict(run_values(tmp_path / "run", "transformer", **changes), "test"), 8, CPU)
+    with pytest.raises(UserError, match="the run needs at least"):
+        memory.refuse_beyond_memory(prepared, 8, CPU)
+
+
 @pytest.mark.parametrize(
     "model_type", ["converter", "flt", "paramixer", "s3attention", "transformer", "wavspa", "bert"]
 )

@@ -45,6 +45,20 @@ def test_dropout_is_noted_where_the_number_of_processes_shows(prepared, field):
     assert prepared().notes(prepared().build(), 2) == []
 
 
+def test_gradients_that_are_summed_up_in_bf16_are_noted(prepared):
+    run = prepared(deepspeed="zero0", precision="bf16")
+    (note,) = run.notes(run.build(), 1)
+    assert note == "note: at ZeRO stage 0 DeepSpeed sums gradients up in bf16: deepspeed=zero1 sums them up in fp32"
+    for changes in (
+        {"deepspeed": "zero1"},
+        {"deepspeed": None},
+        {"deepspeed": "zero0", "precision": "fp32"},
+        {"deepspeed": "zero0", "batch.micro_batch": 16},
+    ):
+        run = prepared(**{"precision": "bf16", **changes})
+        assert run.notes(run.build(), 1) == []
+
+
 def test_recurrent_positions_let_documents_see_each_other(prepared):
     run = prepared(**{"model.position_embedding_type": "gru"})
     (note,) = run.notes(run.build(), 1)
