@@ -17,8 +17,10 @@ def refuse_incomplete(folder: Path, listed: set[Path]) -> None:
     """
     _refuse_lacking(folder, elastic.LAYOUT, listed)
     layout = elastic.read_layout(folder)
-    for rank in range(layout.ranks):
-        _refuse_lacking(folder, random_state.file_name(rank), listed)
+    # Earlier versions wrote a file for each rank.
+    is_earlier = folder / random_state.earlier_file(0) in listed
+    for name in map(random_state.earlier_file, range(layout.ranks)) if is_earlier else (random_state.FILE,):
+        _refuse_lacking(folder, name, listed)
     if layout.stage is None:
         for name in (state_files.TENSORS, state_files.PLAIN):
             _refuse_lacking(folder, name, listed)

@@ -1,6 +1,6 @@
 """Checkpoints: written under a temporary name, hashed, renamed; the newest whole one wins.
 
-`RUN/checkpoints/step-00000200/` holds `engine*` and `random-*` (to resume), `model/` (a Hugging Face folder),
+`RUN/checkpoints/step-00000200/` holds `engine*` and `random.json` (to resume), `model/` (a Hugging Face folder),
 `state.json` (step, samples, counters) and, written last, `manifest.json` (size and SHA-256 of every file).
 `RUN/checkpoints/latest` names the newest for people; nothing reads it.
 """

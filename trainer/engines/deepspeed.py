@@ -194,10 +194,14 @@ class DeepSpeedEngine:
     def gather(self) -> dict[str, torch.Tensor]:
         bare = self.module.module
         masters, state = {}, {}
-        if self.stage in (1, 2) and self.precision != "fp32":
-            masters = gathered_masters(self.module.optimizer, self.world)
+        if self.stage == 3 or (self.stage > 0 and self.precision != "fp32"):
+            masters = gathered_masters(self.module.optimizer, self.stage, self.world)
+        elif self.stage == 0:
+            masters = self._masters
         for name, parameter in bare.named_parameters():
-            full = self._full(parameter) if self.stage in (0, 3) else masters.get(id(parameter), parameter)
+            full = masters.get(id(parameter), parameter)
+            if self.stage == 3 and not parameter.requires_grad:
+                full = self._gathered(parameter)
             if self.world.is_first:
                 state[name] = full.detach().float().cpu()
         if not self.world.is_first:
@@ -209,16 +213,6 @@ class DeepSpeedEngine:
         for name, buffer in bare.named_buffers(remove_duplicate=False):
             state[name] = buffer.detach().cpu()
         return state
-
-    def _full(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        """The fp32 master of a parameter, whole, at stages 0 and 3."""
-        if self.stage == 0:
-            return self._masters.get(id(parameter), parameter)
-        if not parameter.requires_grad:
-            return self._gathered(parameter)
-        from deepspeed.utils import safe_get_full_fp32_param
-
-        return safe_get_full_fp32_param(parameter)
 
     def _gathered(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         import deepspeed

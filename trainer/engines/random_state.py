@@ -13,14 +13,17 @@ from longmix.data_prep.state_files import read_json
 
 from ..processes.world import World
 
+# All ranks' states in their order; checkpoints of earlier versions have a file for each rank.
+FILE = "random.json"
 
-def file_name(rank: int) -> str:
-    """The name of the file with a rank's state in a checkpoint."""
+
+def earlier_file(rank: int) -> str:
+    """The name of the file with a rank's state in a checkpoint of an earlier version."""
     return f"random-{rank:05d}.json"
 
 
 def collect(world: World) -> dict[str, Any]:
-    """{file name: this rank's state}, for a checkpoint."""
+    """{file name: all ranks' states} on rank 0, for a checkpoint; an empty map elsewhere. Every rank must call it."""
     name, keys, *rest = np.random.get_state()
     state = {
         "torch": _to_text(torch.get_rng_state()),
@@ -28,7 +31,8 @@ def collect(world: World) -> dict[str, Any]:
         "numpy": [name, keys.tolist(), *rest],
         "python": random.getstate(),
     }
-    return {file_name(world.rank): state}
+    states = world.gather(state)
+    return {FILE: states} if world.is_first else {}
 
 
 def restore(folder: Path, world: World) -> None:
@@ -37,11 +41,19 @@ def restore(folder: Path, world: World) -> None:
     Raises:
         UserError: the file holds no state of these generators.
     """
-    path = folder / file_name(world.rank)
+    path = folder / FILE
     if not path.exists():
-        return
+        path = folder / earlier_file(world.rank)
+        if not path.exists():
+            return
     try:
         state = read_json(path)
+        if path.name == FILE:
+            if not isinstance(state, list) or not state:
+                raise ValueError("it must be a list with a state of each rank")
+            if world.rank >= len(state):
+                return
+            state = state[world.rank]
         torch.set_rng_state(_from_text(state["torch"]))
         if state["device"] is not None and world.device.type == "cuda":
             torch.cuda.set_rng_state(_from_text(state["device"]), world.device)

@@ -58,31 +58,46 @@ def cast_shares(model: torch.nn.Module, dtype: torch.dtype) -> None:
 GATHERED = 2**24
 
 
-def gathered_masters(zero: Any, world: World) -> dict[int, torch.Tensor]:
-    """The fp32 values that stages 1 and 2 keep of parameters in 16 bits, whole and on the CPU of rank 0, by the id of
-    each parameter; an empty map elsewhere. Every rank must call it.
+def gathered_masters(zero: Any, stage: int, world: World) -> dict[int, torch.Tensor]:
+    """The fp32 values that stages 1 to 3 keep of trained parameters, whole and on the CPU of rank 0, by the id of each
+    parameter; an empty map elsewhere. Every rank must call it.
 
     DeepSpeed's own function sums up each parameter over all ranks, onto all of them. Here each rank sends what it has.
     """
     masters = {}
-    for index, flat in enumerate(zero.single_partition_of_fp32_groups):
-        whole = torch.empty(world.size, flat.numel() if world.is_first else 0)
-        for first in range(0, flat.numel(), GATHERED):
-            piece = flat.detach()[first : first + GATHERED].to(world.device)
-            parts = [torch.empty_like(piece) for _ in range(world.size)] if world.is_first else None
-            if world.size > 1:
-                torch.distributed.gather(piece, parts)
-            else:
-                parts = [piece]
-            for rank, part in enumerate(parts or ()):
-                whole[rank, first : first + GATHERED] = part
-        if world.is_first:
+    if stage < 3:
+        for index, flat in enumerate(zero.single_partition_of_fp32_groups):
+            whole = _gathered(flat, world).flatten()
             group, offsets = zero.round_robin_bit16_groups[index], zero.round_robin_bit16_offsets[index]
-            for parameter, offset in zip(group, offsets, strict=True):
+            for parameter, offset in zip(group, offsets, strict=True) if world.is_first else ():
                 # A copy: files of models hold no views of something larger.
-                values = whole.flatten()[offset : offset + parameter.numel()].clone()
+                values = whole[offset : offset + parameter.numel()].clone()
                 masters[id(parameter)] = values.reshape(parameter.shape)
+    else:
+        for flat, parameters in zip(zero.fp32_partitioned_groups_flat, zero.fp16_groups, strict=True):
+            whole, start = _gathered(flat, world), 0
+            for parameter in parameters:
+                part = parameter.partition_numel()
+                if world.is_first:
+                    values = whole[:, start : start + part].flatten()[: parameter.ds_numel]
+                    masters[id(parameter)] = values.reshape(parameter.ds_shape)
+                start += part
     return masters
+
+
+def _gathered(flat: torch.Tensor, world: World) -> torch.Tensor:
+    """(world size, n): the flat tensors (n,) of all ranks on the CPU of rank 0; (world size, 0) elsewhere."""
+    whole = torch.empty(world.size, flat.numel() if world.is_first else 0)
+    for first in range(0, flat.numel(), GATHERED):
+        piece = flat.detach()[first : first + GATHERED].to(world.device)
+        parts = [torch.empty_like(piece) for _ in range(world.size)] if world.is_first else None
+        if world.size > 1:
+            torch.distributed.gather(piece, parts)
+        else:
+            parts = [piece]
+        for rank, part in enumerate(parts or ()):
+            whole[rank, first : first + GATHERED] = part
+    return whole
 
 
 def _flat_tensors(zero: Any, stage: int, world: World):

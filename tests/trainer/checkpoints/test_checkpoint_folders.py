@@ -20,7 +20,7 @@ DATA = {"data.train": [64 * "0"], "data.eval": [], "data.test": []}
 def fill(folder):
     """All that a checkpoint without DeepSpeed has, as far as that is looked at before it is loaded."""
     (folder / "model").mkdir()
-    for name in ("model/config.json", "model/model.safetensors", "random-00000.json", "engine.json"):
+    for name in ("model/config.json", "model/model.safetensors", "random.json", "engine.json"):
         (folder / name).write_text("{}")
     (folder / "engine.safetensors").write_bytes(bytes(range(200)))
     (folder / "layout.json").write_text('{"stage": null, "ranks": 1, "precision": "fp32"}')

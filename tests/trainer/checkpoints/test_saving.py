@@ -39,7 +39,7 @@ class Engine:
 
     def collect(self, folder):
         weights = {"weight": self.weight}
-        return {"layout.json": LAYOUT, "engine/mp_rank_00_model_states.pt": weights, "random-00000.json": [1, 2, 3]}
+        return {"layout.json": LAYOUT, "engine/mp_rank_00_model_states.pt": weights, "random.json": [1, 2, 3]}
 
     def gather(self):
         return {"weight": self.weight}

@@ -333,9 +333,13 @@ def test_the_settings_of_the_run_file_hold_and_not_the_checkpoints(train, tmp_pa
     assert [group["weight_decay"] for group in state["optimizer"]["param_groups"]] == [0.5, 0.0]
 
 
-def test_every_random_generator_goes_on(world, tmp_path):
-    for name, state in random_state.collect(world).items():
-        (tmp_path / name).write_text(json.dumps(state))
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_every_random_generator_goes_on(world, tmp_path, is_earlier):
+    ((name, states),) = random_state.collect(world).items()
+    if is_earlier:
+        (tmp_path / "random-00000.json").write_text(json.dumps(states[0]))
+    else:
+        (tmp_path / name).write_text(json.dumps(states))
 
     def draw():
         return torch.rand(3).tolist(), np.random.standard_normal(3).tolist(), random.random(), random.gauss(0, 1)
@@ -344,6 +348,10 @@ def test_every_random_generator_goes_on(world, tmp_path):
     assert draw() != drawn
     random_state.restore(tmp_path, world)
     assert draw() == drawn
+    # A rank that had no part in it keeps what it was seeded with.
+    kept = torch.get_rng_state()
+    random_state.restore(tmp_path, replace(world, rank=1, size=2))
+    assert torch.equal(torch.get_rng_state(), kept)
 
 
 @pytest.mark.parametrize(
@@ -351,9 +359,10 @@ def test_every_random_generator_goes_on(world, tmp_path):
     ["", "[]", "{}", '{"torch": "AAAA", "device": null, "numpy": [], "python": []}', '{"torch": 3}', "[" * 10**5],
 )
 def test_what_is_no_random_state_is_refused(world, tmp_path, text):
-    (tmp_path / "random-00000.json").write_text(text)
-    with pytest.raises(UserError, match=r"random-00000\.json holds no states of random generators"):
-        random_state.restore(tmp_path, world)
+    for name, found in (("random-00000.json", text), ("random.json", f"[{text}]" if text != "[]" else "7")):
+        (tmp_path / name).write_text(found)
+        with pytest.raises(UserError, match=rf"{name} holds no states of random generators"):
+            random_state.restore(tmp_path, world)
 
 
 def test_other_data_at_the_same_place_are_refused(train, write_data, tmp_path):

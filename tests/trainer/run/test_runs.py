@@ -425,7 +425,7 @@ def test_what_deepspeed_itself_loads_runs_no_code(start, tmp_path):
     torch.save({"module": Bomb(tmp_path / "exploded")}, tmp_path / "states.pt")
     code = (
         "import pickle, sys, torch\nfrom longmix.trainer.engines import deepspeed\n"
-        "from longmix.trainer.processes import world\ndeepspeed._import_deepspeed(world.join())\n"
+        "from longmix.trainer.processes import world\ndeepspeed.import_deepspeed(world.join())\n"
         "from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine\n"
         "try:\n    TorchCheckpointEngine().load(sys.argv[1], map_location='cpu')\n"
         "except pickle.UnpicklingError:\n    print('refused')\n"
