@@ -199,7 +199,8 @@ def test_a_run_that_began_with_unfused_steps_ends_with_them(train, tmp_path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [pytest.param("zero1", marks=pytest.mark.full), "zero2"])
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ["zero1", "zero2"])
 def test_a_bf16_run_of_an_earlier_version_goes_on_summing_gradients_up_in_bf16(train, tmp_path, monkeypatch, engine):
     changes = {"deepspeed": engine, "precision": "bf16", "batch.micro_batch": 2}
     assert train(tmp_path / "new", **changes, **{"run.stop_at_step": 2}).code == 75

@@ -19,6 +19,7 @@ def sums(forked_ranks, run_values, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_gradients_are_summed_up_in_fp32(sums, engine):
     report = sums[engine, "fp32"]
@@ -28,12 +29,14 @@ def test_gradients_are_summed_up_in_fp32(sums, engine):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_stages_1_and_2_have_one_optimizer(sums):
     """DeepSpeed's own choice at stage 1, BF16_Optimizer, has another form of checkpoint and sums all up at once."""
     assert {sums[engine, "fp32"]["kind"] for engine in ("zero1", "zero2")} == {"DeepSpeedZeroOptimizer"}
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_runs_of_earlier_versions_go_on_as_they_were_begun(sums, engine):
     report = sums[engine, "bf16"]

@@ -8,7 +8,8 @@ from longmix.modeling import MODEL_TYPES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_model_begins_with_the_weights_of_stage_2(forked_ranks, run_values, tmp_path, precision):
     engines = ("zero2", "zero3")
 
