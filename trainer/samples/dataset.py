@@ -65,6 +65,11 @@ class ShardedDataset:
         self._cached = 0
         self._most_cached, self._most_footers = 2 * ranges * window or CACHED_SAMPLES, max(KEPT_FOOTERS, 2 * ranges)
 
+    @property
+    def cache_room(self) -> int | None:
+        """Bytes that copies of this data set's shards, and of others', may take here; None: it needs no copies."""
+        return None if self._cache is None else self._cache.room()
+
     def __len__(self) -> int:
         return self.samples
 

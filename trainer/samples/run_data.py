@@ -100,6 +100,23 @@ def _ranges_of_rank(configuration: RunConfiguration, world_size: int) -> int:
     return partitions if wanders else -(-partitions // world_size) + 1
 
 
+def small_cache_note(configuration: RunConfiguration, data: RunData, world_size: int, ranks_here: int) -> str | None:
+    """A line if copies of the shards that this machine's ranks read at a time do not fit into its cache; else None."""
+    remote = [source for source in data.train if isinstance(source, ShardedDataset) and source.cache_room is not None]
+    if not remote:
+        return None
+    ranges = min(data.order.partitions, ranks_here * _ranges_of_rank(configuration, world_size))
+    sizes = sorted((shard["bytes"] for source in remote for shard in source.manifest.shards), reverse=True)
+    needed, room = sum(sizes[:ranges]), remote[0].cache_room
+    if needed <= room:
+        return None
+    return (
+        f"note: this machine reads {ranges} ranges of the samples at a time, whose shards take {needed / 1e9:,.3g} GB, "
+        f"and the cache has room for {max(room, 0) / 1e9:,.3g} GB: shards will be fetched again and again; raise "
+        "data.cache.max_bytes, or name a larger disk (data.cache.dir)"
+    )
+
+
 def _order(configuration: RunConfiguration, train: list[Dataset]) -> RunOrder:
     batch = configuration.batch
     section = settled(configuration.data, batch)

@@ -60,6 +60,17 @@ class ShardCache:
         except OSError as error:
             raise refused(f"data.cache.dir {self.folder} cannot be used", error) from None
 
+    def room(self) -> int:
+        """Bytes that copies may take together: what they take now counts as theirs."""
+        if self.max_bytes is not None:
+            return self.max_bytes
+        here = [entry for entry in os.scandir(self.folder) if _COPY.fullmatch(entry.name)]
+        return self._room_on_disk(sum(entry.stat(follow_symlinks=False).st_size for entry in here))
+
+    def _room_on_disk(self, copies: int) -> int:
+        disk = shutil.disk_usage(self.folder)
+        return copies + disk.free - disk.total // _SPARE_SHARE
+
     def fetch(self, remote: RemoteFolder, shard: dict[str, Any]) -> Path:
         """The copy of a shard (an entry of the manifest), made now if there is none.
 
@@ -216,8 +227,7 @@ class ShardCache:
                 on_disk += written
         limit, bound = self.max_bytes, "data.cache.max_bytes"
         if limit is None:
-            disk = shutil.disk_usage(self.folder)
-            limit, bound = on_disk + disk.free - disk.total // _SPARE_SHARE, "a tenth of its disk stays free"
+            limit, bound = self._room_on_disk(on_disk), "a tenth of its disk stays free"
         if size > limit:
             part.unlink()
             raise UserError(f"{url} has {size} bytes, more than {self.folder} may hold: {limit} ({bound})")

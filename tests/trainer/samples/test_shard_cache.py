@@ -22,11 +22,12 @@ from longmix.data_prep.remote import RemoteFolder
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.trainer.cli import main
-from longmix.trainer.samples import verified_copies
+from longmix.trainer.samples import run_data, verified_copies
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.samples.shard_cache import ShardCache
 from longmix.trainer.samples.tokenizer import tokenizer_folder
 from longmix.trainer.samples.verified_copies import RECORD
+from longmix.trainer.settings import reading
 from longmix.trainer.settings.sections import CacheSection
 
 SHARDS, SHARD_SAMPLES = 6, 50
@@ -135,6 +136,36 @@ def test_a_remote_data_set_gives_the_samples_of_a_local_one_and_copies_each_shar
     assert {path.stat().st_mode & 0o777 for path in shown(tmp_path / "cache")} == {0o666 & ~mask}
 
 
+def test_a_run_says_that_its_cache_is_too_small_for_what_it_reads_at_a_time(storage, bucket, tmp_path, monkeypatch):
+    def note(processes, ranks_here, train=f"storage://{bucket}", **cache):
+        cache = {"dir": str(tmp_path / "cache"), **cache}
+        values = {
+            "data": {"train": train, "cache": cache, "partitions": 4},
+            "batch": {"samples": 16, "micro_batch": 1},
+            "objective": {"name": "classification"},
+            "run": {"dir": str(tmp_path / "run")},
+            "model": {"model_type": "transformer"},
+            "optim": {"max_steps": 2, "lr": 1e-3},
+        }
+        configuration = reading.from_dict(values, "test")
+        data = run_data.open_data(configuration, processes)
+        return run_data.small_cache_note(configuration, data, processes, ranks_here)
+
+    four = sum(sorted((shard["bytes"] for shard in Manifest.load(bucket).shards), reverse=True)[:4])
+    assert note(1, 1, max_bytes=four) is None and note(1, 1, train=str(bucket), max_bytes=1) is None
+    told = note(1, 1, max_bytes=four - 1)
+    assert "this machine reads 4 ranges of the samples at a time, whose shards take" in told
+    assert "raise data.cache.max_bytes, or name a larger disk" in told
+    # One rank of four holds a range, and begins with the next one.
+    assert note(4, 1, max_bytes=four - 1) is None
+    assert note(4, 2, max_bytes=four - 1) is not None
+    # Without a bound a tenth of the disk stays free.
+    usage = shutil.disk_usage(tmp_path)
+    for free, is_told in ((usage.total // 10 + four, False), (usage.total // 10 + four - 1, True)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+        assert (note(1, 1) is not None) == is_told
+
+
 def test_the_cache_stays_within_its_bound_and_drops_what_was_used_longest_ago(storage, bucket, tmp_path):
     cache = tmp_path / "cache"
     bound = 3 * largest(bucket)
@@ -205,6 +236,7 @@ def test_readers_that_share_a_small_cache_all_get_what_they_ask_for(storage, buc
 READS_ALL = """
 import sys
 import numpy as np
+from longmix.trainer.settings import reading
 from longmix.trainer.settings.sections import CacheSection
 from longmix.trainer.samples.dataset import ShardedDataset
 
