@@ -102,7 +102,11 @@ class Mixer(nn.Module):
 
     @classmethod
     def shared_module(cls, config: MixerConfig) -> nn.Module | None:
-        """A module that all layers of one encoder share and the encoder owns, or None."""
+        """A module that all layers of one encoder share and the encoder owns, or None.
+
+        In each forward pass the encoder calls it once, as module(embeddings, context), and hands the tuple of tensors
+        that it returns to all layers, as `shared` of their context.
+        """
         return None
 
     def use_shared(self, module: nn.Module) -> None:

@@ -42,6 +42,8 @@ class BatchContext:
         embeddings: (B, N, D), what entered the first block.
         coordinates: (B, N, l), positions of the tokens in l dimensions.
         documents: the segments that mask and document_ids make, where the caller knows them.
+        shared: what the module that an encoder's layers share has made of the batch, see Mixer.shared_module; None: a
+            layer makes it itself.
 
     Attributes:
         lengths: (B,) int64, the numbers n_b of valid tokens; None: all N.
@@ -52,6 +54,7 @@ class BatchContext:
     embeddings: torch.Tensor | None = None
     coordinates: torch.Tensor | None = None
     documents: Segments | None = None
+    shared: tuple[torch.Tensor, ...] | None = None
     lengths: torch.Tensor | None = field(init=False)
     _found: list[Segments] = field(init=False, repr=False, compare=False, default_factory=list)
     _made: dict[tuple, object] = field(init=False, repr=False, compare=False, default_factory=dict)

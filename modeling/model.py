@@ -1,7 +1,7 @@
 """The encoder: embeddings, blocks, and the conventions of transformers."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -213,7 +213,7 @@ class MixerModel(MixerPreTrainedModel):
                 compaction.compact, (input_ids, token_type_ids, inputs_embeds, values, document_ids, coordinates)
             )
         embeddings = self.embeddings(input_ids, token_type_ids, inputs_embeds, values, mask)
-        context = BatchContext(mask, document_ids, embeddings, coordinates, documents)
+        context = self.sharing(BatchContext(mask, document_ids, embeddings, coordinates, documents))
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         states = [embeddings]
@@ -231,6 +231,18 @@ class MixerModel(MixerPreTrainedModel):
             hidden_states=tuple(states) if output_hidden_states else None,
             auxiliary_loss=self._auxiliary_loss(),
         )
+
+    def sharing(self, context: BatchContext) -> BatchContext:
+        """The context with what `shared` makes of it and the embeddings, for all layers at once.
+
+        It is made outside of the layers, so that recomputing one does not make it again. Reentrant checkpointing goes
+        backward through each layer on its own: there each makes its own.
+        """
+        recompute = getattr(self, "_gradient_checkpointing_func", None)
+        reentrant = getattr(recompute, "keywords", {}).get("use_reentrant", True)
+        if self.shared is None or (self.training and self.gradient_checkpointing and reentrant):
+            return context
+        return replace(context, shared=self.shared(context.embeddings, context))
 
     # Checks of the inputs. A wrong shape would often broadcast to a wrong result, silently, or fail deep in a kernel.
 

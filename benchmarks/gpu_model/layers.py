@@ -133,12 +133,12 @@ def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool,
     embeddings = torch.empty(*shape, model.config.hidden_size, dtype=dtype, device=DEVICE, requires_grad=True)
     ids = torch.zeros(shape, dtype=torch.int64, device=DEVICE) if case.documents else None
     lengths = document_lengths(case.positions, tokens) if case.documents else None
-    context = BatchContext(document_ids=ids, embeddings=embeddings)
     with contextlib.ExitStack() as stack:
         launches = stack.enter_context(counting(case.needs_triton, flash, lengths))
         if case.documents and case.variant != DENSE_MASK:
             attend = variable_length(launches.record, flash, lengths)
             stack.enter_context(mock.patch.object(SoftmaxAttention, "attend", attend))
+        context = model.sharing(BatchContext(document_ids=ids, embeddings=embeddings))
         hidden_states = embeddings
         for layer in model.layers:
             hidden_states = layer(hidden_states, context)

@@ -6,15 +6,13 @@ from torch.nn import functional
 from transformers import initialization as init
 
 from longmix.kernels import ops
-from longmix.kernels.common.documents import document_starts
 
 from ..attention import Attention, orthogonal_projection, positive_log_features
 from ..block import buffer_generator
 from ..context import BatchContext
-from ..masking import keep_valid
 from .configuration_flt import FLTConfig
 from .neighbours import Neighbours
-from .spectral_mask import SpectralMask
+from .spectral_mask import SpectralMask, biases
 
 # Added to features behind a ReLU: a query for which all of them are zero sees the mean of the values.
 RELU_FLOOR = 1e-3
@@ -74,42 +72,27 @@ class SpectralAttention(Attention):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """Queries and keys (B, H, N, d), values (B, H, N, c) -> (B, H, N, c), zero on padding."""
-        query_features, key_features = self._features(query, key, self._positions(context))
+        mask = self.mask(query, context) if context.shared is None else context.shared
+        query_features, key_features = self._features(query, key, *mask)
         operation = ops.linear_attention if self.config.feature_kind == "relu" else ops.feature_attention
         lengths, documents, causal = context.lengths, context.document_ids, self.config.is_causal
         estimate = operation(query_features, key_features, value, lengths, causal=causal, document_ids=documents)
         return estimate if self.neighbours is None else self.neighbours(query, key, value, estimate, context)
 
     def _features(
-        self, query: torch.Tensor, key: torch.Tensor, coordinates: torch.Tensor | None
+        self, query: torch.Tensor, key: torch.Tensor, waves: torch.Tensor, factors: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Features of queries and keys behind a ReLU, else their logarithms: (B, H, N, m), in fp32 or wider."""
         wide = torch.promote_types(query.dtype, torch.float32)
         projection = self.feature_projection.to(wide)
         for_positions, for_content = projection.split([2 * self.config.num_frequencies, query.shape[-1]], dim=1)
         with torch.autocast(query.device.type, enabled=False):
-            biases = self.mask(coordinates, query.shape[2], for_positions)
             features = []
-            for content, bias, is_query in zip((query, key), biases, (True, False), strict=True):
+            of_positions = biases(waves, factors, for_positions)
+            for content, bias, is_query in zip((query, key), of_positions, (True, False), strict=True):
                 if self.config.feature_kind == "relu":
                     scaled = content.to(wide) * content.shape[-1] ** -0.25
                     features.append(functional.relu(scaled @ for_content.T + bias) + RELU_FLOOR)
                 else:
                     features.append(positive_log_features(content, for_content, bias, relative=is_query))
         return tuple(features)
-
-    def _positions(self, context: BatchContext) -> torch.Tensor | None:
-        """Coordinates for the mask, (B, N, l), zero on padding; None: the indices, alike in all samples."""
-        dimensions, coordinates = self.config.coordinate_dimensions, context.coordinates
-        given = None if coordinates is None else tuple(coordinates.shape)
-        if (given is None) != (dimensions == 0) or (given is not None and given[2:] != (dimensions,)):
-            allowed = f"('B', 'N', {dimensions})" if dimensions else "None"
-            raise ValueError(f"coordinates have shape {given}; allowed: {allowed}, of coordinate_dimensions")
-        if coordinates is not None:
-            return keep_valid(coordinates, context.mask)
-        return None if context.document_ids is None else positions_in_documents(context.document_ids)[:, :, None]
-
-
-def positions_in_documents(document_ids: torch.Tensor) -> torch.Tensor:
-    """(B, N), equal on the tokens of one document -> (B, N) int64, counted from each document's first token."""
-    return torch.arange(document_ids.shape[1], device=document_ids.device) - document_starts(document_ids)

@@ -12,8 +12,8 @@ from longmix.kernels import ops
 from longmix.modeling.attention.features import positive_log_features
 from longmix.modeling.block import PostNormBlock
 from longmix.modeling.context import BatchContext
-from longmix.modeling.flt.attention import positions_in_documents
-from longmix.modeling.flt.spectral_mask import SpectralMask
+from longmix.modeling.flt.spectral_mask import SpectralMask, biases
+from longmix.modeling.rotary import positions_in_documents
 
 KINDS = {
     "mixture": {"spectral_kind": "gaussian_mixture", "directional": True},
@@ -167,7 +167,8 @@ def test_features_multiply_to_the_mask_at_far_positions_too(kind, offset, make_c
     config = make_config("flt", coordinate_dimensions=1, **KINDS[kind])
     mask = SpectralMask(config)
     index = torch.arange(0, 48, 4)
-    query, key = mask(offset + index[None, :, None], 12, torch.eye(2 * config.num_frequencies))
+    context = BatchContext(coordinates=offset + index[None, :, None])
+    query, key = biases(*mask(torch.empty(12, 1), context), torch.eye(2 * config.num_frequencies))
     torch.testing.assert_close(
         (query @ key.transpose(-1, -2)).double(), mask.matrix(index[None, :, None], 12), rtol=0, atol=1e-5
     )
@@ -208,6 +209,24 @@ def test_all_layers_share_one_mask_unless_told_otherwise(make_model):
     first, second = (layer.mixer.attention.mask for layer in own.layers)
     assert not torch.equal(first.frequencies.draws, second.frequencies.draws)
     assert not torch.equal(first.weight, second.weight)
+
+
+def test_the_mask_is_made_once_for_all_layers(make_model, batch):
+    """Also where layers are recomputed; reentrant checkpointing, backward through one by one, needs one for each."""
+    input_ids, mask = batch([9, 5], 9)
+    gradients = []
+    for recompute, expected in ((None, 1), ({"use_reentrant": False}, 1), ({"use_reentrant": True}, 4)):
+        model = make_model("flt", directional=True).train()
+        if recompute is not None:
+            model.activation_checkpointing_enable(recompute)
+        calls = []
+        model.shared.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        model(input_ids=input_ids, attention_mask=mask).last_hidden_state.square().sum().backward()
+        assert len(calls) == expected
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    for plain, *others in zip(*gradients, strict=True):
+        for other in others:
+            torch.testing.assert_close(other, plain)
 
 
 def test_the_sum_of_weights_is_bounded(make_config):
@@ -264,8 +283,8 @@ def test_half_precision_keeps_the_frequencies_and_the_mask_of_far_positions(samp
 
 def test_positions_count_from_the_start_of_each_document():
     ids = torch.tensor([[4, 4, 9, 9, 9, 4], [1, 1, 1, 1, 1, 1]])
-    assert positions_in_documents(ids).tolist() == [[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]]
-    assert positions_in_documents(ids[:, :0]).shape == (2, 0)
+    assert positions_in_documents(ids, 6, ids.device).tolist() == [[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]]
+    assert positions_in_documents(ids[:, :0], 0, ids.device).shape == (2, 0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
