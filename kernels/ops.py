@@ -10,6 +10,7 @@ from .givens_mix.interface import givens_mix
 from .lifting.interface import lifting_analysis, lifting_synthesis
 from .link_mix.interface import link_mix
 from .near_attention.interface import near_attention
+from .random_attention.interface import random_feature_attention
 from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
 from .wavelet.interface import wavelet_analysis, wavelet_synthesis
@@ -26,6 +27,7 @@ __all__ = [
     "linear_attention",
     "link_mix",
     "near_attention",
+    "random_feature_attention",
     "spectral_filter",
     "wavelet_analysis",
     "wavelet_synthesis",

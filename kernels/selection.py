@@ -35,6 +35,7 @@ OPERATIONS = {
     "linear_attention": "attention",
     "link_mix": "link_mix",
     "near_attention": "near_attention",
+    "random_feature_attention": "random_attention",
     "spectral_filter": "spectral_filter",
     "wavelet_analysis": "wavelet",
     "wavelet_synthesis": "wavelet",

@@ -105,6 +105,18 @@ def _near(shape, places, before, documents, dtype):
     call("near_attention", [query, key, value, estimate, *parameters], before, _empty(batch), ids)
 
 
+def _random(shape, documents, dtype):
+    """`shape` is (B, H, N, d, m, c); 64 waves of the places."""
+    batch, heads, positions, width, features, channels = shape
+    query, key = _empty(batch, positions, 2, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
+    value = _empty(batch, heads, positions, channels, dtype=dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    sizes = (features, width), (1, 1, positions, 64), (heads, 64, features), (heads, 64, features)
+    biases = [_empty(*size, dtype=wide) for size in sizes]
+    ids = _empty(batch, positions) if documents else None
+    call("random_feature_attention", [query, key, value, *biases], ids, _empty(batch), False, ids)
+
+
 def _wavelet(shape, taps, levels, dtype):
     """`shape` is (B, N, D)."""
     filters = _empty(taps, shape[2], dtype=torch.promote_types(dtype, torch.float32))
@@ -157,6 +169,11 @@ def _other_cases() -> Iterator[Case]:
     yield Case("near-d64-p9", partial(_near, near, 9, 4, False))
     yield Case("near-d64-p9-documents", partial(_near, near, 9, 4, True))
     yield Case("near-d64-p5-causal-float64", partial(_near, near, 5, 4, True), (torch.float64,))
+    random = (BATCH, 12, POSITIONS, 64, 64, 64)
+    yield Case("random-d64-m64", partial(_random, random, False))
+    yield Case("random-d64-m64-documents", partial(_random, random, True))
+    yield Case("random-d64-m256", partial(_random, (BATCH, 12, POSITIONS, 64, 256, 64), False))
+    yield Case("random-d64-m64-float64", partial(_random, random, True), (torch.float64,))
     for taps in (2, 16, 40):
         yield Case(f"wavelet-t{taps}", partial(_wavelet, rows, taps, 3))
     yield Case("wavelet-t16-float64", partial(_wavelet, rows, 16, 3), (torch.float64,))
@@ -180,6 +197,7 @@ def _largest_cases() -> Iterator[Case]:
         yield Case(f"givens-one-order-{name}", partial(_givens, (batch, positions, 16, 64), 1, False, True, True))
         yield Case(f"givens-{name}", partial(_givens, (batch, positions, 16, 64), 2, True, True, False))
         yield Case(f"near-{name}", partial(_near, (batch, 16, positions, 64), 9, 4, True))
+        yield Case(f"random-{name}", partial(_random, (batch, 16, positions, 64, 64, 64), True))
         yield Case(f"links-{name}", partial(_links, rows, 16, 33, True, True))
         yield Case(f"wavelet-{name}", partial(_wavelet, rows, 40, 4))
         yield Case(f"lifting-{name}", partial(_lifting, rows, 16, 4))

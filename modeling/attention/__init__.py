@@ -2,7 +2,7 @@
 
 from ..configuration import MixerConfig
 from .base import Attention
-from .features import orthogonal_projection, positive_log_features
+from .features import orthogonal_projection
 from .linear import LinearAttention, PerformerAttention, ReluPerformerAttention
 from .linformer import LinformerAttention
 from .softmax import SoftmaxAttention
@@ -23,7 +23,6 @@ __all__ = [
     "WindowedAttention",
     "make_attention",
     "orthogonal_projection",
-    "positive_log_features",
 ]
 
 

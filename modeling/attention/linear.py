@@ -12,7 +12,7 @@ from ..block import buffer_generator
 from ..configuration import MixerConfig
 from ..context import BatchContext
 from .base import Attention
-from .features import orthogonal_projection, positive_log_features
+from .features import orthogonal_projection
 
 
 class LinearAttention(Attention):
@@ -59,9 +59,7 @@ class PerformerAttention(Attention):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """See Attention."""
-        query_log = positive_log_features(query, self.directions, relative=True)
-        key_log = positive_log_features(key, self.directions)
-        return ops.feature_attention(query_log, key_log, value, context.lengths)
+        return ops.random_feature_attention(query, key, value, self.directions, lengths=context.lengths)
 
 
 class ReluPerformerAttention(Attention):

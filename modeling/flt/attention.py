@@ -1,5 +1,7 @@
 """Linear attention whose features carry a mask of relative positions."""
 
+import functools
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -7,12 +9,13 @@ from transformers import initialization as init
 
 from longmix.kernels import ops
 
-from ..attention import Attention, orthogonal_projection, positive_log_features
+from ..attention import Attention, orthogonal_projection
 from ..block import buffer_generator
 from ..context import BatchContext
+from ..rotary import positions_in_documents
 from .configuration_flt import FLTConfig
 from .neighbours import Neighbours
-from .spectral_mask import SpectralMask, biases
+from .spectral_mask import SpectralMask, scaled_columns
 
 # Added to features behind a ReLU: a query for which all of them are zero sees the mean of the values.
 RELU_FLOOR = 1e-3
@@ -72,27 +75,43 @@ class SpectralAttention(Attention):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """Queries and keys (B, H, N, d), values (B, H, N, c) -> (B, H, N, c), zero on padding."""
-        mask = self.mask(query, context) if context.shared is None else context.shared
-        query_features, key_features = self._features(query, key, *mask)
-        operation = ops.linear_attention if self.config.feature_kind == "relu" else ops.feature_attention
-        lengths, documents, causal = context.lengths, context.document_ids, self.config.is_causal
-        estimate = operation(query_features, key_features, value, lengths, causal=causal, document_ids=documents)
+        waves, factors = self.mask(query, context) if context.shared is None else context.shared
+        projection = self.feature_projection.to(waves.dtype)
+        for_positions, for_content = projection.split([2 * self.config.num_frequencies, query.shape[-1]], dim=1)
+        with torch.autocast(query.device.type, enabled=False):
+            columns = scaled_columns(factors, for_positions)
+        positions = self._positions(context)
+        seen = {"lengths": context.lengths, "causal": self.config.is_causal, "document_ids": context.document_ids}
+        if self.config.feature_kind == "relu":
+            features = self._features(query, key, for_content, waves, columns, positions)
+            estimate = ops.linear_attention(*features, value, **seen)
+        else:
+            estimate = ops.random_feature_attention(query, key, value, for_content, waves, *columns, positions, **seen)
         return estimate if self.neighbours is None else self.neighbours(query, key, value, estimate, context)
 
     def _features(
-        self, query: torch.Tensor, key: torch.Tensor, waves: torch.Tensor, factors: torch.Tensor
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        projection: torch.Tensor,
+        waves: torch.Tensor,
+        columns: tuple[torch.Tensor, torch.Tensor],
+        positions: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Features of queries and keys behind a ReLU, else their logarithms: (B, H, N, m), in fp32 or wider."""
-        wide = torch.promote_types(query.dtype, torch.float32)
-        projection = self.feature_projection.to(wide)
-        for_positions, for_content = projection.split([2 * self.config.num_frequencies, query.shape[-1]], dim=1)
+        """Features of queries and keys behind a ReLU, (B, H, N, m), in fp32 or wider."""
+        if positions is not None:
+            waves = waves[0][:, positions].transpose(0, 1)
+        features = []
         with torch.autocast(query.device.type, enabled=False):
-            features = []
-            of_positions = biases(waves, factors, for_positions)
-            for content, bias, is_query in zip((query, key), of_positions, (True, False), strict=True):
-                if self.config.feature_kind == "relu":
-                    scaled = content.to(wide) * content.shape[-1] ** -0.25
-                    features.append(functional.relu(scaled @ for_content.T + bias) + RELU_FLOOR)
-                else:
-                    features.append(positive_log_features(content, for_content, bias, relative=is_query))
+            for content, of_positions in zip((query, key), columns, strict=True):
+                scaled = content.to(waves.dtype) * content.shape[-1] ** -0.25
+                features.append(functional.relu(scaled @ projection.T + waves @ of_positions) + RELU_FLOOR)
         return tuple(features)
+
+    def _positions(self, context: BatchContext) -> torch.Tensor | None:
+        """Which of the indices' waves are those of the tokens, (B, N); None: those of their rows."""
+        documents = context.document_ids
+        if documents is None or context.coordinates is not None:
+            return None
+        make = functools.partial(positions_in_documents, documents, documents.shape[1], documents.device)
+        return context.once(("positions in documents",), make)

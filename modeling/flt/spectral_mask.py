@@ -8,7 +8,6 @@ from transformers import initialization as init
 
 from ..context import BatchContext
 from ..masking import keep_valid
-from ..rotary import positions_in_documents
 from .configuration_flt import FLTConfig
 from .frequencies import Frequencies, spread_widths, turns
 from .spectra import make_spectrum
@@ -52,14 +51,14 @@ class SpectralMask(nn.Module):
             init.normal_(self.offset, std=spread_widths(self.config, 1).item())
 
     def forward(self, tokens: torch.Tensor, context: BatchContext) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the biases of all layers with this mask are made of, see `biases`; computed in fp32 or wider.
+        """What the biases of all layers with this mask are made of, see `scaled_columns`; computed in fp32 or wider.
 
         Args:
             tokens: (.., N, k), any tensor of the batch's tokens: read are N and the dtype.
-            context: whose coordinates or documents the positions are.
+            context: whose coordinates the positions are; without, they are the indices.
 
         Returns:
-            The waves, cos a and sin a of the angles a of positions, (B, 1 or H, N, 2 r), B = 1 where the positions are
+            The waves, cos a and sin a of the angles a of positions, (B, 1 or H, N, 2 r), B = 1 where they are those of
             the indices; and the factors (2 r, 2 H, 2) of a projection's columns and of their partners, cosine and sine
             of one frequency: those of the H heads' queries, then of their keys.
 
@@ -69,7 +68,7 @@ class SpectralMask(nn.Module):
         working = torch.promote_types(tokens.dtype, torch.float32)
         with torch.autocast(tokens.device.type, enabled=False):
             frequencies, real, imaginary = self.weights()
-            units = self._units(self._positions(context), tokens.shape[-2])
+            units = self._units(self._coordinates(context), tokens.shape[-2])
             angle = 2 * math.pi * turns(units, frequencies).to(working)
             waves = torch.cat([angle.cos(), angle.sin()], dim=-1)
             size = (real.square() + imaginary.square() + _TINY).sqrt()
@@ -107,19 +106,14 @@ class SpectralMask(nn.Module):
         waves = real[:, None, None] * difference.cos() - imaginary[:, None, None] * difference.sin()
         return waves.mean(-1)
 
-    def _positions(self, context: BatchContext) -> torch.Tensor | None:
+    def _coordinates(self, context: BatchContext) -> torch.Tensor | None:
         """Coordinates of the tokens, (B, N, l), zero on padding; None: the indices, alike in all samples."""
         dimensions, coordinates = self.config.coordinate_dimensions, context.coordinates
         given = None if coordinates is None else tuple(coordinates.shape)
         if (given is None) != (dimensions == 0) or (given is not None and given[2:] != (dimensions,)):
             allowed = f"('B', 'N', {dimensions})" if dimensions else "None"
             raise ValueError(f"coordinates have shape {given}; allowed: {allowed}, of coordinate_dimensions")
-        if coordinates is not None:
-            return keep_valid(coordinates, context.mask)
-        documents = context.document_ids
-        if documents is None:
-            return None
-        return positions_in_documents(documents, documents.shape[1], documents.device)[:, :, None]
+        return None if coordinates is None else keep_valid(coordinates, context.mask)
 
     def _units(self, coordinates: torch.Tensor | None, positions: int) -> torch.Tensor:
         """Positions in units of distance: (B, 1, N, l) float64, B = 1 without coordinates."""
@@ -129,21 +123,20 @@ class SpectralMask(nn.Module):
         return self.config.position_scale * coordinates[:, None].to(torch.float64)
 
 
-def biases(waves: torch.Tensor, factors: torch.Tensor, projection: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Biases that the positions add to the projected queries and keys (FL-3).
+def scaled_columns(factors: torch.Tensor, projection: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What multiplies waves to the biases that positions add to the projected queries and keys (FL-3).
 
     Args:
-        waves, factors: what a mask's `forward` returns.
+        factors: (2 r, 2 H, 2), what a mask's `forward` returns.
         projection: (m, 2 r) in their dtype, columns of the random projection for cosines, then for sines.
 
     Returns:
-        (B, H, N, m) for the queries and for the keys, B = 1 where the positions are the indices.
+        (H, 2 r, m) for the queries and for the keys.
     """
     columns = projection.T
     pairs = torch.stack([columns, columns.roll(len(columns) // 2, 0)], dim=1)
     # One small product: written out, these sums would be a dozen operations in each layer, forward and backward.
-    scaled = torch.bmm(factors, pairs).unflatten(1, (2, -1)).permute(1, 2, 0, 3)
-    return tuple(waves @ columns for columns in scaled.unbind(0))
+    return torch.bmm(factors, pairs).unflatten(1, (2, -1)).permute(1, 2, 0, 3).unbind(0)
 
 
 # Keeps the slope of an absolute value finite where a whole mask is zero.

@@ -285,6 +285,12 @@ def there_and_back(x, filters):
         pytest.param(
             lambda *tensors: ops.near_attention(*tensors, 2), [*[(1, 2, 64, 16)] * 4, (2, 5), (2,)], 0.7, id="near"
         ),
+        pytest.param(
+            lambda *tensors: ops.random_feature_attention(*tensors),
+            [*HEADS, (16, 16), (1, 1, 128, 8), (2, 8, 16), (2, 8, 16)],
+            0.01,
+            id="random features",
+        ),
         pytest.param(there_and_back, [(1, 64, 32), (8, 32)], 0.5, id="wavelets"),
     ],
 )

@@ -28,6 +28,9 @@ CALLS = {
     "near_attention": lambda make, **integers: ops.near_attention(
         *(make(3, 1, 6, 4) for _ in range(4)), make(1, 3), make(1), 1, **integers
     ),
+    "random_feature_attention": lambda make, **integers: ops.random_feature_attention(
+        *(make(3, 1, 6, 4) for _ in range(3)), make(5, 4), make(1, 1, 6, 2), make(1, 2, 5), make(1, 2, 5), **integers
+    ),
     "spectral_filter": lambda make, **integers: ops.spectral_filter(make(3, 6, 4), make(5, 4, 2), 8, **integers),
     "wavelet_analysis": lambda make, **integers: ops.wavelet_analysis(make(3, 6, 4), make(4, 4), 2, **integers),
     "wavelet_synthesis": lambda make, **integers: ops.wavelet_synthesis(make(3, 8, 4), make(4, 4), 2, 6, **integers),
@@ -38,6 +41,10 @@ INTEGERS = {
     "givens_mix": {"permutation": torch.tensor([[2, 0, 5, 1, 4, 3], [1, 2, 3, 0, 5, 4]])},
     "linear_attention": DOCUMENTS,
     "near_attention": DOCUMENTS,
+    "random_feature_attention": {
+        "positions": torch.tensor([[0, 1, 0, 1, 2, 0], [0, 0, 0, 0, 0, 1], [0, 1, 2, 3, 0, 1]]),
+        **DOCUMENTS,
+    },
     "link_mix": {"offsets": torch.tensor([[0, 1, 2], [0, 3, 11]]), **DOCUMENTS},
 }
 FIELDS = [(operation, field) for operation in OPERATIONS for field in ("lengths", *INTEGERS.get(operation, {}))]

@@ -21,6 +21,7 @@ COVERING = {
     "linear_attention": "two-causal",
     "link_mix": "documents",
     "near_attention": "three",
+    "random_feature_attention": "three",
     "spectral_filter": "three",
     "wavelet_analysis": "three-shared-taps",
     "wavelet_synthesis": "three-shared-taps",

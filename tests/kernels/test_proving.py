@@ -245,7 +245,7 @@ def test_one_process_proves_all_and_another_one_what_it_did_not_come_to(pretend)
     assert found == {name: {**failed, "lifting_analysis": "wrong"}.get(name) for name in WITH_KERNELS}
     assert pretend.started() == [
         " ".join(WITH_KERNELS),
-        "link_mix near_attention wavelet_analysis wavelet_synthesis",
+        "link_mix near_attention random_feature_attention wavelet_analysis wavelet_synthesis",
         "wavelet_synthesis",
     ]
 
@@ -534,6 +534,7 @@ SMALL = {
     "lifting_synthesis": (1, 2, 2, 1),
     "link_mix": (1, 1, 2, False, 64, True, True, True),
     "near_attention": (1, 2, 3, 3, 1, True),
+    "random_feature_attention": (1, 3, 2, 2, False, True, True, 1, True),
     "wavelet_analysis": (1, 2, 1),
 }
 

@@ -9,10 +9,10 @@ from torch.nn import functional
 from transformers import AutoModel
 
 from longmix.kernels import ops
-from longmix.modeling.attention.features import positive_log_features
+from longmix.kernels.random_attention.portable import log_features
 from longmix.modeling.block import PostNormBlock
 from longmix.modeling.context import BatchContext
-from longmix.modeling.flt.spectral_mask import SpectralMask, biases
+from longmix.modeling.flt.spectral_mask import SpectralMask, scaled_columns
 from longmix.modeling.rotary import positions_in_documents
 
 KINDS = {
@@ -60,7 +60,7 @@ def test_without_a_mask_it_is_a_performer(kind, make_mixer):
     x = torch.randn(2, 9, 16)
     query, key, _ = mixer.attention.projection(x).view(2, 9, 3, 2, 8).permute(2, 0, 3, 1, 4)
     content = mixer.attention.feature_projection[:, -8:]
-    logs = (positive_log_features(tensor, content) for tensor in (query, key))
+    logs = (log_features(tensor, content) for tensor in (query, key))
     performer = ops.feature_attention(*logs, torch.eye(9).expand(2, 2, 9, 9))
     torch.testing.assert_close(mixer.mixing_matrix(x, BatchContext()), performer, rtol=0, atol=1e-5)
     with torch.no_grad():
@@ -168,7 +168,8 @@ def test_features_multiply_to_the_mask_at_far_positions_too(kind, offset, make_c
     mask = SpectralMask(config)
     index = torch.arange(0, 48, 4)
     context = BatchContext(coordinates=offset + index[None, :, None])
-    query, key = biases(*mask(torch.empty(12, 1), context), torch.eye(2 * config.num_frequencies))
+    waves, factors = mask(torch.empty(12, 1), context)
+    query, key = (waves @ columns for columns in scaled_columns(factors, torch.eye(2 * config.num_frequencies)))
     torch.testing.assert_close(
         (query @ key.transpose(-1, -2)).double(), mask.matrix(index[None, :, None], 12), rtol=0, atol=1e-5
     )

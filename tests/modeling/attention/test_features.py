@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from longmix.modeling.attention import orthogonal_projection, positive_log_features
+from longmix.kernels import ops
+from longmix.kernels.random_attention.portable import log_features
+from longmix.modeling.attention import orthogonal_projection
 from longmix.modeling.attention.linear import elu_plus_one
 
 
@@ -46,7 +48,7 @@ def test_the_estimate_of_the_kernel_is_unbiased():
     estimates = []
     for seed in range(2000):
         projection = draw(seed, 16, 8)
-        features = [positive_log_features(x, projection).exp() / math.sqrt(16) for x in (query, key)]
+        features = [log_features(x, projection).exp() / math.sqrt(16) for x in (query, key)]
         estimates.append(features[0] @ features[1].T)
     estimates = torch.stack(estimates)
     error = (estimates.mean(0) - truth) / (estimates.std(0) / math.sqrt(2000))
@@ -55,26 +57,19 @@ def test_the_estimate_of_the_kernel_is_unbiased():
 
 def test_features_are_wide_and_keep_float64():
     projection = draw(0, 5, 4)
-    x = torch.randn(2, 3, 4)
-    assert positive_log_features(x.double(), projection).dtype == torch.float64
+    x = torch.randn(2, 1, 3, 4)
+    truth = log_features(x.double(), projection)
+    assert truth.dtype == torch.float64
+    assert log_features(x.bfloat16(), projection).dtype == torch.float32
+    torch.testing.assert_close(log_features(x, projection).double(), truth, rtol=0, atol=1e-5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        result = positive_log_features(x, projection)
-    assert result.dtype == torch.float32
-    truth = positive_log_features(x.double(), projection)
-    torch.testing.assert_close(result.double(), truth, rtol=0, atol=1e-5)
+        result = ops.random_feature_attention(x, x, x, projection)
+    assert torch.equal(result, ops.random_feature_attention(x, x, x, projection))
 
 
 def test_features_of_linear_attention_do_not_vanish_in_fp16():
     features = elu_plus_one(torch.tensor([-20.0, 3.0], dtype=torch.float16))
     torch.testing.assert_close(features, torch.tensor([math.exp(-20), 4.0]))
-
-
-def test_one_projection_for_each_head():
-    projections = torch.stack([draw(seed, 5, 4) for seed in range(2)])
-    x = torch.randn(3, 2, 7, 4)
-    result = positive_log_features(x, projections)
-    for head in range(2):
-        torch.testing.assert_close(result[:, head], positive_log_features(x[:, head], projections[head]))
 
 
 def test_performer_draws_by_layer_and_name(make):

@@ -1,0 +1,106 @@
+"""Attention from random features: what padding holds, places, documents of many tokens, and mistakes."""
+
+import pytest
+import torch
+
+from longmix.kernels import ops
+from longmix.kernels.selection import obstacle
+
+
+@pytest.fixture(params=["portable", "cpu", "triton"])
+def choose(request, monkeypatch, require_or_skip):
+    """One implementation from now on."""
+    if request.param != "portable":
+        reason = obstacle("random_feature_attention", request.param, "cpu")
+        if reason is not None:
+            require_or_skip({"cpu": "compiler", "triton": "triton"}[request.param], reason)
+    monkeypatch.setenv("LONGMIX_KERNELS", request.param)
+
+
+def tensors(batch=2, heads=2, positions=9, width=3, features=5, channels=4, waves=2):
+    """query, key, value, projection, waves and columns, all with gradients."""
+    generator = torch.Generator().manual_seed(0)
+    rows = batch, heads, positions
+    shapes = (*rows, width), (*rows, width), (*rows, channels), (features, width), (1, 1, positions, waves)
+    shapes += (heads, waves, features), (heads, waves, features)
+    return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+
+
+def test_rows_past_the_lengths_may_hold_anything(choose):
+    lengths = torch.tensor([9, 4])
+    found = []
+    for filling in (0.0, torch.nan):
+        given = tensors()
+        with torch.no_grad():
+            for rows in given[:3]:
+                rows[1, :, 4:] = filling
+        result = ops.random_feature_attention(*given, lengths=lengths)
+        found.append([result, *torch.autograd.grad(result.square().sum(), given)])
+    for of_zeros, of_nan in zip(*found, strict=True):
+        assert torch.equal(of_zeros, of_nan)
+    for gradient in found[1][1:4]:
+        assert (gradient[1, :, 4:] == 0).all()
+
+
+def test_places_out_of_range_are_the_first_and_the_last(choose):
+    given = tensors()
+    places = torch.arange(9).expand(2, 9) * 3 - 7
+    result, expected = (
+        ops.random_feature_attention(*given, positions=positions) for positions in (places, places.clamp(0, 8))
+    )
+    assert torch.equal(result, expected)
+    gradients = (torch.autograd.grad(x.square().sum(), given) for x in (result, expected))
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_weights_are_those_of_the_features(choose):
+    """One feature of one channel, written out: phi(x) = exp(w x - x^2 / 2 + b), by its place."""
+    query, key = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.25, -0.5])
+    waves, columns = torch.tensor([0.3, -0.2]), torch.tensor([0.7, 1.5])
+    places = torch.tensor([1, 0, 1])
+    scores = 0.8 * query[:, None] + 0.8 * key - key.square() / 2 + columns[1] * waves[places]
+    expected = scores.softmax(1)
+    result = ops.random_feature_attention(
+        query.view(1, 1, 3, 1),
+        key.view(1, 1, 3, 1),
+        torch.eye(3)[None, None],
+        torch.tensor([[0.8]]),
+        waves.view(1, 1, 2, 1),
+        *columns.view(2, 1, 1, 1).unbind(0),
+        places[None],
+    )
+    torch.testing.assert_close(result[0, 0], expected)
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "message"),
+    [
+        (3, (5, 4), r"query and projection have shapes \(2, 2, 9, 3\) and \(5, 4\); needed"),
+        (3, (0, 3), "with m at least 1"),
+        (4, (1, 1, 8, 2), r"waves has shape \(1, 1, 8, 2\); allowed: \(1 or 2, 1 or 2, 9, w\)"),
+        (4, (3, 1, 9, 2), r"waves has shape \(3, 1, 9, 2\)"),
+        (5, (2, 2, 4), r"query_columns has shape \(2, 2, 4\); needed: \(2, 2, 5\)"),
+        (6, (1, 2, 5), r"key_columns has shape \(1, 2, 5\); needed: \(2, 2, 5\)"),
+        (1, (2, 2, 9, 4), "query, key and value have shapes"),
+    ],
+)
+def test_shapes_that_do_not_fit(index, shape, message):
+    given = tensors()
+    given[index] = torch.zeros(shape)
+    with pytest.raises(ValueError, match=message):
+        ops.random_feature_attention(*given)
+
+
+def test_parts_of_biases_are_refused():
+    query, key, value, projection, waves, *_ = tensors()
+    for more in ({"waves": waves}, {"positions": torch.zeros(2, 9, dtype=torch.int64)}):
+        with pytest.raises(ValueError, match="given is only a part of waves, query_columns and key_columns"):
+            ops.random_feature_attention(query, key, value, projection, **more)
+    given = tensors(batch=2)
+    given[4] = torch.zeros(2, 1, 9, 2)
+    with pytest.raises(ValueError, match=r"waves has shape \(2, 1, 9, 2\); allowed: \(1, 1 or 2, P, w\)"):
+        ops.random_feature_attention(*given, positions=torch.zeros(2, 9, dtype=torch.int64))
+    given[4] = torch.zeros(1, 1, 0, 2)
+    with pytest.raises(ValueError, match="waves has no places; allowed: at least 1 beside positions"):
+        ops.random_feature_attention(*given, positions=torch.zeros(2, 9, dtype=torch.int64))
