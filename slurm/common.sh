@@ -76,16 +76,18 @@ record_environment() {
 # exit code. srun's own code is the highest of all tasks, also of those that it ended because of another one; so task.sh
 # leaves how each ended in a folder beside the log, and tells srun of failures only: an interrupted run is none.
 run_step() {
-    local tasks_per_node=$1 overcommit=() code
+    local tasks_per_node=$1 overcommit=() binding=() code
     shift
     ((tasks_per_node <= cpus_per_node)) || overcommit=(--overcommit)
+    # Each rank goes to the CPUs beside its GPU by itself: Slurm hands out CPUs in another order.
+    [[ -z ${SLURM_GPUS_ON_NODE:-} ]] || binding=(--cpu-bind=none)
     LONGMIX_ENDINGS=$(mktemp --directory --tmpdir="$PWD" ".longmix-$SLURM_JOB_ID-XXXX") ||
         fail "cannot write to $PWD: submit from a folder that all nodes can write to"
     export LONGMIX_ENDINGS
     trap 'rm -rf "$LONGMIX_ENDINGS"' EXIT
     # On scancel this shell must outlive the ranks, which save first.
     trap : TERM
-    srun --export=ALL --kill-on-bad-exit=1 "${overcommit[@]}" --nodes="$SLURM_JOB_NUM_NODES" \
+    srun --export=ALL --kill-on-bad-exit=1 "${overcommit[@]}" "${binding[@]}" --nodes="$SLURM_JOB_NUM_NODES" \
         --ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))" --ntasks-per-node="$tasks_per_node" \
         --cpus-per-task="$(share_of_cpus "$tasks_per_node")" bash "$LONGMIX_HOME/slurm/task.sh" "$@" </dev/null
     # Not in a subshell, which a signal to the whole job would end.

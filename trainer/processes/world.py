@@ -12,6 +12,7 @@ import torch.distributed
 
 from longmix.data_prep.errors import MachineFault, UserError
 
+from .affinity import stay_near
 from .launch import free_port
 from .launch_environment import ADDRESS, LOCAL_RANK, PORT, RANK, SIZE, LaunchEnvironment
 from .meeting import meet
@@ -172,6 +173,7 @@ def join(hang_minutes: float = 0.0) -> World:
         # Slurm may show each task one device only: its local rank then exceeds what it sees.
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
+        stay_near(device)
     else:
         device = torch.device("cpu")
     # Else DeepSpeed, which Accelerate and transformers import behind our back, guesses it and warns about its guess.
