@@ -30,6 +30,7 @@ class HeldOut:
         self.splits: set[str] = set()
         self.bytes = 0
         self.validation_in_test = 0
+        self.overlapping = {"words": WINDOW_WORDS, "some": 0, "most": 0}
         self._texts: dict[str, set[bytes]] = {TEST: set(), VALIDATION: set()}
         self._titles: dict[str, set[bytes]] = {TEST: set(), VALIDATION: set()}
         self._windows = array("Q")
@@ -52,6 +53,12 @@ class HeldOut:
         if title is not None and _is_in(self._titles, among, _key(title)):
             return SAME_TITLE
         return SAME_TEXT if _is_in(self._texts, among, _key(_body(text, title))) else None
+
+    def count_overlap(self, text: str) -> None:
+        """Count a training document in `overlapping`, if it shares windows with held-out text, or has most of them."""
+        share = self.overlap(text)
+        self.overlapping["some"] += share > 0
+        self.overlapping["most"] += share >= MOST
 
     def overlap(self, text: str) -> float:
         """The share of a document's windows, one behind the other, that stand in a held-out document; 0 without one.

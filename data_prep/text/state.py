@@ -15,8 +15,8 @@ from longmix.data_prep.manifest_fields import DOCUMENTS, ONE_PER_ROW
 from longmix.data_prep.split_names import SPLITS
 from longmix.data_prep.state_files import read_state
 from longmix.data_prep.text.documents import Rule, parse_rule
+from longmix.data_prep.text.first_look import FirstLook
 from longmix.data_prep.text.packing import SMALLEST_LENGTH
-from longmix.data_prep.text.reading import FirstLook
 from longmix.data_prep.text.sources import FORMATS, Source
 from longmix.data_prep.tokenizer import TOKENIZER_FILES, check_vocab_size, remove_unfinished, sha256_of_tokenizer
 

@@ -14,7 +14,7 @@ import pytest
 from longmix.data_prep.errors import MachineFault, UserError
 from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.text import blocks
+from longmix.data_prep.text import blocks, encoding, manifests
 from longmix.data_prep.text import prepare as text
 from longmix.data_prep.text.prepare import prepare_text
 from longmix.data_prep.text.sources import TextFile
@@ -129,7 +129,7 @@ def test_output_is_the_same_to_the_byte_with_any_number_of_workers(corpus, tmp_p
 def test_shards_hold_whole_blocks(corpus, tmp_path, monkeypatch, rows_of):
     monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
     prepare_text(settings(corpus), tmp_path / "one", workers=1)
-    monkeypatch.setattr(text, "SAMPLES_PER_SHARD", 200)
+    monkeypatch.setattr(manifests, "SAMPLES_PER_SHARD", 200)
     cut = prepare_text(settings(corpus), tmp_path / "many", workers=1)
     assert len(cut.train.shards) > 2
     assert rows_of(tmp_path / "one/train") == rows_of(tmp_path / "many/train")
@@ -180,7 +180,7 @@ def test_the_same_command_again_does_nothing(corpus, tmp_path):
 
 PREPARE = """
 import sys
-from longmix.data_prep.text import blocks
+from longmix.data_prep.text import blocks, encoding, manifests
 from longmix.data_prep.text.state import TextSettings
 from longmix.data_prep.text.prepare import prepare_text
 if __name__ == "__main__":
@@ -303,11 +303,11 @@ def test_changed_blocks_are_done_again(tmp_path, monkeypatch, rows_of):
     source = tmp_path / "corpus.txt"
     documents = make_documents(100)
     source.write_text("\n\n".join(documents))
-    finish = text._Job.finish
-    monkeypatch.setattr(text._Job, "finish", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    finish = text.write_manifests
+    monkeypatch.setattr(text, "write_manifests", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         prepare_text(settings(source), tmp_path / "out", workers=1)
-    monkeypatch.setattr(text._Job, "finish", finish)
+    monkeypatch.setattr(text, "write_manifests", finish)
     changed = [document[::-1] for document in documents]
     source.write_text("\n\n".join(changed))
     prepare_text(settings(source), tmp_path / "out", workers=1)
@@ -430,14 +430,14 @@ def test_two_runs_at_once_do_not_mix(corpus, tmp_path):
 
 
 def test_a_worker_that_is_killed_is_reported(tmp_path, corpus, monkeypatch):
-    pool = text.ProcessPoolExecutor
+    pool = encoding.ProcessPoolExecutor
 
     def with_a_death(*arguments):
         executor = pool(*arguments)
         executor.submit(os._exit, 1)
         return executor
 
-    monkeypatch.setattr(text, "ProcessPoolExecutor", with_a_death)
+    monkeypatch.setattr(encoding, "ProcessPoolExecutor", with_a_death)
     with pytest.raises(MachineFault, match="worker process was killed"):
         prepare_text(settings(corpus), tmp_path / "out", workers=2)
 
@@ -457,7 +457,7 @@ def test_preparing_text_does_not_import_torch(corpus, tmp_path):
 def unfinished(tmp_path, corpus, monkeypatch):
     """A preparation that was ended before its shards; the command goes on with it."""
     with monkeypatch.context() as patch:
-        patch.setattr(text._Job, "finish", lambda *arguments: sys.exit("ended"))
+        patch.setattr(text, "write_manifests", lambda *arguments: sys.exit("ended"))
         with pytest.raises(SystemExit):
             prepare_text(settings(corpus), tmp_path / "out", workers=1)
     return tmp_path / "out"

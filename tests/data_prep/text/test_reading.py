@@ -6,7 +6,8 @@ import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.text.documents import parse_rule
-from longmix.data_prep.text.reading import Reader, take_first_look
+from longmix.data_prep.text.first_look import take_first_look
+from longmix.data_prep.text.reading import Reader
 from longmix.data_prep.text.sources import find_sources
 
 
