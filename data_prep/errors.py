@@ -74,6 +74,16 @@ class MachineFault(RuntimeError):
         return printable(super().__str__())
 
 
+class Unfinished(Exception):
+    """The work is whole as far as it went, and waits for another process's: the same command goes on later.
+
+    The command line prints its text as one line and exits with code 75.
+    """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
 def refused(text: str, error: OSError, advice: str = "") -> UserError | MachineFault:
     """What to raise where the system refuses what `text` says: a mistake if another name would do, else a fault."""
     number, reason, name = _parts(error)

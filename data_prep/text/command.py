@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from longmix.data_prep.errors import printable
@@ -85,19 +86,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "one document, for mixers that cannot keep packed documents apart",
     )
     add("--workers", type=int, metavar="N", help="processes that encode and pack (default: one per processor)")
+    add(
+        "--share",
+        metavar="I/N",
+        help="do part I, from 0, of N: the command with each of them, on hosts that share a disk, makes what one host "
+        "makes without it, to the byte (Slurm: slurm/prepare.sh)",
+    )
     parser.set_defaults(make=_make)
 
 
 def _make(arguments: argparse.Namespace) -> Iterator[str]:
     from longmix.data_prep.text.prepare import prepare_text  # here: the options alone need no library
 
-    prepared = prepare_text(
+    prepare = prepare_text
+    if arguments.share is not None:
+        from longmix.data_prep.text.shares import Share
+        from longmix.data_prep.text.sharing import prepare_share
+
+        prepare = partial(prepare_share, share=Share.parse(arguments.share))
+    prepared = prepare(
         TextSettings(**given_options(arguments, TextSettings)),
         arguments.output,
         workers=arguments.workers,
         show_progress=sys.stderr.isatty(),
         notify=lambda line: print(printable(line), file=sys.stderr, flush=True),
     )
+    if prepared is None:
+        return iter([f"share {arguments.share} of {arguments.output} is done"])
     return _report(prepared, arguments.output)
 
 

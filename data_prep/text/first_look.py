@@ -73,18 +73,24 @@ class Tally:
     def add(self, document: Document) -> None:
         self.highest, self.bytes = max(self.highest, document.digest), self.bytes + document.size
         self._add_lowest(document.digest, document.size)
-        if not self.with_sample or (self._sampled >= self.sample_characters and document.digest < self.sample[0][0]):
-            return
-        heapq.heappush(self.sample, (document.digest, document.text[:_SAMPLE_DOCUMENT_CHARACTERS]))
-        self._sampled += min(len(document.text), _SAMPLE_DOCUMENT_CHARACTERS)
+        if self.with_sample:
+            self.add_sample(document.digest, document.text)
+
+    def add_sample(self, digest: int, text: str) -> bool:
+        """Add a document to the sample; False if it is full of documents with larger digests."""
+        if self._sampled >= self.sample_characters and digest < self.sample[0][0]:
+            return False
+        heapq.heappush(self.sample, (digest, text[:_SAMPLE_DOCUMENT_CHARACTERS]))
+        self._sampled += min(len(text), _SAMPLE_DOCUMENT_CHARACTERS)
         while self._sampled - len(self.sample[0][1]) >= self.sample_characters:
             self._sampled -= len(heapq.heappop(self.sample)[1])
+        return True
 
     def merge(self, highest: int, size: int, lowest: Iterable[tuple[int, int]]) -> None:
-        """Add what another tally has gathered, but for the sample, which is the largest of all samples."""
+        """Add what another tally has gathered, but for its sample. `lowest`: (digest, bytes) of its lowest."""
         self.highest, self.bytes = max(self.highest, highest), self.bytes + size
-        for negative, one in lowest:
-            self._add_lowest(-negative, one)
+        for digest, one in lowest:
+            self._add_lowest(digest, one)
 
     def may_be_validation(self, digest: int) -> bool:
         """False if, whatever else is read, the document is below no threshold."""
@@ -119,11 +125,11 @@ def take_first_look(
     for document in reader:
         advance(document.size)
         tally.add(document)
-    return conclude(tally, sorted(tally.sample), reader, held_out)
+    return conclude(tally, reader)
 
 
-def conclude(tally: Tally, sample: list[tuple[int, str]], reader: Reader, held_out: HeldOut | None) -> FirstLook:
-    """The first look from a tally of all documents, and the sample (digest, text) in the order of the digests.
+def conclude(tally: Tally, reader: Reader) -> FirstLook:
+    """The first look from a tally of all documents, which `reader` has read.
 
     Raises `UserError` as `take_first_look`.
     """
@@ -131,7 +137,7 @@ def conclude(tally: Tally, sample: list[tuple[int, str]], reader: Reader, held_o
     if not lowest:
         raise UserError("every document of the sources also stands in --validation or --test: nothing is left to learn")
     number = sum(counts.documents for counts in reader.counts)
-    has_validation = held_out is not None and VALIDATION in held_out.splits
+    has_validation = reader.held_out is not None and VALIDATION in reader.held_out.splits
     if not has_validation and -lowest[0][0] == tally.highest:
         raise UserError(
             f"the sources hold {'one document' if number == 1 else f'{number} documents, all alike'}: training and "
@@ -144,7 +150,7 @@ def conclude(tally: Tally, sample: list[tuple[int, str]], reader: Reader, held_o
         threshold=threshold,
         documents=number if reader.complete else None,
         bytes=sum(counts.bytes for counts in reader.counts) if reader.complete else None,
-        sample=[text for digest, text in sample if digest >= threshold],
+        sample=[text for digest, text in sorted(tally.sample) if digest >= threshold],
         counts=reader.counts,
     )
 

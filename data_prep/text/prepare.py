@@ -25,6 +25,7 @@ from longmix.data_prep.text.first_look import FirstLook, take_first_look
 from longmix.data_prep.text.held_out import HeldOut
 from longmix.data_prep.text.manifests import shard_members, totals_of, write_manifests
 from longmix.data_prep.text.reading import Reader, read_held_out
+from longmix.data_prep.text.shares import FOLDER as SHARES
 from longmix.data_prep.text.sources import Source, TextFile, find_sources, refuse_overlap
 from longmix.data_prep.text.state import BLOCKS, State, TextSettings
 from longmix.data_prep.tokenizer import (
@@ -49,6 +50,41 @@ class Prepared:
     test: Manifest | None = None
 
 
+@dataclass(frozen=True)
+class Sources:
+    """The texts that settings name: `sources`, `others` that are splits, and the rule for documents."""
+
+    sources: list[Source]
+    others: dict[str, list[Source]]
+    rule: Rule
+
+    @classmethod
+    def find(cls, settings: TextSettings, output: str | Path) -> "Sources":
+        """Raises `UserError` for every mistake in settings, and for texts that are not there."""
+        rule = settings.check()
+        sources = find_sources(list(settings.source), settings.column, output, file_format=settings.format)
+        others = {
+            split: find_sources(list(names), settings.column, output, f"--{split}", settings.format)
+            for split, names in (("validation", settings.validation), ("test", settings.test))
+            if names
+        }
+        found = cls(sources, others, rule)
+        refuse_overlap(found.everything)
+        return found
+
+    @property
+    def everything(self) -> list[Source]:
+        return [*self.sources, *(source for texts in self.others.values() for source in texts)]
+
+
+def number_of_workers(workers: int | None) -> int:
+    """As given, or one per processor. Raises `UserError`."""
+    workers = workers if workers is not None else len(os.sched_getaffinity(0))
+    if not 1 <= workers <= MAXIMUM_WORKERS:
+        raise UserError(f"--workers is {workers}: allowed are 1 to {MAXIMUM_WORKERS}")
+    return workers
+
+
 def prepare_text(
     settings: TextSettings,
     output: str | Path,
@@ -65,22 +101,17 @@ def prepare_text(
     `notify` is told in one line what begins. Raises `UserError` for every mistake in settings, sources or `output`;
     until the last moment no split has a manifest, so nothing unfinished passes for whole.
     """
-    rule = settings.check()
-    workers = workers if workers is not None else len(os.sched_getaffinity(0))
-    if not 1 <= workers <= MAXIMUM_WORKERS:
-        raise UserError(f"--workers is {workers}: allowed are 1 to {MAXIMUM_WORKERS}")
-    sources = find_sources(list(settings.source), settings.column, output, file_format=settings.format)
-    others = {
-        split: find_sources(list(names), settings.column, output, f"--{split}", settings.format)
-        for split, names in (("validation", settings.validation), ("test", settings.test))
-        if names
-    }
-    everything = [*sources, *(source for texts in others.values() for source in texts)]
-    refuse_overlap(everything)
+    texts = Sources.find(settings, output)
+    sources, others, rule = texts.sources, texts.others, texts.rule
+    workers = number_of_workers(workers)
     folder = Path(output)
     with locked(folder):
-        state = State.open(folder, settings, everything)
-        if all((folder / split / "manifest.json").is_file() for split in settings.splits):
+        if (folder / SHARES).is_dir() and not settings.is_made(folder):
+            raise UserError(
+                f"--output {folder} is being prepared in shares: give --share I/N, or choose another folder"
+            )
+        state = State.open(folder, settings, texts.everything)
+        if settings.is_made(folder):
             state.remove_blocks()
             return Prepared(**{split: Manifest.load(folder / split) for split in settings.splits}, was_there=True)
         state.remove_unfinished()

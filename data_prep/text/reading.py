@@ -40,6 +40,15 @@ class SourceCounts:
     kinds: list[str] = field(default_factory=list)
     begins: str = ""
 
+    def add(self, others: "SourceCounts") -> None:
+        """Add the counts of what was read next."""
+        self.begins = self.begins or others.begins
+        self.documents += others.documents
+        self.bytes += others.bytes
+        self.blank += others.blank
+        self.rules += [name for name in others.rules if name not in self.rules]
+        self.kinds += [name for name in others.kinds if name not in self.kinds]
+
     def describe(self) -> str:
         """What it was taken for, for the console: a wrong guess is seen before it is learned."""
         number = f"{self.documents:,} document{'' if self.documents == 1 else 's'}"

@@ -25,9 +25,9 @@ FILE_NAME = "prepare.json"
 BLOCKS = ".blocks"
 _FORMAT = 2
 # The names of what is removed: unfinished files, shards of a split without a manifest, blocks that have become shards.
-_TEMPORARY = re.compile(r"\.(prepare\.json|shard-\d+\.parquet|\w+-\d{6,}\.(parquet|json))\.\d+\.tmp")
-_SHARDS = re.compile(rf"shard-\d{{5,}}\.parquet|\.manifest\.json\.\d+\.tmp|{_TEMPORARY.pattern}")
-_BLOCKS = re.compile(rf"({'|'.join(SPLITS)})-\d{{6,}}\.(documents|parquet|json)|{_TEMPORARY.pattern}")
+TEMPORARY = re.compile(r"\.(prepare\.json|shard-\d+\.parquet|\w+-\d{6,}\.(parquet|json))\.\d+\.tmp")
+_SHARDS = re.compile(rf"shard-\d{{5,}}\.parquet|\.manifest\.json\.\d+\.tmp|{TEMPORARY.pattern}")
+_BLOCKS = re.compile(rf"({'|'.join(SPLITS)})-\d{{6,}}\.(documents|parquet|json)|{TEMPORARY.pattern}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,21 @@ class TextSettings:
     @property
     def splits(self) -> tuple[str, ...]:
         return SPLITS if self.test else SPLITS[:2]
+
+    def values(self) -> dict[str, Any]:
+        """As JSON has them."""
+        values = json.loads(json.dumps(dataclasses.asdict(self)))
+        for name in ("validation", "test", "format"):
+            if not values[name]:
+                del values[name]  # as before there was such an option: outputs without it stay what they are
+        return values
+
+    def tokenizer_hash(self) -> str | None:
+        return None if self.tokenizer is None else sha256_of_tokenizer(self.tokenizer)
+
+    def is_made(self, folder: Path) -> bool:
+        """Whether a folder has the manifests of all splits."""
+        return all((folder / split / "manifest.json").is_file() for split in self.splits)
 
     def check(self) -> Rule:
         """Raises `UserError` for a value out of range or a contradiction; returns the rule for documents."""
@@ -105,6 +120,16 @@ class _File:
         return different
 
 
+def require_empty(folder: Path) -> None:
+    """Raise `UserError` if a folder holds anything of anybody's."""
+    names = [path.name for path in folder.iterdir()]
+    if not [name for name in names if name not in (LOCK, VOLUMES_OWN) and not name.startswith(f".{FILE_NAME}")]:
+        return
+    held = [name for name in ("", *SPLITS) if (folder / name / "manifest.json").is_file()]
+    what = "another data set" if held else "other files"
+    raise UserError(f"--output {folder} already holds {what}: choose another folder, or empty it")
+
+
 class State:
     """`output/prepare.json`: the settings and sources of the preparation in a folder, and what its first look told."""
 
@@ -120,25 +145,17 @@ class State:
     @classmethod
     def open(cls, folder: Path, settings: TextSettings, sources: list[Source]) -> "State":
         """The state in `folder`, a new one if it is empty. Raises `UserError` if it holds something else."""
-        values = json.loads(json.dumps(dataclasses.asdict(settings)))
-        for name in ("validation", "test", "format"):
-            if not values[name]:
-                del values[name]  # as before there was such an option: outputs without it stay what they are
         wanted = cls(
             folder,
-            values,
+            settings.values(),
             [[source.name, *(part.fingerprint() for part in source.parts)] for source in sources],
-            None if settings.tokenizer is None else sha256_of_tokenizer(settings.tokenizer),
+            settings.tokenizer_hash(),
             None,
         )
-        names = [path.name for path in folder.iterdir()]
-        if not [name for name in names if name not in (LOCK, VOLUMES_OWN) and not name.startswith(f".{FILE_NAME}")]:
+        if not os.path.lexists(folder / FILE_NAME):
+            require_empty(folder)
             wanted.save()
             return wanted
-        if not os.path.lexists(folder / FILE_NAME):
-            held = [name for name in ("", *SPLITS) if (folder / name / "manifest.json").is_file()]
-            what = "another data set" if held else "other files"
-            raise UserError(f"--output {folder} already holds {what}: choose another folder, or empty it")
         different = []
         remedy = "choose another --output, or move this file and what was made with it away"
         made_by = read_state(folder / FILE_NAME, dict[str, Any], remedy).get("format")
@@ -173,14 +190,14 @@ class State:
             path = self.folder / name
             if path.is_symlink() or (path.exists() and not path.is_dir()):
                 raise UserError(f"{path} is a link or a file, where longmix prepare makes a folder: move it away")
-        remove_files(self.folder, _TEMPORARY)
+        remove_files(self.folder, TEMPORARY)
         for split in SPLITS:
             if not (self.folder / split / "manifest.json").is_file():
                 remove_files(self.folder / split, _SHARDS)
         if self.look is None:
             self._remove_made()
         (self.folder / BLOCKS).mkdir(exist_ok=True)
-        remove_files(self.folder / BLOCKS, _TEMPORARY)
+        remove_files(self.folder / BLOCKS, TEMPORARY)
         (self.folder / BLOCKS).mkdir(exist_ok=True)
 
     def remove_blocks(self) -> None:

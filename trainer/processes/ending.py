@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from longmix.data_prep.errors import MachineFault, UserError, in_one_line
+from longmix.data_prep.errors import MachineFault, Unfinished, UserError, in_one_line
 
 from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from ..settings.mistakes import say, tell
@@ -39,6 +39,9 @@ def exit_code(work: Callable[[], int], command: str = "longmix", is_shared: bool
         return code
     except KeyboardInterrupt:
         return _interrupted(command)
+    except Unfinished as error:
+        say(f"{command}: {error}")
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nothing left to say, and nowhere to say it.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
