@@ -93,12 +93,13 @@ run_step() {
     # Not in a subshell, which a signal to the whole job would end.
     find_ending "$?"
     if ((code == 1 || code == 75)) && requeue "$code" "$@"; then
-        say "exit code $code: this job is in the queue again, and goes on from the newest checkpoint when it starts"
+        say "exit code $code: this job is in the queue again, and goes on from where it was when it starts"
     elif ((code == 75)); then
         say "interrupted; submit the same command again to go on (exit code 75)"
     elif ((code == 1)); then
         say "failed; the reason is above (exit code 1)"
     fi
+    [[ $1 != prepare || ($code != 1 && $code != 2) ]] || cancel_other_shares
     exit "$code"
 }
 
@@ -115,19 +116,35 @@ requeue() {
     if ((starts == ${SLURM_RESTART_COUNT:-0})); then
         # Fine-tuning runs have no measure of how far they have come.
         [[ $verb != finetune && $allowed == 1 ]] || return 1
-        # What asked itself to stop (STOP, run.max_hours, run.stop_at_step) is to stay so, and a sweep with runs that
-        # have failed has tried all the others.
-        [[ ($code == 1 && $verb == train) || -e $LONGMIX_ENDINGS/signalled ]] || return 1
+        if [[ $verb == prepare ]]; then
+            # Interrupted, or waiting for a share that waits for a node: it may have this one.
+            ((code == 75 && starts < 20)) || return 1
+        else
+            # What asked itself to stop (STOP, run.max_hours, run.stop_at_step) is to stay so, and a sweep with runs that
+            # have failed has tried all the others.
+            [[ ($code == 1 && $verb == train) || -e $LONGMIX_ENDINGS/signalled ]] || return 1
+        fi
         # Neither after scancel nor after the time limit.
         [[ $(squeue --noheader --jobs="$job" --format=%T) == RUNNING ]] || return 1
         [[ $verb == train ]] || set -- --sweep "$@"
-        longmix requeue --job "$job" --code "$code" "$@" || return 1
+        [[ $verb == prepare ]] || longmix requeue --job "$job" --code "$code" "$@" || return 1
         ((code == 75)) || look_at_nodes
         scontrol requeue "$job" || return 1
         [[ -z ${left_out:-} ]] || scontrol update JobId="$job" ExcNodeList="$left_out" || true
     fi
     # Slurm lets it wait for two minutes, but for a start time that lies ahead when the nodes have been cleaned up.
     scontrol update JobId="$job" StartTime=now+30 || true
+}
+
+# cancel_other_shares: the other jobs of this array, which would wait for the share that has failed.
+cancel_other_shares() {
+    local task others=()
+    [[ -n ${SLURM_ARRAY_TASK_ID:-} ]] || return 0
+    for ((task = ${SLURM_ARRAY_TASK_MIN:-0}; task <= SLURM_ARRAY_TASK_MAX; task += SLURM_ARRAY_TASK_STEP)); do
+        ((task == SLURM_ARRAY_TASK_ID)) || others+=("${SLURM_ARRAY_JOB_ID}_$task")
+    done
+    say "the other shares are cancelled: mend what failed, and submit the same command again"
+    ((${#others[@]} == 0)) || scancel "${others[@]}" || true
 }
 
 # look_at_nodes: into left_out those that the job is not to get again: which fail a look of seconds at their memory, their

@@ -46,6 +46,7 @@ IN_THE_JOB = {
     "slurm/pretrain.sh": ["train", "--check"],
     "slurm/finetune_glue.sh": ["finetune", "--task", "all"],
     "slurm/sweep.sh": ["sweep"],
+    "slurm/prepare.sh": ["prepare", "text"],
 }
 
 SENTENCE = "the river runs down to the sea and the boats on it carry stones and wood to the old town"

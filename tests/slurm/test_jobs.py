@@ -1,5 +1,6 @@
 """Real jobs on two nodes: whatever Slurm does to them, a run is as if it were alone; fine-tuning; mistakes."""
 
+import dataclasses
 import json
 import os
 import random
@@ -174,3 +175,19 @@ def test_finetuning_runs_what_glue_holds(work, slurm):
     results = json.loads((work / "tuned" / "results.json").read_text())
     assert "cola" in json.dumps(results)
     assert "skipping sst2" in job.text()
+
+
+def test_an_array_prepares_what_one_process_prepares(work, slurm):
+    """More shares than can run at once: to the byte."""
+    arguments = ("--source", "text.txt", "--output", "shared", "--vocab-size", "200", "--sequence-length", "48")
+    options = ("--array=0-2", "--output=prepare-%a.log", "--cpus-per-task=2")
+    array = slurm.submit(work, "prepare.sh", *arguments, options=options)
+    for index in range(3):
+        job = dataclasses.replace(array, number=f"{array.number}_{index}", log=work / f"prepare-{index}.log")
+        assert job.wait() == ("COMPLETED", 0), job.text()
+    files = {path.relative_to(work / "data") for path in (work / "data").rglob("*")}
+    assert {path.relative_to(work / "shared") for path in (work / "shared").rglob("*")} == files
+    for name in files:
+        assert (work / "data" / name).is_dir() or (work / "data" / name).read_bytes() == (
+            work / "shared" / name
+        ).read_bytes()

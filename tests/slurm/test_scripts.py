@@ -15,7 +15,7 @@ SCRIPTS = sorted((REPOSITORY / "slurm").glob("*.sh"))
 
 
 def test_scripts_are_sound_shell(require_or_skip):
-    assert len(SCRIPTS) == 7
+    assert len(SCRIPTS) == 8
     for script in SCRIPTS:
         subprocess.run(["bash", "-n", script], check=True)
     if shutil.which("shellcheck") is None:
@@ -26,7 +26,7 @@ def test_scripts_are_sound_shell(require_or_skip):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("script", ["pretrain.sh", "finetune_glue.sh", "sweep.sh"])
+@pytest.mark.parametrize("script", ["pretrain.sh", "finetune_glue.sh", "sweep.sh", "prepare.sh"])
 def test_outside_slurm_and_outside_the_repository(script, tmp_path):
     environment = {"PATH": "/usr/bin:/bin"}
 
@@ -271,3 +271,39 @@ def test_the_jobs_of_an_array_share_a_sweep(stub, slurm, tmp_path):
     ]
     assert (failed.fields()["Restarts"], stopped.fields()["Restarts"]) == ("0", "0")
     assert "stub requeue" not in failed.text() + stopped.text()
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_the_jobs_of_an_array_prepare_one_text(stub, slurm, tmp_path):
+    """A job that waits in vain for a share without a node leaves its own to it, and comes again."""
+    told = tmp_path / "told"
+    array = stub(
+        f'echo "$*" >> "{told}"\ncase "$* ${{SLURM_RESTART_COUNT:-0}}" in *"--share 0/2 "*" 0") exit 75;; esac\n',
+        *("--source", "my text", "--output", "data"),
+        script="prepare.sh",
+        options=("--array=3-7:4", "--output=%a.log", "--cpus-per-task=2"),
+    )
+    waits, other = (dataclasses.replace(array, number=f"{array.number}_{n}", log=tmp_path / f"{n}.log") for n in (3, 7))
+    assert 0 < waits.start_again() < 60
+    assert waits.wait() == ("COMPLETED", 0) and other.wait() == ("COMPLETED", 0), waits.text() + other.text()
+    assert sorted(told.read_text().splitlines()) == [
+        f"prepare text --source my text --output data --share {share}/2 --workers 2" for share in (0, 0, 1)
+    ]
+    assert "this job is in the queue again" in waits.text() and "stub requeue" not in waits.text()
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_share_that_fails_takes_the_others_along(stub, tmp_path):
+    """Even one that was killed, and could tell nobody: the others would wait for it."""
+    array = stub(
+        'case "$*" in *"--share 1/3 "*) sleep 1; kill -KILL $$;; esac\nsleep 600\n',
+        *("--source", "x", "--output", "data"),
+        script="prepare.sh",
+        options=("--array=0-2", "--output=%a.log"),
+    )
+    jobs = [dataclasses.replace(array, number=f"{array.number}_{n}", log=tmp_path / f"{n}.log") for n in range(3)]
+    assert jobs[1].wait(60) == ("FAILED", 1), jobs[1].text()
+    assert "the other shares are cancelled: mend what failed, and submit the same command again" in jobs[1].text()
+    assert [job.wait(60)[0] for job in (jobs[0], jobs[2])] == ["CANCELLED", "CANCELLED"]
