@@ -83,8 +83,9 @@ def main() -> None:
     for name, speed in speeds.items():
         print(f"  {name:<8}{speed:8.1f}   ({seconds[name]:.1f} s)")
     print(f"  whatever the size: make_plan {seconds['make_plan']:.1f} s, finish {seconds['finish']:.1f} s")
-    shares = arguments.hosts * arguments.cores // arguments.cores_of_a_share
-    stages = of_a_terabyte(speeds, shares, arguments.cores_of_a_share)
+    cores = arguments.cores_of_a_share
+    shares = arguments.hosts * arguments.cores // cores
+    stages = of_a_terabyte(speeds, shares, cores)
     times = ", ".join(f"{name} {value:.0f} s" for name, value in stages.items())
     print(
         f"1 TB in {shares} shares of {arguments.cores_of_a_share} cores: {times}; {sum(stages.values()) / 60:.1f} min"

@@ -282,6 +282,9 @@ def _cases(folder):
     shards = [("out/*/manifest.json", "..")]
     return {
         "text with workers": Case([*text, "--vocab-size", "40", "--sequence-length", "16", "--workers", "2"], shards),
+        "a share of a text": Case(
+            [*text, "--vocab-size", "40", "--sequence-length", "16", "--workers", "1", "--share", "0/1"], shards
+        ),
         "a task": Case([*task, "--validation-samples", "10", "--test-samples", "10"], shards),
         "finetune": Case(
             [
@@ -346,6 +349,7 @@ def tallies():
 
 NAMES = (
     "text with workers",
+    "a share of a text",
     "a task",
     "finetune",
     "report",
