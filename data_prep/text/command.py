@@ -37,7 +37,9 @@ title. Documents that share passages with held-out text are counted and kept: th
 noticed; shorter ones may not be, nor changed wording, nor text without spaces between its words.
 
 An interrupted run goes on after its last finished block when the same command is given again. The output is the same,
-to the byte, whatever the number of workers.
+to the byte, whatever the number of workers, and of shares: with --share I/N many hosts that see the same files prepare
+one text. All N are started at about the same time; they wait for each other between counting, encoding and writing, and
+one of which nothing is heard for ten minutes is waited for no longer (exit code 75: start all shares again).
 """
 _EXAMPLES = """\
 examples:
@@ -45,6 +47,7 @@ examples:
   longmix prepare text --source books/ --source notes.jsonl --column body --output data/mine --vocab-size 16000
   longmix prepare text --source hub:wikimedia/wikipedia@20231101.en --output data/wikipedia --sequence-length 1024
   longmix prepare text --source wiki.train.raw --validation wiki.valid.raw --test wiki.test.raw --output data/wikitext
+  longmix prepare text --source books/ --output data/books --share 2/16   (and 15 others)
 """
 
 

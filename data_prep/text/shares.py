@@ -30,7 +30,7 @@ _ORDER, _FAILED, _ALIVE = "order.json", "failed.json", "alive"
 _FORMAT = 1
 ANEW = "move its folder away, or choose another --output, and start all shares anew"
 _OWN_FILES = re.compile(
-    r"(counted|plan|packed|written|failed)\.json|sample|alive|\w+-\d{6,}\.(documents|parquet|json)"
+    r"(counted|plan|packed|written|failed)\.json|sample|alive|\.lock|\w+-\d{6,}\.(documents|parquet|json)"
     r"|\.((counted|plan|packed|written|failed)\.json|sample|\w+-\d{6,}\.(parquet|json))\.\d+(-\d+)?\.tmp"
 )
 _UNFINISHED_FILES = re.compile(r"\..+\.\d+(-\d+)?\.tmp|\w+-\d{6,}\.documents|failed\.json")
@@ -209,7 +209,10 @@ class ShareFolder:
             time.sleep(_POLL_SECONDS)
 
     def remove(self) -> None:
-        """The preparation is finished: remove what the shares left. What somebody else keeps there stays."""
+        """The preparation is finished: remove what the shares left, also the locks of those that were killed.
+
+        What somebody else keeps there stays.
+        """
         for share in self.share.all():
             remove_files(self.of(share), _OWN_FILES)
         remove_files(self.root, _COMMON_FILES)

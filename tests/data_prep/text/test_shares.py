@@ -354,3 +354,16 @@ def test_a_finished_block_is_not_packed_again(corpus, tmp_path, small, monkeypat
     prepare_share(settings_of(corpus), tmp_path / "out", Share(1, 2), workers=1)
     done = [path for path in packed if path is not None]
     assert len(first) == 3 and len(done) == len(set(done)) > 4
+
+
+def test_what_killed_shares_left_goes_with_the_rest(corpus, tmp_path, small):
+    """Their locks, too: of a share that was killed when its part was done, and of share 0 behind the manifests."""
+    with pytest.raises(Unfinished):
+        prepare_share(settings_of(corpus), tmp_path / "out", Share(1, 2), workers=1)
+    (tmp_path / "out" / ".shares" / "00001" / ".lock").touch()
+    take_turns(settings_of(corpus), tmp_path / "out", 2)
+    assert not (tmp_path / "out" / ".shares").exists()
+    (tmp_path / "out" / ".shares" / "00000").mkdir(parents=True)
+    (tmp_path / "out" / ".shares" / "00000" / ".lock").touch()
+    take_turns(settings_of(corpus), tmp_path / "out", 2)
+    assert not (tmp_path / "out" / ".shares").exists()
