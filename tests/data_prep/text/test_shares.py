@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shutil
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -126,6 +127,7 @@ def test_any_number_of_shares_makes_the_same(corpus, tmp_path, small, options, c
         assert prepared.train.report["held_out"]["overlapping"]["some"] > 0
 
 
+@pytest.mark.full
 def test_an_existing_tokenizer_is_taken(corpus, tmp_path, small):
     prepare_text(settings_of(corpus), tmp_path / "first", workers=1)
     settings = settings_of(corpus, tokenizer=str(tmp_path / "first" / "tokenizer"), vocab_size=None)
@@ -183,25 +185,25 @@ def test_a_share_waits_for_others_and_ends_with_75_if_nothing_is_heard_of_them(c
 
 
 def test_a_share_that_shows_signs_of_life_is_waited_for(corpus, tmp_path, small, monkeypatch):
-    monkeypatch.setattr(shares, "QUIET_SECONDS", 3600.0)
-    monkeypatch.setattr(shares.time, "sleep", lambda seconds: next(events))
-    output, told = tmp_path / "out", []
+    """By this share's own clock: the times of a file only have to change."""
+    alive, told, now = tmp_path / "out" / ".shares" / "00000" / "alive", [], [0.0]
 
-    def turns():
-        yield
-        monkeypatch.setattr(shares, "QUIET_SECONDS", 0.0)
-        os.utime(output / ".shares" / "00000" / "alive", (1, 1))  # by any clock
-        yield
-        pytest.fail("nothing is heard any more")
+    def sleep(seconds):
+        now[0] += 400
+        if now[0] <= 1200:
+            os.utime(alive, (10_000 - now[0],) * 2)
 
-    events = turns()
-    (output / ".shares" / "00000").mkdir(parents=True)
-    (output / ".shares" / "00000" / "alive").touch()
-    with pytest.raises(Unfinished):
-        prepare_share(settings_of(corpus), output, Share(1, 2), workers=1, notify=told.append)
+    monkeypatch.setattr(shares, "QUIET_SECONDS", 600.0)
+    monkeypatch.setattr(shares, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    alive.parent.mkdir(parents=True)
+    alive.touch()
+    with pytest.raises(Unfinished, match="share 1/2 waits for share 0/2 to have made the plan"):
+        prepare_share(settings_of(corpus), tmp_path / "out", Share(1, 2), workers=1, notify=told.append)
+    assert now == [2000], "600 seconds after the last sign, which was at 1200"
     assert told.count("waiting for share 0/2 to have made the plan") == 1
 
 
+@pytest.mark.full
 def test_a_failure_is_told_to_all_shares_and_forgotten_when_they_start_again(corpus, tmp_path, small, monkeypatch):
     folder = tmp_path / "texts"
     shutil.copytree(corpus / "texts", folder)
@@ -216,7 +218,10 @@ def test_a_failure_is_told_to_all_shares_and_forgotten_when_they_start_again(cor
     with pytest.raises(Unfinished):
         prepare_share(settings, output, other, workers=1)
     monkeypatch.setattr(shares, "QUIET_SECONDS", 3600.0)
-    monkeypatch.setattr(shares.time, "sleep", lambda seconds: _fails(settings, output, Share(broken, 2)))
+    fails_meanwhile = SimpleNamespace(
+        monotonic=lambda: 0.0, sleep=lambda seconds: _fails(settings, output, Share(broken, 2))
+    )
+    monkeypatch.setattr(shares, "time", fails_meanwhile)
     with pytest.raises(UserError, match=rf"share {broken}/2 has failed \(.*b.jsonl, line 1: not JSON.*start all"):
         prepare_share(settings, output, other, workers=1)
     noted = json.loads((output / ".shares" / f"{other.index:05d}" / "failed.json").read_text())
@@ -260,6 +265,16 @@ def test_shares_must_agree(corpus, tmp_path, small):
     (folder / "f.txt").unlink()
     with pytest.raises(UserError, match="is being prepared in shares: give --share I/N"):
         prepare_text(settings, output, workers=1)
+
+
+def test_of_two_that_begin_at_once_one_is_first(corpus, tmp_path, small, monkeypatch):
+    with pytest.raises(Unfinished):
+        prepare_share(settings_of(corpus), tmp_path / "out", Share(0, 2), workers=1)
+    # As if it had looked a moment before.
+    monkeypatch.setattr(shares.os.path, "lexists", lambda path: False)
+    with pytest.raises(UserError, match="was begun with 2 shares"):
+        prepare_share(settings_of(corpus), tmp_path / "out", Share(1, 3), workers=1)
+    assert [path.name for path in (tmp_path / "out" / ".shares").iterdir() if path.is_file()] == ["order.json"]
 
 
 def test_a_file_that_changes_between_the_stages_is_noticed(corpus, tmp_path, small):
@@ -307,6 +322,7 @@ def test_what_cannot_be_shared_is_refused(corpus, tmp_path, small):
         take_turns(settings_of(corpus, source=(str(tmp_path / "one.txt"),)), tmp_path / "one", 2)
 
 
+@pytest.mark.full
 def test_a_finished_or_begun_preparation_is_not_done_again(corpus, tmp_path, small, monkeypatch):
     prepare_text(settings_of(corpus), tmp_path / "out", workers=1)
     before = files_of(tmp_path / "out")
@@ -361,7 +377,10 @@ def test_what_killed_shares_left_goes_with_the_rest(corpus, tmp_path, small):
     with pytest.raises(Unfinished):
         prepare_share(settings_of(corpus), tmp_path / "out", Share(1, 2), workers=1)
     (tmp_path / "out" / ".shares" / "00001" / ".lock").touch()
+    (tmp_path / "out" / "train").mkdir()
+    (tmp_path / "out" / "train" / ".shard-00000.parquet.4711.tmp").write_text("half a shard")
     take_turns(settings_of(corpus), tmp_path / "out", 2)
+    assert not [name for name in files_of(tmp_path / "out") if name.endswith(".tmp")]
     assert not (tmp_path / "out" / ".shares").exists()
     (tmp_path / "out" / ".shares" / "00000").mkdir(parents=True)
     (tmp_path / "out" / ".shares" / "00000" / ".lock").touch()
