@@ -190,6 +190,7 @@ def test_a_share_that_shows_signs_of_life_is_waited_for(corpus, tmp_path, small,
 
     def sleep(seconds):
         now[0] += 400
+        assert now[0] < 10_000, "it waits without end"
         if now[0] <= 1200:
             os.utime(alive, (10_000 - now[0],) * 2)
 
@@ -218,8 +219,9 @@ def test_a_failure_is_told_to_all_shares_and_forgotten_when_they_start_again(cor
     with pytest.raises(Unfinished):
         prepare_share(settings, output, other, workers=1)
     monkeypatch.setattr(shares, "QUIET_SECONDS", 3600.0)
+    now = iter([0.0] * 20 + [7200.0] * 20)
     fails_meanwhile = SimpleNamespace(
-        monotonic=lambda: 0.0, sleep=lambda seconds: _fails(settings, output, Share(broken, 2))
+        monotonic=lambda: next(now), sleep=lambda seconds: _fails(settings, output, Share(broken, 2))
     )
     monkeypatch.setattr(shares, "time", fails_meanwhile)
     with pytest.raises(UserError, match=rf"share {broken}/2 has failed \(.*b.jsonl, line 1: not JSON.*start all"):
