@@ -20,7 +20,8 @@ from longmix.kernels.selection import OPERATIONS
 
 CPU = torch.device("cpu")
 WITH_KERNELS = sorted(set(OPERATIONS) - {"spectral_filter"})
-WITH_CPP = sorted(set(WITH_KERNELS) - {"near_attention"})
+# C++ makes neither neighbours nor features with kernels of its own.
+WITH_CPP = sorted(set(WITH_KERNELS) - {"near_attention", "random_feature_attention"})
 # What a worker does, for each operation as `plan` says: a reason is a failure's.
 WORKER = """
 import json, os, signal, sys, time

@@ -149,6 +149,12 @@ def begin_together(world: World, requests: StopRequests) -> None:
 # Joining and leaving. A launcher (ours, torchrun, Slurm's scripts) says where this process belongs.
 
 
+# Of more ranks, each connects to those alone that it exchanges with, when it first does: a socket for each other rank in
+# every group would leave none of the 1,024 files that a process may have open on most systems.
+MOST_CONNECTED = 64
+LAZY = "TORCH_GLOO_LAZY_INIT"
+
+
 def join(hang_minutes: float = 0.0) -> World:
     """Join the run that the environment describes (see launch_environment.py); alone without a launcher.
 
@@ -162,6 +168,8 @@ def join(hang_minutes: float = 0.0) -> World:
     # Libraries read them behind our back.
     for name, value in ((RANK, place.rank), (SIZE, place.size), (LOCAL_RANK, place.local_rank)):
         os.environ[name] = str(value)
+    if place.size > MOST_CONNECTED:
+        os.environ.setdefault(LAZY, "1")
     os.environ.setdefault(ADDRESS, "127.0.0.1")
     os.environ.setdefault(PORT, str(free_port()))
     timeout = datetime.timedelta(minutes=max(hang_minutes, START_MINUTES) + 2)

@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from longmix.data_prep.errors import MachineFault, UserError
 from longmix.trainer.cli import main
-from longmix.trainer.processes import meeting
+from longmix.trainer.processes import meeting, world
 from longmix.trainer.processes.launch_environment import LAUNCH_VARIABLES, EnvironmentMistake, LaunchEnvironment
 
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "12345"}
@@ -128,3 +130,22 @@ def test_a_launcher_that_has_gone_is_told():
     ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert ended.returncode == 1
     assert ended.stderr == ("longmix: error: the process that has started this one (LONGMIX_LAUNCHER=1) has gone\n")
+
+
+@pytest.mark.parametrize(("size", "lazy"), [(2, None), (64, None), (65, "1")])
+def test_many_ranks_connect_to_those_alone_that_they_exchange_with(monkeypatch, size, lazy):
+    """A process may have 1,024 files open on most systems, and each connection is one."""
+    for name in (world.RANK, world.SIZE, world.LOCAL_RANK, world.ADDRESS, world.PORT, world.LAZY):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    place = SimpleNamespace(rank=0, size=size, local_rank=0)
+    monkeypatch.setattr(world.LaunchEnvironment, "read", lambda: place)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+
+    def meet(place, timeout):
+        raise InterruptedError
+
+    monkeypatch.setattr(world, "meet", meet)
+    with pytest.raises(InterruptedError):
+        world.join()
+    assert os.environ.get(world.LAZY) == lazy
