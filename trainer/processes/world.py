@@ -149,8 +149,8 @@ def begin_together(world: World, requests: StopRequests) -> None:
 # Joining and leaving. A launcher (ours, torchrun, Slurm's scripts) says where this process belongs.
 
 
-# Of more ranks, each connects to those alone that it exchanges with, when it first does: a socket for each other rank in
-# every group would leave none of the 1,024 files that a process may have open on most systems.
+# Of more ranks, each connects to those alone that it exchanges with, when it first does: with a socket for each other
+# rank in every group, none would be left of the 1,024 files that a process may have open on most systems.
 MOST_CONNECTED = 64
 LAZY = "TORCH_GLOO_LAZY_INIT"
 
