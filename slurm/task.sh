@@ -7,6 +7,13 @@ trap 'touch "$LONGMIX_ENDINGS/signalled"' USR1 TERM
 if [[ $1 == train || $1 == doctor ]]; then
     export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
 fi
+# Kernels that Triton and Inductor compile lie on the node's own disk: hundreds of processes would else write to one
+# folder of a shared one. In /tmp anybody could have made a folder of that name, and put kernels into it.
+caches=${LONGMIX_LOCAL_DISK:-/tmp}/longmix-caches-$(id --user)
+if mkdir --mode=700 "$caches" 2>/dev/null || [[ -O $caches && ! -L $caches ]]; then
+    export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$caches/triton}
+    export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$caches/inductor}
+fi
 longmix "$@"
 code=$?
 if [[ $1 == doctor ]]; then

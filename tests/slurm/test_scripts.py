@@ -107,6 +107,28 @@ def test_the_ranks_meet_where_env_says_and_nowhere_else(stub, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
+def test_kernels_are_kept_on_the_nodes_disks(stub, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    caches = disk / f"longmix-caches-{os.getuid()}"
+    body = 'echo "caches $TRITON_CACHE_DIR $TORCHINDUCTOR_CACHE_DIR"\n'
+
+    def told(**environment):
+        job = stub(body, "x", LONGMIX_LOCAL_DISK=str(disk), **environment)
+        assert job.wait() == ("COMPLETED", 0), job.text()
+        return next(line for line in job.text().splitlines() if line.startswith("caches"))
+
+    assert told() == f"caches {caches}/triton {caches}/inductor"
+    assert caches.stat().st_mode & 0o777 == 0o700
+    assert told(TRITON_CACHE_DIR="mine") == f"caches mine {caches}/inductor"
+    # A link may lead to somebody else's folder.
+    caches.rmdir()
+    caches.symlink_to(tmp_path)
+    assert told() == "caches  "
+
+
+@pytest.mark.slow
 def test_the_environment_is_copied_to_the_nodes_disks_once(stub, tmp_path):
     """The two nodes have one disk here, so the second finds the folder of the first; a folder of others is refused."""
     local, packed = tmp_path / "local", tmp_path / "packed"
