@@ -159,6 +159,8 @@ def refuse_other_masters(engine, weights, rank):
         expected = safe_get_full_fp32_param(parameter) if parameter.requires_grad else parameter
         if rank == 0 and (parameter.requires_grad or engine.stage < 3) and not torch.equal(expected, weights[name]):
             raise AssertionError(f"{name} is gathered as something else")
+        if rank == 0 and weights[name].untyped_storage().nbytes() != weights[name].nbytes:
+            raise AssertionError(f"{name} is gathered as a view of something larger")
 
 
 def run_all(jobs):

@@ -64,15 +64,14 @@ def gathered_masters(zero: Any, stage: int, world: World) -> dict[int, torch.Ten
 
     DeepSpeed's own function sums up each parameter over all ranks, onto all of them. Here each rank sends what it has.
     """
-    masters = {}
+    masters = {}  # copies: files of models hold no views of something larger
     if stage < 3:
         for index, flat in enumerate(zero.single_partition_of_fp32_groups):
             whole = _gathered(flat, world).flatten()
             group, offsets = zero.round_robin_bit16_groups[index], zero.round_robin_bit16_offsets[index]
             for parameter, offset in zip(group, offsets, strict=True) if world.is_first else ():
-                # A copy: files of models hold no views of something larger.
-                values = whole[offset : offset + parameter.numel()].clone()
-                masters[id(parameter)] = values.reshape(parameter.shape)
+                values = whole[offset : offset + parameter.numel()]
+                masters[id(parameter)] = values.reshape(parameter.shape).clone()
     else:
         for flat, parameters in zip(zero.fp32_partitioned_groups_flat, zero.fp16_groups, strict=True):
             whole, start = _gathered(flat, world), 0
@@ -80,7 +79,7 @@ def gathered_masters(zero: Any, stage: int, world: World) -> dict[int, torch.Ten
                 part = parameter.partition_numel()
                 if world.is_first:
                     values = whole[:, start : start + part].flatten()[: parameter.ds_numel]
-                    masters[id(parameter)] = values.reshape(parameter.ds_shape)
+                    masters[id(parameter)] = values.reshape(parameter.ds_shape).clone()
                 start += part
     return masters
 
