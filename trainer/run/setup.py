@@ -78,15 +78,18 @@ class Prepared:
             notes.append(small_cache)
         if self._rounds_gradients(deepspeed_values):
             notes.append(
-                "note: at ZeRO stage 0 DeepSpeed sums gradients up in bf16: deepspeed=zero1 sums them up in fp32"
+                "note: at ZeRO stage 0, and with an offloaded optimizer at 1 and 2, DeepSpeed sums gradients up in "
+                "bf16: deepspeed=zero1 sums them up in fp32"
             )
         return notes
 
     def _rounds_gradients(self, deepspeed_values: dict[str, Any]) -> bool:
         """Whether bf16 gradients are summed up over micro-batches or ranks where DeepSpeed cannot do so in fp32."""
         batch = self.configuration.batch
-        at_stage_0 = self.configuration.deepspeed is not None and deepspeed_file.stage_of(deepspeed_values) == 0
-        return self.precision == "bf16" and at_stage_0 and batch.samples > batch.micro_batch
+        if self.configuration.deepspeed is None or self.precision != "bf16" or batch.samples <= batch.micro_batch:
+            return False
+        stage, offloaded = deepspeed_file.stage_of(deepspeed_values), deepspeed_file.offloads(deepspeed_values)
+        return not deepspeed_file.sums_in_fp32(stage, offloaded)
 
 
 # The checks. They go on after a mistake, so that a user reads all of them at once, and build nothing large before.

@@ -135,6 +135,12 @@ def gradients_of(values: dict[str, Any], precision: str) -> str:
     return "fp32" if values.get("data_types", {}).get("grad_accum_dtype") in _TYPES["fp32"] else precision
 
 
+def sums_in_fp32(stage: int, offloaded: bool) -> bool:
+    """Whether DeepSpeed can sum gradients in 16 bits up in fp32. At stages 1 and 2 an optimizer that is offloaded finds
+    NaN where they should be."""
+    return stage == 3 or (stage in (1, 2) and not offloaded)
+
+
 def stage_of(values: dict[str, Any]) -> int:
     section = values.get("zero_optimization", {})
     return section.get("stage", 0) if isinstance(section, dict) else 0
@@ -227,12 +233,12 @@ def _contradictions_of_precision(values: dict[str, Any], precision: str, name: s
     """Keys that choose a type of their own: that of the run file's precision agrees with it, and mostly fp32."""
     own, wide = _TYPES[precision], _TYPES["fp32"]
     stage = values.get("zero_optimization.stage", 0)
+    offloaded = values.get("zero_optimization.offload_optimizer.device", "none") != "none"
     agreeing = {
         "communication_data_type": (*own, *wide),
         "data_types.param_dtype": own,
         "data_types.buffer_dtype": (*own, *wide),
-        # DeepSpeed cannot at stage 0.
-        "data_types.grad_accum_dtype": (*own, *wide) if stage in (1, 2, 3) else own,
+        "data_types.grad_accum_dtype": (*own, *wide) if sums_in_fp32(stage, offloaded) else own,
     }
     if values.get("torch_autocast.enabled", False) is not False:
         agreeing["torch_autocast.dtype"] = own
@@ -303,7 +309,7 @@ def fill(
     if values["bf16"]["enabled"]:
         # DeepSpeed drops a step with NaN gradients in bf16 only when asked to look.
         values["bf16"].setdefault("check_grad_overflow", True)
-        if stage_of(values) > 0:
+        if sums_in_fp32(stage_of(values), offloads(values)):
             types = values.setdefault("data_types", {})
             types["grad_accum_dtype"] = types.get("grad_accum_dtype") or gradients
             values["communication_data_type"] = values.get("communication_data_type") or types["grad_accum_dtype"]

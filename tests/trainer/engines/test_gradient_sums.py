@@ -1,6 +1,10 @@
 """Under bf16 gradients are summed up in fp32, over micro-batches and over ranks: what each gives is rounded once."""
 
+import json
+
 import pytest
+
+from longmix.trainer.settings import deepspeed_file
 
 ENGINES = ("zero1", "zero2", "zero3")
 
@@ -33,6 +37,23 @@ def test_gradients_are_summed_up_in_fp32(sums, engine):
 def test_stages_1_and_2_have_one_optimizer(sums):
     """DeepSpeed's own choice at stage 1, BF16_Optimizer, has another form of checkpoint and sums all up at once."""
     assert {sums[engine, "fp32"]["kind"] for engine in ("zero1", "zero2")} == {"DeepSpeedZeroOptimizer"}
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_run_with_an_offloaded_optimizer_learns(train, read_metrics, tmp_path, engine):
+    values = deepspeed_file.read(engine)
+    values["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+    values["optimizer"] = {"type": "AdamW", "params": {"torch_adam": True}}
+    (tmp_path / "own.json").write_text(json.dumps(values))
+    changes = {"precision": "bf16", "batch.micro_batch": 4}
+    for name, deepspeed in (("own", str(tmp_path / "own.json")), ("shipped", engine)):
+        assert train(tmp_path / name, deepspeed=deepspeed, **changes).code == 0
+    own, shipped = (
+        [record["loss"] for record in read_metrics(tmp_path / name, "train")] for name in ("own", "shipped")
+    )
+    assert own == pytest.approx(shipped, rel=5e-3)
 
 
 @pytest.mark.slow
