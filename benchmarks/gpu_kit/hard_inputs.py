@@ -57,6 +57,27 @@ def _attentions(name: str, far: float) -> dict[str, Callable]:
     return found
 
 
+def _random(rows: int, lengths=None, heads=2, features=16, width=7, waves=6, documents=False, size=1.0, **keywords):
+    def make(generator):
+        batch = len(lengths) if lengths else 1
+        # Rounding must not hide gradients that are zero.
+        scale = size if rows > 1 else 0.0
+        query, key = scale * torch.randn(2, batch, heads, rows, width, generator=generator)
+        value = torch.randn(batch, heads, rows, width, generator=generator)
+        found = [query, key, value, torch.randn(features, width, generator=generator)]
+        if waves:
+            found.append(scale * torch.randn(1, 1, rows, waves, generator=generator))
+            found += torch.randn(2, heads, waves, features, generator=generator) / math.sqrt(waves)
+        more = {}
+        if documents:
+            ids = _ids(batch, rows, generator)
+            first = (ids[:, :, None] == ids[:, None]).int().argmax(-1)
+            more = {"document_ids": ids, "positions": torch.arange(rows) - first}
+        return tuple(found), _keywords(lengths, **keywords, **more)
+
+    return make
+
+
 def _givens(rows: int, lengths=None, width=7, orders=1, permuted=False, phases=2.0):
     def make(generator):
         batch = len(lengths) if lengths else 1
@@ -165,6 +186,18 @@ CASES: dict[str, dict[str, Callable[[torch.Generator], Inputs]]] = {
         "documents": _near(ROWS, LENGTHS, documents=True),
         "far": _near(ROWS, LENGTHS, far=50.0),
         BLOCKS: _near(MANY_ROWS, MANY_LENGTHS, width=64, reach=9, documents=True),
+    },
+    "random_feature_attention": {
+        "one": _random(1, (1, 0)),
+        "ragged": _random(ROWS, LENGTHS, features=17),
+        "ragged-causal": _random(ROWS, LENGTHS, causal=True),
+        "without-biases": _random(ROWS, LENGTHS, waves=0),
+        "documents": _random(ROWS, LENGTHS, documents=True),
+        "far": _random(ROWS, LENGTHS, size=5.0),
+        BLOCKS: _random(MANY_ROWS, MANY_LENGTHS, heads=3, features=64, width=64, waves=64),
+        f"{BLOCKS}-documents": _random(
+            MANY_ROWS, MANY_LENGTHS, heads=3, features=64, width=64, waves=64, documents=True
+        ),
     },
     "wavelet_analysis": _ANALYSIS[0],
     "wavelet_synthesis": _SYNTHESIS[0],

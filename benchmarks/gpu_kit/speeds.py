@@ -19,7 +19,12 @@ from longmix.modeling import MODEL_TYPES, model_class
 BUDGET, QUICK_BUDGET = 1.0, 0.02
 # Portable PyTorch may be so far from the truth in half precision; the others twice as far as it, or within TOLERANCES.
 FARTHEST = 0.2
-KERNELS = {"converter": "givens_mix", "paramixer": "link_mix", "wavspa": "wavelet_analysis", "flt": "feature_attention"}
+KERNELS = {
+    "converter": "givens_mix",
+    "paramixer": "link_mix",
+    "wavspa": "wavelet_analysis",
+    "flt": "random_feature_attention",
+}
 COMPILE_SECONDS = 240
 # The length at which attention is checked: float64 is fast there, and none of the ways must pad it.
 SHORT = 256

@@ -32,6 +32,7 @@ __all__ = [
     "givens_mix",
     "linear_attention",
     "link_mix",
+    "random_feature_attention",
     "wavelet_analysis",
     "wavelet_synthesis",
 ]
@@ -202,6 +203,24 @@ def feature_attention(
     query = (query_log - query_log.detach().amax(-1, keepdim=True)).exp_()
     key = (key_log - key_log.detach().amax((-2, -1), keepdim=True)).exp_()
     return linear_attention(query, key, value, causal)
+
+
+def random_feature_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    projection: torch.Tensor,
+    waves: torch.Tensor | None = None,
+    query_columns: torch.Tensor | None = None,
+    key_columns: torch.Tensor | None = None,
+    causal: bool = False,
+) -> torch.Tensor:
+    """Features of queries and keys (Performers, lemma 1), times those of their positions (FLT, algorithm 1)."""
+    query, key = (x * x.shape[-1] ** -0.25 for x in (query, key))
+    query_log, key_log = query @ projection.T, key @ projection.T - key.square().sum(-1, keepdim=True) / 2
+    if waves is not None:
+        query_log, key_log = query_log + waves @ query_columns, key_log + waves @ key_columns
+    return feature_attention(query_log, key_log, value, causal)
 
 
 def linear_attention(

@@ -137,7 +137,7 @@ LAYERS = {
             ("wavelet_analysis", "wavelet_synthesis"),
             (("space", "adaptive"), ("wavelet", "db8"), ("levels", 3)),
         ),
-        Layer("flt", "flt", ("feature_attention",), (("num_random_features", FEATURES),)),
+        Layer("flt", "flt", ("random_feature_attention",), (("num_random_features", FEATURES),)),
         Layer("softmax", "transformer"),
         Layer("fnet", "fnet"),
     )

@@ -43,6 +43,16 @@ CASES = {
     "synthesis-long-filter": ("wavelet_synthesis", [*draw((2, 8, 3), (14,)), 2, 5], {}),
     "feature_attention": ("feature_attention", features(2, 2, 11, 4, 3), {}),
     "feature_attention-causal": ("feature_attention", features(2, 2, 11, 4, 3), {"causal": True}),
+    "random_feature_attention": (
+        "random_feature_attention",
+        draw(*[(2, 3, 9, 4)] * 2, (2, 3, 9, 5), (6, 4), (1, 1, 9, 2), *[(3, 2, 6)] * 2),
+        {},
+    ),
+    "random_feature_attention-causal": (
+        "random_feature_attention",
+        draw(*[(2, 1, 7, 4)] * 2, (2, 1, 7, 5), (6, 4)),
+        {"causal": True},
+    ),
     "linear_attention": ("linear_attention", positive(2, 3, 9, 4, 5), {}),
     "linear_attention-causal": ("linear_attention", positive(2, 3, 9, 4, 5), {"causal": True}),
 }

@@ -242,12 +242,16 @@ def slurm(tmp_path_factory, require_or_skip):
             HOSTS.write_text(hosts)
 
 
+# What launchers set, and torch once it has compiled something.
+_SET_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+
+
 def _environment(folder: Path) -> dict[str, str]:
-    """This environment without what an outer Slurm job or launcher would add, and the tests' own longmix on PATH."""
+    """This environment without what an outer job, a launcher or torch adds, and the tests' own longmix on PATH."""
     ours = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("SLURM", "SBATCH", "LONGMIX_")) and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        if not name.startswith(("SLURM", "SBATCH", "LONGMIX_")) and name not in _SET_BY_OTHERS
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), SEARCH])
     return {**ours, "PATH": path, "SLURM_CONF": f"{folder}/slurm.conf", MARK: str(folder), "OMP_NUM_THREADS": "1"}
