@@ -28,7 +28,9 @@ def longmix(words: list[str], log: Path, check: bool = True, threads: int = 1, *
 
 
 def timed_longmix(words: list[str], log: Path, threads: int = 1, **environment: str) -> tuple[int, dict[str, float]]:
-    """As `longmix`; returns the exit code, and `seconds` and `cpu_seconds` that it took.
+    """As `longmix`; returns the exit code, and `seconds`, `cpu_seconds` and `peak_bytes` that it took.
+
+    The peak is that of the largest process among the command's.
 
     The command ends with this process, a kill of this one included: begun again, nothing else writes to its folder.
     """
@@ -43,8 +45,8 @@ def timed_longmix(words: list[str], log: Path, threads: int = 1, **environment: 
         )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
-    seconds = {"seconds": time.monotonic() - began, "cpu_seconds": usage.ru_utime + usage.ru_stime}
-    return process.returncode, seconds
+    seconds, cpu_seconds = time.monotonic() - began, usage.ru_utime + usage.ru_stime
+    return process.returncode, {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": usage.ru_maxrss * 1024}
 
 
 def last_line(log: Path) -> str:

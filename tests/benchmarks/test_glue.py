@@ -555,7 +555,7 @@ def test_what_fails_takes_no_other_row_with_it(script, table, monkeypatch):
     def longmix(words, log, threads):
         row = log.parent.name
         log.write_text(f"begin\n{said[row]}\n")
-        return (0 if row == "fnet" else 1), {"seconds": 2.0, "cpu_seconds": 1.0}
+        return (0 if row == "fnet" else 1), {"seconds": 2.0, "cpu_seconds": 1.0, "peak_bytes": 1}
 
     monkeypatch.setattr(script("commands"), "timed_longmix", longmix)
     readers = []
