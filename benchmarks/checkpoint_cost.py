@@ -14,7 +14,6 @@ import os
 import re
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,39 +62,27 @@ class Way:
     def measure(self) -> None:
         """Run it, go on, and append what it took."""
         log, again = self.folder.with_suffix(".log"), self.folder.with_suffix(".again.log")
-        saving, _ = self._run(self.words(self.arguments.steps, self.arguments.processes), log)
+        of = self.arguments
+        saving, _ = commands.watched_longmix(self.words(of.steps, of.processes), log, (), of.threads)
         one, longest = map(float, WAITED.search(log.read_text(encoding="utf-8")).groups())
         name = self._name(size_of_checkpoint(self.folder))
-        loading, moments = self._run(self.words(self.arguments.steps + 1, self.arguments.resume_with), again)
+        words = self.words(of.steps + 1, of.resume_with)
+        loading, moments = commands.watched_longmix(words, again, (BUILT, LOADED), of.threads)
         for figure, value, unit in (
             ("median wait", one, "s"),
             ("longest wait", longest, "s"),
-            ("peak of a process, saving", saving / 2**30, "GiB"),
-            (f"rehearsal and loading, {self.arguments.resume_with} processes", moments[LOADED] - moments[BUILT], "s"),
-            (f"peak of a process, loading, {self.arguments.resume_with} processes", loading / 2**30, "GiB"),
+            ("peak of a process, saving", saving["peak_bytes"] / 2**30, "GiB"),
+            (f"rehearsal and loading, {of.resume_with} processes", moments[LOADED] - moments[BUILT], "s"),
+            (f"peak of a process, loading, {of.resume_with} processes", loading["peak_bytes"] / 2**30, "GiB"),
         ):
             device = "cuda" if torch.cuda.is_available() else "cpu"
-            record.append(BENCHMARK, name, figure, [value], unit, device=device, threads=self.arguments.threads)
+            record.append(BENCHMARK, name, figure, [value], unit, device=device, threads=of.threads)
 
     def _name(self, size: int) -> str:
         of = self.arguments
         how = "asynchronous" if self.asynchronous else "blocking"
         shared = "" if of.stage is None else f"ZeRO {of.stage}, {of.precision}, {of.processes} processes, "
         return f"{how}, {shared}{size / 1e6:.0f} MB"
-
-    def _run(self, words: list[str], log: Path) -> tuple[int, dict[str, float]]:
-        """The peak memory of the largest process, in bytes, and when each of BUILT and LOADED was told."""
-        moments: dict[str, float] = {}
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(commands.timed_longmix, words, log, self.arguments.threads)
-            while not running.done():
-                time.sleep(0.05)
-                text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-                moments |= {told: time.monotonic() for told in (BUILT, LOADED) if told in text and told not in moments}
-        code, took = running.result()
-        if code not in (0, 75):
-            raise SystemExit(f"longmix {' '.join(words)} ended with {code}: {commands.last_line(log)}")
-        return took["peak_bytes"], moments
 
 
 def main() -> None:

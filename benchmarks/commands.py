@@ -7,7 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from longmix.trainer.settings.exit_codes import INTERRUPTED
 
 PARENT_DEATH_SIGNAL = 1  # of Linux's prctl
 
@@ -47,6 +51,40 @@ def timed_longmix(words: list[str], log: Path, threads: int = 1, **environment: 
     process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
     seconds, cpu_seconds = time.monotonic() - began, usage.ru_utime + usage.ru_stime
     return process.returncode, {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": usage.ru_maxrss * 1024}
+
+
+def watched_longmix(
+    words: list[str],
+    log: Path,
+    texts: tuple[str, ...],
+    threads: int = 1,
+    note: Callable[[str], None] = lambda text: None,
+    **environment: str,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """As `longmix`, for a run that may also end at `run.stop_at_step`.
+
+    Args:
+        texts: that the command will tell.
+        note: called with each of them when it has been told.
+
+    Returns:
+        What `timed_longmix` says that it took, and the seconds from its start until each text was told.
+    """
+    moments: dict[str, float] = {}
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(timed_longmix, words, log, threads, **environment)
+        while not running.done():
+            time.sleep(0.05)
+            told = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+            for text in texts:
+                if text in told and text not in moments:
+                    moments[text] = time.monotonic() - began
+                    note(text)
+    code, took = running.result()
+    if code not in (0, INTERRUPTED):
+        raise SystemExit(f"longmix {' '.join(words)} ended with {code}: {last_line(log)} (log: {log})")
+    return took, moments
 
 
 def last_line(log: Path) -> str:
