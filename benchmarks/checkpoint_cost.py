@@ -1,10 +1,11 @@
 """The cost of a checkpoint to the step loop, written before the next step and behind it, and of going on from one.
 
-    python benchmarks/checkpoint_cost.py [--steps 12] [--hidden-size 512] [--layers 8] [--threads 2]
+    python benchmarks/checkpoint_cost.py [--steps 12] [--every 3] [--hidden-size 512] [--layers 8] [--threads 2]
                                          [--stage 2] [--processes 2] [--resume-with 4]
 
-Trains a transformer on random tokens, with a checkpoint every third step, first with `checkpoint.asynchronous: false`,
-then true; goes on from the last one for a step. Appends to benchmarks/results.csv, with the size of a checkpoint: the
+Trains a transformer on random tokens, with checkpoints, first with `checkpoint.asynchronous: false`, then true (a
+checkpoint that comes before the one in front of it is written waits for that, too);
+goes on from the last one for a step. Appends to benchmarks/results.csv, with the size of a checkpoint: the
 seconds that the loop waited for one, and for the one that it waited for longest; the seconds of loading one, with the
 rehearsal of a step before it; and the peak memory of the largest process, of both runs.
 """
@@ -21,10 +22,9 @@ import commands
 import record
 import torch
 from learned.cases import CONFIGS, SINGLE
-from random_tokens import write_samples
+from samples.random_tokens import write_samples
 
 BENCHMARK = "checkpoint_cost"
-EVERY = 3
 # The trainer's closing line.
 WAITED = re.compile(r"the step loop waited (\S+) s for one, (\S+) s at most")
 # Its lines before and behind a checkpoint is loaded; the first comes before the rehearsal of a step.
@@ -55,7 +55,7 @@ class Way:
             ),
             *(f"data.train={self.data}", f"run.dir={self.folder}", f"run.stop_at_step={stop_at}"),
             *(f"batch.samples={of.samples}", f"batch.micro_batch={of.samples // max(of.processes, of.resume_with)}"),
-            *(f"optim.max_steps={of.steps + 1}", "optim.warmup_steps=1", f"checkpoint.every_steps={EVERY}"),
+            *(f"optim.max_steps={of.steps + 1}", "optim.warmup_steps=1", f"checkpoint.every_steps={of.every}"),
             f"checkpoint.asynchronous={str(self.asynchronous).lower()}",
         ]
 
@@ -88,6 +88,7 @@ class Way:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=12, help="steps of a run (default: 12)")
+    parser.add_argument("--every", type=int, default=3, metavar="N", help="steps between checkpoints (default: 3)")
     parser.add_argument("--hidden-size", type=int, default=512, metavar="N", help="width of the model (default: 512)")
     parser.add_argument("--layers", type=int, default=8, metavar="N", help="layers of the model (default: 8)")
     parser.add_argument("--samples", type=int, default=8, metavar="N", help="samples of a batch (default: 8)")
@@ -100,8 +101,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="disk to write to (default: the temporary folder)")
     arguments = parser.parse_args()
     arguments.resume_with = arguments.resume_with or arguments.processes
-    if arguments.steps < EVERY:
-        parser.error(f"--steps is {arguments.steps}; allowed: at least {EVERY}, the first checkpoint's")
+    if arguments.steps < arguments.every:
+        parser.error(f"--steps is {arguments.steps}; allowed: at least {arguments.every}, the first checkpoint's")
     if arguments.samples % arguments.processes or arguments.samples % arguments.resume_with:
         parser.error(f"--samples is {arguments.samples}; allowed: what --processes and --resume-with divide")
     with tempfile.TemporaryDirectory(dir=arguments.work) as temporary:

@@ -16,7 +16,7 @@ from pathlib import Path
 import commands
 import record
 from learned.cases import CONFIGS, SINGLE
-from random_tokens import write_samples
+from samples.random_tokens import write_samples
 
 BENCHMARK = "start_cost"
 LENGTH, STEPS = 32, 2

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import torch
 import yaml
-from random_tokens import write_samples
 from record import append
+from samples.random_tokens import write_samples
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 import longmix.modeling  # noqa: F401  registers our model types

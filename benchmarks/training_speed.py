@@ -25,7 +25,7 @@ import tables
 import torch
 from learned import step_cost
 from learned.cases import ROOT, SINGLE, model_file
-from random_tokens import write_samples
+from samples.random_tokens import write_samples
 
 from longmix.data_prep.files import write_text
 from longmix.kernels import selection

@@ -16,8 +16,8 @@ import torch
 from gpu_kit.processes import one_line
 from gpu_kit.records import Measurement, Records
 from gpu_kit.setting import CONFIGS, TRACE, Setting, clocks
-from random_tokens import write_samples
 from record import quantile
+from samples.random_tokens import write_samples
 
 from longmix.modeling import MODEL_TYPES
 

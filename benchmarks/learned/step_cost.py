@@ -16,7 +16,7 @@ from pathlib import Path
 import record
 import tables
 from learned.cases import SINGLE, TEXT_LENGTH, TEXT_VOCABULARY, model_file
-from random_tokens import write_samples
+from samples.random_tokens import write_samples
 
 from longmix.data_prep.files import write_text
 from longmix.modeling import MODEL_TYPES

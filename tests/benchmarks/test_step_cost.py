@@ -17,7 +17,9 @@ def step_cost(script):
 
 @pytest.mark.parametrize("name", [*MODEL_TYPES, "bert"])
 def test_every_run_is_one_that_its_model_takes(script, step_cost, tmp_path, name):
-    script("random_tokens").write_samples(tmp_path / "data", step_cost.TEXT_LENGTH, 8, step_cost.TEXT_VOCABULARY)
+    script("samples.random_tokens").write_samples(
+        tmp_path / "data", step_cost.TEXT_LENGTH, 8, step_cost.TEXT_VOCABULARY
+    )
     (contestant,) = (one for one in step_cost.contestants([name], None)[:2] if one.precision == "bf16")
     words = step_cost._words(contestant, 8, 5, tmp_path / "data", tmp_path / "run")
     paths = [text for text in words if "=" not in text]

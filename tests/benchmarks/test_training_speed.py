@@ -22,7 +22,7 @@ def speed(script):
 
 @pytest.mark.parametrize("length", [512, 2048])
 def test_every_run_is_one_that_its_mixer_takes(script, speed, length, tmp_path):
-    script("random_tokens").write_samples(tmp_path / "data", length, 8)
+    script("samples.random_tokens").write_samples(tmp_path / "data", length, 8)
     for model_type in MODEL_TYPES:
         words = speed.run_arguments(model_type, length, 5, tmp_path / "data", tmp_path / "run")
         paths = [text for text in words if "=" not in text]
