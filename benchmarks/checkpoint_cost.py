@@ -6,7 +6,8 @@
 Trains a transformer on random tokens, with checkpoints, first with `checkpoint.asynchronous: false`, then true, where a
 checkpoint also waits for the one before it; goes on from the last one for a step. Appends to benchmarks/results.csv,
 with the size of a checkpoint: the seconds that the loop waited for one, and for the one that it waited for longest; the
-seconds of loading one, with the rehearsal of a step before it; and the peak memory of the largest process, of both runs.
+seconds of loading one, with the rehearsal of a step before it; and the peak memory of the largest
+process, of both runs.
 """
 
 import argparse
