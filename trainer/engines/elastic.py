@@ -203,6 +203,8 @@ def _convert(folder: Path, saved: Layout, now: Layout, names: set[str]) -> Path:
                     inject_missing_state=False,
                 )
             )
+            if saved.stage == 3:
+                _drop_unread_state(target / ENGINE / "zero" / "optimizer_state.pt")
     except Exception as error:
         # The files are whole: it is the disk that refuses, or DeepSpeed.
         raise UserError(
@@ -210,6 +212,17 @@ def _convert(folder: Path, saved: Layout, now: Layout, names: set[str]) -> Path:
             f"{reason_of(error)}; resume as it was written, or {_way_round(folder)}"
         ) from error
     return made
+
+
+def _drop_unread_state(path: Path) -> None:
+    """Leave what DeepSpeed reads of this file again, the counts of steps and the settings: at stage 3 it puts all that
+    the first rank held into it, and each rank would load that whole."""
+    saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    optimizer = saved["optimizer_state_dict"]
+    steps = {index: {"step": moments["step"].clone()} for index, moments in optimizer["state"].items()}
+    kept = {name: value for name, value in saved.items() if name != "fp32_flat_groups"}
+    torch.save({**kept, "optimizer_state_dict": {**optimizer, "state": steps}}, short := path.with_suffix(".short"))
+    short.replace(path)
 
 
 @contextlib.contextmanager

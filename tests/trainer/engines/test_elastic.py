@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.checkpoints import folders as checkpoint
@@ -251,6 +252,19 @@ def test_another_precision_is_allowed_by_name_and_never_at_stage_0():
         assert elastic.must_convert(saved, now, Path("step"), ["precision"]) == converts
     with pytest.raises(UserError, match=r"at stage 0 DeepSpeed cannot load that in fp32.*model\.from="):
         elastic.must_convert(Layout(0, 1, "bf16"), Layout(0, 1, "fp32"), Path("step"), ["precision"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("stage", [1, 3])
+def test_no_rank_reads_what_another_one_held(train, tmp_path, stage):
+    train(tmp_path, deepspeed=f"zero{stage}", **{"run.stop_at_step": 2})
+    newest = tmp_path / "checkpoints" / "step-00000002"
+    saved, names = (
+        elastic.read_layout(newest),
+        {*load_file(newest / "model" / "model.safetensors"), "head.decoder.weight"},
+    )
+    made = elastic._convert(newest, saved, replace(saved, ranks=2), names)
+    assert (made / "engine" / "zero" / "optimizer_state.pt").stat().st_size < 20_000
 
 
 def test_each_parameter_counts_its_own_steps():
