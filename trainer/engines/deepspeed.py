@@ -48,8 +48,6 @@ class DeepSpeedEngine:
         world: World,
     ):
         deepspeed = import_deepspeed(world)
-        from pydantic import ValidationError  # what DeepSpeed checks its file with
-
         # A model that was built in shares has no numbers at hand, but says how many there are.
         parameters = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())
         values = deepspeed_file.fill(configuration, precision, world.size, parameters, gradients)
@@ -75,24 +73,10 @@ class DeepSpeedEngine:
             for group in optimizer.param_groups:
                 group["lr"] = 0.0
         cast_shares(model, _DTYPES[precision])
-        try:
-            with _one_optimizer_at_stages_1_and_2():
-                self.module, *_ = deepspeed.initialize(
-                    model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
-                )
-        except ValidationError as error:
-            found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-            raise UserError(f"deepspeed: {configuration.deepspeed} holds what DeepSpeed refuses: {found}") from None
-        except Exception as error:
-            name = configuration.deepspeed
-            if name in SHIPPED_DEEPSPEED or isinstance(error, torch.OutOfMemoryError) or is_lost_rank(error):
-                raise
-            # Its own checks, and modules that it would need: errors of every kind, some without a text.
-            keys = ", ".join(deepspeed_file.unusual_keys(deepspeed_file.read(name))[:5])
-            raise UserError(
-                f"deepspeed: DeepSpeed cannot do what {name} asks for{f' (with {keys})' if keys else ''}: "
-                f"{type(error).__name__}: {reason_of(error)[:300]}"
-            ) from error
+        with naming_refusals(configuration.deepspeed), _one_optimizer_at_stages_1_and_2():
+            self.module, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
+            )
         fused, gradients = is_fused(self.module.basic_optimizer), deepspeed_file.gradients_of(values, precision)
         self.layout = elastic.Layout(self.stage, world.size, precision, fused, gradients)
         self.module.checkpoint_engine = Collector()
@@ -231,6 +215,27 @@ class DeepSpeedEngine:
             for lows, highs in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True)
             for low, high in zip(lows, highs, strict=True)
         }
+
+
+@contextlib.contextmanager
+def naming_refusals(name: str) -> Iterator[None]:
+    """Context in which what DeepSpeed refuses of the file `name` is a UserError that says so."""
+    from pydantic import ValidationError  # what DeepSpeed checks its file with
+
+    try:
+        yield
+    except ValidationError as error:
+        found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise UserError(f"deepspeed: {name} holds what DeepSpeed refuses: {found}") from None
+    except Exception as error:
+        if name in SHIPPED_DEEPSPEED or isinstance(error, torch.OutOfMemoryError) or is_lost_rank(error):
+            raise
+        # Its own checks, and modules that it would need: errors of every kind, some without a text.
+        keys = ", ".join(deepspeed_file.unusual_keys(deepspeed_file.read(name))[:5])
+        raise UserError(
+            f"deepspeed: DeepSpeed cannot do what {name} asks for{f' (with {keys})' if keys else ''}: "
+            f"{type(error).__name__}: {reason_of(error)[:300]}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from longmix.modeling.model import MixerPreTrainedModel
 from ..processes.world import World
 from ..settings import deepspeed_file
 from ..settings.configuration import RunConfiguration
-from .deepspeed import import_deepspeed
+from .deepspeed import import_deepspeed, naming_refusals
 
 
 @contextlib.contextmanager
@@ -23,11 +23,15 @@ def in_shares(configuration: RunConfiguration, parameters: int, world: World) ->
 
     Args:
         parameters: of the model, from which DeepSpeed's file is filled.
+
+    Raises:
+        UserError: the file asks for what DeepSpeed cannot do.
     """
     deepspeed = import_deepspeed(world)
     values = deepspeed_file.fill(configuration, "fp32", world.size, parameters)
     values.pop("optimizer", None)
-    shared = deepspeed.zero.Init(config_dict_or_path=values)
+    with naming_refusals(configuration.deepspeed):
+        shared = deepspeed.zero.Init(config_dict_or_path=values)
 
     def share(parent: torch.nn.Module, name: str, module: torch.nn.Module | None) -> None:
         # What is given to its parent is complete, and its own parts are in shares already.

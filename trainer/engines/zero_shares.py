@@ -50,8 +50,11 @@ def cast_shares(model: torch.nn.Module, dtype: torch.dtype) -> None:
         return
     for parameter in parameters:
         parameter.data = parameter.data.to(dtype)
-        if hasattr(parameter, "ds_tensor"):
-            parameter.ds_tensor.data = parameter.ds_tensor.data.to(dtype)
+        # The share, and the copy that some ranks keep among them (hpZ), by which the backward pass goes.
+        for name in ("ds_tensor", "ds_secondary_tensor"):
+            share = getattr(parameter, name, None)
+            if share is not None:
+                share.data = share.data.to(dtype)
 
 
 # Numbers of each rank that are exchanged at a time: rank 0 holds this many of all ranks on its device.

@@ -30,4 +30,6 @@ def is_in_shares(prepared: Prepared, ranks: int) -> bool:
     is_new = FROM not in configuration.model and prepared.model_configuration.model_type in MODEL_TYPES
     # An optimizer of matrices must know their shapes.
     moves_vectors = OPTIMIZERS[configuration.optim.name].state_per_matrix_entry is None
-    return is_new and moves_vectors and deepspeed_file.stage_of(deepspeed_file.read(configuration.deepspeed)) == 3
+    values = deepspeed_file.read(configuration.deepspeed)
+    is_plain = deepspeed_file.stage_of(values) == 3 and deepspeed_file.keeps_plain_shares(values)
+    return is_new and moves_vectors and is_plain

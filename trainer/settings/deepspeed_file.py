@@ -156,6 +156,14 @@ def offloads(values: dict[str, Any]) -> bool:
     return section.get("device", "none") != "none"
 
 
+def keeps_plain_shares(values: dict[str, Any]) -> bool:
+    """Whether ranks keep their shares of parameters in memory, and exchange them as they are: a share on a disk keeps
+    the type that it was written in, and what is exchanged in 8 bits is not what is kept."""
+    section = values.get("zero_optimization", {})
+    on_disk = (section.get("offload_param") or {}).get("device") == "nvme"
+    return not (on_disk or section.get("zero_quantized_weights") or section.get("zero_quantized_nontrainable_weights"))
+
+
 def _optimizer_parameters(values: dict[str, Any]) -> dict[str, Any]:
     return values.get("optimizer", {}).get("params", {})
 

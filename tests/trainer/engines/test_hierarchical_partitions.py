@@ -47,3 +47,20 @@ def test_losses_are_those_of_stage_1_and_another_number_of_ranks_goes_on(
     losses = [[record["loss"] for record in read_metrics(tmp_path / name, "train")] for name in ("whole", "parts")]
     assert len(losses[0]) == 8
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_under_bf16_the_copies_of_a_new_model_are_in_bf16(forked_ranks, run_values, read_metrics, tmp_path, own_file):
+    changes = {**RARE, "optim.max_steps": 3, "batch.micro_batch": 8, "precision": "bf16"}
+    names = {"copies": own_file, "none": "zero3"}
+    reports = forked_ranks.run(
+        2,
+        [
+            {"values": run_values(tmp_path / name, "transformer", deepspeed=deepspeed, **changes)}
+            for name, deepspeed in names.items()
+        ],
+    )
+    assert [(report.get("code"), report.get("shared")) for report in reports] == [(0, 1.0)] * 2, reports
+    copies, none = ([record["loss"] for record in read_metrics(tmp_path / name, "train")] for name in names)
+    assert copies == none
