@@ -125,14 +125,22 @@ def test_views_launch_nothing_and_library_calls_several(count):
     assert expanded.bytes == 4 * (64 * 8 + 8 + 64 * 8)
 
 
-def test_transforms_inside_our_operators_are_copied_and_scaled(count):
-    launches = count(lambda x, s: ops.spectral_filter(x, s, 32, segments=4), (2, 16, 8), (17, 8, 2))
-    transforms = {launch.name: launch for launch in launches if "fft" in launch.name}
-    assert set(transforms) == {"_fft_r2c", "_fft_c2r"}
+def test_transforms_are_copied_and_scaled(count):
+    def both(x):
+        return torch.fft.irfft(torch.fft.rfft(x), n=32)
+
+    transforms = {launch.name: launch for launch in count(both, (2, 8, 32), dtype=torch.float32)}
     back = transforms["_fft_c2r"]
     assert back.operations == 2.5 * 2 * 8 * 32 * 5
     # A copy, the transform of 17 frequencies into 32 rows, and their scale.
     assert (back.launches, back.bytes) == (3, 3 * 2 * 8 * 17 * 8 + 3 * 2 * 8 * 32 * 4)
+
+
+def test_transforms_inside_our_operators_are_copied(count):
+    launches = count(lambda x, s: ops.spectral_filter(x, s, 32, segments=4), (2, 16, 8), (17, 8, 2))
+    transforms = {launch.name: launch for launch in launches if "fft" in launch.name}
+    assert set(transforms) == {"_fft_r2c", "_fft_c2r"}
+    assert (transforms["_fft_r2c"].launches, transforms["_fft_c2r"].launches) == (1, 2)
 
 
 def test_copies_inside_our_operators_count(count):
