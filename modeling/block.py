@@ -1,6 +1,7 @@
 """The mixer's contract and the residual blocks around it."""
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -106,6 +107,17 @@ class Mixer(nn.Module):
 
         In each forward pass the encoder calls it once, as module(embeddings, context), and hands the tuple of tensors
         that it returns to all layers, as `shared` of their context.
+        """
+        return None
+
+    @classmethod
+    def share(
+        cls, mixers: Sequence["Mixer"], hidden_states: torch.Tensor, context: BatchContext
+    ) -> tuple[torch.Tensor, ...] | None:
+        """What the layers of one encoder read of a batch beside the hidden states, without parameters, or None.
+
+        The encoder calls it once in each forward pass, with all layers' mixers in their order and the embeddings
+        (B, N, D), and hands the tensors to all layers, as `shared` of their context.
         """
         return None
 

@@ -42,8 +42,8 @@ class BatchContext:
         embeddings: (B, N, D), what entered the first block.
         coordinates: (B, N, l), positions of the tokens in l dimensions.
         documents: the segments that mask and document_ids make, where the caller knows them.
-        shared: what the module that an encoder's layers share has made of the batch, see Mixer.shared_module; None: a
-            layer makes it itself.
+        shared: what has been made of the batch for all layers, see Mixer.shared_module and Mixer.share; None: a layer
+            makes it itself.
 
     Attributes:
         lengths: (B,) int64, the numbers n_b of valid tokens; None: all N.

@@ -233,16 +233,19 @@ class MixerModel(MixerPreTrainedModel):
         )
 
     def sharing(self, context: BatchContext) -> BatchContext:
-        """The context with what `shared` makes of it and the embeddings, for all layers at once.
+        """The context with what `shared`, or the mixers' `share`, makes of it and the embeddings, for all layers at once.
 
         It is made outside of the layers, so that recomputing one does not make it again. Reentrant checkpointing goes
         backward through each layer on its own: there each makes its own.
         """
         recompute = getattr(self, "_gradient_checkpointing_func", None)
         reentrant = getattr(recompute, "keywords", {}).get("use_reentrant", True)
-        if self.shared is None or (self.training and self.gradient_checkpointing and reentrant):
+        if self.training and self.gradient_checkpointing and reentrant:
             return context
-        return replace(context, shared=self.shared(context.embeddings, context))
+        if self.shared is not None:
+            return replace(context, shared=self.shared(context.embeddings, context))
+        shared = self.mixer_class.share([layer.mixer for layer in self.layers], context.embeddings, context)
+        return context if shared is None else replace(context, shared=shared)
 
     # Checks of the inputs. A wrong shape would often broadcast to a wrong result, silently, or fail deep in a kernel.
 

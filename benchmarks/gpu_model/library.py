@@ -101,6 +101,11 @@ def _traffic(name: str, args: tuple, read: list[torch.Tensor], written: list[tor
     if name == "native_layer_norm_backward":
         # One kernel for the rows, one for the weights: both read gradient and input.
         return 2, of_read + sum(map(unique_bytes, args[:2])) + of_written
+    if name in ("convolution", "convolution_backward") and _channels_last(args):
+        # No layout changes. Forward the bias is added at last; backward are two products, and the sum for the bias.
+        if name == "convolution":
+            return 2, of_read + 3 * of_written
+        return 3, 2 * of_read + unique_bytes(args[0]) + of_written
     if name == "convolution":
         # All three tensors change their layout: read and written once more; the bias is added at last.
         return 5, 3 * of_read + 5 * of_written
@@ -113,6 +118,12 @@ def _traffic(name: str, args: tuple, read: list[torch.Tensor], written: list[tor
         return 1 + copied + scaled, (1 + 2 * copied) * of_read + (1 + 2 * scaled) * of_written
     passes = PASSES.get(name, 1)
     return passes, passes * (of_read + of_written)
+
+
+def _channels_last(args: tuple) -> bool:
+    """Whether all images among the arguments of a convolution have the layout of its kernels."""
+    images = [tensor for tensor in args if isinstance(tensor, torch.Tensor) and tensor.dim() == 4]
+    return bool(images) and all(image.is_contiguous(memory_format=torch.channels_last) for image in images)
 
 
 def _rows(table: torch.Tensor, index: torch.Tensor) -> int:

@@ -79,9 +79,12 @@ def _(gradient, transformed, spectrum, n_fft, lengths):
 def _save(ctx, inputs, output):
     _, spectrum, ctx.n_fft, _, lengths = inputs
     ctx.save_for_backward(output[1], spectrum, lengths)
+    ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx, gradient, _):
+    if gradient is None:
+        return None, None, None, None, None
     transformed, spectrum, lengths = ctx.saved_tensors
     return *_backward(gradient, transformed, spectrum, ctx.n_fft, lengths), None, None, None
 

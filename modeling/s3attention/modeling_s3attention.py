@@ -4,6 +4,7 @@ Labels such as S3-4 are those of docs/mixers/s3attention.md, which says how and 
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -27,10 +28,7 @@ from ..model import MixerModel, MixerPreTrainedModel
 from .batch_norm import MaskedBatchNorm
 from .configuration_s3attention import S3AttentionConfig
 from .fourier_extrapolation import FourierExtrapolation
-
-# Landmarks are stored as whole multiples of 2^-32: integers survive every change of floating dtype.
-FRACTION_BITS = 32
-
+from .landmarks import FRACTION_BITS, Landmarks, make_landmarks, project_to_landmarks
 
 class S3Attention(Mixer):
     """Smoothed skeleton sketching attention (S3Attention, eqs. 1 to 4; Algorithms 1 and 2).
@@ -59,9 +57,16 @@ class S3Attention(Mixer):
         """See Mixer."""
         if hidden_states.shape[1] == 0:
             return hidden_states  # no token, and the stem's kernel would be longer than the padded sequence
-        mask, lengths = context.mask, context.lengths
-        smoothed = self.smoother(keep_valid(hidden_states, mask), mask, lengths)
-        return keep_valid(self.attention(smoothed, mask, lengths), mask)
+        mask = context.mask
+        smoothed = self.smoother(keep_valid(hidden_states, mask), mask, context.lengths)
+        return keep_valid(self.attention(smoothed, context), mask)
+
+    @classmethod
+    def share(
+        cls, mixers: Sequence["S3Attention"], hidden_states: torch.Tensor, context: BatchContext
+    ) -> tuple[torch.Tensor, ...] | None:
+        """See Mixer; the landmarks of all layers."""
+        return shared_landmarks([mixer.attention for mixer in mixers], hidden_states, context)
 
 
 # The smoother: it mixes all positions at the cost of a Fourier transform, so that a few tokens can stand for the rest.
@@ -76,7 +81,7 @@ class Smoother(nn.Module):
         self.config = config
         self.n_fft = config.n_fft
         self.spectrum = nn.Parameter(torch.empty(config.n_fft // 2 + 1, width, 2))
-        self.stem = nn.Conv1d(2 * width, width, kernel_size=3, padding=1)
+        self.stem = RowConvolution(2 * width, width, kernel_size=3, padding=1)
         self.norm = (
             nn.LayerNorm(width, eps=config.layer_norm_eps)
             if config.normalization == "layer"
@@ -124,10 +129,19 @@ class Smoother(nn.Module):
         filtered = ops.spectral_filter(
             hidden_states, self.spectrum, self.n_fft, segments=self.config.segments, lengths=lengths
         )
-        channels = torch.cat([filtered.transpose(1, 2), hidden_states.transpose(1, 2)], dim=1)
-        stem = self.stem(channels).transpose(1, 2)
+        stem = self.stem(torch.cat([filtered, hidden_states], dim=2))
         normalised = self.norm(stem) if isinstance(self.norm, nn.LayerNorm) else self.norm(stem, mask)
         return self.dropout(self.activation(normalised))
+
+
+class RowConvolution(nn.Conv1d):
+    """Conv1d of rows, whose channels lie beside each other: libraries take images so without a change of layout."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """(B, N, channels) -> (B, N, channels)."""
+        weight = self.weight.unsqueeze(2).contiguous(memory_format=torch.channels_last)
+        images = rows.transpose(1, 2).unsqueeze(2)
+        return functional.conv2d(images, weight, self.bias, padding=(0, *self.padding)).squeeze(2).transpose(1, 2)
 
 
 def longer_period(spectrum: torch.Tensor, old_period: int, new_period: int) -> torch.Tensor:
@@ -161,8 +175,8 @@ class SkeletonAttention(nn.Module):
         self.layer_index = layer_index
         self.heads = config.num_attention_heads
         self.query = nn.Linear(width, width)
-        self.key = LandmarkLinear(width, width)
-        self.value = LandmarkLinear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
         self.row_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.column_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.output = nn.Linear(width, width)
@@ -182,69 +196,47 @@ class SkeletonAttention(nn.Module):
         channels = torch.randperm(head_size, generator=generator, device="cpu")[: self.config.column_landmarks]
         init.copy_(self.column_channels, channels.sort().values)
 
-    def forward(
-        self, hidden_states: torch.Tensor, mask: torch.Tensor | None, lengths: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """(B, N, D), finite everywhere -> (B, N, D); rows of padding are finite and mean nothing."""
-        batch, positions, width = hidden_states.shape
-        head_size = width // self.heads
-        if lengths is None:
-            lengths = torch.full((1,), positions, device=hidden_states.device)
-        index, allowed = self.landmarks(lengths, positions)
-        landmarks = hidden_states.gather(1, index.expand(batch, -1)[:, :, None].expand(-1, -1, width))
-        columns = (
-            torch.arange(self.heads, device=self.column_channels.device)[:, None] * head_size + self.column_channels
-        ).flatten()
-        query = self._split(self.query(hidden_states))
-        key_rows, key_columns = map(self._split, self.key(landmarks, hidden_states, columns))
-        value_rows, value_columns = map(self._split, self.value(landmarks, hidden_states, columns))
-
+        batch, _, width = hidden_states.shape
+        shared, layer = context.shared, self.layer_index
+        if shared is None:
+            shared, layer = shared_landmarks([self], hidden_states, context), 0
+        tokens, counts, shares, columns, dense, own_heads = shared
+        columns = columns[layer]
+        projected, rows = project_to_landmarks(
+            hidden_states, tokens[layer], columns, dense[layer], (self.query, self.key, self.value)
+        )
+        query, key_columns, value_columns = projected.split([width, len(columns) // 2, len(columns) // 2], dim=2)
+        key_rows, value_rows = rows.view(batch, self.config.row_landmarks, 2, self.heads, width // self.heads).unbind(2)
         row = dot_product_attention(
-            query,
-            key_rows,
-            value_rows,
-            attn_mask=allowed[:, None, None, :],
+            query.unflatten(2, (self.heads, -1)).transpose(1, 2),
+            key_rows.transpose(1, 2),
+            value_rows.transpose(1, 2),
+            attn_mask=counts[layer],
             dropout_p=self.config.attention_probs_dropout_prob if self.training else 0.0,
         )
-        # Scaled before the sum over the tokens, which would leave the range of fp16.
-        wide = torch.promote_types(key_columns.dtype, torch.float32)
-        scale = lengths.clamp(min=1).to(wide).rsqrt()[:, None, None, None]
-        key_columns = key_columns * scale.to(key_columns.dtype)
-        if mask is not None:
-            key_columns = torch.where(mask[:, None, :, None], key_columns, 0)
-        scores = query.transpose(-1, -2) @ key_columns
-        weights = self.dropout(scores.softmax(-1, dtype=wide).to(scores.dtype))
-        column = value_columns @ weights.transpose(-1, -2)
-        return self.output(self.row_norm(self._join(row)) / 2 + self.column_norm(self._join(column)) / 2)
-
-    def landmarks(self, lengths: torch.Tensor, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Positions of the landmark tokens, (B, s1) int64, and which count, (B, s1) bool; the first always does."""
-        lengths = lengths[:, None]
-        order = torch.arange(self.config.row_landmarks, device=lengths.device)
-        drawn = (self.landmark_fractions * lengths) >> FRACTION_BITS
-        short = lengths <= self.config.row_landmarks
-        index = torch.where(short, order, drawn).clamp(max=positions - 1)
-        repeated = functional.pad(index[:, 1:] == index[:, :-1], (1, 0))
-        return index, torch.where(short, order < lengths.clamp(min=1), ~repeated)
-
-    def _split(self, tensor: torch.Tensor) -> torch.Tensor:
-        """(B, n, H * k) -> (B, H, n, k)."""
-        return tensor.unflatten(2, (self.heads, -1)).transpose(1, 2)
-
-    def _join(self, tensor: torch.Tensor) -> torch.Tensor:
-        """(B, H, N, d) -> (B, N, D)."""
-        return tensor.transpose(1, 2).flatten(2)
+        # Scaled before the sum over the tokens, which would leave the range of fp16. Products of all heads at once: what
+        # one head has of another's columns is hidden, and cheaper than copies that take the heads apart.
+        key_columns = key_columns * shares.to(query.dtype)
+        scores = key_columns.transpose(1, 2) @ query + own_heads
+        weights = self.dropout(scores.softmax(1).to(query.dtype))
+        column = value_columns @ weights
+        both = self.row_norm(row.transpose(1, 2).flatten(2)) + self.column_norm(column)
+        return functional.linear(both, self.output.weight / 2, self.output.bias)
 
 
-class LandmarkLinear(nn.Linear):
-    """A linear layer evaluated where it is needed: at the landmark tokens, and in some channels of all tokens."""
-
-    def forward(
-        self, landmarks: torch.Tensor, hidden_states: torch.Tensor, columns: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, s1, D), (B, N, D) and channel numbers (k,) -> (B, s1, D) and (B, N, k)."""
-        rows = functional.linear(landmarks, self.weight, self.bias)
-        return rows, functional.linear(hidden_states, self.weight[columns], self.bias[columns])
+def shared_landmarks(
+    attentions: Sequence[SkeletonAttention], hidden_states: torch.Tensor, context: BatchContext
+) -> Landmarks:
+    """The landmarks of several layers in a batch of hidden states (B, N, D)."""
+    return make_landmarks(
+        [attention.landmark_fractions for attention in attentions],
+        [attention.column_channels for attention in attentions],
+        attentions[0].heads,
+        hidden_states,
+        context,
+    )
 
 
 # The frame's models around this mixer. Written out, one class each: config.json and saved code name them.

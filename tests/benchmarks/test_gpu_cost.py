@@ -125,6 +125,21 @@ def test_views_launch_nothing_and_library_calls_several(count):
     assert expanded.bytes == 4 * (64 * 8 + 8 + 64 * 8)
 
 
+def test_convolutions_change_the_layout_of_what_is_not_channels_last(count):
+    def convolve(images, weight, bias):
+        return torch.nn.functional.conv2d(images, weight, bias)
+
+    def of_channels_last(*tensors):
+        convolve(*(x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x for x in tensors))
+
+    shapes = ((2, 8, 1, 32), (4, 8, 1, 3), (4,))
+    images, weight, bias, result = 2 * 8 * 32, 4 * 8 * 3, 4, 2 * 4 * 30
+    other, last = ({each.name: each for each in count(call, *shapes)} for call in (convolve, of_channels_last))
+    assert (other["convolution"].launches, last["convolution"].launches) == (5, 2)
+    # The product, and a bias that is added to what it has written.
+    assert last["convolution"].bytes == 2 * (images + weight + bias + 3 * result)
+
+
 def test_transforms_are_copied_and_scaled(count):
     def both(x):
         return torch.fft.irfft(torch.fft.rfft(x), n=32)

@@ -5,6 +5,8 @@ import torch
 from transformers import AutoModel
 
 from longmix.modeling.context import BatchContext
+from longmix.modeling.s3attention import landmarks
+from longmix.modeling.s3attention.landmarks import landmark_tokens, project_to_landmarks
 
 
 @pytest.mark.parametrize(
@@ -61,13 +63,59 @@ def test_the_smoother_has_a_dropout_of_its_own(make_config):
 def test_landmarks_lie_in_the_valid_part_and_differ(make_mixer):
     attention = make_mixer("s3attention", row_landmarks=8).attention
     lengths = torch.arange(0, 41)
-    index, allowed = attention.landmarks(lengths, 40)
+    index, allowed = (of_layers[0] for of_layers in landmark_tokens(attention.landmark_fractions[None], lengths, 40))
     for n in range(1, 41):
         chosen = index[n][allowed[n]].tolist()
         assert len(set(chosen)) == len(chosen) >= min(n, 4)
         assert max(chosen) < n
     assert index[8].tolist() == list(range(8)) and allowed[8].all()
     assert allowed[:, 0].all()
+
+
+def test_landmarks_of_all_layers_are_made_once_and_are_those_of_each(make_model, monkeypatch):
+    calls = []
+    make = landmarks.make_landmarks
+
+    def noted(fractions, *rest):
+        calls.append(len(fractions))
+        return make(fractions, *rest)
+
+    monkeypatch.setattr("longmix.modeling.s3attention.modeling_s3attention.make_landmarks", noted)
+    model = make_model("s3attention").eval()
+    x = torch.randn(3, 20, model.config.hidden_size)
+    context = BatchContext(torch.arange(20) < torch.tensor([20, 7, 2])[:, None], embeddings=x)
+    shared = model.sharing(context)
+    results = [(layer.mixer(x, shared), layer.mixer(x, context)) for layer in model.layers]
+    assert calls == [len(model.layers), *[1] * len(model.layers)]
+    assert len(results) > 1
+    for of_all, own in results:
+        assert torch.equal(of_all, own)
+
+
+def test_projections_to_landmarks_are_linear_layers(make_mixer):
+    attention = make_mixer("s3attention", row_landmarks=4, column_landmarks=3).double().attention
+    x = torch.randn(2, 3, 16, dtype=torch.float64, requires_grad=True)
+    found = landmarks.make_landmarks(
+        [attention.landmark_fractions],
+        [attention.column_channels],
+        attention.heads,
+        x,
+        BatchContext(torch.arange(3) < torch.tensor([3, 2])[:, None]),
+    )
+    layers = (attention.query, attention.key, attention.value)
+    parameters = [x, *(parameter for layer in layers for parameter in layer.parameters())]
+    tokens, columns, dense = found.tokens[0], found.columns[0], found.dense[0]
+    assert len(set(tokens.tolist())) < len(tokens)  # repeated in short samples: gradients add up
+    results = project_to_landmarks(x, tokens, columns, dense, layers)
+
+    query, key, value = (layer(x).unflatten(2, (attention.heads, -1)) for layer in layers)
+    chosen = [part[..., attention.column_channels].flatten(2) for part in (key, value)]
+    rows = torch.cat([key.flatten(2), value.flatten(2)], dim=2).flatten(0, 1)[tokens]
+    expected = (torch.cat([query.flatten(2), *chosen], dim=2), rows)
+    cotangents = [torch.randn_like(result) for result in results]
+    gradients = [torch.autograd.grad(of, parameters, cotangents) for of in (results, expected)]
+    for value, truth in zip([*results, *gradients[0]], [*expected, *gradients[1]], strict=True):
+        torch.testing.assert_close(value, truth, rtol=0, atol=1e-12)
 
 
 def test_causal_is_refused_with_a_reason(make_config):
