@@ -233,7 +233,7 @@ class MixerModel(MixerPreTrainedModel):
         )
 
     def sharing(self, context: BatchContext) -> BatchContext:
-        """The context with what `shared`, or the mixers' `share`, makes of it and the embeddings, for all layers at once.
+        """The context with what `shared` or the mixers' `share` makes of it and the embeddings, for all layers at once.
 
         It is made outside of the layers, so that recomputing one does not make it again. Reentrant checkpointing goes
         backward through each layer on its own: there each makes its own.

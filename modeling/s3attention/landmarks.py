@@ -20,7 +20,7 @@ class Landmarks(NamedTuple):
         tokens: (L, B s1) int64, the tokens' places among all B N.
         counts: (L, B, 1, 1, s1) bool, which of the tokens a query sees.
         shares: (B, N, 1), or (1, 1, 1) without padding: n_b^(-1/2), zero on padding.
-        columns: (L, 2 H s2) int64, where the chosen channels' weights lie in those of keys and values, one on the other.
+        columns: (L, 2 H s2) int64, where the chosen channels' weights lie in those of keys, then values.
         dense: (L, D + 2 H s2) int64, all queries' weights and the columns' in those of queries, keys and values.
         own_heads: (H s2, D) in fp32 or wider, zero where chosen channel and channel have one head, else minus infinity.
     """
@@ -110,7 +110,8 @@ def project_to_landmarks(
     """
     tensors = [hidden_states, *(layer.weight for layer in projections), *(layer.bias for layer in projections)]
     kind = hidden_states.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and hidden_states.dtype != torch.float64:
+    narrows = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    if narrows and hidden_states.dtype != torch.float64:
         narrow = torch.get_autocast_dtype(kind)
         tensors = [tensor.to(narrow) for tensor in tensors]
     return _Projected.apply(tokens, columns, dense, *tensors)

@@ -30,6 +30,7 @@ from .configuration_s3attention import S3AttentionConfig
 from .fourier_extrapolation import FourierExtrapolation
 from .landmarks import FRACTION_BITS, Landmarks, make_landmarks, project_to_landmarks
 
+
 class S3Attention(Mixer):
     """Smoothed skeleton sketching attention (S3Attention, eqs. 1 to 4; Algorithms 1 and 2).
 
@@ -216,8 +217,8 @@ class SkeletonAttention(nn.Module):
             attn_mask=counts[layer],
             dropout_p=self.config.attention_probs_dropout_prob if self.training else 0.0,
         )
-        # Scaled before the sum over the tokens, which would leave the range of fp16. Products of all heads at once: what
-        # one head has of another's columns is hidden, and cheaper than copies that take the heads apart.
+        # Scaled before the sum over the tokens, which would leave the range of fp16. All heads in one
+        # product: what a head has of another's columns is hidden, and cheaper than copies that take the heads apart.
         key_columns = key_columns * shares.to(query.dtype)
         scores = key_columns.transpose(1, 2) @ query + own_heads
         weights = self.dropout(scores.softmax(1).to(query.dtype))
