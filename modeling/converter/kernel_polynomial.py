@@ -72,8 +72,10 @@ class KernelPolynomial(nn.Module):
         if not self.has_loss:
             return None
         weights = self.coefficients.to(torch.promote_types(self.coefficients.dtype, torch.float32))
-        degree = torch.arange(weights.shape[1], device=weights.device, dtype=weights.dtype)
-        return math.pi * (degree * weights).square().sum(1).mean()
+        heads, count = weights.shape
+        # The mean and pi are in what multiplies the weights.
+        last = (count - 1) * math.sqrt(math.pi / heads)
+        return (torch.linspace(0, last, count, device=weights.device, dtype=weights.dtype) * weights).square().sum()
 
 
 class _ChebyshevSeries(torch.autograd.Function):
@@ -81,32 +83,38 @@ class _ChebyshevSeries(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: torch.Tensor, weights: torch.Tensor, damping: list[float]) -> torch.Tensor:
-        ctx.save_for_backward(x, weights)
-        ctx.damping = damping
-        columns = weights.to(x.dtype)[..., None].unbind(1)
+        wide, one = weights.to(x.dtype), x.new_ones(1, 1, 1)
+        ctx.save_for_backward(x, wide, one)
+        ctx.damping, ctx.dtype = damping, weights.dtype
+        columns = wide[..., None].unbind(1)
         result = columns[0].expand_as(x)
-        for column, factor, (sign, term) in zip(columns[1:], damping[1:], _chebyshev(x, x), strict=False):
+        for column, factor, (sign, term) in zip(columns[1:], damping[1:], _chebyshev(x, x, one), strict=False):
             result = torch.addcmul(result, column, term, value=sign * factor)
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weights = ctx.saved_tensors
-        columns = weights.to(x.dtype)[..., None].unbind(1)
+        x, weights, one = ctx.saved_tensors
+        columns = weights[..., None].unbind(1)
         # T_k' = k U_{k-1}, of which U_0 is one.
-        slope = ctx.damping[1] * columns[1]
-        for k, (sign, term) in zip(range(2, len(columns)), _chebyshev(x, 2 * x), strict=False):
+        slope = _times(ctx.damping[1], columns[1])
+        for k, (sign, term) in zip(range(2, len(columns)), _chebyshev(x, 2 * x, one), strict=False):
             slope = torch.addcmul(slope, columns[k], term, value=sign * k * ctx.damping[k])
         of_weights = [gradient.sum((0, 2))]
-        for factor, (sign, term) in zip(ctx.damping[1:], _chebyshev(x, x), strict=False):
-            of_weights.append(sign * factor * (gradient * term).sum((0, 2)))
-        return gradient * slope, torch.stack(of_weights, 1).to(weights.dtype), None
+        for factor, (sign, term) in zip(ctx.damping[1:], _chebyshev(x, x, one), strict=False):
+            of_weights.append(_times(sign * factor, (gradient * term).sum((0, 2))))
+        return gradient * slope, torch.stack(of_weights, 1).to(ctx.dtype), None
 
 
-def _chebyshev(x: torch.Tensor, first: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+def _times(factor: float, tensor: torch.Tensor) -> torch.Tensor:
+    """The product; `tensor` itself, of any shape, where it is that."""
+    return tensor if factor == 1 else factor * tensor
+
+
+def _chebyshev(x: torch.Tensor, first: torch.Tensor, one: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
     """(sign, sign * P_k) of P_1 = `first` and on, for P_0 = 1 and P_{k+1} = 2 x P_k - P_{k-1}: one pass for each."""
-    (previous_sign, previous), (sign, current) = (1, torch.ones_like(x[:1, :1, :1])), (1, first)
+    (previous_sign, previous), (sign, current) = (1, one), (1, first)
     while True:
         yield sign, current
         following = torch.addcmul(previous, x, current, value=-2 * previous_sign * sign)

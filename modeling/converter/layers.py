@@ -43,18 +43,19 @@ class _OfNormalised(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
         product = functional.linear(x, weight)
+        # In this dtype are the norm and with it the result, whatever product and bias are.
         wide = torch.promote_types(product.dtype, torch.float32)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
-        inverse = (norm.square() / x.shape[-1] + eps).rsqrt()
+        inverse = torch.rsub(norm.square(), eps, alpha=-1 / x.shape[-1]).rsqrt()
         ctx.save_for_backward(x, weight, product, inverse)
         ctx.bias_dtype = bias.dtype
-        return torch.addcmul(bias.to(wide), product, inverse)
+        return torch.addcmul(bias, product, inverse)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, product, inverse = ctx.saved_tensors
-        of_product = (gradient * inverse).to(product.dtype)
+        of_product = torch.mul(gradient, inverse, out=torch.empty_like(product))
         # d(1 / rms) / dx = -x / (D rms^3)
         by_norm = (gradient * product).sum(-1, keepdim=True) * inverse.pow(3) / -x.shape[-1]
         of_x = torch.addcmul((of_product @ weight.to(product.dtype)).to(x.dtype), x, by_norm.to(x.dtype))

@@ -127,7 +127,7 @@ class Converter(Mixer):
 
     def _operator(self, hidden_states: torch.Tensor, context: BatchContext) -> tuple[torch.Tensor | None, ...]:
         """All arguments of `ops.givens_mix` but the values, for hidden_states (B, N, D) that are zero on padding."""
-        eigenvalues, lower, upper = self.parameter_head(hidden_states)
+        eigenvalues, lower, upper = self.parameter_head(hidden_states, context)
         documents = context.document_ids
         if documents is not None:
             begins = document_begins(documents)[:, None, None, 1:, None]

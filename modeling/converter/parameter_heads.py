@@ -1,5 +1,6 @@
 """Parameter heads: the networks that compute eigenvalues and rotation angles from the tokens."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ..context import BatchContext
 from .configuration_converter import ANGLES_OF_ORDER, ConverterConfig
 from .layers import LinearOfUnitRows, ScaledLinear, ScaleNorm, unit_norm
 
@@ -47,7 +49,7 @@ class _Rotations(torch.autograd.Function):
         gradient = of_lower.new_empty(ctx.shape)
         lower, upper = gradient.permute(4, 0, 2, 3, 1, 5)
         lower[..., :-1, :], upper[..., 1:, :] = of_lower, of_upper
-        lower[..., -1:, :], upper[..., :1, :] = 0, 0
+        lower[..., -1:, :].zero_(), upper[..., :1, :].zero_()
         return gradient
 
 
@@ -71,12 +73,14 @@ class LinearHead(nn.Module):
         std = config.hidden_size**-0.5
         self.projection = LinearOfUnitRows(config.hidden_size, outputs, std, config.layer_norm_eps)
 
-    def forward(self, hidden_states: torch.Tensor) -> Spectrum:
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> Spectrum:
         """(B, N, D) -> eigenvalues and angles."""
         config = self.config
         drawn = self.projection(hidden_states).unflatten(-1, (config.num_attention_heads, -1))
         # The centres are added here in full precision: next to a quarter turn bf16 has no room for small ranges.
-        drawn = torch.addcmul(*self._centres_and_ranges(drawn), drawn)
+        # They are the same in all layers.
+        own = context.once(("centres and ranges", drawn.dtype), functools.partial(self._centres_and_ranges, drawn))
+        drawn = torch.addcmul(*own, drawn)
         eigenvalues, angles = drawn.split([1, ANGLES_OF_ORDER * config.orders], -1)
         rotations = _Rotations.apply(angles.unflatten(-1, (config.orders, 2, 3)))
         return Spectrum(eigenvalues.squeeze(-1).sin().transpose(1, 2), *rotations)
@@ -112,7 +116,7 @@ class SirenHead(nn.Module):
         self.eigenvalues = Siren(config)
         self.eigenvectors = Siren(config)
 
-    def forward(self, hidden_states: torch.Tensor) -> Spectrum:
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> Spectrum:
         """(B, N, D) -> eigenvalues and angles."""
         config = self.config
         split = (config.num_attention_heads, -1)

@@ -92,7 +92,7 @@ def test_angles_lie_around_the_centres_of_their_heads(make_mixer):
     mixer = make_mixer("converter", hidden_size=64, num_attention_heads=4)
     with torch.no_grad():
         mixer.parameter_head.projection.bias.zero_()
-    spectrum = mixer.parameter_head(torch.randn(8, 500, 64))
+    spectrum = mixer.parameter_head(torch.randn(8, 500, 64), BatchContext())
     angles = torch.stack([spectrum.lower, spectrum.upper])
     ranges = torch.tensor([0.05, 0.13572, 0.36840, 1.0])
     a, b, c = ((angles[..., kind].movedim(2, 0).flatten(1)) for kind in range(3))
