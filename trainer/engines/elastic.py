@@ -191,7 +191,9 @@ def _convert(folder: Path, saved: Layout, now: Layout, names: set[str]) -> Path:
     try:
         _refuse_other_names(folder / ENGINE, names)
         made = Path(tempfile.mkdtemp(prefix=_CONVERTED, dir=folder.parent))
-        with _plainly_named(folder) as source, _plainly_named(made) as target, _silence():
+        # Mapped: the files of all ranks go through rank 0, each as large as what a rank holds.
+        mapped = torch.utils.serialization.config.patch("load.mmap", True)
+        with _plainly_named(folder) as source, _plainly_named(made) as target, _silence(), mapped:
             ds_to_universal.main(
                 argparse.Namespace(
                     input_folder=str(source / ENGINE),
