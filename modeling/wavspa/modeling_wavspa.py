@@ -87,11 +87,12 @@ class WavSpA(Mixer):
         positions = hidden_states.shape[1]
         if hidden_states.numel() == 0:
             return hidden_states  # Fourier transforms refuse empty tensors
-        bands, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths)
+        taps = self.space.working_taps(hidden_states.dtype)  # there and back
+        bands, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths, taps)
         attentions = [self.attentions[0]] * len(bands) if self.config.share_bands else self.attentions
         contexts = map(BatchContext, masks)
         bands = [attention(band, own) for attention, band, own in zip(attentions, bands, contexts, strict=True)]
-        return keep_valid(self.space.synthesise(bands, positions, context.lengths), context.mask)
+        return keep_valid(self.space.synthesise(bands, positions, context.lengths, taps), context.mask)
 
     def resize_positions(self) -> None:
         """Make room in the bands for config.max_position_embeddings."""

@@ -2,7 +2,8 @@
 
 A space turns (B, N, D) into bands, sequences (B, n_j, width) of coefficients with a mask of the valid ones each, and
 bands into (B, N, D). `lengths` (B,) int64 are the samples' valid rows, None: all; rows past them are zero on the way in
-and on the way out, and the bands of a sample are those it has alone.
+and on the way out, and the bands of a sample are those it has alone. `taps` are the space's `working_taps`, made once
+for both ways.
 """
 
 import math
@@ -21,6 +22,7 @@ from .wavelets import lattice_taps, scaling_taps
 
 Bands = list[torch.Tensor]
 Masks = list[torch.Tensor | None]
+Taps = tuple[torch.Tensor, ...]
 
 
 class Space(nn.Module):
@@ -35,11 +37,15 @@ class Space(nn.Module):
         """Rows of each band for sequences of N positions."""
         return [positions]
 
-    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None) -> tuple[Bands, Masks]:
+    def working_taps(self, dtype: torch.dtype) -> Taps:
+        """The taps, (T, D) or (T,) each, as rows of that dtype are transformed with; nothing where there are none."""
+        return ()
+
+    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Bands, Masks]:
         """(B, N, D), zero past the lengths -> bands (B, n_j, width) and masks (B, n_j) bool, None: all valid."""
         return [hidden_states], [valid_rows(lengths, hidden_states.shape[1])]
 
-    def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """Bands (B, n_j, width) -> (B, N, D)."""
         return bands[0]
 
@@ -64,13 +70,13 @@ class FourierSpace(Space):
         """See Space."""
         return [frequencies(positions)]
 
-    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None) -> tuple[Bands, Masks]:
+    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Bands, Masks]:
         """See Space."""
         spectrum = spectrum_of(hidden_states, lengths, self.config.two_dimensional)
         mask = None if lengths is None else valid_rows(frequencies(lengths), spectrum.shape[1])
         return [spectrum], [mask]
 
-    def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """See Space."""
         if self.config.space == "fourier_forward":
             return parts_as_rows(bands[0], positions, lengths)
@@ -97,27 +103,33 @@ class WaveletSpace(Space):
         """Low-pass taps, (T, D) or (T,)."""
         raise NotImplementedError
 
+    def working_taps(self, dtype: torch.dtype) -> Taps:
+        """See Space."""
+        return (self.taps().to(torch.promote_types(dtype, torch.float32)),)
+
     def band_positions(self, positions: int) -> list[int]:
         """See Space."""
         return [rows.stop - rows.start for rows in band_slices(positions, self.config.levels)]
 
-    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None) -> tuple[Bands, Masks]:
+    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Bands, Masks]:
         """See Space."""
         positions, levels = hidden_states.shape[1], self.config.levels
-        bands = self.transform(hidden_states, lengths).split(self.band_positions(positions), dim=1)
+        bands = self.transform(hidden_states, lengths, taps).split(self.band_positions(positions), dim=1)
         return list(bands), band_masks(positions, levels, lengths)
 
-    def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """See Space."""
-        return self.transform_back(torch.cat(bands, dim=1), positions, lengths)
+        return self.transform_back(torch.cat(bands, dim=1), positions, lengths, taps)
 
-    def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """(B, N, D) -> packed bands (B, N', D)."""
-        return ops.wavelet_analysis(hidden_states, self.taps(), self.config.levels, lengths)
+        return ops.wavelet_analysis(hidden_states, *taps, self.config.levels, lengths)
 
-    def transform_back(self, packed: torch.Tensor, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    def transform_back(
+        self, packed: torch.Tensor, positions: int, lengths: torch.Tensor | None, taps: Taps
+    ) -> torch.Tensor:
         """Packed bands (B, N', D) -> (B, N, D)."""
-        return ops.wavelet_synthesis(packed, self.taps(), self.config.levels, positions, lengths)
+        return ops.wavelet_synthesis(packed, *taps, self.config.levels, positions, lengths)
 
 
 class FixedWavelet(WaveletSpace):
@@ -141,19 +153,21 @@ class FixedWavelet(WaveletSpace):
         """See WaveletSpace."""
         return self.tap_bits.view(torch.float64)
 
-    def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """See WaveletSpace."""
         if self.config.two_dimensional:
             channels = hidden_states.transpose(1, 2)
-            hidden_states = ops.wavelet_analysis(channels, self.taps(), self.config.levels).transpose(1, 2)
-        return super().transform(hidden_states, lengths)
+            hidden_states = ops.wavelet_analysis(channels, *taps, self.config.levels).transpose(1, 2)
+        return super().transform(hidden_states, lengths, taps)
 
-    def transform_back(self, packed: torch.Tensor, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    def transform_back(
+        self, packed: torch.Tensor, positions: int, lengths: torch.Tensor | None, taps: Taps
+    ) -> torch.Tensor:
         """See WaveletSpace."""
-        rows = super().transform_back(packed, positions, lengths)
+        rows = super().transform_back(packed, positions, lengths, taps)
         if self.config.two_dimensional:
             channels = rows.transpose(1, 2)
-            rows = ops.wavelet_synthesis(channels, self.taps(), self.config.levels, self.width).transpose(1, 2)
+            rows = ops.wavelet_synthesis(channels, *taps, self.config.levels, self.width).transpose(1, 2)
         return rows
 
 
@@ -220,13 +234,20 @@ class Lifting(WaveletSpace):
             init.normal_(self.predict, std=self.config.initializer_range)
             init.normal_(self.update, std=self.config.initializer_range)
 
-    def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """See WaveletSpace."""
-        return ops.lifting_analysis(hidden_states, self.predict, self.update, self.config.levels, lengths)
+    def working_taps(self, dtype: torch.dtype) -> Taps:
+        """See Space."""
+        wide = torch.promote_types(dtype, torch.float32)
+        return tuple(taps.to(wide) for taps in (self.predict, self.update) if taps is not None)
 
-    def transform_back(self, packed: torch.Tensor, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """See WaveletSpace."""
-        return ops.lifting_synthesis(packed, self.predict, self.update, self.config.levels, positions, lengths)
+        return ops.lifting_analysis(hidden_states, *(taps or (None, None)), self.config.levels, lengths)
+
+    def transform_back(
+        self, packed: torch.Tensor, positions: int, lengths: torch.Tensor | None, taps: Taps
+    ) -> torch.Tensor:
+        """See WaveletSpace."""
+        return ops.lifting_synthesis(packed, *(taps or (None, None)), self.config.levels, positions, lengths)
 
 
 # The spaces by the names that configurations use.
