@@ -72,9 +72,9 @@ class Budget:
         return cls(size, tokens, hours, recipe, **SIZES[size])
 
     def described(self) -> dict[str, object]:
-        """For the records; the recipe by its content, wherever it lies."""
+        """For the records, as JSON reads it again; the recipe by its content, wherever it lies."""
         content = hashlib.sha256(self.recipe.read_bytes()).hexdigest()[:12]
-        return {**asdict(self), "recipe": f"{self.recipe.name} {content}"}
+        return json.loads(json.dumps({**asdict(self), "recipe": f"{self.recipe.name} {content}"}))
 
     def refuse_another(self, work: Path) -> None:
         """Note this budget in the work folder.
@@ -82,7 +82,7 @@ class Budget:
         Raises:
             UserError: its runs were begun with another one.
         """
-        path, mine = work / "budget.json", json.loads(json.dumps(self.described()))
+        path, mine = work / "budget.json", self.described()
         if not path.is_file():
             write_json(path, mine)
             return
