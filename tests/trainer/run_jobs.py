@@ -4,9 +4,9 @@ The jobs are a list of {"values": run file, "poison": {"steps", "rank", "kind": 
 memory}, "digest": true, "draws": true, "fewest": steps before one can be a spike, "slow": {"notes", "lag"} of a
 SlowFileSystem, "kill": {"rank", and "step" or "operation"}: SIGKILL after so many steps of this start, or before so
 many changes to files of the run folder}, all but the first at will; or {"values", "sums": a precision}, which trains
-nothing and asks gradient_sums.py. Rank 0 prints one JSON line for each: how it ended and which part of the model was
-built in shares, with "digest" a hash of the parameters and of its optimizer's state after every step, and with "draws"
-the samples of every step, sorted.
+nothing and asks gradient_sums.py. Rank 0 prints one JSON line for each: how it ended, which part of the model was
+built in shares and which part of the linear layers' weights the first forward pass left in memory; with "digest" a hash
+of the parameters and of its optimizer's state after every step, and with "draws" the samples of every step, sorted.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import torch
 from accelerate.state import AcceleratorState
 from deepspeed.utils import safe_get_full_fp32_param
 from slow_file_system import SlowFileSystem
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from longmix.data_prep.errors import MachineFault, UserError
 from longmix.trainer.engines import zero_shares
@@ -107,6 +108,36 @@ def noting_shares(report):
 
 
 @contextlib.contextmanager
+def noting_kept_weights(report):
+    """Note which part of what its linear layers compute with is in memory after the first forward pass in training."""
+    forward = LabelledPositions.forward
+
+    def noting(self, model, batch, items):
+        if not model.training or "kept" in report:
+            return forward(self, model, batch, items)
+        weights = []
+
+        def note(layer, _):
+            storage = layer.weight.untyped_storage()
+            weights.append((StorageWeakRef(storage), storage.nbytes()))
+
+        linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+        hooks = [module.register_forward_pre_hook(note) for module in linear]
+        outputs = forward(self, model, batch, items)
+        for hook in hooks:
+            hook.remove()
+        kept = sum(size for weight, size in weights if not weight.expired())
+        report["kept"] = kept / sum(size for _, size in weights)
+        return outputs
+
+    LabelledPositions.forward = noting
+    try:
+        yield
+    finally:
+        LabelledPositions.forward = forward
+
+
+@contextlib.contextmanager
 def noting_draws(draws):
     """Note the samples that this rank takes in each step."""
     step = loop._Run._step
@@ -185,8 +216,8 @@ def run_all(jobs):
             # Rank 0's host sees all at once.
             slow = SlowFileSystem(job["slow"]["notes"], job["slow"]["lag"] if world.rank else 0.0)
         ending = killed(job.get("kill"), world.rank, job["values"]["run"]["dir"])
-        noting = noting_draws(draws), noting_shares(report)
-        with poisoned(job.get("poison"), world.rank, digests), noting[0], noting[1], slow, ending:
+        noting = noting_draws(draws), noting_shares(report), noting_kept_weights(report)
+        with poisoned(job.get("poison"), world.rank, digests), noting[0], noting[1], noting[2], slow, ending:
             try:
                 outcome = loop.train(reading.from_dict(job["values"], "job"), world)
                 report |= {"code": outcome.code, "skipped": outcome.state.skipped, "samples": outcome.state.samples}

@@ -32,6 +32,9 @@ def in_shares(configuration: RunConfiguration, parameters: int, world: World) ->
     values.pop("optimizer", None)
     with naming_refusals(configuration.deepspeed):
         shared = deepspeed.zero.Init(config_dict_or_path=values)
+    if shared.mem_efficient_linear:
+        # As for models that are whole. Else a linear layer keeps its gathered weight until its backward pass.
+        shared._enable_mem_efficient_linear()
 
     def share(parent: torch.nn.Module, name: str, module: torch.nn.Module | None) -> None:
         # What is given to its parent is complete, and its own parts are in shares already.

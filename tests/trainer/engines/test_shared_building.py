@@ -66,6 +66,17 @@ def test_what_deepspeed_refuses_is_named(forked_ranks, run_values, tmp_path):
         assert re.match(f"deepspeed: .*{message}", report["error"]), report
 
 
+@pytest.mark.slow
+@pytest.mark.full
+def test_no_layer_keeps_its_gathered_weight_for_the_backward_pass(forked_ranks, run_values, tmp_path):
+    values = deepspeed_file.read("zero3")
+    values["zero_optimization"]["stage3_param_persistence_threshold"] = 0
+    (tmp_path / "none_stays.json").write_text(json.dumps(values))
+    changes = {"deepspeed": str(tmp_path / "none_stays.json"), "batch.micro_batch": 8, "optim.max_steps": 2}
+    (report,) = forked_ranks.run(2, [{"values": run_values(tmp_path / "run", "transformer", **changes)}])
+    assert (report.get("code"), report.get("shared"), report.get("kept")) == (0, 1.0, 0.0), report
+
+
 @pytest.mark.parametrize(
     ("key", "value", "is_plain"),
     [
