@@ -175,14 +175,14 @@ def test_exit_codes(stub):
     assert mistake.wait() == ("FAILED", 2), mistake.text()
 
     # The others would wait for ever.
-    failed = stub('[[ $RANK == 1 ]] && { echo "rank 1: broken"; exit 1; }; sleep 600\n', "x", options=everyone)
+    failed = stub('[[ $RANK == 1 ]] && { echo "rank 1: broken"; exit 1; }; exec sleep 600\n', "x", options=everyone)
     assert failed.wait(60) == ("FAILED", 1), failed.text()
     assert "rank 1: broken" in failed.text() and "srun: error" in failed.text()
 
-    late_mistake = stub("[[ $RANK == 1 ]] && exit 2; sleep 600\n", "x", options=everyone, REQUEUE="true")
+    late_mistake = stub("[[ $RANK == 1 ]] && exit 2; exec sleep 600\n", "x", options=everyone, REQUEUE="true")
     assert late_mistake.wait(60) == ("FAILED", 2), late_mistake.text()
 
-    killed = stub("[[ $RANK == 1 ]] && kill -KILL $$; sleep 600\n", "x", options=everyone)
+    killed = stub("[[ $RANK == 1 ]] && kill -KILL $$; exec sleep 600\n", "x", options=everyone)
     assert killed.wait(60) == ("FAILED", 1), killed.text()
 
 
@@ -320,7 +320,7 @@ def test_the_jobs_of_an_array_prepare_one_text(stub, slurm, tmp_path):
 def test_a_share_that_fails_takes_the_others_along(stub, tmp_path):
     """Even one that was killed, and could tell nobody: the others would wait for it."""
     array = stub(
-        'case "$*" in *"--share 1/3 "*) sleep 1; kill -KILL $$;; esac\nsleep 600\n',
+        'case "$*" in *"--share 1/3 "*) sleep 1; kill -KILL $$;; esac\nexec sleep 600\n',
         *("--source", "x", "--output", "data"),
         script="prepare.sh",
         options=("--array=0-2", "--output=%a.log"),
