@@ -63,7 +63,11 @@ def _empty(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.empty(*shape, dtype=dtype, device="meta")
 
 
-# One function for each operation, with its dtype last.
+def _lengths(batch: int, ragged: bool) -> torch.Tensor | None:
+    return _empty(batch) if ragged else None
+
+
+# One function for each operation, with its dtype last. `ragged`: samples have lengths; else all rows are valid.
 
 
 def _attention(operation, causal, shape, documents, dtype):
@@ -75,7 +79,7 @@ def _attention(operation, causal, shape, documents, dtype):
     call(operation, [query, key, value], _empty(batch), causal, ids)
 
 
-def _givens(shape, orders, permuted, planes, without_own, dtype):
+def _givens(shape, orders, permuted, planes, without_own, dtype, ragged=True):
     """`shape` is (B, N, H, d)."""
     batch, positions, heads, width = shape
     value = _empty(batch, positions, heads, width, 2, dtype=dtype)
@@ -84,7 +88,7 @@ def _givens(shape, orders, permuted, planes, without_own, dtype):
     angles = batch, heads, orders, positions - 1, 3
     tables = [_empty(*size, dtype=torch.float32) for size in (angles, angles, (batch, heads, positions))]
     permutation = _empty(orders, positions) if permuted else None
-    call("givens_mix", [value, *tables], _empty(batch), permutation, without_own)
+    call("givens_mix", [value, *tables], _lengths(batch, ragged), permutation, without_own)
 
 
 def _links(shape, factors, links, wrap, documents, dtype):
@@ -95,14 +99,15 @@ def _links(shape, factors, links, wrap, documents, dtype):
     call("link_mix", [_empty(*shape, dtype=dtype), weights], _empty(factors, links), _empty(batch), wrap, ids)
 
 
-def _near(shape, places, before, documents, dtype):
+def _near(shape, places, before, documents, dtype, ragged=True):
     """`shape` is (B, H, N, d)."""
     batch, heads, positions, width = shape
     query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
     estimate = _empty(*shape, dtype=dtype)
     parameters = [_empty(heads, places, dtype=torch.float32), _empty(heads, dtype=torch.float32)]
     ids = _empty(batch, positions) if documents else None
-    call("near_attention", [query, key, value, estimate, *parameters], before, _empty(batch), ids)
+    lengths = _lengths(batch, ragged)
+    call("near_attention", [query, key, value, estimate, *parameters], before, lengths, ids)
 
 
 def _random(shape, documents, dtype):
@@ -117,18 +122,20 @@ def _random(shape, documents, dtype):
     call("random_feature_attention", [query, key, value, *biases], ids, _empty(batch), False, ids)
 
 
-def _wavelet(shape, taps, levels, dtype):
+def _wavelet(shape, taps, levels, dtype, ragged=True):
     """`shape` is (B, N, D)."""
     filters = _empty(taps, shape[2], dtype=torch.promote_types(dtype, torch.float32))
-    call("wavelet_analysis", [_empty(*shape, dtype=dtype), filters], levels, _empty(shape[0]))
-    call("wavelet_synthesis", [_bands(shape, levels, dtype), filters], levels, shape[1], _empty(shape[0]))
+    lengths = _lengths(shape[0], ragged)
+    call("wavelet_analysis", [_empty(*shape, dtype=dtype), filters], levels, lengths)
+    call("wavelet_synthesis", [_bands(shape, levels, dtype), filters], levels, shape[1], lengths)
 
 
-def _lifting(shape, taps, levels, dtype):
+def _lifting(shape, taps, levels, dtype, ragged=True):
     """`shape` is (B, N, D); fixed steps where `taps` is None."""
     steps = [_empty(taps, shape[2], dtype=torch.float32) if taps else None for _ in range(2)]
-    call("lifting_analysis", [_empty(*shape, dtype=dtype), *steps], levels, _empty(shape[0]))
-    call("lifting_synthesis", [_bands(shape, levels, dtype), *steps], levels, shape[1], _empty(shape[0]))
+    lengths = _lengths(shape[0], ragged)
+    call("lifting_analysis", [_empty(*shape, dtype=dtype), *steps], levels, lengths)
+    call("lifting_synthesis", [_bands(shape, levels, dtype), *steps], levels, shape[1], lengths)
 
 
 def _bands(shape, levels, dtype):
@@ -158,6 +165,7 @@ def _attention_cases() -> Iterator[Case]:
 def _other_cases() -> Iterator[Case]:
     heads, rows = (BATCH, POSITIONS, 24, 32), (BATCH, POSITIONS, 768)
     yield Case("givens-d32", partial(_givens, heads, 1, False, True, True))
+    yield Case("givens-d32-all-valid", partial(_givens, heads, 1, False, True, True, ragged=False))
     yield Case("givens-d32-pairs", partial(_givens, heads, 1, False, False, False))
     yield Case("givens-d32-permuted", partial(_givens, heads, 2, True, True, False))
     yield Case("links-k9-cut", partial(_links, rows, 12, 9, False, True))
@@ -167,6 +175,7 @@ def _other_cases() -> Iterator[Case]:
     yield Case("links-k19-wrap-float64", partial(_links, rows, 9, 19, True, True), (torch.float64,))
     near = (BATCH, 12, POSITIONS, 64)
     yield Case("near-d64-p9", partial(_near, near, 9, 4, False))
+    yield Case("near-d64-p9-all-valid", partial(_near, near, 9, 4, False, ragged=False))
     yield Case("near-d64-p9-documents", partial(_near, near, 9, 4, True))
     yield Case("near-d64-p5-causal-float64", partial(_near, near, 5, 4, True), (torch.float64,))
     random = (BATCH, 12, POSITIONS, 64, 64, 64)
@@ -176,9 +185,11 @@ def _other_cases() -> Iterator[Case]:
     yield Case("random-d64-m64-float64", partial(_random, random, True), (torch.float64,))
     for taps in (2, 16, 40):
         yield Case(f"wavelet-t{taps}", partial(_wavelet, rows, taps, 3))
+    yield Case("wavelet-t16-all-valid", partial(_wavelet, rows, 16, 3, ragged=False))
     yield Case("wavelet-t16-float64", partial(_wavelet, rows, 16, 3), (torch.float64,))
     yield Case("lifting-fixed", partial(_lifting, rows, None, 3))
     yield Case("lifting-t16", partial(_lifting, rows, 16, 3))
+    yield Case("lifting-t16-all-valid", partial(_lifting, rows, 16, 3, ragged=False))
     yield Case("lifting-t16-float64", partial(_lifting, rows, 16, 3), (torch.float64,))
 
 

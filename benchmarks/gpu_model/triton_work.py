@@ -333,12 +333,12 @@ def _merge(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | N
 
 def _correlate(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
     taps, block, channels = arguments["TAPS"], arguments["ROWS"], arguments["CHANNELS"]
-    signal, rows, step = arguments["signal"], arguments["rows"], arguments["STEP"]
+    low, high, rows = (arguments[name].element_size() for name in ("low", "high", "rows"))
     blocks = arguments["batch"] * -(-arguments["count"] // block)
-    read = block * signal.element_size() + (block * step + taps) * rows.element_size()
+    read = block * (low + high) + 2 * (2 * block + taps) * rows
     _, groups, of_channels = grid
     size = blocks * groups * of_channels * channels * read + prod(grid) * taps * channels * 4
-    return size, blocks * groups * of_channels * 2 * block * taps * channels
+    return size, blocks * groups * of_channels * 4 * block * taps * channels
 
 
 # Lifting: a step reads rows and the rows of its sum, and writes as many.

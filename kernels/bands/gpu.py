@@ -4,12 +4,15 @@ Rows are given as views (B, rows, D) whose channels lie side by side. They hold 
 the period of their level, or rows of x, of which a sample may have fewer: `of_x` is "none", "all", "even" or "odd".
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 from triton import language as tl
 
 from ..common.grids import checked
 from ..common.interpreter import interpreted
+from ..common.lengths_gpu import length_of
 
 if interpreted():
     ROWS, CHANNELS, TAPS, CHUNKS = 16, 16, 4, 2
@@ -17,9 +20,16 @@ else:
     ROWS, CHANNELS, TAPS, CHUNKS = 32, 64, 8, 256
 
 
-def lengths_of(x: torch.Tensor, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
-    """(B,) int64 of the batch x, all positions where there are none."""
-    return torch.full((len(x),), positions, device=x.device) if lengths is None else lengths.contiguous()
+class Valid(NamedTuple):
+    """Which rows of x are valid: the first so many of each sample, or all positions where `lengths` is None."""
+
+    lengths: torch.Tensor | None
+    positions: int
+
+
+def valid_of(lengths: torch.Tensor | None, positions: int) -> Valid:
+    """Lengths (B,) as kernels read them."""
+    return Valid(None if lengths is None else lengths.contiguous(), positions)
 
 
 def grid(rows: int, x: torch.Tensor) -> tuple[int, int, int]:
@@ -28,9 +38,9 @@ def grid(rows: int, x: torch.Tensor) -> tuple[int, int, int]:
 
 
 @triton.jit
-def extent(lengths, sample, LEVELS: tl.constexpr, DEPTH: tl.constexpr, OF_X: tl.constexpr):
+def extent(lengths, positions, sample, LEVELS: tl.constexpr, DEPTH: tl.constexpr, OF_X: tl.constexpr):
     """Period n' / 2^DEPTH of a sample's rows, and how many of them there are in what OF_X says."""
-    length = tl.load(lengths + sample).to(tl.int32)
+    length = length_of(lengths, sample, positions)
     period = ((length + (1 << LEVELS) - 1) >> LEVELS) << (LEVELS - DEPTH)
     if OF_X == "all":
         valid = length
@@ -48,42 +58,41 @@ def new_parts(signal: torch.Tensor, taps: int, counts: list[int]) -> torch.Tenso
 
     Args:
         signal: (B, .., D), as the calls will have it.
-        counts: rows of each call's signal.
+        counts: rows of a band in each call.
     """
-    parts = sum(_chunks(len(signal), count) for count in counts)
+    parts = sum(2 * _chunks(len(signal), count) for count in counts)
     return signal.new_empty(parts, taps, signal.shape[2], dtype=torch.promote_types(signal.dtype, torch.float32))
 
 
 def correlate_into(
     parts: torch.Tensor,
-    signal: torch.Tensor,
+    low: torch.Tensor,
+    high: torch.Tensor,
     rows: torch.Tensor,
-    lengths: torch.Tensor,
+    valid: Valid,
     levels: int,
     level: int,
-    step: int = 1,
     of_x: str = "none",
-    mirrored: bool = False,
 ) -> torch.Tensor:
-    """sum over samples b and rows t of signal[b, t] rows[b, (step t + tap) mod period], (taps, D), by parts of them.
+    """sum over samples b and rows t of band[b, t] rows[b, (2 t + tap) mod period], (taps, D), by parts of them.
 
-    They are put into the first of `parts`; the rest of these is given back.
+    The sums of the approximation `low` are put into the first of `parts` and those of the detail `high` behind them,
+    where tap l is in the place of tap T - 1 - l, with the sign (-1)^l, as high-pass taps are made; the rest of `parts`
+    is given back.
 
     Args:
-        signal: (B, .., D), rows of a level's band.
-        rows: (B, .., D); with a step of 2 those of the level before.
-        lengths: (B,).
-        step: between the rows of one tap.
+        low: (B, .., D), rows of a level's band; `high` alike, perhaps of another dtype.
+        rows: (B, .., D), those of the level before.
+        valid: rows of x.
         of_x: what `rows` hold.
-        mirrored: tap l is put in the place of tap T - 1 - l, with the sign (-1)^l, as high-pass taps are made.
     """
-    batch, count, width = signal.shape
+    batch, count, width = low.shape
     blocks, chunks, taps = batch * triton.cdiv(count, ROWS), _chunks(batch, count), parts.shape[1]
-    _correlate[chunks, triton.cdiv(taps, TAPS), triton.cdiv(width, CHANNELS)](
-        *(signal, *signal.stride()[:2], rows, *rows.stride()[:2], lengths, parts, batch, count, width, taps),
-        *(step, mirrored, levels, level, of_x, triton.cdiv(blocks, chunks), ROWS, CHANNELS, TAPS),
+    _correlate[2 * chunks, triton.cdiv(taps, TAPS), triton.cdiv(width, CHANNELS)](
+        *(low, *low.stride()[:2], high, *high.stride()[:2], rows, *rows.stride()[:2], *valid, parts),
+        *(batch, count, width, taps, levels, level, of_x, triton.cdiv(blocks, chunks), ROWS, CHANNELS, TAPS),
     )
-    return parts[chunks:]
+    return parts[2 * chunks :]
 
 
 def _chunks(batch: int, count: int) -> int:
@@ -92,20 +101,22 @@ def _chunks(batch: int, count: int) -> int:
 
 @triton.jit
 def _correlate(
-    signal,
-    signal_sample,
-    signal_row,
+    low,
+    low_sample,
+    low_row,
+    high,
+    high_sample,
+    high_row,
     rows,
     rows_sample,
     rows_row,
     lengths,
+    positions,
     parts,
     batch,
     count,
     width,
     taps,
-    STEP: tl.constexpr,
-    MIRRORED: tl.constexpr,
     LEVELS: tl.constexpr,
     LEVEL: tl.constexpr,
     OF_X: tl.constexpr,
@@ -114,8 +125,9 @@ def _correlate(
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
 ):
-    """One chunk of BLOCKS blocks of rows, some taps and channels."""
-    chunk, group = tl.program_id(0), tl.program_id(1)
+    """One chunk of BLOCKS blocks of a band's rows, some taps and channels."""
+    part, group, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0) // 2
+    of_high, chunk = part // chunks, part % chunks
     channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
     tap = group * TAPS + tl.arange(0, TAPS)
     of_sample = tl.cdiv(count, ROWS)
@@ -123,19 +135,20 @@ def _correlate(
     for number in range(chunk * BLOCKS, tl.minimum((chunk + 1) * BLOCKS, batch * of_sample)):
         sample = (number // of_sample).to(tl.int64)
         t = number % of_sample * ROWS + tl.arange(0, ROWS)
-        period, valid = extent(lengths, sample, LEVELS, LEVEL - STEP + 1, OF_X)
-        exists = t * STEP < period
-        place = signal + sample * signal_sample + t[:, None] * signal_row + channel
-        value = tl.load(place, exists[:, None] & (channel < width), 0).to(total.dtype)
+        period, valid = extent(lengths, positions, sample, LEVELS, LEVEL - 1, OF_X)
+        exists = t * 2 < period
+        inside = exists[:, None] & (channel < width)
+        if of_high == 1:
+            value = tl.load(high + sample * high_sample + t[:, None] * high_row + channel, inside, 0).to(total.dtype)
+        else:
+            value = tl.load(low + sample * low_sample + t[:, None] * low_row + channel, inside, 0).to(total.dtype)
         around = tl.maximum(period, 1)
-        row = (t[:, None] * STEP + tap) % around
+        row = (t[:, None] * 2 + tap) % around
         place = rows + sample * rows_sample + row[:, :, None] * rows_row + channel
         there = exists[:, None] & (row < valid) & (tap < taps)
         near = tl.load(place, there[:, :, None] & (channel < width), 0).to(total.dtype)
         total += tl.sum(value[:, None, :] * near, 0)
-    to = tap
-    if MIRRORED:
-        total *= (1 - 2 * (tap % 2))[:, None]
-        to = taps - 1 - tap
-    place = parts + (chunk * taps + to[:, None]) * width + channel
+    total *= (1 - 2 * of_high * (tap % 2))[:, None]
+    to = tap + of_high * (taps - 1 - 2 * tap)
+    place = parts + (part * taps + to[:, None]) * width + channel
     tl.store(place, total, (tap < taps)[:, None] & (channel < width))

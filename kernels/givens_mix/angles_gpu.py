@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from ..common.lengths_gpu import length_of
+
 # A turn in two parts: angles may be large, and phases add up over the row.
 TURN = tl.constexpr(6.283185307179586)
 
@@ -29,9 +31,9 @@ def _store_turn(table, rows, row, mask, angle):
 
 
 @triton.jit
-def make_tables(upper, lower, phase, lengths, tables, heads, rows, share, upper_batch, upper_head, upper_row,
-                upper_part, lower_batch, lower_head, lower_row, lower_part, phase_batch, phase_head, phase_row,
-                TILE: tl.constexpr, TABLES: tl.constexpr):  # fmt: skip
+def make_tables(upper, lower, phase, lengths, tables, positions, heads, rows, share, upper_batch, upper_head,
+                upper_row, upper_part, lower_batch, lower_head, lower_row, lower_part, phase_batch, phase_head,
+                phase_row, TILE: tl.constexpr, TABLES: tl.constexpr):  # fmt: skip
     """`tables` (B, H, tables, rows) of chunks.py, for the rows of a share; see phases.py for the formulas.
 
     Rotations behind the last valid row are by zero, and so are the phases there.
@@ -42,7 +44,7 @@ def make_tables(upper, lower, phase, lengths, tables, heads, rows, share, upper_
     lower += sample * lower_batch + head * lower_head
     phase += sample * phase_batch + head * phase_head
     tables += pair.to(tl.int64) * TABLES * rows
-    rotations = tl.load(lengths + sample).to(tl.int32) - 1
+    rotations = length_of(lengths, sample, positions) - 1
     line = tl.arange(0, TILE)
     begin, end = piece * share, tl.minimum((piece + 1) * share, rows)
 
@@ -102,7 +104,7 @@ def angle_gradients(sums, lengths, of_upper, of_lower, of_phase, heads, position
     of_upper += pair.to(tl.int64) * (positions - 1) * 3
     of_lower += pair.to(tl.int64) * (positions - 1) * 3
     of_phase += pair.to(tl.int64) * positions
-    count = tl.load(lengths + pair // heads).to(tl.int32)
+    count = length_of(lengths, pair // heads, positions)
     line = tl.arange(0, TILE)
     begin, end = piece * share, tl.minimum((piece + 1) * share, positions)
 

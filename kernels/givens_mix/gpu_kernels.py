@@ -34,7 +34,8 @@ def givens_mix_chunked(value, upper, lower, phase, lengths, planes, without_own)
     share, shares = _shares(layout.count, layout.rows)
     strides = [upper.stride(axis) for axis in (0, 1, 3, 4)] + [lower.stride(axis) for axis in (0, 1, 3, 4)]
     make_tables[checked(layout.count, shares)](
-        *(upper, lower, phase, layout.lengths, tables, layout.heads, layout.rows, share, *strides, *phase.stride()),
+        *(upper, lower, phase, layout.lengths, tables, layout.positions, layout.heads, layout.rows, share),
+        *(*strides, *phase.stride()),
         TILE=TILE,
         TABLES=chunks.TABLES,
         maxnreg=REGISTERS,
@@ -80,8 +81,6 @@ class _Layout:
     def __init__(self, value: torch.Tensor, lengths: torch.Tensor | None, planes: bool):
         batch, self.positions = value.shape[:2]
         self.heads, self.width = value.shape[3:] if planes else value.shape[2:4]
-        if lengths is None:
-            lengths = torch.full((batch,), self.positions, device=value.device)
         self.lengths, self.pairs, self.count = lengths, (batch, self.heads), batch * self.heads
         self.chunks, self.rows = chunks.chunks_of(self.positions), chunks.rows_of_tables(self.positions)
         strides = (self.width, 1, self.heads * self.width) if planes else (2 * self.width, 2, 1)

@@ -13,6 +13,7 @@ another. The last valid row has a rotation by zero behind it, as have all that a
 import triton
 import triton.language as tl
 
+from ..common.lengths_gpu import length_of
 from .chunk_parts_gpu import (
     ascend,
     by_rotation,
@@ -44,7 +45,7 @@ def find_terms(value, tables, terms, couplings, lengths, sign, positions, heads,
     table, line, row, channel, offsets = place(
         pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride, CHUNK, CHANNELS, TABLES
     )
-    count = tl.load(lengths + pair // heads).to(tl.int32)
+    count = length_of(lengths, pair // heads, positions)
     real, imaginary = read(value, offsets, part, (row < count)[:, None] & (channel < width)[None, :])
     at = tables + table
     cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK)
@@ -211,7 +212,7 @@ def mix_chunks(value, result, tables, inflows, lengths, positions, heads, width,
     table, line, row, channel, offsets = place(
         pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride, CHUNK, CHANNELS, TABLES
     )
-    count = tl.load(lengths + pair // heads).to(tl.int32)
+    count = length_of(lengths, pair // heads, positions)
     inside = (channel < width)[None, :]
     real, imaginary = read(value, offsets, part, (row < count)[:, None] & inside)
     at = tables + table
@@ -260,7 +261,7 @@ def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, l
     table, line, row, channel, offsets = place(
         pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride, CHUNK, CHANNELS, TABLES
     )
-    count = tl.load(lengths + pair // heads).to(tl.int32)
+    count = length_of(lengths, pair // heads, positions)
     inside = (channel < width)[None, :]
     valid = (row < count)[:, None] & inside
     at = tables + table

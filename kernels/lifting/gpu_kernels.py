@@ -10,7 +10,7 @@ import torch
 import triton
 from triton import language as tl
 
-from ..bands.gpu import CHANNELS, ROWS, extent, grid, lengths_of
+from ..bands.gpu import CHANNELS, ROWS, extent, grid, valid_of
 from ..bands.layout import band_slices, keep_rows, period_of
 from ..common.grids import checked
 from ..common.interpreter import interpreted
@@ -132,9 +132,9 @@ class _Steps:
     def __init__(self, rows, predict, update, levels, length, lengths):
         self.levels = levels
         self.slices = band_slices(length, levels)
-        lengths = lengths_of(rows, length, lengths)
-        self.predict = _Step(rows, predict, 0.5, False, levels, length, lengths)
-        self.update = _Step(rows, update, 0.25, True, levels, length, lengths)
+        valid = valid_of(lengths, length)
+        self.predict = _Step(rows, predict, 0.5, False, levels, valid)
+        self.update = _Step(rows, update, 0.25, True, levels, valid)
 
     def low(self, bands: torch.Tensor) -> torch.Tensor:
         """The approximation among the bands."""
@@ -169,12 +169,12 @@ class _Steps:
 class _Step:
     """result = input +- scale * silu(sum over l of taps[l] source[k +- l]), without taps half of this for two rows."""
 
-    def __init__(self, rows, taps, scale, backwards, levels, length, lengths):
+    def __init__(self, rows, taps, scale, backwards, levels, valid):
         self.fixed = taps is None
         working = torch.promote_types(rows.dtype, torch.float32)
         self.taps = rows.new_empty(0, dtype=working) if self.fixed else taps
         self.scale, self.backwards = scale, backwards
-        self.levels, self.length, self.lengths = levels, length, lengths
+        self.levels, self.valid = levels, valid
         self.parts = self.left = None
 
     def run(self, level: int, sign: int, rows: Rows, source: Rows, result: torch.Tensor) -> None:
@@ -206,7 +206,7 @@ class _Step:
         """
         batch, count, width = source.shape
         if self.parts is None:
-            counts = [period_of(self.length, self.levels) >> level for level in range(1, self.levels + 1)]
+            counts = [period_of(self.valid.positions, self.levels) >> level for level in range(1, self.levels + 1)]
             parts = sum(_parts(batch, count) for count in counts)
             self.parts = self.left = self.taps.new_empty(parts, *self.taps.shape)
         parts, blocks = _parts(batch, count), batch * triton.cdiv(count, ROWS)
@@ -217,7 +217,7 @@ class _Step:
         through = passed or Passed(self.taps, of_sum, of_sum)
         _differentiate[checked(parts, triton.cdiv(width, CHANNELS))](
             *(gradient.view, *gradient.view.stride()[:2], source, *source.stride()[:2], self.taps, of_sum, self.left),
-            *(self.lengths, made, *made.stride()[:2], rows, *rows.stride()[:2]),
+            *(*self.valid, made, *made.stride()[:2], rows, *rows.stride()[:2]),
             *(through.of_sum, through.taps, through.result, *through.result.stride()[:2]),
             *(batch, count, width, triton.cdiv(blocks, parts), sign * self.scale, len(self.taps), len(through.taps)),
             *(self.backwards, undoes, passes, self.levels, level, gradient.of_x),
@@ -235,7 +235,7 @@ class _Step:
         """The sum is added, or its silu: `use` is "sum" or "silu"."""
         _apply[grid(result.shape[1], result)](
             *(rows.view, *rows.view.stride()[:2], source.view, *source.view.stride()[:2]),
-            *(self.taps, self.lengths, result, *result.stride()[:2], *result.shape[1:], scale),
+            *(self.taps, *self.valid, result, *result.stride()[:2], *result.shape[1:], scale),
             *(2 if self.fixed else len(self.taps), self.fixed, backwards, use, self.levels, level),
             *(rows.of_x, source.of_x, ROWS, CHANNELS),
         )
@@ -278,17 +278,17 @@ def _sum(
 
 @triton.jit
 def _apply(
-    rows, rows_sample, rows_row, source, source_sample, source_row, taps, lengths, result, result_sample, result_row,
-    count, width, scale, TAPS: tl.constexpr, FIXED: tl.constexpr, BACKWARDS: tl.constexpr, USE: tl.constexpr,
-    LEVELS: tl.constexpr, LEVEL: tl.constexpr, ROWS_OF_X: tl.constexpr, SOURCE_OF_X: tl.constexpr,
-    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    rows, rows_sample, rows_row, source, source_sample, source_row, taps, lengths, positions, result, result_sample,
+    result_row, count, width, scale, TAPS: tl.constexpr, FIXED: tl.constexpr, BACKWARDS: tl.constexpr,
+    USE: tl.constexpr, LEVELS: tl.constexpr, LEVEL: tl.constexpr, ROWS_OF_X: tl.constexpr,
+    SOURCE_OF_X: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """A block of a step's result; rows at and past the sample's period are zero."""
     k = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     sample = tl.program_id(2).to(tl.int64)
-    period, valid_rows = extent(lengths, sample, LEVELS, LEVEL, ROWS_OF_X)
-    period, valid_source = extent(lengths, sample, LEVELS, LEVEL, SOURCE_OF_X)
+    period, valid_rows = extent(lengths, positions, sample, LEVELS, LEVEL, ROWS_OF_X)
+    period, valid_source = extent(lengths, positions, sample, LEVELS, LEVEL, SOURCE_OF_X)
     total = _sum(
         source + sample * source_sample, source_row, taps, k, channel, period, valid_source, width, TAPS, FIXED,
         BACKWARDS, ROWS, CHANNELS,
@@ -305,8 +305,8 @@ def _apply(
 @triton.jit
 def _differentiate(
     gradient, gradient_sample, gradient_row, source, source_sample, source_row, taps, of_sum, parts, lengths,
-    made, made_sample, made_row, undone, undone_sample, undone_row, passed, passed_taps, passed_result, passed_sample,
-    passed_row, batch, count, width, blocks, scale, TAPS: tl.constexpr, PASSED_TAPS: tl.constexpr,
+    positions, made, made_sample, made_row, undone, undone_sample, undone_row, passed, passed_taps, passed_result,
+    passed_sample, passed_row, batch, count, width, blocks, scale, TAPS: tl.constexpr, PASSED_TAPS: tl.constexpr,
     BACKWARDS: tl.constexpr, UNDOES: tl.constexpr, PASSES: tl.constexpr, LEVELS: tl.constexpr, LEVEL: tl.constexpr,
     OF_X: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
@@ -319,7 +319,7 @@ def _differentiate(
     for number in range(part * blocks, tl.minimum((part + 1) * blocks, batch * of_sample)):
         sample = (number // of_sample).to(tl.int64)
         k = number % of_sample * ROWS + tl.arange(0, ROWS)
-        period, valid = extent(lengths, sample, LEVELS, LEVEL, OF_X)
+        period, valid = extent(lengths, positions, sample, LEVELS, LEVEL, OF_X)
         exists, inside = (k < period)[:, None], (k < count)[:, None] & (channel < width)
         near = source + sample * source_sample
         total = _sum(

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from ..common.grids import checked
 from ..common.interpreter import interpreted
+from ..common.lengths_gpu import length_of
 from .operator import rows_like
 
 ROWS, WARPS = (4, 4) if interpreted() else (32, 4)
@@ -53,7 +54,7 @@ def mix_near(query, key, value, estimate, bias, share, lengths, numbers, result,
     sample, head = pair // heads, pair % heads
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     feature, channel = tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
-    length = tl.load(lengths + sample).to(tl.int32)
+    length = length_of(lengths, sample, positions)
     own = row
     if numbers is not None:
         numbers += sample.to(tl.int64) * positions
@@ -102,7 +103,7 @@ def unmix_near_queries(gradient, query, key, value, estimate, bias, share, lengt
     sample, head = pair // heads, pair % heads
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     feature, channel = tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
-    length = tl.load(lengths + sample).to(tl.int32)
+    length = length_of(lengths, sample, positions)
     valid = row < length
     own = row
     if numbers is not None:
@@ -162,7 +163,7 @@ def unmix_near_keys(gradient, query, key, value, bias, share, lengths, numbers, 
     sample, head = pair // heads, pair % heads
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     feature, channel = tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
-    length = tl.load(lengths + sample).to(tl.int32)
+    length = length_of(lengths, sample, positions)
     valid = row < length
     own = row
     if numbers is not None:
@@ -200,7 +201,7 @@ def near_attention(query, key, value, estimate, bias, share, before, lengths, nu
     result, sizes = rows_like(value), bias.new_empty(query.shape[:3])
     grid, layout = _launch(query, value, bias, before)
     mix_near[grid](
-        *(query, key, value, estimate, bias, share, _lengths(lengths, query), numbers, result, sizes),
+        *(query, key, value, estimate, bias, share, lengths, numbers, result, sizes),
         *layout.values(),
         *_strides(query, key, value, estimate, result),
         **_blocks(query, value),
@@ -213,7 +214,6 @@ def near_attention_backward(gradient, query, key, value, estimate, bias, share, 
     gradient = gradient.transpose(1, 2)
     of_query, of_key, of_value, of_estimate = (rows_like(x) for x in (query, key, value, estimate))
     grid, layout = _launch(query, value, bias, before)
-    lengths = _lengths(lengths, query)
     offsets = torch.empty_like(sizes)
     parts = bias.new_empty(query.shape[0] * grid[1], *bias.shape[:1], bias.shape[1] + 1)
     unmix_near_queries[grid](
@@ -228,8 +228,7 @@ def near_attention_backward(gradient, query, key, value, estimate, bias, share, 
         *_strides(gradient, query, key, value, of_key, of_value),
         **_blocks(query, value),
     )
-    sums = parts.sum(0)
-    return of_query, of_key, of_value, of_estimate, sums[:, :-1].clone(), sums[:, -1].clone()
+    return of_query, of_key, of_value, of_estimate, parts[..., :-1].sum(0), parts[..., -1].sum(0)
 
 
 def _launch(query: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, before: int) -> tuple[tuple, dict]:
@@ -251,7 +250,3 @@ def _blocks(query: torch.Tensor, value: torch.Tensor) -> dict[str, int]:
 
 def _strides(*rows: torch.Tensor) -> list[int]:
     return [stride for x in rows for stride in x.stride()[:3]]
-
-
-def _lengths(lengths: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor:
-    return torch.full((len(query),), query.shape[2], device=query.device) if lengths is None else lengths

@@ -4,7 +4,7 @@ import torch
 import triton
 from triton import language as tl
 
-from ..bands.gpu import CHANNELS, ROWS, correlate_into, extent, grid, lengths_of, new_parts
+from ..bands.gpu import CHANNELS, ROWS, correlate_into, extent, grid, new_parts, valid_of
 from ..bands.layout import band_slices, period_of
 
 
@@ -13,12 +13,12 @@ def wavelet_analysis(x, filters, levels, lengths):
     batch, positions, width = x.shape
     bands = x.new_empty(batch, period_of(positions, levels), width)
     slices = band_slices(positions, levels)
-    lengths = lengths_of(x, positions, lengths)
+    valid = valid_of(lengths, positions)
     rows = x
     for level in range(1, levels + 1):
         high = bands[:, slices[levels + 1 - level]]
         low = bands[:, slices[0]] if level == levels else torch.empty_like(high, dtype=filters.dtype)
-        _split_level(rows, filters, lengths, low, high, levels, level)
+        _split_level(rows, filters, valid, low, high, levels, level)
         rows = low
     return bands
 
@@ -26,12 +26,12 @@ def wavelet_analysis(x, filters, levels, lengths):
 def wavelet_synthesis(bands, filters, levels, length, lengths):
     """Rows (B, N, D) from packed bands."""
     slices = band_slices(length, levels)
-    lengths = lengths_of(bands, length, lengths)
+    valid = valid_of(lengths, length)
     low = bands[:, slices[0]]
     for level in range(levels, 1, -1):
-        low = _merge_level(low, bands[:, slices[levels + 1 - level]], filters, lengths, levels, level)
+        low = _merge_level(low, bands[:, slices[levels + 1 - level]], filters, valid, levels, level)
     x = bands.new_empty(len(bands), length, bands.shape[2])
-    _merge_level(low, bands[:, slices[levels]], filters, lengths, levels, 1, x)
+    _merge_level(low, bands[:, slices[levels]], filters, valid, levels, 1, x)
     return x
 
 
@@ -39,45 +39,40 @@ def wavelet_derivative(x, bands, filters, levels, lengths):
     """The derivative of <bands, analysis(x)>, which is <synthesis(bands), x>, by the taps, (T, D)."""
     batch, positions, width = x.shape
     slices = band_slices(positions, levels)
-    lengths = lengths_of(x, positions, lengths)
+    valid = valid_of(lengths, positions)
     rows = [x]
     for level in range(1, levels):
         low = filters.new_empty(batch, slices[levels + 1 - level].start, width)
-        _split_level(rows[-1], filters, lengths, low, torch.empty_like(low), levels, level)
+        _split_level(rows[-1], filters, valid, low, torch.empty_like(low), levels, level)
         rows.append(low)
     low = bands[:, slices[0]]
-    parts = left = new_parts(low, len(filters), [band.stop - band.start for band in slices[1:] for _ in range(2)])
+    parts = left = new_parts(low, len(filters), [band.stop - band.start for band in slices[1:]])
     for level in range(levels, 0, -1):
         high = bands[:, slices[levels + 1 - level]]
-        for band, mirrored in ((low, False), (high, True)):
-            left = correlate_into(
-                *(left, band, rows[level - 1], lengths, levels, level),
-                step=2,
-                of_x="all" if level == 1 else "none",
-                mirrored=mirrored,
-            )
+        of_x = "all" if level == 1 else "none"
+        left = correlate_into(left, low, high, rows[level - 1], valid, levels, level, of_x)
         if level > 1:
-            low = _merge_level(low, high, filters, lengths, levels, level)
+            low = _merge_level(low, high, filters, valid, levels, level)
     return parts.sum(0)
 
 
 # Launches: levels depend on each other, so each one is a kernel of its own.
 
 
-def _split_level(rows, filters, lengths, low, high, levels, level):
+def _split_level(rows, filters, valid, low, high, levels, level):
     """Approximation and detail, both (B, M, D), of rows (B, .., D)."""
     _split[grid(low.shape[1], rows)](
-        *(rows, *rows.stride()[:2], filters, lengths, low, *low.stride()[:2], high, *high.stride()[:2]),
+        *(rows, *rows.stride()[:2], filters, *valid, low, *low.stride()[:2], high, *high.stride()[:2]),
         *(low.shape[1], rows.shape[2], len(filters), levels, level, "all" if level == 1 else "none", ROWS, CHANNELS),
     )
 
 
-def _merge_level(low, high, filters, lengths, levels, level, rows=None):
+def _merge_level(low, high, filters, valid, levels, level, rows=None):
     """Rows (B, 2 M, D), or those that are given, from approximation and detail (B, M, D)."""
     if rows is None:
         rows = filters.new_empty(len(low), 2 * low.shape[1], low.shape[2])
     _merge[grid(low.shape[1], low)](
-        *(low, *low.stride()[:2], high, *high.stride()[:2], filters, lengths, rows, *rows.stride()[:2]),
+        *(low, *low.stride()[:2], high, *high.stride()[:2], filters, *valid, rows, *rows.stride()[:2]),
         *(rows.shape[1], rows.shape[2], len(filters), levels, level, "all" if level == 1 else "none", ROWS, CHANNELS),
     )
     return rows
@@ -93,6 +88,7 @@ def _split(
     rows_row,
     filters,
     lengths,
+    positions,
     low,
     low_sample,
     low_row,
@@ -112,7 +108,7 @@ def _split(
     t = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     sample = tl.program_id(2).to(tl.int64)
-    period, valid = extent(lengths, sample, LEVELS, LEVEL - 1, OF_X)
+    period, valid = extent(lengths, positions, sample, LEVELS, LEVEL - 1, OF_X)
     exists = 2 * t < period
     lows = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
     highs = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
@@ -138,6 +134,7 @@ def _merge(
     high_row,
     filters,
     lengths,
+    positions,
     rows,
     rows_sample,
     rows_row,
@@ -154,7 +151,7 @@ def _merge(
     t = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     sample = tl.program_id(2).to(tl.int64)
-    period, valid = extent(lengths, sample, LEVELS, LEVEL - 1, OF_X)
+    period, valid = extent(lengths, positions, sample, LEVELS, LEVEL - 1, OF_X)
     there = (2 * t < period)[:, None] & (channel < width)
     even = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
     odd = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)

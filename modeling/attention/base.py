@@ -52,7 +52,10 @@ class Attention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(B, N, D) -> queries, keys and values (B, H, N, d); on padding they are the projection's bias."""
         # A part of a longer sequence is copied at once: else the bias would be added in a pass of its own.
-        projected = self.projection(keep_valid(hidden_states, attention_mask).contiguous())
+        return self.heads_of(self.projection(keep_valid(hidden_states, attention_mask).contiguous()))
+
+    def heads_of(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What `projection` makes, (B, N, 3 D) -> queries, keys and values (B, H, N, d)."""
         # Taken apart as they lie: so the gradients are put together in one pass.
         parts = projected.unflatten(2, (3, self.heads, -1)).unbind(2)
         return tuple(part.transpose(1, 2) for part in parts)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..context import BatchContext
+from ..precision import narrowed
 
 # Landmarks are stored as whole multiples of 2^-32: integers survive every change of floating dtype.
 FRACTION_BITS = 32
@@ -109,12 +110,7 @@ def project_to_landmarks(
         (B, N, D + 2 H s2), queries beside the columns of keys and of values; and (B s1, 2 D), keys beside values.
     """
     tensors = [hidden_states, *(layer.weight for layer in projections), *(layer.bias for layer in projections)]
-    kind = hidden_states.device.type
-    narrows = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    if narrows and hidden_states.dtype != torch.float64:
-        narrow = torch.get_autocast_dtype(kind)
-        tensors = [tensor.to(narrow) for tensor in tensors]
-    return _Projected.apply(tokens, columns, dense, *tensors)
+    return _Projected.apply(tokens, columns, dense, *narrowed(*tensors))
 
 
 class _Projected(torch.autograd.Function):

@@ -22,6 +22,7 @@ from ..heads import (
 )
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
+from .band_attention import attend_in_bands
 from .configuration_wavspa import WavSpAConfig
 from .spaces import WaveletSpace, make_space
 
@@ -90,8 +91,7 @@ class WavSpA(Mixer):
         taps = self.space.working_taps(hidden_states.dtype)  # there and back
         bands, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths, taps)
         attentions = [self.attentions[0]] * len(bands) if self.config.share_bands else self.attentions
-        contexts = map(BatchContext, masks)
-        bands = [attention(band, own) for attention, band, own in zip(attentions, bands, contexts, strict=True)]
+        bands = attend_in_bands(attentions, bands, masks)
         return keep_valid(self.space.synthesise(bands, positions, context.lengths, taps), context.mask)
 
     def resize_positions(self) -> None:

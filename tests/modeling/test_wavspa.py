@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from longmix.modeling.context import BatchContext
+from longmix.modeling.wavspa.band_attention import attend_in_bands
 from longmix.modeling.wavspa.fourier import rows_of, spectrum_of
 from longmix.modeling.wavspa.spaces import make_space
 from longmix.modeling.wavspa.wavelets import lattice_taps, orthogonal_wavelets
@@ -177,6 +178,39 @@ def test_the_papers_block_has_one_normalisation(make_model, batch):
         torch.testing.assert_close(layer(x, BatchContext(mask)), expected, rtol=0, atol=1e-12)
     assert isinstance(model.final_norm, torch.nn.LayerNorm)
     assert not any(isinstance(module, torch.nn.LayerNorm) for module in model.embeddings.modules())
+
+
+@pytest.mark.parametrize("kind", ["softmax", "windowed"])
+@pytest.mark.parametrize("share", [False, True])
+def test_bands_of_one_length_are_attended_in_as_if_alone(kind, share, make_mixer):
+    mixer = make_mixer("wavspa", levels=2, attention=kind).double()
+    attentions = [mixer.attentions[0]] * 3 if share else mixer.attentions
+    sizes, valid = (5, 7, 5), ([5, 2, 0], [7, 1, 3], [4, 5, 1])
+    masks = [torch.arange(size) < torch.tensor(lengths)[:, None] for size, lengths in zip(sizes, valid, strict=True)]
+    for chosen in (masks, [None] * 3):
+        bands = [torch.randn(3, size, 16, dtype=torch.float64, requires_grad=True) for size in sizes]
+        together = attend_in_bands(attentions, bands, chosen)
+        alone = [
+            attention(*each) for attention, *each in zip(attentions, bands, map(BatchContext, chosen), strict=True)
+        ]
+        wanted = [*bands, *mixer.attentions.parameters()]
+        weights = [torch.randn_like(result) for result in alone]
+        derivatives = [
+            torch.autograd.grad(results, wanted, weights, allow_unused=True) for results in (together, alone)
+        ]
+        torch.testing.assert_close([*together, *derivatives[0]], [*alone, *derivatives[1]], rtol=0, atol=1e-12)
+
+
+def test_bands_of_one_length_keep_to_autocast(make_mixer):
+    mixer = make_mixer("wavspa", levels=1)
+    bands = [torch.randn(2, 5, 16, requires_grad=True) for _ in range(2)]
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = attend_in_bands(mixer.attentions, bands, [None, None])
+        alone = [attention(band, BatchContext()) for attention, band in zip(mixer.attentions, bands, strict=True)]
+    assert {result.dtype for result in mixed} == {torch.bfloat16}
+    torch.testing.assert_close(mixed, alone, rtol=0, atol=2e-2)
+    torch.autograd.backward(mixed, [torch.ones_like(result) for result in mixed])
+    assert {band.grad.dtype for band in bands} == {torch.float32}
 
 
 def test_every_band_has_its_attention_unless_they_share(make_mixer):

@@ -16,6 +16,7 @@ CASES = {
     "one-fixed": ((1, 1, 1, (0, 0), 1), {}, True),
     "two-with-more-taps-than-rows": ((2, 2, 7, (6, 5), 2), {"lengths": [2, 1]}, True),
     "three": ((3, 3, 4, (1, 4), 1), {"lengths": [3, 0, 2]}, True),
+    "all-valid": ((2, 7, 3, (3, 2), 2), {}, True),
     "none-valid": ((2, 5, 3, (2, 2), 2), {"lengths": [0, 0]}, False),
     "prime": ((2, 37, 5, (4, 3), 2), {"lengths": [37, 23]}, True),
     "prime-fixed": ((2, 61, 17, (0, 0), 3), {"lengths": [61, 39]}, True),

@@ -16,6 +16,7 @@ CASES = {
     "one": ((1, 1, 1, 2, 1), {}, True),
     "two-with-more-taps-than-rows": ((2, 2, 7, 6, 2), {"lengths": [2, 1]}, True),
     "three-shared-taps": ((3, 3, 4, 4, 1), {"lengths": [3, 0, 2], "shared": True}, True),
+    "all-valid": ((2, 7, 3, 4, 2), {}, True),
     "none-valid": ((2, 5, 3, 4, 2), {"lengths": [0, 0]}, False),
     "prime": ((2, 37, 17, 4, 2), {"lengths": [37, 22]}, True),
     "even": ((1, 64, 64, 16, 1), {}, False),
