@@ -97,8 +97,9 @@ class Mixer(nn.Module):
         """
         raise NotImplementedError
 
-    def auxiliary_loss(self) -> torch.Tensor | None:
-        """A scalar of the parameters that the model adds up over its layers, or None."""
+    @classmethod
+    def auxiliary_loss(cls, mixers: Sequence["Mixer"]) -> torch.Tensor | None:
+        """A scalar of the parameters of the layers' mixers, summed over these, or None."""
         return None
 
     @classmethod

@@ -229,7 +229,7 @@ class MixerModel(MixerPreTrainedModel):
         return MixerModelOutput(
             last_hidden_state=states[-1],
             hidden_states=tuple(states) if output_hidden_states else None,
-            auxiliary_loss=self._auxiliary_loss(),
+            auxiliary_loss=self.mixer_class.auxiliary_loss([layer.mixer for layer in self.layers]),
         )
 
     def sharing(self, context: BatchContext) -> BatchContext:
@@ -312,8 +312,3 @@ class MixerModel(MixerPreTrainedModel):
         if not 1 <= longest_segment <= max(shape[1], 1):
             raise ValueError(f"longest_segment is {longest_segment}; allowed: 1 to the {shape[1]} positions of a row")
         return Segments(segment_offsets, longest_segment)
-
-    def _auxiliary_loss(self) -> torch.Tensor | None:
-        losses = [layer.mixer.auxiliary_loss() for layer in self.layers]
-        losses = [loss for loss in losses if loss is not None]
-        return torch.stack(losses).sum() if losses else None

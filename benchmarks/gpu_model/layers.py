@@ -142,8 +142,8 @@ def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool,
         hidden_states = embeddings
         for layer in model.layers:
             hidden_states = layer(hidden_states, context)
-        losses = [loss for loss in (layer.mixer.auxiliary_loss() for layer in model.layers) if loss is not None]
-        results = [hidden_states, *losses]
+        loss = model.mixer_class.auxiliary_loss([layer.mixer for layer in model.layers])
+        results = [hidden_states] if loss is None else [hidden_states, loss]
         torch.autograd.backward(results, [torch.empty_like(result) for result in results])
     return launches
 

@@ -1,7 +1,8 @@
 """The kernel polynomial method: Chebyshev polynomials with learnable, damped coefficients."""
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
@@ -63,59 +64,71 @@ class KernelPolynomial(nn.Module):
         """(B, H, N), from -1 to 1 -> (B, H, N)."""
         return _ChebyshevSeries.apply(x, self.coefficients, self.damping)
 
-    def loss(self) -> torch.Tensor | None:
-        """sum_{k=1}^{K} pi k^2 w_k^2, averaged over the heads (eq. 11); None for a kernel that damps by itself.
 
-        It stands for a kernel: a penalty on higher coefficients instead of their damping. Eq. 11 is stated as the
-        integral of p'^2, which it is not (CV-9), and kept as it is stated.
-        """
-        if not self.has_loss:
-            return None
-        weights = self.coefficients.to(torch.promote_types(self.coefficients.dtype, torch.float32))
-        heads, count = weights.shape
-        # The mean and pi are in what multiplies the weights.
-        last = (count - 1) * math.sqrt(math.pi / heads)
-        return (torch.linspace(0, last, count, device=weights.device, dtype=weights.dtype) * weights).square().sum()
+def kernel_polynomial_loss(polynomials: Sequence[KernelPolynomial]) -> torch.Tensor | None:
+    """sum_{k=1}^{K} pi k^2 w_k^2, averaged over the heads (eq. 11) and summed over the polynomials, all of one form.
+
+    None without any, and for a kernel that damps by itself. The loss stands for a kernel: a penalty on higher
+    coefficients instead of their damping. Eq. 11 is stated as the integral of p'^2, which it is not (CV-9), and kept as
+    it is stated.
+    """
+    if not polynomials or not polynomials[0].has_loss:
+        return None
+    weights = torch.stack([polynomial.coefficients for polynomial in polynomials])
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    _, heads, count = weights.shape
+    # The mean and pi are in what multiplies the weights.
+    last = (count - 1) * math.sqrt(math.pi / heads)
+    return (torch.linspace(0, last, count, device=weights.device, dtype=weights.dtype) * weights).square().sum()
 
 
 class _ChebyshevSeries(torch.autograd.Function):
-    """sum_k g_k w_k T_k(x) of x (B, H, N), weights (H, K + 1) and numbers g, a pass over x for each k and no more."""
+    """sum_k g_k w_k T_k(x) of x (B, H, N), weights (H, K + 1) and numbers g.
+
+    A pass over x for each T_k and one to add it; the T_k are kept, (K + 1, B, H, N), for the gradient of the weights.
+    """
 
     @staticmethod
     def forward(ctx, x: torch.Tensor, weights: torch.Tensor, damping: list[float]) -> torch.Tensor:
-        wide, one = weights.to(x.dtype), x.new_ones(1, 1, 1)
-        ctx.save_for_backward(x, wide, one)
-        ctx.damping, ctx.dtype = damping, weights.dtype
+        wide, terms = weights.to(x.dtype), x.new_empty(len(damping), *x.shape)
+        terms[0].fill_(1)
+        terms[1].copy_(x)
         columns = wide[..., None].unbind(1)
-        result = columns[0].expand_as(x)
-        for column, factor, (sign, term) in zip(columns[1:], damping[1:], _chebyshev(x, x, one), strict=False):
-            result = torch.addcmul(result, column, term, value=sign * factor)
+        result, factors = columns[0].expand_as(x), [1.0]
+        chebyshev = _chebyshev(x, 1, terms[0, :1, :1, :1], terms)
+        for column, damped, (factor, term) in zip(columns[1:], damping[1:], chebyshev, strict=False):
+            result = torch.addcmul(result, column, term, value=factor * damped)
+            factors.append(factor * damped)
+        ctx.save_for_backward(x, wide, terms)
+        ctx.damping, ctx.factors, ctx.dtype = damping, factors, weights.dtype
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weights, one = ctx.saved_tensors
+        x, weights, terms = ctx.saved_tensors
         columns = weights[..., None].unbind(1)
-        # T_k' = k U_{k-1}, of which U_0 is one.
-        slope = _times(ctx.damping[1], columns[1])
-        for k, (sign, term) in zip(range(2, len(columns)), _chebyshev(x, 2 * x, one), strict=False):
-            slope = torch.addcmul(slope, columns[k], term, value=sign * k * ctx.damping[k])
-        of_weights = [gradient.sum((0, 2))]
-        for factor, (sign, term) in zip(ctx.damping[1:], _chebyshev(x, x, one), strict=False):
-            of_weights.append(_times(sign * factor, (gradient * term).sum((0, 2))))
-        return gradient * slope, torch.stack(of_weights, 1).to(ctx.dtype), None
+        # T_k' = k U_{k-1}, of which U_0 is one and U_1 is 2 x.
+        slope = columns[1] if ctx.damping[1] == 1 else ctx.damping[1] * columns[1]
+        for k, (factor, term) in zip(range(2, len(columns)), _chebyshev(x, 2, terms[0, :1, :1, :1]), strict=False):
+            slope = torch.addcmul(slope, columns[k], term, value=factor * k * ctx.damping[k])
+        of_weights = (gradient * terms).sum((1, 3)).T
+        for k, factor in enumerate(ctx.factors):
+            if factor != 1:
+                of_weights[:, k].mul_(factor)
+        return gradient * slope, of_weights.to(ctx.dtype, memory_format=torch.contiguous_format), None
 
 
-def _times(factor: float, tensor: torch.Tensor) -> torch.Tensor:
-    """The product; `tensor` itself, of any shape, where it is that."""
-    return tensor if factor == 1 else factor * tensor
+def _chebyshev(
+    x: torch.Tensor, factor: float, one: torch.Tensor, into: torch.Tensor | None = None
+) -> Iterator[tuple[float, torch.Tensor]]:
+    """(f_k, P_k / f_k) of P_1 = `factor` x and on, for P_0 = 1 and P_{k+1} = 2 x P_k - P_{k-1}: one pass for each.
 
-
-def _chebyshev(x: torch.Tensor, first: torch.Tensor, one: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """(sign, sign * P_k) of P_1 = `first` and on, for P_0 = 1 and P_{k+1} = 2 x P_k - P_{k-1}: one pass for each."""
-    (previous_sign, previous), (sign, current) = (1, one), (1, first)
-    while True:
-        yield sign, current
-        following = torch.addcmul(previous, x, current, value=-2 * previous_sign * sign)
-        (previous_sign, previous), (sign, current) = (sign, current), (-previous_sign, following)
+    Where `into` is given, P_k / f_k for k > 1 is put into its entry k.
+    """
+    (previous_factor, previous), current = (1.0, one), x
+    for k in itertools.count(2):
+        yield factor, current
+        value = -2 * factor / previous_factor
+        following = torch.addcmul(previous, x, current, value=value, out=None if into is None else into[k])
+        (previous_factor, previous), (factor, current) = (factor, current), (-previous_factor, following)

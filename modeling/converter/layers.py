@@ -46,19 +46,22 @@ class _OfNormalised(torch.autograd.Function):
         # In this dtype are the norm and with it the result, whatever product and bias are.
         wide = torch.promote_types(product.dtype, torch.float32)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
-        inverse = torch.rsub(norm.square(), eps, alpha=-1 / x.shape[-1]).rsqrt()
-        ctx.save_for_backward(x, weight, product, inverse)
+        square = torch.rsub(norm.square(), eps, alpha=-1 / x.shape[-1])
+        inverse = square.rsqrt()
+        ctx.save_for_backward(x, weight, product, square, inverse)
         ctx.bias_dtype = bias.dtype
         return torch.addcmul(bias, product, inverse)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, product, inverse = ctx.saved_tensors
+        x, weight, product, square, inverse = ctx.saved_tensors
         of_product = torch.mul(gradient, inverse, out=torch.empty_like(product))
-        # d(1 / rms) / dx = -x / (D rms^3)
-        by_norm = (gradient * product).sum(-1, keepdim=True) * inverse.pow(3) / -x.shape[-1]
-        of_x = torch.addcmul((of_product @ weight.to(product.dtype)).to(x.dtype), x, by_norm.to(x.dtype))
+        # d(1 / rms) / dx = -x / (D rms^3), of which the products have one; their mean is within the range of fp16.
+        by_norm = (of_product * product).mean(-1, keepdim=True, dtype=square.dtype)
+        by_norm = torch.div(by_norm, square, out=x.new_empty(by_norm.shape))
+        of_x = (of_product @ weight.to(product.dtype)).to(x.dtype)
+        of_x = torch.addcmul(of_x, x, by_norm, value=-product.shape[-1] / x.shape[-1])
         of_weight = of_product.flatten(0, -2).mT @ x.flatten(0, -2).to(product.dtype)
         return of_x, of_weight.to(weight.dtype), gradient.flatten(0, -2).sum(0).to(ctx.bias_dtype), None
 

@@ -4,6 +4,7 @@ Labels such as CV-5 are those of docs/mixers/converter.md, which says how and wh
 published code.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from transformers import initialization as init
 
 from longmix.kernels import ops
-from longmix.kernels.common.documents import document_begins, document_starts
+from longmix.kernels.common.documents import document_starts
 
 from ..block import Mixer, buffer_generator
 from ..context import BatchContext
@@ -26,7 +27,7 @@ from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .block import ConverterBlock
 from .configuration_converter import ConverterConfig
-from .kernel_polynomial import KernelPolynomial
+from .kernel_polynomial import KernelPolynomial, kernel_polynomial_loss
 from .layers import ScaledLinear
 from .parameter_heads import HEADS
 
@@ -129,9 +130,6 @@ class Converter(Mixer):
         """All arguments of `ops.givens_mix` but the values, for hidden_states (B, N, D) that are zero on padding."""
         eigenvalues, lower, upper = self.parameter_head(hidden_states, context)
         documents = context.document_ids
-        if documents is not None:
-            begins = document_begins(documents)[:, None, None, 1:, None]
-            lower, upper = torch.where(begins, 0.0, lower), torch.where(begins, 0.0, upper)
         phase = eigenvalues if self.polynomial is None else self.polynomial(eigenvalues)
         permutation = None
         if self.config.permutations:
@@ -139,9 +137,10 @@ class Converter(Mixer):
             permutation = keys.argsort(-1) if documents is None else permute_documents(keys, documents)
         return upper, lower, phase, context.lengths, permutation
 
-    def auxiliary_loss(self) -> torch.Tensor | None:
-        """The kernel polynomial loss (eq. 11) of a kernelution with the dirichlet kernel, else None."""
-        return None if self.polynomial is None else self.polynomial.loss()
+    @classmethod
+    def auxiliary_loss(cls, mixers: Sequence["Converter"]) -> torch.Tensor | None:
+        """The kernel polynomial losses (eq. 11) of kernelutions with the dirichlet kernel, else None."""
+        return kernel_polynomial_loss([mixer.polynomial for mixer in mixers if mixer.polynomial is not None])
 
 
 def permute_documents(keys: torch.Tensor, document_ids: torch.Tensor) -> torch.Tensor:

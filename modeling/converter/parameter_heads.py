@@ -9,6 +9,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from longmix.kernels.common.documents import document_begins
+
 from ..context import BatchContext
 from .configuration_converter import ANGLES_OF_ORDER, ConverterConfig
 from .layers import LinearOfUnitRows, ScaledLinear, ScaleNorm, unit_norm
@@ -30,27 +32,76 @@ class Spectrum(NamedTuple):
     upper: torch.Tensor
 
 
-class _Rotations(torch.autograd.Function):
-    """Angles of tokens (B, N, H, L, 2, 3), one rotation of H_l and one of H_u each -> those of Spectrum.
+def rotations_of(angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Angles of tokens (B, N, H, L, 2, 3), one rotation of H_l and one of H_u each -> those of Spectrum, as views.
 
-    As in the published code, rotation k of H_l belongs to token k, and that of H_u to token k + 1. What the last and
-    the first token have for a rotation that there is not gets no gradient.
+    As in the published code, rotation k of H_l belongs to token k, and that of H_u to token k + 1.
+    """
+    lower, upper = angles.permute(4, 0, 2, 3, 1, 5)
+    return lower[..., :-1, :], upper[..., 1:, :]
+
+
+class _ScaledParameters(torch.autograd.Function):
+    """What tokens have drawn, (B, N, H, 1 + 6 L) -> Spectrum: centre + range * drawn, of the eigenvalues the sine.
+
+    Rotations across the bounds of documents, `begins` (B, 1, 1, N - 1, 1), are by zero. Backward, ranges and the sine's
+    derivative are multiplied in where the gradients are put side by side.
     """
 
     @staticmethod
-    def forward(ctx, angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.shape = angles.shape
-        lower, upper = angles.permute(4, 0, 2, 3, 1, 5)
-        return lower[..., :-1, :], upper[..., 1:, :]
+    def forward(
+        ctx,
+        drawn: torch.Tensor,
+        centres: torch.Tensor,
+        ranges: torch.Tensor,
+        begins: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        parameters = torch.addcmul(centres, ranges, drawn)
+        phases, rotations = _parts(parameters)
+        for angles in rotations:
+            if begins is not None:
+                angles.masked_fill_(begins, 0)
+        ctx.save_for_backward(phases, ranges, begins)
+        return torch.sin(phases, out=phases.new_empty(phases.shape)), *rotations
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, of_lower: torch.Tensor, of_upper: torch.Tensor) -> torch.Tensor:
-        gradient = of_lower.new_empty(ctx.shape)
-        lower, upper = gradient.permute(4, 0, 2, 3, 1, 5)
-        lower[..., :-1, :], upper[..., 1:, :] = of_lower, of_upper
-        lower[..., -1:, :].zero_(), upper[..., :1, :].zero_()
-        return gradient
+    def backward(ctx, of_eigenvalues: torch.Tensor, *of_rotations: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        phases, ranges, begins = ctx.saved_tensors
+        batch, _, positions = phases.shape
+        gradient = phases.new_empty(batch, positions, *ranges.shape)
+        # Where the last and the first token have a rotation that there is not.
+        gradient[:, :: max(positions - 1, 1)].zero_()
+        of_phases, of_angles = _parts(gradient)
+        _multiply_into(of_phases, of_eigenvalues, phases.cos())
+        scales = ranges[:, 1:].unflatten(-1, (-1, 2, 1, 3)).permute(2, 0, 1, 3, 4)
+        for of_rotation, scale, into in zip(of_rotations, scales, of_angles, strict=True):
+            _multiply_into(into, of_rotation, scale)
+            if begins is not None:
+                into.masked_fill_(begins, 0)
+        return gradient, None, None, None
+
+
+def _multiply_into(result: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
+    """result = one * other, in one pass; compilers do not trace results whose rows are apart, and make one of two."""
+    if torch.compiler.is_compiling():
+        result.copy_(one * other)
+    else:
+        torch.mul(one, other, out=result)
+
+
+def _parts(parameters: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    """Views of (B, N, H, 1 + 6 L): the eigenvalues' part (B, H, N), and the rotations'."""
+    return parameters[..., 0].transpose(1, 2), rotations_of(parameters[..., 1:].unflatten(-1, (-1, 2, 3)))
+
+
+def bounds_of_documents(context: BatchContext) -> torch.Tensor | None:
+    """(B, 1, 1, N - 1, 1) bool, true where two tokens next to each other belong to two documents; None without any."""
+    documents = context.document_ids
+    if documents is None:
+        return None
+    begins = context.once(("document begins",), functools.partial(document_begins, documents))
+    return begins[:, None, None, 1:, None]
 
 
 class LinearHead(nn.Module):
@@ -80,10 +131,7 @@ class LinearHead(nn.Module):
         # The centres are added here in full precision: next to a quarter turn bf16 has no room for small ranges.
         # They are the same in all layers.
         own = context.once(("centres and ranges", drawn.dtype), functools.partial(self._centres_and_ranges, drawn))
-        drawn = torch.addcmul(*own, drawn)
-        eigenvalues, angles = drawn.split([1, ANGLES_OF_ORDER * config.orders], -1)
-        rotations = _Rotations.apply(angles.unflatten(-1, (config.orders, 2, 3)))
-        return Spectrum(eigenvalues.squeeze(-1).sin().transpose(1, 2), *rotations)
+        return Spectrum(*_ScaledParameters.apply(drawn, *own, bounds_of_documents(context)))
 
     def _centres_and_ranges(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What outputs (H, 1 + 6 L) are added to, and multiplied by."""
@@ -125,7 +173,10 @@ class SirenHead(nn.Module):
         pooled = functional.adaptive_avg_pool1d(channels.flatten(0, 1), ANGLES_OF_ORDER * config.orders)
         pooled = pooled.unflatten(0, hidden_states.shape[:2]).unflatten(-1, (config.orders, 2, 3))
         alpha, beta, gamma = (math.pi * pooled).unbind(-1)
-        rotations = _Rotations.apply(torch.stack([alpha + beta, alpha - beta, gamma], -1))
+        rotations = rotations_of(torch.stack([alpha + beta, alpha - beta, gamma], -1))
+        begins = bounds_of_documents(context)
+        if begins is not None:
+            rotations = (torch.where(begins, 0.0, angles) for angles in rotations)
         return Spectrum(eigenvalues, *rotations)
 
 

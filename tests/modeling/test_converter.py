@@ -88,6 +88,20 @@ def test_equal_eigenvalues_do_not_mix(make_mixer):
     torch.testing.assert_close(matrix, expected.expand(1, 2, -1, -1, -1), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("positions", [1, 2, 5])
+@pytest.mark.parametrize("ids", [None, [[3, 3, 3, 7, 7], [1, 2, 2, 2, 1]]], ids=["alone", "documents"])
+def test_gradients_of_the_linear_heads_parameters(positions, ids, make_mixer):
+    head = make_mixer("converter", orders=2).parameter_head.double()
+    ids = None if ids is None else torch.tensor(ids)[:, :positions]
+    context = BatchContext(document_ids=ids)
+    x = torch.randn(2, positions, 16, dtype=torch.float64, requires_grad=True)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # memory that nobody writes holds NaN
+    try:
+        assert torch.autograd.gradcheck(lambda x: tuple(head(x, context)), x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_angles_lie_around_the_centres_of_their_heads(make_mixer):
     mixer = make_mixer("converter", hidden_size=64, num_attention_heads=4)
     with torch.no_grad():
@@ -212,16 +226,26 @@ def test_the_polynomial_is_a_chebyshev_sum(order, kernel, make_config):
             damping[k] * module.coefficients[head, k] * torch.cos(k * torch.arccos(x[0, 0])) for k in range(order + 1)
         )
         torch.testing.assert_close(module(x)[1, head], expected, rtol=0, atol=1e-12)
+    leaves = (0.9 * x[:, :, ::10].cos()).requires_grad_(), module.coefficients
+
+    def apply(x, coefficients):
+        return torch.func.functional_call(module, {"coefficients": coefficients}, (x,))
+
+    assert torch.autograd.gradcheck(apply, leaves)
 
 
 def test_the_kernel_polynomial_loss(make_mixer, make_config):
-    mixer = make_mixer("converter", polynomial_order=3)
+    mixers = [make_mixer("converter", polynomial_order=3) for _ in range(2)]
     with torch.no_grad():
-        mixer.polynomial.coefficients.copy_(torch.tensor([[9.0, 1, 2, 3], [5, 0, 0, 1]]))
-    # pi (1 + 4 * 4 + 9 * 9) and pi * 9, averaged.
-    torch.testing.assert_close(mixer.auxiliary_loss(), torch.tensor(math.pi * (98 + 9) / 2))
-    assert make_mixer("converter", gibbs_kernel="jackson").auxiliary_loss() is None
-    assert make_mixer("converter", operator="synvolution").auxiliary_loss() is None
+        for scale, mixer in enumerate(mixers, 1):
+            mixer.polynomial.coefficients.copy_(scale * torch.tensor([[9.0, 1, 2, 3], [5, 0, 0, 1]]))
+    # pi (1 + 4 * 4 + 9 * 9) and pi * 9, averaged; of the second layer four times as much.
+    one = torch.tensor(math.pi * (98 + 9) / 2)
+    loss = type(mixers[0]).auxiliary_loss
+    torch.testing.assert_close(loss(mixers[:1]), one)
+    torch.testing.assert_close(loss(mixers), 5 * one)
+    assert loss([make_mixer("converter", gibbs_kernel="jackson")]) is None
+    assert loss([make_mixer("converter", operator="synvolution")]) is None
     assert make_config("converter").auxiliary_loss_weight == 1e-3
 
 
@@ -230,7 +254,8 @@ def test_the_loss_is_mixed_as_in_equation_14(make_model, batch):
     input_ids, mask = batch([9, 4], 9)
     arguments = {"input_ids": input_ids, "attention_mask": mask, "labels": torch.where(mask, input_ids, -100)}
     plain = model(**arguments).loss
-    polynomial = sum(layer.mixer.auxiliary_loss() for layer in model.encoder.layers)
+    mixers = [layer.mixer for layer in model.encoder.layers]
+    polynomial = sum(type(mixer).auxiliary_loss([mixer]) for mixer in mixers)
     torch.testing.assert_close(model.train()(**arguments).loss, 0.75 * plain + 0.25 * polynomial)
 
 

@@ -182,10 +182,11 @@ def with_auxiliary_loss(make_model, monkeypatch):
     def make(auto_class, **fields):
         monkeypatch.setattr(model_class("transformer", "Config"), "has_auxiliary_loss", True)
         model = make_model("transformer", auto_class, auxiliary_loss_weight=0.25, **fields)
-        for layer in model.encoder.layers:
-            monkeypatch.setattr(
-                layer.mixer, "auxiliary_loss", lambda mixer=layer.mixer: mixer.attention.output.weight.sum()
-            )
+
+        def loss(mixers):
+            return sum(mixer.attention.output.weight.sum() for mixer in mixers)
+
+        monkeypatch.setattr(model.encoder.mixer_class, "auxiliary_loss", loss)
         return model.train()
 
     return make
