@@ -14,7 +14,6 @@ from glue_table.spread import crossing, score
 from longmix.trainer.tables.figures import ABSENT, percent
 
 ACCURACY, LOSS = 1, 2  # columns of a curve
-SHOWN_POINTS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 CSV_COLUMNS = ("table", "row", "start", "task", "pretraining_seed", "tuning_seed", "figure", "value")
 
 
@@ -107,14 +106,15 @@ def _pretraining(results: dict[str, Any]) -> str:
 
 
 def _curves(results: dict[str, Any]) -> str:
-    """Masked accuracy against tokens, the mean over seeds."""
-    tokens = results["budget"]["tokens"]
-    header = ["masked accuracy, %, after M tokens", *(f"{share * tokens / 1e6:.3g}" for share in SHOWN_POINTS)]
+    """Masked accuracy against tokens, the mean over seeds, where the runs were evaluated: between there is nothing."""
+    tokens, evaluations = results["budget"]["tokens"], results["budget"]["evaluations"]
+    points = [number * tokens / evaluations for number in range(1, evaluations + 1)]
+    header = ["masked accuracy, %, after M tokens", *(f"{point / 1e6:.3g}" for point in points)]
     lines = []
     for row, found in results["rows"].items():
         curves = [run["curve"] for run in found["runs"]]
         if curves:
-            cells = [statistics.fmean(_nearest(curve, share * tokens) for curve in curves) for share in SHOWN_POINTS]
+            cells = [statistics.fmean(_nearest(curve, point) for curve in curves) for point in points]
             lines.append([f"`{row}`", *map(percent, cells)])
     return tables.draw(header, lines) if lines else ""
 

@@ -481,6 +481,17 @@ def test_the_page_shows_every_figure(script, budget):
     assert "most frequent class gives 50.0." in joined and "`the command` makes the page" in joined
 
 
+def test_a_curve_is_shown_where_a_run_was_evaluated_and_nowhere_else(script, budget):
+    results = results_of(script, dataclasses.replace(budget, tokens=4000, evaluations=4))
+    # Evaluations come after whole steps.
+    curve = [[0, 0.0, 9.0], [1004, 0.11, 6.0], [2008, 0.12, 5.5], [3012, 0.13, 5.0], [4000, 0.25, 4.5]]
+    results["rows"]["transformer"]["runs"] = [{**results["rows"]["transformer"]["runs"][0], "curve": curve}]
+    lines = script("glue_table.page").render(results, "the command").splitlines()
+    place = next(number for number, line in enumerate(lines) if "after M tokens" in line)
+    assert lines[place] == "| masked accuracy, %, after M tokens | 0.001 | 0.002 | 0.003 | 0.004 |"
+    assert lines[place + 2] == "| `transformer` | 11.0 | 12.0 | 13.0 | 25.0 |"
+
+
 def test_a_null_result_is_told_as_such(script, budget):
     page = script("glue_table.page")
     text = " ".join(page.render(results_of(script, budget, imdb={"paramixer": NULL}), "x").split())
