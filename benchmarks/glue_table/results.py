@@ -84,8 +84,8 @@ def tuned(table: Table, part: Part, row: str, task: str, records: list[dict]) ->
 
 
 def joined(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """The results `now` with the rows of `before` that are not among them: a table may be made row by row, and by
-    several machines.
+    """The results `now` with the rows of `before` of which nothing has finished among them: a table may be made row by
+    row, and by several machines.
 
     Raises:
         UserError: `before` is of another budget, other text or other tasks, with which nothing compares.
@@ -104,8 +104,12 @@ def joined(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
             "and --recipe, or remove docs/results/glue/results.json to begin a new table"
         )
 
+    begun = {row for row, found in now["rows"].items() if found["runs"]}
+    begun |= {row for task in now["tasks"].values() for row, starts in task["rows"].items() if starts}
+
     def with_older(mine: dict[str, Any], older: dict[str, Any]) -> dict[str, Any]:
-        return {row: mine.get(row, older.get(row)) for row in ROWS if row in mine or row in older}
+        kept = {row: found for row, found in mine.items() if row in begun or row not in older}
+        return {row: {**older, **kept}[row] for row in ROWS if row in older or row in kept}
 
     made = [*now["made"], *(one for one in before["made"] if one not in now["made"])]
     return {

@@ -536,6 +536,22 @@ def test_a_recorded_table_keeps_the_rows_that_are_not_made_again(script, budget)
             joined({**again, **other}, whole)
 
 
+def test_a_row_of_which_nothing_has_finished_takes_no_recorded_ones_place(script, budget):
+    joined = script("glue_table.results").joined
+    whole = results_of(script, budget, imdb={"transformer": NULL, "paramixer": GOOD})
+    whole["rows"]["paramixer"]["runs"] = whole["rows"]["transformer"]["runs"]
+    # As after a gate that was not passed: all rows were asked for, and one was begun.
+    now = json.loads(json.dumps(whole))
+    now["rows"]["transformer"] = {**now["rows"]["transformer"], "runs": []}
+    now["tasks"]["imdb"]["rows"]["transformer"] = {}
+    now["stages"]["transformer"] = []
+    now["rows"]["paramixer"]["rate"] = 5.0
+    found = joined(now, whole)
+    assert found["rows"]["paramixer"]["rate"] == 5.0
+    found["rows"]["paramixer"]["rate"] = None
+    assert found == whole
+
+
 def test_every_score_has_a_line_in_the_csv(script, budget):
     page = script("glue_table.page")
     lines = page.csv_records(results_of(script, budget, imdb={"paramixer": GOOD}))
