@@ -114,11 +114,12 @@ class Mixer(nn.Module):
     @classmethod
     def share(
         cls, mixers: Sequence["Mixer"], hidden_states: torch.Tensor, context: BatchContext
-    ) -> tuple[torch.Tensor, ...] | None:
-        """What the layers of one encoder read of a batch beside the hidden states, without parameters, or None.
+    ) -> Sequence[tuple[torch.Tensor, ...]] | None:
+        """What each layer of one encoder reads of a batch beside the hidden states, without parameters, or None.
 
         The encoder calls it once in each forward pass, with all layers' mixers in their order and the embeddings
-        (B, N, D), and hands the tensors to all layers, as `shared` of their context.
+        (B, N, D), and hands to each layer its tensors, as `shared` of its context. A layer that chose them itself, by
+        its number, would be compiled apart from the others.
         """
         return None
 

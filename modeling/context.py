@@ -1,5 +1,6 @@
 """The part of a batch that mixers read beside the hidden states."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
@@ -42,8 +43,8 @@ class BatchContext:
         embeddings: (B, N, D), what entered the first block.
         coordinates: (B, N, l), positions of the tokens in l dimensions.
         documents: the segments that mask and document_ids make, where the caller knows them.
-        shared: what has been made of the batch for all layers, see Mixer.shared_module and Mixer.share; None: a layer
-            makes it itself.
+        shared: what has been made of the batch for this layer beside the others, see Mixer.shared_module and
+            Mixer.share; None: a layer makes it itself.
 
     Attributes:
         lengths: (B,) int64, the numbers n_b of valid tokens; None: all N.
@@ -61,6 +62,12 @@ class BatchContext:
 
     def __post_init__(self):
         object.__setattr__(self, "lengths", None if self.mask is None else self.mask.sum(1))
+
+    def with_shared(self, shared: tuple[torch.Tensor, ...]) -> "BatchContext":
+        """The context of a layer for which this has been made; what is found out about the batch, all layers know."""
+        context = copy.copy(self)
+        object.__setattr__(context, "shared", shared)
+        return context
 
     @property
     def segments(self) -> Segments | None:

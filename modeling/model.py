@@ -1,7 +1,7 @@
 """The encoder: embeddings, blocks, and the conventions of transformers."""
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -213,12 +213,12 @@ class MixerModel(MixerPreTrainedModel):
                 compaction.compact, (input_ids, token_type_ids, inputs_embeds, values, document_ids, coordinates)
             )
         embeddings = self.embeddings(input_ids, token_type_ids, inputs_embeds, values, mask)
-        context = self.sharing(BatchContext(mask, document_ids, embeddings, coordinates, documents))
+        contexts = self.contexts(BatchContext(mask, document_ids, embeddings, coordinates, documents))
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         states = [embeddings]
         hidden_states = embeddings
-        for layer in self.layers:
+        for layer, context in zip(self.layers, contexts, strict=True):
             hidden_states = layer(hidden_states, context)
             if output_hidden_states:
                 states.append(hidden_states)
@@ -232,20 +232,23 @@ class MixerModel(MixerPreTrainedModel):
             auxiliary_loss=self.mixer_class.auxiliary_loss([layer.mixer for layer in self.layers]),
         )
 
-    def sharing(self, context: BatchContext) -> BatchContext:
-        """The context with what `shared` or the mixers' `share` makes of it and the embeddings, for all layers at once.
+    def contexts(self, context: BatchContext) -> list[BatchContext]:
+        """The context of each layer: with what `shared` or the mixers' `share` makes of it and the embeddings.
 
-        It is made outside of the layers, so that recomputing one does not make it again. Reentrant checkpointing goes
-        backward through each layer on its own: there each makes its own.
+        It is made for all layers at once and outside of them, so that recomputing one does not make it again. Reentrant
+        checkpointing goes backward through each layer on its own: there each makes its own.
         """
         recompute = getattr(self, "_gradient_checkpointing_func", None)
         reentrant = getattr(recompute, "keywords", {}).get("use_reentrant", True)
         if self.training and self.gradient_checkpointing and reentrant:
-            return context
+            return [context] * len(self.layers)
         if self.shared is not None:
-            return replace(context, shared=self.shared(context.embeddings, context))
-        shared = self.mixer_class.share([layer.mixer for layer in self.layers], context.embeddings, context)
-        return context if shared is None else replace(context, shared=shared)
+            shared = [self.shared(context.embeddings, context)] * len(self.layers)
+        else:
+            shared = self.mixer_class.share([layer.mixer for layer in self.layers], context.embeddings, context)
+        if shared is None:
+            return [context] * len(self.layers)
+        return [context.with_shared(of_layer) for of_layer in shared]
 
     # Checks of the inputs. A wrong shape would often broadcast to a wrong result, silently, or fail deep in a kernel.
 

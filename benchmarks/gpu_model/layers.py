@@ -138,9 +138,9 @@ def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool,
         if case.documents and case.variant != DENSE_MASK:
             attend = variable_length(launches.record, flash, lengths)
             stack.enter_context(mock.patch.object(SoftmaxAttention, "attend", attend))
-        context = model.sharing(BatchContext(document_ids=ids, embeddings=embeddings))
+        contexts = model.contexts(BatchContext(document_ids=ids, embeddings=embeddings))
         hidden_states = embeddings
-        for layer in model.layers:
+        for layer, context in zip(model.layers, contexts, strict=True):
             hidden_states = layer(hidden_states, context)
         loss = model.mixer_class.auxiliary_loss([layer.mixer for layer in model.layers])
         results = [hidden_states] if loss is None else [hidden_states, loss]

@@ -15,14 +15,14 @@ FRACTION_BITS = 32
 
 
 class Landmarks(NamedTuple):
-    """Landmarks of L layers in a batch, with s1 tokens and s2 channels of each of H heads.
+    """Landmarks of a layer in a batch, with s1 tokens and s2 channels of each of H heads.
 
     Args:
-        tokens: (L, B s1) int64, the tokens' places among all B N.
-        counts: (L, B, 1, 1, s1) bool, which of the tokens a query sees.
+        tokens: (B s1,) int64, the tokens' places among all B N.
+        counts: (B, 1, 1, s1) bool, which of the tokens a query sees.
         shares: (B, N, 1), or (1, 1, 1) without padding: n_b^(-1/2), zero on padding.
-        columns: (L, 2 H s2) int64, where the chosen channels' weights lie in those of keys, then values.
-        dense: (L, D + 2 H s2) int64, all queries' weights and the columns' in those of queries, keys and values.
+        columns: (2 H s2,) int64, where the chosen channels' weights lie in those of keys, then values.
+        dense: (D + 2 H s2,) int64, all queries' weights and the columns' in those of queries, keys and values.
         own_heads: (H s2, D) in fp32 or wider, zero where chosen channel and channel have one head, else minus infinity.
     """
 
@@ -40,8 +40,8 @@ def make_landmarks(
     heads: int,
     hidden_states: torch.Tensor,
     context: BatchContext,
-) -> Landmarks:
-    """Landmarks of several layers at once: nothing of them depends on what a layer has computed.
+) -> list[Landmarks]:
+    """Landmarks of each of several layers, made at once: nothing of them depends on what a layer has computed.
 
     Args:
         fractions: of each layer, (s1,) int64 in units of 2^-32.
@@ -67,14 +67,10 @@ def make_landmarks(
     queries = torch.arange(width, device=device)
     of_others = columns[0, :, None] // head_size != queries // head_size
     columns = torch.cat([columns, width + columns], dim=1)
-    return Landmarks(
-        tokens.flatten(1),
-        allowed[:, :, None, None],
-        shares,
-        columns,
-        torch.cat([queries.expand(len(columns), -1), width + columns], dim=1),
-        torch.zeros(of_others.shape, dtype=wide, device=device).masked_fill_(of_others, -torch.inf),
-    )
+    dense = torch.cat([queries.expand(len(columns), -1), width + columns], dim=1)
+    own_heads = torch.zeros(of_others.shape, dtype=wide, device=device).masked_fill_(of_others, -torch.inf)
+    of_layers = zip(tokens.flatten(1), allowed[:, :, None, None], columns, dense, strict=True)
+    return [Landmarks(places, counts, shares, *projected, own_heads) for places, counts, *projected in of_layers]
 
 
 def landmark_tokens(

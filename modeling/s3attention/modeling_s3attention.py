@@ -65,8 +65,8 @@ class S3Attention(Mixer):
     @classmethod
     def share(
         cls, mixers: Sequence["S3Attention"], hidden_states: torch.Tensor, context: BatchContext
-    ) -> tuple[torch.Tensor, ...] | None:
-        """See Mixer; the landmarks of all layers."""
+    ) -> list[Landmarks]:
+        """See Mixer; the landmarks of each layer."""
         return shared_landmarks([mixer.attention for mixer in mixers], hidden_states, context)
 
 
@@ -200,13 +200,12 @@ class SkeletonAttention(nn.Module):
     def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """(B, N, D), finite everywhere -> (B, N, D); rows of padding are finite and mean nothing."""
         batch, _, width = hidden_states.shape
-        shared, layer = context.shared, self.layer_index
+        shared = context.shared
         if shared is None:
-            shared, layer = shared_landmarks([self], hidden_states, context), 0
+            (shared,) = shared_landmarks([self], hidden_states, context)
         tokens, counts, shares, columns, dense, own_heads = shared
-        columns = columns[layer]
         projected, rows = project_to_landmarks(
-            hidden_states, tokens[layer], columns, dense[layer], (self.query, self.key, self.value)
+            hidden_states, tokens, columns, dense, (self.query, self.key, self.value)
         )
         query, key_columns, value_columns = projected.split([width, len(columns) // 2, len(columns) // 2], dim=2)
         key_rows, value_rows = rows.view(batch, self.config.row_landmarks, 2, self.heads, width // self.heads).unbind(2)
@@ -214,7 +213,7 @@ class SkeletonAttention(nn.Module):
             query.unflatten(2, (self.heads, -1)).transpose(1, 2),
             key_rows.transpose(1, 2),
             value_rows.transpose(1, 2),
-            attn_mask=counts[layer],
+            attn_mask=counts,
             dropout_p=self.config.attention_probs_dropout_prob if self.training else 0.0,
         )
         # Scaled before the sum over the tokens, which would leave the range of fp16. All heads in one
@@ -229,8 +228,8 @@ class SkeletonAttention(nn.Module):
 
 def shared_landmarks(
     attentions: Sequence[SkeletonAttention], hidden_states: torch.Tensor, context: BatchContext
-) -> Landmarks:
-    """The landmarks of several layers in a batch of hidden states (B, N, D)."""
+) -> list[Landmarks]:
+    """The landmarks of each of several layers in a batch of hidden states (B, N, D)."""
     return make_landmarks(
         [attention.landmark_fractions for attention in attentions],
         [attention.column_channels for attention in attentions],

@@ -84,8 +84,8 @@ def test_landmarks_of_all_layers_are_made_once_and_are_those_of_each(make_model,
     model = make_model("s3attention").eval()
     x = torch.randn(3, 20, model.config.hidden_size)
     context = BatchContext(torch.arange(20) < torch.tensor([20, 7, 2])[:, None], embeddings=x)
-    shared = model.sharing(context)
-    results = [(layer.mixer(x, shared), layer.mixer(x, context)) for layer in model.layers]
+    layers = zip(model.layers, model.contexts(context), strict=True)
+    results = [(layer.mixer(x, of_layer), layer.mixer(x, context)) for layer, of_layer in layers]
     assert calls == [len(model.layers), *[1] * len(model.layers)]
     assert len(results) > 1
     for of_all, own in results:
@@ -95,7 +95,7 @@ def test_landmarks_of_all_layers_are_made_once_and_are_those_of_each(make_model,
 def test_projections_to_landmarks_are_linear_layers(make_mixer):
     attention = make_mixer("s3attention", row_landmarks=4, column_landmarks=3).double().attention
     x = torch.randn(2, 3, 16, dtype=torch.float64, requires_grad=True)
-    found = landmarks.make_landmarks(
+    (found,) = landmarks.make_landmarks(
         [attention.landmark_fractions],
         [attention.column_channels],
         attention.heads,
@@ -104,7 +104,7 @@ def test_projections_to_landmarks_are_linear_layers(make_mixer):
     )
     layers = (attention.query, attention.key, attention.value)
     parameters = [x, *(parameter for layer in layers for parameter in layer.parameters())]
-    tokens, columns, dense = found.tokens[0], found.columns[0], found.dense[0]
+    tokens, columns, dense = found.tokens, found.columns, found.dense
     assert len(set(tokens.tolist())) < len(tokens)  # repeated in short samples: gradients add up
     results = project_to_landmarks(x, tokens, columns, dense, layers)
 
