@@ -174,15 +174,19 @@ def test_exit_codes(stub):
     mistake = stub("exit 0\n", "x", options=everyone, CHECK="2", REQUEUE="true")
     assert mistake.wait() == ("FAILED", 2), mistake.text()
 
-    # The others would wait for ever.
-    failed = stub('[[ $RANK == 1 ]] && { echo "rank 1: broken"; exit 1; }; exec sleep 600\n', "x", options=everyone)
+    # The others would wait for ever. A second, so that they run what they do before they are ended.
+    failed = stub(
+        '[[ $RANK == 1 ]] && { sleep 1; echo "rank 1: broken"; exit 1; }; exec sleep 600\n', "x", options=everyone
+    )
     assert failed.wait(60) == ("FAILED", 1), failed.text()
     assert "rank 1: broken" in failed.text() and "srun: error" in failed.text()
 
-    late_mistake = stub("[[ $RANK == 1 ]] && exit 2; exec sleep 600\n", "x", options=everyone, REQUEUE="true")
+    late_mistake = stub(
+        "[[ $RANK == 1 ]] && { sleep 1; exit 2; }; exec sleep 600\n", "x", options=everyone, REQUEUE="true"
+    )
     assert late_mistake.wait(60) == ("FAILED", 2), late_mistake.text()
 
-    killed = stub("[[ $RANK == 1 ]] && kill -KILL $$; exec sleep 600\n", "x", options=everyone)
+    killed = stub("[[ $RANK == 1 ]] && { sleep 1; kill -KILL $$; }; exec sleep 600\n", "x", options=everyone)
     assert killed.wait(60) == ("FAILED", 1), killed.text()
 
 
