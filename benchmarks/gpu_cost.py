@@ -79,7 +79,8 @@ def _row(case: layers.Case, tokens: int, fields: dict[str, object]) -> dict[str,
     for name, only in (("milliseconds", False), ("milliseconds_of_programs", True)):
         times[name] = {
             card.name: round(
-                sum(1e3 * n * card.seconds(each, only) for each, n in counts[card.dtype, card.flash].items()), 4
+                sum(1e3 * n * card.seconds(each, only) for each, n in counts[card.dtype, card.flash].launches.items()),
+                4,
             )
             for card in CARDS
         }
@@ -87,10 +88,11 @@ def _row(case: layers.Case, tokens: int, fields: dict[str, object]) -> dict[str,
         "layer": case.layer,
         "documents": case.documents,
         "positions": case.positions,
-        **_totals(counts["bfloat16", True]),
+        **_totals(counts["bfloat16", True].launches),
+        "kept": round(counts["bfloat16", True].kept),
         **times,
-        "float16": _totals(counts["float16", False]),
-        "triton": _triton(counts["bfloat16", True]),
+        "float16": _totals(counts["float16", False].launches),
+        "triton": _triton(counts["bfloat16", True].launches),
     }
 
 
@@ -136,6 +138,7 @@ def keep(found: dict[str, list[dict[str, object]]]) -> None:
             kind = {"device": "GPU, a model", "dtype": "bfloat16"}
             record.append(BENCHMARK, name, "launches of a layer", [row["launches"]], "launches", **kind)
             record.append(BENCHMARK, name, "bytes moved by a layer", [row["bytes"] / 1e9], "GB", **kind)
+            record.append(BENCHMARK, name, "bytes kept by a layer", [row["kept"] / 1e9], "GB", **kind)
         spilled = {}
         for row in found["kernels"]:
             spilled.setdefault(f"{row['name']}, {row['target']}", []).append(row["spilled_bytes"])

@@ -21,11 +21,15 @@ LARGE = 1_000_000
 
 
 def costs(case: Case) -> dict[str, float]:
-    """Launches, gigabytes and milliseconds of a layer on an A100 in bf16, and the fewest programs of a large launch."""
-    launches = count(case, torch.bfloat16, flash=True)
+    """Launches, gigabytes moved and kept, and milliseconds of a layer on an A100 in bf16, and the fewest programs of a
+    large launch.
+    """
+    counted = count(case, torch.bfloat16, flash=True)
+    launches = counted.launches
     found = {
         "launches": sum(number * launch.launches for launch, number in launches.items()),
         "gigabytes": sum(number * launch.bytes for launch, number in launches.items()) / 1e9,
+        "gigabytes kept": counted.kept / 1e9,
         "milliseconds": sum(1e3 * number * CARD.seconds(launch, True) for launch, number in launches.items()),
     }
     programs = [launch.programs for launch in launches if _is_large(launch)]

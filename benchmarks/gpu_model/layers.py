@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel
 import longmix.modeling
 from longmix.modeling.attention import SoftmaxAttention
 from longmix.modeling.context import BatchContext
+from longmix.trainer.models.kept import KeptTensors
 
 from .cards import Launch
 from .counting import DEVICE, Launches, counting
@@ -103,10 +104,23 @@ def document_lengths(positions: int, tokens: int = TOKENS, mean: int = MEAN_DOCU
     return lengths
 
 
+@dataclass(frozen=True)
+class Counted:
+    """What a layer costs: all of the encoder's, by the transformer's number of layers.
+
+    Args:
+        launches: how often each is made, forward and backward.
+        kept: bytes that the forward pass keeps for the backward pass, without parameters and buffers.
+    """
+
+    launches: dict[Launch, float]
+    kept: float
+
+
 def count(
     case: Case, dtype: torch.dtype, flash: bool, tokens: int = TOKENS, fields: dict[str, object] | None = None
-) -> dict[Launch, float]:
-    """How often each Launch is made for a layer: for all of the encoder's, by the transformer's number of layers.
+) -> Counted:
+    """The costs of a layer.
 
     Args:
         case: which row.
@@ -116,18 +130,19 @@ def count(
         fields: in place of those of the mixer's base model.
     """
     fields = fields_of(case.mixer) if fields is None else fields
-    one, two = (_run(case, fields, layers, dtype, flash, tokens) for layers in (1, 2))
+    (one, kept), (two, kept_of_two) = (_run(case, fields, layers, dtype, flash, tokens) for layers in (1, 2))
     every_other = two.copy()
     every_other.subtract(one)
-    total = Launches(one)
+    total, others = Launches(one), fields["num_hidden_layers"] - 1
     for launch, number in every_other.items():
-        total[launch] += (fields["num_hidden_layers"] - 1) * number
+        total[launch] += others * number
     layers = fields_of(BASELINE)["num_hidden_layers"]
-    return {launch: number / layers for launch, number in total.items() if number != 0}
+    launches = {launch: number / layers for launch, number in total.items() if number != 0}
+    return Counted(launches, (kept + others * (kept_of_two - kept)) / layers)
 
 
-def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool, tokens: int) -> Launches:
-    """What the first layers launch, forward and backward."""
+def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool, tokens: int) -> tuple[Launches, int]:
+    """What the first layers launch, forward and backward, and the bytes that they keep between the two."""
     model = _encoder(fields, layers, case.positions, dtype)
     shape = (tokens // case.positions, case.positions)
     embeddings = torch.empty(*shape, model.config.hidden_size, dtype=dtype, device=DEVICE, requires_grad=True)
@@ -138,14 +153,16 @@ def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool,
         if case.documents and case.variant != DENSE_MASK:
             attend = variable_length(launches.record, flash, lengths)
             stack.enter_context(mock.patch.object(SoftmaxAttention, "attend", attend))
-        contexts = model.contexts(BatchContext(document_ids=ids, embeddings=embeddings))
-        hidden_states = embeddings
-        for layer, context in zip(model.layers, contexts, strict=True):
-            hidden_states = layer(hidden_states, context)
-        loss = model.mixer_class.auxiliary_loss([layer.mixer for layer in model.layers])
+        kept = KeptTensors(model)
+        with kept:
+            contexts = model.contexts(BatchContext(document_ids=ids, embeddings=embeddings))
+            hidden_states = embeddings
+            for layer, context in zip(model.layers, contexts, strict=True):
+                hidden_states = layer(hidden_states, context)
+            loss = model.mixer_class.auxiliary_loss([layer.mixer for layer in model.layers])
         results = [hidden_states] if loss is None else [hidden_states, loss]
         torch.autograd.backward(results, [torch.empty_like(result) for result in results])
-    return launches
+    return launches, kept.bytes
 
 
 def _encoder(fields: dict, layers: int, positions: int, dtype: torch.dtype) -> torch.nn.Module:

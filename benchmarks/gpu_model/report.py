@@ -86,13 +86,15 @@ def verdict(layers: list[Row]) -> str:
 
 def _costs(which: str, layers: list[Row]) -> Table:
     units = [("tensor cores", "tensor core"), ("fp32", "fp32"), ("fp64", "fp64")]
-    header = [_lengths(layers), "launches", "GB moved", *(f"10⁹ operations, {name}" for name, _ in units)]
+    header = [_lengths(layers), "launches", "GB moved", "MB kept", *(f"10⁹ operations, {name}" for name, _ in units)]
     rows = []
     for name, own in _by_layer(layers):
         gigas = [_each(own, lambda row, unit=unit: _giga(row["operations"][unit])) for _, unit in units]
         launches = _each(own, lambda row: f"{row['launches']:.0f}")
-        rows.append([name, launches, _each(own, lambda row: f"{row['bytes'] / 1e9:.1f}"), *gigas])
-    return f"{which}: launches, bytes and operations of one layer, forward and backward, in 16 bit", header, rows
+        moved = _each(own, lambda row: f"{row['bytes'] / 1e9:.1f}")
+        rows.append([name, launches, moved, _each(own, lambda row: f"{row['kept'] / 1e6:.0f}"), *gigas])
+    title = "launches, bytes moved, bytes kept for the backward pass, and operations of one layer, forward and backward"
+    return f"{which}: {title}, in 16 bit", header, rows
 
 
 def _giga(count: float) -> str:

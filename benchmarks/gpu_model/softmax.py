@@ -37,16 +37,17 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value, pairs, flash, record):
-        ctx.save_for_backward(query, key, value)
         ctx.arguments = pairs, flash, record
         result = torch.empty_like(query)
+        logarithms = torch.empty(query.shape[:3], dtype=torch.float32, device=query.device)
+        ctx.save_for_backward(query, key, value, result, logarithms)
         for launch in forward_launches(query, key, pairs, flash):
             record(launch)
         return result
 
     @staticmethod
     def backward(ctx, gradient):
-        query, key, value = ctx.saved_tensors
+        query, key, value, *_ = ctx.saved_tensors
         pairs, flash, record = ctx.arguments
         for launch in backward_launches(query, key, pairs, flash):
             record(launch)

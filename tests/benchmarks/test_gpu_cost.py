@@ -411,6 +411,19 @@ def test_the_transformer_has_a_row_with_each_attention(script):
     assert packed["launches"] < dense["launches"] and packed["bytes"] < dense["bytes"]
 
 
+def test_a_layer_keeps_what_its_backward_pass_reads(script):
+    """Of each token in 16 bit: inputs and results of both norms, queries, keys and values, which are one tensor, the
+    first two once more, turned, what attention gives, and twice the feed-forward layer's inner width; in fp32 two
+    statistics of each norm, the logarithm of each head's sum, and sine and cosine of each position's angles.
+    """
+    layers = script("gpu_model.layers")
+    fields = {**layers.fields_of("transformer"), **SMALL, "num_hidden_layers": 1}
+    width, inner, heads = (fields[name] for name in ("hidden_size", "intermediate_size", "num_attention_heads"))
+    _, kept = layers._run(layers.Case("transformer", False, 16), fields, 1, torch.bfloat16, True, TOKENS)
+    of_a_token = 2 * ((4 + 3 + 2 + 1) * width + 2 * inner) + 4 * (heads + 2 * 2)
+    assert kept == TOKENS * of_a_token + 16 * 2 * 4 * width // heads
+
+
 def test_faster_is_what_the_tables_show_as_faster(script):
     def row(layer, milliseconds):
         times = {"milliseconds": {"A100": milliseconds}, "milliseconds_of_programs": {"A100": milliseconds}}
@@ -456,7 +469,7 @@ def test_the_command_prints_writes_and_records(script, monkeypatch, tmp_path, ca
     assert "A model, not a measurement: nothing has run on a GPU" in printed and "Measured" not in page
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 3 * (4 + 2) + 1 and {row["benchmark"] for row in rows} == {"gpu_cost"}
+    assert len(rows) == 3 * (4 + 3) + 1 and {row["benchmark"] for row in rows} == {"gpu_cost"}
     assert all("model" in row["device"] for row in rows if not row["figure"].startswith("most spilled"))
 
 
@@ -496,9 +509,11 @@ def test_every_further_layer_launches_what_the_second_does(script, mixer):
     for case in layers.cases((mixer,), (512,)):
         if not case.needs_triton:
             fields = {**layers.fields_of(mixer), "num_hidden_layers": 3}
-            counted = layers._run(case, fields, 3, torch.bfloat16, True, 1024)
+            launches, kept = layers._run(case, fields, 3, torch.bfloat16, True, 1024)
             of_twelve = layers.count(case, torch.bfloat16, True, 1024, fields)
-            assert sums({launch: number / 12 for launch, number in counted.items()}) == pytest.approx(sums(of_twelve))
+            each = {launch: number / 12 for launch, number in launches.items()}
+            assert sums(each) == pytest.approx(sums(of_twelve.launches))
+            assert kept / 12 == pytest.approx(of_twelve.kept)
 
 
 def sums(counted):

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from longmix.kernels.selection import as_on_gpus
 
 from ..processes.cards import Card
+from .kept import KeptTensors
 from .sizes import with_layers
 
 # Seconds of one launch among many.
@@ -141,23 +142,12 @@ def _count(
     ):
         model = auto_class.from_config(config, dtype=torch.float32 if casts else kind).train()
         roofline.seconds = 0.0
-        own = {_place(parameter) for parameter in (*model.parameters(), *model.buffers())}
-        kept: dict[int, torch.UntypedStorage] = {}
-
-        def note(tensor: torch.Tensor) -> torch.Tensor:
-            if _place(tensor) not in own:
-                kept[_place(tensor)] = tensor.untyped_storage()
-            return tensor
-
         autocast = torch.autocast("cpu", kind) if casts and precision != "fp32" else contextlib.nullcontext()
-        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), autocast:
+        kept = KeptTensors(model)
+        with kept, autocast:
             result = loss(model)
         result.backward()
-        return PassCosts(sum(storage.nbytes() for storage in kept.values()), roofline.seconds)
-
-
-def _place(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+        return PassCosts(kept.bytes, roofline.seconds)
 
 
 class _NoDropout(TorchFunctionMode):

@@ -19,6 +19,7 @@ from longmix.data_prep.remote import is_remote
 from ..engines.base import to_device
 from ..models.build import build_model
 from ..models.field_check import FROM
+from ..models.kept import KeptTensors
 from ..optimization.matrices import matrix_views
 from ..optimization.optimizer import make_guarded_optimizer, parameter_groups
 from ..samples.collate import SECOND, TOKEN_IDS, is_pair, length_of
@@ -229,25 +230,16 @@ class _Trial:
 
     def _pass(self, samples: int, length: int, is_counting: bool = True) -> _Pass:
         """Forward and backward passes of a micro-batch; its gradients stay. Counting what is kept takes some time."""
-        objective, kept = self.prepared.objective, {}
+        objective, kept = self.prepared.objective, KeptTensors(self.model)
         batch = to_device(largest_micro_batch(self.prepared.data, objective, length, samples), self.device)
         items = max(1, objective.items(batch))
-        own = {parameter.untyped_storage().data_ptr() for parameter in self.model.parameters()}
-
-        def note(tensor: torch.Tensor) -> torch.Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        counting = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         self.model.zero_grad(set_to_none=True)
         began = self._now()
-        with counting if is_counting else contextlib.nullcontext(), self._precision():
+        with kept if is_counting else contextlib.nullcontext(), self._precision():
             loss, _ = objective.forward(self.model, batch, items)
         between = self._now()
         loss.backward()
-        return _Pass(samples, length, between - began, self._now() - between, sum(kept.values()))
+        return _Pass(samples, length, between - began, self._now() - between, kept.bytes)
 
     def _optimizer_step(self, timed: _Pass) -> float:
         """Seconds of an optimizer step: timed on as large a part of the parameters as the time allows."""
