@@ -15,7 +15,8 @@ from ..processes.world import World
 from ..samples.collate import Batch
 from ..settings.configuration import RunConfiguration
 from . import elastic, random_state, state_files
-from .base import Forward, StepResult, common_files, spread_non_finite, to_device
+from .base import Forward, StepResult, common_files, spread_non_finite
+from .feeding import Feed
 from .load_checks import loading, refuse_not_finite
 
 
@@ -28,6 +29,7 @@ class AccelerateEngine:
         import accelerate
 
         self.world, self.precision = world, precision
+        self._feed = Feed(world.device)
         self._allowed = configuration.run.allow_changes
         mixed = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
         # Accelerate wants OMP_NUM_THREADS set; torch's own number is right for a single process.
@@ -46,12 +48,14 @@ class AccelerateEngine:
         self._optimizer, self.guard = optimizer, optimizer.guard
         self.scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
 
-    def forward_backward(self, micro_batches: list[Batch], forward: Forward) -> torch.Tensor:
+    def forward_backward(
+        self, micro_batches: list[Batch], forward: Forward, following: Batch | None = None
+    ) -> torch.Tensor:
         total = None
-        for index, batch in enumerate(micro_batches):
+        for index, batch in enumerate(self._feed.on_device(micro_batches, following)):
             is_last = index == len(micro_batches) - 1
             with self._accelerator.no_sync(self.module) if not is_last else contextlib.nullcontext():
-                loss, sums = forward(self.module, to_device(batch, self.world.device))
+                loss, sums = forward(self.module, batch)
                 # DDP averages over the ranks; the loss is already a share of the global mean.
                 loss = spread_non_finite(loss) * self.world.size
                 (self.scaler.scale(loss) if self.scaler else loss).backward()

@@ -44,8 +44,13 @@ class Engine(Protocol):
     guard: StepGuard
     stage: int
 
-    def forward_backward(self, micro_batches: list[Batch], forward: Forward) -> torch.Tensor:
-        """Accumulate gradients over the micro-batches; the summed statistics."""
+    def forward_backward(
+        self, micro_batches: list[Batch], forward: Forward, following: Batch | None = None
+    ) -> torch.Tensor:
+        """Accumulate gradients over the micro-batches; the summed statistics.
+
+        `following`: the micro-batch that the next step begins with, which a GPU may be sent ahead.
+        """
 
     def step(self, learning_rate: float) -> StepResult:
         """Take the optimizer step, or drop it on every rank if the gradients are not finite or the guard says so."""

@@ -28,8 +28,9 @@ from ..samples.collate import Batch
 from ..settings import deepspeed_file
 from ..settings.configuration import SHIPPED_DEEPSPEED, RunConfiguration
 from . import elastic, random_state
-from .base import Forward, StepResult, common_files, spread_non_finite, to_device
+from .base import Forward, StepResult, common_files, spread_non_finite
 from .collector import Collector
+from .feeding import Feed
 from .load_checks import loading, refuse_not_finite
 from .zero_shares import cast_shares, gathered_masters, shares_of
 
@@ -53,6 +54,7 @@ class DeepSpeedEngine:
         values = deepspeed_file.fill(configuration, precision, world.size, parameters, gradients)
         self.stage = deepspeed_file.stage_of(values)
         self.world, self.precision = world, precision
+        self._feed = Feed(world.device)
         self._allowed = configuration.run.allow_changes
         groups = parameter_groups(model, configuration.optim)
         views = {
@@ -94,10 +96,12 @@ class DeepSpeedEngine:
             self.guard = StepGuard()
             ask_before_steps(self.module.basic_optimizer, lambda: self.guard.drops(self._gradient_norm))
 
-    def forward_backward(self, micro_batches: list[Batch], forward: Forward) -> torch.Tensor:
+    def forward_backward(
+        self, micro_batches: list[Batch], forward: Forward, following: Batch | None = None
+    ) -> torch.Tensor:
         total = None
-        for index, batch in enumerate(micro_batches):
-            loss, sums = forward(self.module, to_device(batch, self.world.device))
+        for index, batch in enumerate(self._feed.on_device(micro_batches, following)):
+            loss, sums = forward(self.module, batch)
             # DeepSpeed averages over the ranks; the loss is already a share of the global mean.
             self.module.backward(spread_non_finite(loss) * self.world.size, scale_wrt_gas=False)
             total = sums if total is None else total + sums

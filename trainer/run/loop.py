@@ -231,7 +231,7 @@ class _Run:
                 # a wish is obeyed a step later, but for run.stop_at_step, which is known ahead.
                 following = next(stream, None)
                 exchange = self.world.sum_later(torch.cat([_counts(following), self.consensus.asked(state.step + 1)]))
-                self._step(batch, *counts.tolist())
+                self._step(batch, following, *counts.tolist())
                 counts, asked = exchange.wait().tensor_split([2])
                 decision = self.consensus.decide(asked.tolist())
                 self.log.note_step(state.step)
@@ -246,7 +246,7 @@ class _Run:
 
     # One step: forward, backward, the optimizer, the counters.
 
-    def _step(self, batch: StepBatch, items: float, tokens: float) -> None:
+    def _step(self, batch: StepBatch, following: StepBatch | None, items: float, tokens: float) -> None:
         """Make one optimizer step of a batch that has so many items and tokens on all ranks together."""
         state = self.state
         self.world.progress.begin_step(state.step + 1)
@@ -255,7 +255,9 @@ class _Run:
             return
         self.model.train()
         sums = self.engine.forward_backward(
-            batch.micro_batches, lambda model, micro_batch: self.objective.forward(model, micro_batch, items)
+            batch.micro_batches,
+            lambda model, micro_batch: self.objective.forward(model, micro_batch, items),
+            following.micro_batches[0] if following is not None else None,
         ).double()
         if self.configuration.optim.skip_spikes:
             self.spikes.expect(self._of_all_ranks(sums).mean_loss)

@@ -107,9 +107,9 @@ def test_sums_that_a_guard_has_read_count_once(forked_ranks, run_values, tmp_pat
 def test_each_step_is_told_what_its_own_batch_holds(train, monkeypatch, tmp_path):
     told, step = [], loop._Run._step
 
-    def noting(self, batch, items, tokens):
+    def noting(self, batch, following, items, tokens):
         told.append((batch.items == items, batch.tokens == tokens, tokens))
-        step(self, batch, items, tokens)
+        step(self, batch, following, items, tokens)
 
     monkeypatch.setattr(loop._Run, "_step", noting)
     train(tmp_path / "run", **CHANGES)
