@@ -15,7 +15,7 @@ from ..processes.world import World
 from ..samples.collate import Batch
 from ..settings.configuration import RunConfiguration
 from . import elastic, random_state, state_files
-from .base import Forward, StepResult, common_files, spread_non_finite
+from .base import Forward, Later, StepResult, common_files, spread_non_finite
 from .feeding import Feed
 from .load_checks import loading, refuse_not_finite
 
@@ -46,6 +46,8 @@ class AccelerateEngine:
         # Alone there is nothing to reduce: no DDP.
         self.module = self._accelerator.prepare_model(model, evaluation_mode=world.size == 1)
         self._optimizer, self.guard = optimizer, optimizer.guard
+        # In fp16 the host must know before the next step, which has another loss scale after an overflow.
+        optimizer.decides_on_device = world.device.type == "cuda" and precision != "fp16"
         self.scaler = torch.amp.GradScaler(world.device.type) if precision == "fp16" else None
 
     def forward_backward(
@@ -71,8 +73,11 @@ class AccelerateEngine:
         if self.scaler:
             self.scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
-        is_finite, judged = not self._optimizer.overflow, self.guard.dropped
-        norm = self._optimizer._global_grad_norm if is_finite else math.inf
+        overflow, norm = self._optimizer.overflow, self._optimizer._global_grad_norm
+        if isinstance(overflow, torch.Tensor):
+            return StepResult(Later(~overflow), torch.where(overflow, math.inf, norm))
+        is_finite, judged = not overflow, self.guard.dropped
+        norm = norm if is_finite else math.inf
         return StepResult(is_finite and not judged, norm, self.scaler.get_scale() if self.scaler else 1.0, judged)
 
     @contextlib.contextmanager

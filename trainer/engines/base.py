@@ -14,6 +14,24 @@ from ..processes.world import World
 from ..samples.collate import Batch
 from . import elastic, random_state
 
+
+class Later:
+    """A truth of the device on its way to the host, which goes on meanwhile: asked for, it waits for what the device
+    was to do before it, and for nothing since."""
+
+    def __init__(self, value: torch.Tensor):
+        self._value = value.to("cpu", non_blocking=True)
+        self._copied = None
+        if value.device.type == "cuda":
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def __bool__(self) -> bool:
+        if self._copied is not None:
+            self._copied.synchronize()
+        return bool(self._value.numpy())
+
+
 # forward(model, micro-batch on the device) -> (loss over the global batch's items, sums of statistics)
 Forward = Callable[[torch.nn.Module, Batch], tuple[torch.Tensor, torch.Tensor]]
 
@@ -22,10 +40,10 @@ Forward = Callable[[torch.nn.Module, Batch], tuple[torch.Tensor, torch.Tensor]]
 class StepResult:
     """One optimizer step: whether it was taken, and the global gradient norm before clipping.
 
-    The norm may still be on the device: to read it waits for all that the step has asked of that.
+    Both may still be on the device. To read the norm then waits for all that was asked of that.
     """
 
-    applied: bool
+    applied: bool | Later
     gradient_norm: float | torch.Tensor
     loss_scale: float = 1.0
     judged: bool = False  # dropped by the guard's judge

@@ -175,6 +175,8 @@ class GuardedOptimizer(torch.optim.Optimizer):
     would take a NaN step).
 
     Attributes:
+        decides_on_device: whether a step that is not finite may be dropped by the device, of which the host need not
+            know: what follows are tensors there after such a step.
         overflow: whether the last step was dropped because its norm was not finite. DeepSpeed reads this name.
         _global_grad_norm: norm of the last gradients before clipping. DeepSpeed reads this name.
     """
@@ -183,8 +185,9 @@ class GuardedOptimizer(torch.optim.Optimizer):
         super().__init__(groups, **arguments)
         self.grad_clip = grad_clip
         self.guard = StepGuard()
-        self.overflow = False
-        self._global_grad_norm = 0.0
+        self.decides_on_device = False
+        self.overflow: bool | torch.Tensor = False
+        self._global_grad_norm: float | torch.Tensor = 0.0
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
@@ -192,6 +195,14 @@ class GuardedOptimizer(torch.optim.Optimizer):
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
+        if self._asks_device_alone():
+            self._global_grad_norm, self.overflow = norm, ~torch.isfinite(norm)
+            if self.grad_clip is not None:
+                torch.nn.utils.clip_grads_with_norm_(parameters, self.grad_clip, norm)
+            self.found_inf = self.overflow.float()  # where it is 1, torch's fused steps change nothing
+            super().step()
+            self.found_inf = None
+            return
         self._global_grad_norm = norm.item()
         self.overflow = not math.isfinite(self._global_grad_norm)
         if self.overflow or self.guard.drops(self._global_grad_norm):
@@ -200,3 +211,8 @@ class GuardedOptimizer(torch.optim.Optimizer):
         if self.grad_clip is not None and self._global_grad_norm + _CLIP_MARGIN > 0.99 * self.grad_clip:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.grad_clip, norm)
         super().step()
+
+    def _asks_device_alone(self) -> bool:
+        """Whether the device drops a step by itself: torch's fused ones can, a judge is the host's, and the first step
+        must make no moments if it is dropped."""
+        return self.decides_on_device and self.guard.judge is None and is_fused(self) and len(self.state) > 0

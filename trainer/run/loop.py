@@ -14,7 +14,7 @@ from ..checkpoints.run_log import RunLog
 from ..checkpoints.saving import Saver
 from ..checkpoints.state import RunState
 from ..checkpoints.wandb_log import WandbLog, require_wandb
-from ..engines.base import StepResult
+from ..engines.base import Later, StepResult
 from ..engines.make import make_engine
 from ..export import publish
 from ..export.card import ModelCard
@@ -153,6 +153,8 @@ class _Run:
         self.final_model = FinalModel(prepared, self.card, self.evaluator, world, state, self.log)
         self.gradient_norm: float | torch.Tensor | None = None  # of the last step; None: there is none
         self.sums: torch.Tensor | None = None  # of the steps since they were last noted, on this rank's device
+        # The last step, with its result and sums, while the device alone may know whether it was taken.
+        self.open: tuple[int, StepResult, torch.Tensor] | None = None
 
     def _start_wandb(self) -> WandbLog:
         return WandbLog(self.folder, self.configuration.log.wandb, self.configuration.to_dict())
@@ -259,17 +261,27 @@ class _Run:
             lambda model, micro_batch: self.objective.forward(model, micro_batch, items),
             following.micro_batches[0] if following is not None else None,
         ).double()
+        self._close_step()  # the one before: the device has work until this one's gradients are there
         if self.configuration.optim.skip_spikes:
             self.spikes.expect(self._of_all_ranks(sums).mean_loss)
         result = self.engine.step(learning_rate(self.configuration.optim, state.step + 1))
         self.gradient_norm = result.gradient_norm
         self._count_batch(int(tokens))
+        self.open = state.step, result, sums
+        if not isinstance(result.applied, Later):
+            self._close_step()
+
+    def _close_step(self) -> None:
+        """Count the last step as taken or dropped, unless that is done."""
+        if self.open is None:
+            return
+        (step, result, sums), self.open = self.open, None
         if result.applied:
-            state.row_of_skips = 0
+            self.state.row_of_skips = 0
             self.sums = sums if self.sums is None else self.sums + sums
             self.spikes.note_taken()
         else:
-            self._count_skip(result, sums)
+            self._count_skip(step, result, sums)
 
     def _of_all_ranks(self, sums: torch.Tensor) -> Sums:
         """Sums of this rank's share, added up over all ranks. It waits for the device."""
@@ -278,6 +290,7 @@ class _Run:
 
     def _note_sums(self) -> None:
         """Take what the steps since the last call have summed up, on their devices, into the state of the run."""
+        self._close_step()
         if self.sums is not None:
             sums, self.sums = self._of_all_ranks(self.sums), None
             self.state.interval = [before + now for before, now in zip(self.state.interval, sums, strict=True)]
@@ -301,7 +314,7 @@ class _Run:
         self.state.samples += self.configuration.batch.samples
         self.state.tokens += tokens
 
-    def _count_skip(self, result: StepResult, sums: torch.Tensor) -> None:
+    def _count_skip(self, step: int, result: StepResult, sums: torch.Tensor) -> None:
         state = self.state
         state.skipped += 1
         if result.judged:
@@ -311,14 +324,14 @@ class _Run:
         # In fp16 an overflow with a finite loss only means that the loss scale was too high: it is being lowered.
         is_overflow = self.prepared.precision == "fp16" and math.isfinite(self._of_all_ranks(sums).loss)
         if is_overflow and result.loss_scale > 1:
-            self.log.say(f"step {state.step}: overflow in fp16, step dropped, loss scale now {result.loss_scale:g}")
+            self.log.say(f"step {step}: overflow in fp16, step dropped, loss scale now {result.loss_scale:g}")
             return
         state.row_of_skips += 1
-        self.log.say(f"step {state.step}: loss or gradients not finite, step dropped ({state.skipped} so far)")
+        self.log.say(f"step {step}: loss or gradients not finite, step dropped ({state.skipped} so far)")
         if state.row_of_skips >= LONGEST_ROW_OF_SKIPS:
             raise NotFiniteError(
                 f"{LONGEST_ROW_OF_SKIPS} steps in a row had a loss or gradients that are not finite (last: step "
-                f"{state.step}). Lower optim.lr, lengthen optim.warmup_steps, or set precision to fp32 or bf16; "
+                f"{step}). Lower optim.lr, lengthen optim.warmup_steps, or set precision to fp32 or bf16; "
                 "with 'run.allow_changes=[KEY]' for what you change, the run then goes on from the newest checkpoint"
             )
 
@@ -351,6 +364,8 @@ class _Run:
         configuration, state = self.configuration, self.state
         last = state.step == self.last_step
         due = state.step > 0 and (last or state.step % configuration.checkpoint.every_steps == 0)
+        if due:
+            self._close_step()
         # Within a row of dropped steps the checkpoint before it stays the newest: a way back.
         due = due and (last or not state.row_of_skips)
         if due:

@@ -161,6 +161,25 @@ def on_card(stand_in, objective, model, samples, weights, narrow):
     return card, of_step, of_optimizer, card.waits
 
 
+def test_steps_after_the_first_wait_for_nothing(stand_in, tiny_model):
+    """The first one makes the moments, and the host must know whether it is taken."""
+    objective, model, samples = make("mlm", "transformer", tiny_model("transformer"))
+    batch = objective.rehearsal_batch(samples)
+    items, optim = objective.items(batch), OptimSection()
+    with stand_in.card() as card:
+        card.holds(model)
+        batch = to_device(batch, stand_in.CUDA)
+        optimizer = make_guarded_optimizer(parameter_groups(model, optim), optim, "fp32")
+        optimizer.decides_on_device = True
+        for wanted in ([NORM], [], []):
+            card.waits = []
+            spread_non_finite(objective.forward(model, batch, items)[0]).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            assert card.waits == wanted
+    assert optimizer.overflow.device.type == optimizer._global_grad_norm.device.type == "cuda"
+
+
 @pytest.mark.parametrize(("case", "model_type", "precision"), GRID)
 def test_steps_and_evaluations(stand_in, tiny_model, case, model_type, precision):
     objective, model, samples = make(case, model_type, tiny_model(model_type))

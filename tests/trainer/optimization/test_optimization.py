@@ -229,6 +229,43 @@ def test_a_guarded_step_with_bad_gradients_changes_nothing(bad):
     assert not optimizer.overflow and not torch.equal(before[0], network.weight)
 
 
+def test_where_the_device_decides_about_steps_they_are_the_same():
+    """Taken, clipped or dropped; but the host learns of it on the device alone, from the second step on."""
+    pairs = [make_pair(1.0) for _ in range(2)]
+    pairs[1][1].decides_on_device = True
+    for number, factor in enumerate((1.0, 100.0, math.inf, 1e-3, math.nan, 1.0)):
+        for network, optimizer in pairs:
+            optimizer.zero_grad()
+            (network(torch.ones(2, 3)) * factor).sum().backward()
+            optimizer.step()
+        (_, host), (_, device) = pairs
+        assert isinstance(device.overflow, torch.Tensor) is (number > 0) and bool(device.overflow) is host.overflow
+        assert host.overflow or float(device._global_grad_norm) == host._global_grad_norm
+        for first, second in zip(*(network.parameters() for network, _ in pairs), strict=True):
+            assert torch.equal(first, second)
+            moments = host.state[first], device.state[second]
+            assert all(torch.equal(moments[0][name], moments[1][name]) for name in moments[0])
+    assert [state["step"].item() for state in device.state.values()] == [4, 4]
+
+
+def test_a_first_step_that_is_dropped_makes_no_moments():
+    network, optimizer = make_pair(1.0)
+    optimizer.decides_on_device = True
+    (network(torch.ones(2, 3)) * math.nan).sum().backward()
+    optimizer.step()
+    assert optimizer.overflow is True and not optimizer.state
+
+
+def test_a_judge_of_steps_is_the_hosts():
+    network, optimizer = make_pair(1.0)
+    optimizer.decides_on_device = True
+    for judge in (None, lambda norm: norm > 0):
+        optimizer.guard.judge = judge
+        network(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    assert optimizer.guard.dropped and optimizer.overflow is False
+
+
 @pytest.fixture
 def configured(run_values, tmp_path):
     """configured(deepspeed, **changes) -> RunConfiguration with lr 1e-3 and batches of 16 = 4 x 4."""

@@ -9,7 +9,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from longmix.trainer.checkpoints import folders
 from longmix.trainer.checkpoints.state import read_state
+from longmix.trainer.engines.accelerate import AccelerateEngine
+from longmix.trainer.engines.base import Later
+from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.run import loop
 
 # On a GPU each of these would wait for all that has been asked of it.
@@ -58,8 +62,8 @@ def waits(monkeypatch):
 
 
 CHANGES = {"optim.max_steps": 7, "log.every_steps": 3, "eval.every_steps": 100, "checkpoint.every_steps": 5}
-# What waits in each step: the bound on the norm, which also drops what is not finite. DeepSpeed's own is not ours, and
-# looks at every group of parameters and at all together.
+# What waits in each step: the bound on the norm, which also drops what is not finite; without DeepSpeed on CPUs alone,
+# where it costs nothing. DeepSpeed's own is not ours, and looks at every group of parameters and at all together.
 ENGINES = {
     None: ["optimization/optimizer.py, step"],
     "zero0": ["optimization/optimizer.py, step"],
@@ -74,6 +78,102 @@ def test_a_step_waits_for_its_device_at_the_norm_alone(train, waits, tmp_path, n
     train(tmp_path / "run", **CHANGES, deepspeed=name)
     found, _ = waits
     assert found == 7 * ENGINES[name]
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """on_device(): from here on steps are taken or dropped without the host, as they are on a GPU."""
+    make = AccelerateEngine.__init__
+
+    def made(self, *arguments):
+        make(self, *arguments)
+        self._optimizer.decides_on_device = True
+
+    return lambda: monkeypatch.setattr(AccelerateEngine, "__init__", made)
+
+
+@pytest.fixture
+def spoilt(monkeypatch):
+    """spoilt(*steps): from here on these have a loss that is not finite."""
+    begun, step, forward = [], loop._Run._step, LabelledPositions.forward
+
+    def spoil(*steps):
+        def stepping(self, *arguments):
+            begun.append(self.state.step + 1)
+            step(self, *arguments)
+
+        def spoiled(self, model, batch, items):
+            loss, sums = forward(self, model, batch, items)
+            is_spoilt = model.training and begun and begun[-1] in steps
+            return (loss * torch.nan, sums * torch.nan) if is_spoilt else (loss, sums)
+
+        monkeypatch.setattr(loop._Run, "_step", stepping)
+        monkeypatch.setattr(LabelledPositions, "forward", spoiled)
+
+    return spoil
+
+
+def test_on_a_gpu_a_step_without_deepspeed_waits_for_nothing(train, waits, on_device, tmp_path):
+    on_device()
+    train(tmp_path / "run", **CHANGES)
+    assert waits[0] == ENGINES[None]  # of the first step, which makes the moments
+
+
+def test_what_comes_later_is_on_its_way_at_once_and_waits_for_itself_alone(monkeypatch):
+    noted = []
+
+    class Event:
+        def record(self):
+            noted.append("marked behind it")
+
+        def synchronize(self):
+            noted.append("waited up to the mark")
+            arrived.fill_(True)
+
+    class OnCard:
+        device = torch.device("cuda", 0)
+
+        def to(self, device, non_blocking):
+            noted.append("sent")
+            assert device == "cpu" and non_blocking
+            return arrived
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    arrived = torch.tensor(False)
+    later = Later(OnCard())
+    assert noted == ["sent", "marked behind it"]
+    assert later and noted[2:] == ["waited up to the mark"]
+
+
+def test_steps_that_the_device_has_dropped_are_told_and_counted_all_the_same(
+    train, on_device, spoilt, read_metrics, tmp_path, capsys
+):
+    """Also where it is the one before a record, or before a checkpoint, which waits for a better one."""
+    spoilt(1, 3, 5, 6)
+    ends, lines = [], []
+    for name in ("host", "device"):
+        if name == "device":
+            on_device()
+        outcome = train(tmp_path / name, **CHANGES, **{"optim.grad_clip": 0.5})
+        lines.append([line for line in capsys.readouterr().err.splitlines() if "dropped" in line])
+        ends.append((outcome.state, [path.name for path in sorted((tmp_path / name / "checkpoints").glob("step-*"))]))
+    assert ends[0] == ends[1] and ends[0][0].skipped == 4 and ends[0][1] == ["step-00000007"]
+    assert lines[0] == lines[1] and len(lines[0]) == 4
+    keys = ("step", "loss", "grad_norm", "skipped_steps", "tokens_seen")
+    host, device = (
+        [[record[key] for key in keys] for record in read_metrics(tmp_path / name, "train")]
+        for name in ("host", "device")
+    )
+    assert host == device and len(host) == 3
+    files = [folders.newest(tmp_path / name) / "model" / "model.safetensors" for name in ("host", "device")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_ten_steps_in_a_row_that_the_device_drops_end_the_run(train, on_device, spoilt, tmp_path):
+    on_device()
+    spoilt(*range(3, 20))
+    with pytest.raises(loop.NotFiniteError, match=r"10 steps in a row .* \(last: step 12\)"):
+        train(tmp_path / "run", **{**CHANGES, "optim.max_steps": 20, "log.every_steps": 100})
 
 
 def test_sums_are_read_where_they_are_told_or_kept(train, waits, read_metrics, tmp_path):
