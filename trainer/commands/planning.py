@@ -176,7 +176,7 @@ def make_plan(configuration: RunConfiguration, cluster: Cluster, sequence_length
     if cluster.card.peak(precision) is None:
         raise UserError(f"precision is {precision}, which a {cluster.card.name} has no arithmetic for: fp16 or fp32")
     manifest = _manifest(configuration, sequence_length)
-    length = sequence_length or manifest.sequence_length
+    length = manifest.sequence_length
     config = model_configuration(configuration, manifest, auto_class(name))
     size = measure(config, auto_class(name))
     objective = make_objective(configuration.objective, 0, manifest, None, configuration.eval.mask_probability)
@@ -206,9 +206,16 @@ def _manifest(configuration: RunConfiguration, sequence_length: int | None) -> M
             pad_token_id=0, mask_token_id=special - 1, special_token_ids=list(range(special)),
             sequence_length=sequence_length,
         )  # fmt: skip
-    if manifest.sequence_length is None and sequence_length is None:
-        raise UserError(f"{path} does not say how long its samples are: name it with --sequence-length N")
-    return manifest
+    if sequence_length is None:
+        if manifest.sequence_length is None:
+            raise UserError(f"{path} does not say how long its samples are: name it with --sequence-length N")
+        return manifest
+    if sequence_length != manifest.sequence_length and configuration.objective.input_length is not None:
+        raise UserError(
+            f"--sequence-length is {sequence_length}, but samples are as long as objective.input_length says, "
+            f"{manifest.sequence_length}: change that"
+        )
+    return replace(manifest, sequence_length=sequence_length)
 
 
 def costs_of_run(

@@ -1,12 +1,14 @@
 """`longmix plan`: a run on GPUs that are not here."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.cli import main
+from longmix.trainer.commands import planning
 from longmix.trainer.commands.planning import USABLE, Cluster, make_plan
 from longmix.trainer.processes.cards import CARDS, card_named
 from longmix.trainer.run.memory import state_bytes
@@ -62,6 +64,21 @@ def plan_of(run_values):
         return make_plan(configuration, Cluster(card_named(card), gpus, nodes, 200.0), length)
 
     return make
+
+
+@pytest.mark.parametrize("length", [5, 61])
+def test_a_length_takes_the_place_of_that_of_the_data(plan_of, length):
+    plan = plan_of(length=length)
+    assert plan.length == length and plan.size.model.config.max_position_embeddings >= length
+    with pytest.raises(UserError, match=r"model.max_position_embeddings is 60, but the data's samples of 61"):
+        plan_of(length=61, **{"model.max_position_embeddings": 60})
+
+
+def test_windows_are_as_long_as_the_objective_says(plan_of, monkeypatch):
+    objective = {"objective.name": "forecasting", "objective.input_length": 20, "objective.horizon": 4}
+    monkeypatch.setattr(planning, "manifest_seen", lambda path, manifest, _: replace(manifest, sequence_length=20))
+    with pytest.raises(UserError, match="--sequence-length is 30, but samples are as long as"):
+        plan_of(length=30, **objective)
 
 
 @pytest.mark.full
