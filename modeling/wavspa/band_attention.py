@@ -40,10 +40,16 @@ def attend_in_bands(
 
 
 def _of_one_length(bands: Sequence[torch.Tensor]) -> list[list[int]]:
-    found: dict[int, list[int]] = {}
+    """The numbers of the bands, those of one length together."""
+    found: list[list[int]] = []
     for number, band in enumerate(bands):
-        found.setdefault(band.shape[1], []).append(number)
-    return list(found.values())
+        # Not looked up by its length: a graph of a layer would hold for that length alone.
+        like_it = next((others for others in found if bands[others[0]].shape[1] == band.shape[1]), None)
+        if like_it is None:
+            found.append([number])
+        else:
+            like_it.append(number)
+    return found
 
 
 def _together(
