@@ -195,8 +195,9 @@ class _Run:
             if not decision.stops:
                 decision = self._finish()
             self.log.say(self.saver.told())
+            # What came too late for a run that is done must not meet a longer one.
+            self.conditions.obeyed(decision if decision.stops else Decision("its end", saves=True))
             if decision.stops:
-                self.conditions.obeyed(decision)
                 self.log.say(
                     f"stopped at step {self.state.step} by {decision.reason}; {decision.remedy} goes on from "
                     f"{'there' if self.saver.newest.step == self.state.step else f'step {self.saver.newest.step}'}"

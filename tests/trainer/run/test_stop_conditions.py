@@ -115,6 +115,15 @@ def test_a_file_saves_and_the_run_goes_on(train, touch_at, tmp_path):
     assert folders.steps(tmp_path / "run") == [3, 6] and not (tmp_path / "run" / "SAVE").exists()
 
 
+@pytest.mark.parametrize("name", StopConditions.FILES)
+def test_a_file_that_comes_with_the_last_step_is_gone_with_it(train, touch_at, tmp_path, name):
+    """Else it would stop the run when that is made longer."""
+    (tmp_path / "run").mkdir()
+    touch_at(6, tmp_path / "run" / name)
+    assert train(tmp_path / "run", **{"data.eval": None}).code == 0
+    assert not (tmp_path / "run" / name).exists()
+
+
 def test_a_file_stops_and_the_next_start_goes_on(train, touch_at, tmp_path, capsys):
     (tmp_path / "run").mkdir()
     touch_at(3, tmp_path / "run" / "STOP")
