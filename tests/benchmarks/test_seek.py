@@ -18,5 +18,6 @@ def test_feeding_counts_the_tokens_of_the_steps_that_it_times(script, monkeypatc
     seek, feeding = script("samples.seek"), script("feeding")
     monkeypatch.setattr(seek, "LENGTH", 8)
     seek.write(tmp_path, 65536)
-    monkeypatch.setattr(feeding, "time", SimpleNamespace(process_time=iter([1.0, 3.0]).__next__))
+    monkeypatch.setattr(feeding, "time", SimpleNamespace(process_time=iter([1.0, 3.0, 4.0, 7.0]).__next__))
     assert feeding.seconds_per_million(str(tmp_path), 32, 2) == pytest.approx(2e6 / (2 * 256 * 8))
+    assert feeding.seconds_per_million(str(tmp_path), 8, 2, batch=512, ranks=64) == pytest.approx(3e6 / (2 * 8 * 8))
