@@ -16,6 +16,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -193,7 +194,7 @@ def _gpu_is_here() -> bool:
 
 @torch.compiler.assume_constant_result
 def _is_proved(operation: str, device: torch.device, form: tuple | None) -> bool:
-    proving = sys.modules[_import("proving")]
+    proving = getattr(_loaded, _import("proving"))
     typical = proving.typical(operation, torch.float32)
     proof = typical if form is None else typical._replace(form=type(typical.form)(*form))
     return proving.is_proved(proof, device)
@@ -221,18 +222,25 @@ def select(operation: str, device: torch.device, implementations: dict[str, Call
 
 
 def _run_proved(operation: str, device: torch.device, implementations: dict[str, Callable], *arguments: object):
-    form = sys.modules[_import(f"{OPERATIONS[operation]}.proof")].form(*arguments)
+    form = getattr(_loaded, _import(f"{OPERATIONS[operation]}.proof")).form(*arguments)
     return _function(implementation(operation, device, tuple(form)), operation, implementations)(*arguments)
 
 
 def _function(name: str, operation: str, implementations: dict[str, Callable]) -> Callable:
     if name not in _MODULES:
         return implementations[name]
-    module = sys.modules[_import(f"{OPERATIONS[operation]}.operator")]
+    module = getattr(_loaded, _import(f"{OPERATIONS[operation]}.operator"))
     return functools.partial(getattr(module, operation), _MODULES[name])
+
+
+# Modules of this folder that have been imported. Whoever traces a function sees what is added here meanwhile, but
+# sys.modules as it was when the function first looked there.
+_loaded = types.ModuleType("loaded")
 
 
 @torch.compiler.assume_constant_result
 def _import(module: str) -> str:
-    """The full name of a module of this folder, once it is imported."""
-    return importlib.import_module(f"longmix.kernels.{module}").__name__
+    """The attribute of `_loaded` that is a module of this folder, once it is imported."""
+    name = module.replace(".", "_")
+    setattr(_loaded, name, importlib.import_module(f"longmix.kernels.{module}"))
+    return name

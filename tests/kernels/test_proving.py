@@ -434,7 +434,7 @@ def cpp(monkeypatch, require_or_skip):
     def plays(operation, **parts):
         if reason := selection.obstacle(operation, "cpu", "cpu"):
             require_or_skip("compiler", reason)
-        right = sys.modules[selection._import(f"{OPERATIONS[operation]}.cpu_kernels")]
+        right = importlib.import_module(f"longmix.kernels.{OPERATIONS[operation]}.cpu_kernels")
         kernels = {name: value for name, value in vars(right).items() if not name.startswith("__")}
         changed = {name: change(kernels[name]) for name, change in parts.items()}
         plant(monkeypatch, OPERATIONS[operation], **{**kernels, **changed})

@@ -128,3 +128,20 @@ sum(result.sum() for result in results).backward()
 assert rows.grad.isfinite().all()
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_graph_of_two_operations_takes_modules_that_come_while_it_is_traced():
+    """In a new process, where neither of them has run; a traced function sees no change of sys.modules."""
+    code = """
+import sys
+import torch
+from longmix.kernels import ops
+
+def both(value):
+    linked = ops.link_mix(value[:, 0], torch.zeros(1, 6, 1, 2), torch.zeros(1, 2, dtype=torch.int64))
+    return ops.linear_attention(value, value, value).sum() + linked.sum()
+
+assert not [name for name in sys.modules if name.endswith(".operator") and name.startswith("longmix.kernels.")]
+torch.compile(both, fullgraph=True, backend="eager")(torch.rand(1, 2, 6, 4))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
