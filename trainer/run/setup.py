@@ -76,6 +76,11 @@ class Prepared:
         small_cache = small_cache_note(self.configuration, self.data, world_size, ranks_here)
         if small_cache is not None:
             notes.append(small_cache)
+        if self.configuration.run.compile and deepspeed_file.stage_of(deepspeed_values) == 3:
+            notes.append(
+                "note: at ZeRO stage 3 the graph of a compiled layer ends before each of its modules, where DeepSpeed "
+                "gathers parameters: at stages 1 and 2 it is whole"
+            )
         if self._rounds_gradients(deepspeed_values):
             notes.append(
                 "note: at ZeRO stage 0, and with an offloaded optimizer at 1 and 2, DeepSpeed sums gradients up in "

@@ -207,6 +207,11 @@ def check(configuration: RunConfiguration, precision: str, world_size: int) -> N
     stage = values.get("zero_optimization.stage", 0)
     if type(stage) is not int or stage not in (0, 1, 2, 3):
         found.append(f"zero_optimization.stage is {stage!r} in {name}; allowed: 0, 1, 2, 3")
+    if stage == 3 and configuration.run.compile is True:
+        found.append(
+            f"run.compile is true, but at ZeRO stage 3 of {name} a graph of the whole model finds its parameters gone: "
+            "set it to layer, or to false"
+        )
     found += _contradictions_of_precision(values, precision, name)
     for key, only in (("gradient_allreduce_op", "mean"), ("managed_gradient_accumulation", True)):
         if values.get(key, only) != only:

@@ -61,6 +61,15 @@ def test_gradients_that_are_summed_up_in_bf16_are_noted(prepared):
         assert run.notes(run.build(), 1) == []
 
 
+def test_at_stage_3_layers_are_compiled_in_pieces_and_no_whole_model(prepared):
+    run = prepared(deepspeed="zero3", **{"run.compile": "layer"})
+    (note,) = run.notes(run.build(), 1)
+    assert note.startswith("note: at ZeRO stage 3 the graph of a compiled layer ends before each of its modules")
+    assert prepared(deepspeed="zero2", **{"run.compile": True})
+    text = mistakes_of(prepared, deepspeed="zero3", **{"run.compile": True})
+    assert "run.compile is true, but at ZeRO stage 3 of zero3 a graph of the whole model" in text
+
+
 def test_recurrent_positions_let_documents_see_each_other(prepared):
     run = prepared(**{"model.position_embedding_type": "gru"})
     (note,) = run.notes(run.build(), 1)
