@@ -12,9 +12,10 @@
 #include <cstdint>
 #include <vector>
 
-template <class Task>
+#include "common/callback.h"
+
 struct Tasks {
-    const Task& task;
+    Callback<int64_t> task;
     int64_t count;
     std::atomic<int64_t> next{0};
 
@@ -28,12 +29,11 @@ struct Tasks {
 };
 
 // Calls task(number) for all numbers below `count`, on up to `threads` threads: on fewer if no more can be started.
-template <class Task>
-void parallel_for(int64_t threads, int64_t count, const Task& task) {
-    Tasks<Task> tasks{task, count};
+__attribute__((noinline)) inline void parallel_for(int64_t threads, int64_t count, Callback<int64_t> task) {
+    Tasks tasks{task, count};
     std::vector<pthread_t> others;
     for (pthread_t other; static_cast<int64_t>(others.size()) + 1 < std::min(threads, count); others.push_back(other))
-        if (pthread_create(&other, nullptr, Tasks<Task>::work_on, &tasks)) break;
+        if (pthread_create(&other, nullptr, Tasks::work_on, &tasks)) break;
     tasks.work();
     for (pthread_t other : others) pthread_join(other, nullptr);
 }

@@ -3,6 +3,8 @@
 // A task takes some channels of one sample and head, block by block: a block of all rows stays in cache while the
 // stages pass over it. A stage is one sweep of real rotations, the phases before and behind it gathered into turns.
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "common/parallel.h"
@@ -93,8 +95,8 @@ __attribute__((noinline)) void sweep(int64_t count, bool ascending, const T* rot
 
 // All stages for the channels of one block: Phi, the eigenvalues or their inverses, Phi undone.
 template <class R, class T>
-void run(const Stages& stages, const T* tables, T* sums, R* block, R* other, int64_t channel, const Matrix<T>* source,
-         const Matrix<T>* result) {
+__attribute__((noinline)) void run(const Stages& stages, const T* tables, T* sums, R* block, R* other, int64_t channel,
+                                   const Matrix<T>* source, const Matrix<T>* result) {
     int64_t outermost = stages.orders - 1;
     const Turn<T> none{nullptr, 0, nullptr};
     auto table = [&](int64_t number) { return tables + number * stages.positions * 2; };
@@ -187,12 +189,13 @@ void with_blocks(const Problem& problem, int threads, int64_t tasks, const Task&
 
 // Rows of padding become zero in `channels` channels from `first`.
 template <class T>
-void clear(const Matrix<T>& matrix, int64_t from, int64_t to, int64_t first, int64_t channels) {
+__attribute__((noinline)) void clear(const Matrix<T>& matrix, int64_t from, int64_t to, int64_t first,
+                                     int64_t channels) {
     int64_t count = std::min(channels, matrix.width - first);
     for (int64_t k = from; k < to; ++k) {
         T* row = matrix.at(k, first);
-        std::fill(row, row + (matrix.pairs() ? 2 : 1) * count, T(0));
-        if (!matrix.pairs()) std::fill(row + matrix.part, row + matrix.part + count, T(0));
+        std::memset(row, 0, (matrix.pairs() ? 2 : 1) * count * sizeof(T));
+        if (!matrix.pairs()) std::memset(row + matrix.part, 0, count * sizeof(T));
     }
 }
 
@@ -207,6 +210,19 @@ void forward(const Problem& problem, const T* value, const T* tables, T* result,
         clear(to, stages.count, problem.positions, first, R::CHANNELS);
         const T* own = tables + pair * problem.tables() * problem.positions * 2;
         if (stages.count) run<R, T>(stages, own, nullptr, block, other, first, &from, &to);
+    });
+}
+
+// Adds to `sums` (B, H, tables, N) those of other groups of blocks, (B, H, groups, tables, N), in the groups' order.
+template <class T>
+__attribute__((noinline)) void add_groups(const Problem& problem, const T* others, int64_t groups, T* sums,
+                                          int threads) {
+    int64_t size = problem.tables() * problem.positions;
+    parallel_for(threads, problem.pairs(), [&](int64_t pair) {
+        for (int64_t group = 0; group < groups; ++group) {
+            const T* added = others + (pair * groups + group) * size;
+            for (int64_t i = 0; i < size; ++i) sums[pair * size + i] += added[i];
+        }
     });
 }
 
@@ -234,12 +250,7 @@ void backward(const Problem& problem, const T* gradient, const T* result, const 
             if (stages.count) run(stages, tables + pair * size * 2, own, block, other, first, from, &to);
         }
     });
-    parallel_for(threads, problem.pairs(), [&](int64_t pair) {
-        for (int64_t group = 1; group < groups; ++group) {
-            const T* added = others.data() + (pair * (groups - 1) + group - 1) * size;
-            for (int64_t i = 0; i < size; ++i) sums[pair * size + i] += added[i];
-        }
-    });
+    add_groups(problem, others.data(), groups - 1, sums, threads);
 }
 
 template <class T>

@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <utility>
@@ -22,7 +21,7 @@ struct Matrix {
 
     // Between the last `count` channels of a row and a buffer for `size`, in which the others are zero.
     __attribute__((noinline)) void read_rest(const T* from, T* rest, int64_t size, int64_t count) const {
-        std::fill(rest, rest + 2 * size, T(0));
+        std::memset(rest, 0, 2 * size * sizeof(T));
         std::memcpy(rest, from, (pairs() ? 2 : 1) * count * sizeof(T));
         if (!pairs()) std::memcpy(rest + size, from + part, count * sizeof(T));
     }

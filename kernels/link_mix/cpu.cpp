@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/callback.h"
 #include "common/parallel.h"
 
 namespace {
@@ -71,10 +72,10 @@ struct Run {
 
 // Calls visit(run) for all runs of the documents of a sample, in ascending order; `starts` and `lengths` (N) are those
 // of each row's document, `direction` -1 negates the offsets. Returns the first row that is in no document: the span of
-// padding is that of its sample, which ends before it.
-template <class Visit>
-int64_t for_each_run(const Shape& shape, const int64_t* offsets, int64_t direction, const int64_t* starts,
-                     const int64_t* lengths, const Visit& visit) {
+// padding is that of its sample, which ends before it. Compiled once, for all visitors and both directions.
+__attribute__((noinline, noclone)) int64_t for_each_run(const Shape& shape, const int64_t* offsets, int64_t direction,
+                                                        const int64_t* starts, const int64_t* lengths,
+                                                        Callback<Run> visit) {
     std::vector<int64_t> cuts, offset(shape.links), link(shape.links), step(shape.links);
     int64_t begin = 0;
     for (int64_t end; begin < shape.positions && (end = starts[begin] + lengths[begin]) > begin; begin = end) {
@@ -156,7 +157,7 @@ std::unique_ptr<T[]> pack(const Shape& shape, const T* weights, int threads) {
 
 // COUNT rows from `row` of (I + W) input.
 template <class T, int COUNT>
-inline void add_links(const Run& run, int64_t row, const T* weights, int64_t links, const Row<T>* input,
+__attribute__((always_inline)) inline void add_links(const Run& run, int64_t row, const T* weights, int64_t links, const Row<T>* input,
                       Row<T>* output) {
     using Lanes = Register<T>;
     typename Lanes::Vector sum[COUNT][Lanes::PER_ROW];
@@ -172,16 +173,21 @@ inline void add_links(const Run& run, int64_t row, const T* weights, int64_t lin
         for (int v = 0; v < Lanes::PER_ROW; ++v) Lanes::store(sum[i][v], output[row + i], v);
 }
 
+// The rows of one run of (I + W) input, weights (N, K).
+template <class T>
+void apply(Run run, const T* weights, int64_t links, const Row<T>* input, Row<T>* output) {
+    constexpr int TILE = std::max(1, 8 / Register<T>::PER_ROW);  // 8 registers of sums
+    int64_t row = run.begin;
+    for (; row + TILE <= run.end; row += TILE) add_links<T, TILE>(run, row, weights, links, input, output);
+    for (; row < run.end; ++row) add_links<T, 1>(run, row, weights, links, input, output);
+}
+
 // output = (I + W) input of one factor, weights (N, K).
 template <class T>
 void apply(const Shape& shape, const int64_t* offsets, int64_t direction, const int64_t* starts, const int64_t* lengths,
            const T* weights, const Row<T>* input, Row<T>* output) {
-    constexpr int TILE = std::max(1, 8 / Register<T>::PER_ROW);  // 8 registers of sums
-    int64_t end = for_each_run(shape, offsets, direction, starts, lengths, [&](const Run& run) {
-        int64_t row = run.begin;
-        for (; row + TILE <= run.end; row += TILE) add_links<T, TILE>(run, row, weights, shape.links, input, output);
-        for (; row < run.end; ++row) add_links<T, 1>(run, row, weights, shape.links, input, output);
-    });
+    int64_t end = for_each_run(shape, offsets, direction, starts, lengths,
+                               [&](Run run) { apply(run, weights, shape.links, input, output); });
     std::copy(input + end, input + shape.positions, output + end);
 }
 
@@ -226,7 +232,7 @@ void differentiate_weights(const Shape& shape, const int64_t* offsets, const int
                            const Row<T>* input, const Row<T>* gradient, T* of_weights) {
     using Lanes = Register<T>;
     int64_t total = shape.positions * shape.links;
-    int64_t end = for_each_run(shape, offsets, 1, starts, lengths, [&](const Run& run) {
+    int64_t end = for_each_run(shape, offsets, 1, starts, lengths, [&](Run run) {
         for (int64_t row = run.begin; row < run.end; ++row) {
             typename Lanes::Vector own[Lanes::PER_ROW];
             for (int v = 0; v < Lanes::PER_ROW; ++v) own[v] = Lanes::load(gradient[row], v);
@@ -249,7 +255,7 @@ void differentiate_weights(const Shape& shape, const int64_t* offsets, const int
 template <class T>
 void transpose(const Shape& shape, const int64_t* offsets, const int64_t* starts, const int64_t* lengths,
                const T* weights, T* result) {
-    for_each_run(shape, offsets, 1, starts, lengths, [&](const Run& run) {
+    for_each_run(shape, offsets, 1, starts, lengths, [&](Run run) {
         for (int64_t row = run.begin; row < run.end; ++row)
             for (int64_t k = 0; k < run.count; ++k)
                 result[(row + run.step[k]) * shape.links + run.link[k]] = weights[row * shape.links + run.link[k]];

@@ -18,7 +18,7 @@ static int start(pthread_t* thread, const pthread_attr_t* how, void* (*work)(voi
     return allowed-- > 0 ? (pthread_create)(thread, how, work, what) : 11;
 }
 #define pthread_create start
-#include "parallel.h"
+#include "common/parallel.h"
 
 extern "C" void longmix_count(int64_t threads, int64_t tasks, int64_t startable, int64_t* runs) {
     allowed = startable;
@@ -34,7 +34,7 @@ def count(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     (folder / "count").mkdir()
     (folder / "count" / "cpu.cpp").write_text(SOURCE)
-    shutil.copy(build.FOLDER / "common" / "parallel.h", folder)
+    shutil.copytree(build.FOLDER / "common", folder / "common")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "FOLDER", folder)
         patch.setenv("XDG_CACHE_HOME", str(folder))
