@@ -251,7 +251,7 @@ class _Attention(TorchFunctionMode):
     """Attention as its fused kernels compute it: tensors of 16 bits come and go, sums and exponentials are in fp32."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        kwargs = dict(kwargs or {})
         if func is not functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
         query, key, value, *rest = args
@@ -260,6 +260,10 @@ class _Attention(TorchFunctionMode):
         if torch.is_autocast_enabled("cuda") and dtype == torch.float32:
             dtype = torch.get_autocast_dtype("cuda")
         wide = torch.promote_types(dtype, torch.float32)
+        bias = kwargs.get("attn_mask")
+        if bias is not None and bias.dtype != torch.bool:
+            assert bias.dtype == dtype  # of the query, as it comes to the kernels
+            kwargs["attn_mask"] = bias.to(wide)
         before = torch.is_autocast_enabled("cuda")
         torch.set_autocast_enabled("cuda", False)
         try:

@@ -113,6 +113,16 @@ def _link(rows: int, lengths=None, width=40, factors=2, links=3, documents=False
     return make
 
 
+def _spectral(rows: int, lengths=None, width=12, segments=4, n_fft=None, beside=True):
+    def make(generator):
+        batch, period = len(lengths) if lengths else 1, n_fft or rows
+        x = torch.randn(batch, rows, width, generator=generator)
+        spectrum = torch.randn(period // 2 + 1, width, 2, generator=generator)
+        return (x, spectrum, period), _keywords(lengths, segments=segments, beside=beside)
+
+    return make
+
+
 def _bands(rows: int, levels: int, is_synthesis: bool) -> tuple[int, tuple]:
     """Rows of the input, and the arguments behind the filters."""
     return (-(-rows // 2**levels) * 2**levels, (levels, rows)) if is_synthesis else (rows, (levels,))
@@ -198,6 +208,13 @@ CASES: dict[str, dict[str, Callable[[torch.Generator], Inputs]]] = {
         f"{BLOCKS}-documents": _random(
             MANY_ROWS, MANY_LENGTHS, heads=3, features=64, width=64, waves=64, documents=True
         ),
+    },
+    "spectral_filter": {
+        "one": _spectral(1, (1, 0)),
+        "ragged": _spectral(ROWS, LENGTHS),
+        "alone": _spectral(ROWS, LENGTHS, beside=False),
+        "longer-period": _spectral(ROWS, LENGTHS, n_fft=3 * ROWS),
+        BLOCKS: _spectral(MANY_ROWS, MANY_LENGTHS, width=300, segments=2),
     },
     "wavelet_analysis": _ANALYSIS[0],
     "wavelet_synthesis": _SYNTHESIS[0],

@@ -122,6 +122,14 @@ def _random(shape, documents, dtype):
     call("random_feature_attention", [query, key, value, *biases], ids, _empty(batch), False, ids)
 
 
+def _spectral(shape, segments, n_fft, beside, dtype, ragged=True):
+    """`shape` is (B, N, D)."""
+    spectrum = _empty(n_fft // 2 + 1, shape[2], 2, dtype=dtype)
+    call(
+        "spectral_filter", [_empty(*shape, dtype=dtype), spectrum], n_fft, segments, _lengths(shape[0], ragged), beside
+    )
+
+
 def _wavelet(shape, taps, levels, dtype, ragged=True):
     """`shape` is (B, N, D)."""
     filters = _empty(taps, shape[2], dtype=torch.promote_types(dtype, torch.float32))
@@ -183,6 +191,12 @@ def _other_cases() -> Iterator[Case]:
     yield Case("random-d64-m64-documents", partial(_random, random, True))
     yield Case("random-d64-m256", partial(_random, (BATCH, 12, POSITIONS, 64, 256, 64), False))
     yield Case("random-d64-m64-float64", partial(_random, random, True), (torch.float64,))
+    yield Case("spectral-r8", partial(_spectral, rows, 8, POSITIONS, True))
+    yield Case("spectral-r8-all-valid", partial(_spectral, rows, 8, POSITIONS, True, ragged=False))
+    yield Case("spectral-r8-short", partial(_spectral, rows, 8, 4 * POSITIONS, False))
+    yield Case("spectral-r1", partial(_spectral, rows, 1, POSITIONS, True))
+    yield Case("spectral-r768", partial(_spectral, rows, 768, POSITIONS, True))
+    yield Case("spectral-r8-float64", partial(_spectral, rows, 8, POSITIONS, True), (torch.float64,))
     for taps in (2, 16, 40):
         yield Case(f"wavelet-t{taps}", partial(_wavelet, rows, taps, 3))
     yield Case("wavelet-t16-all-valid", partial(_wavelet, rows, 16, 3, ragged=False))
@@ -210,6 +224,7 @@ def _largest_cases() -> Iterator[Case]:
         yield Case(f"near-{name}", partial(_near, (batch, 16, positions, 64), 9, 4, True))
         yield Case(f"random-{name}", partial(_random, (batch, 16, positions, 64, 64, 64), True))
         yield Case(f"links-{name}", partial(_links, rows, 16, 33, True, True))
+        yield Case(f"spectral-{name}", partial(_spectral, rows, 8, positions, True))
         yield Case(f"wavelet-{name}", partial(_wavelet, rows, 40, 4))
         yield Case(f"lifting-{name}", partial(_lifting, rows, 16, 4))
 

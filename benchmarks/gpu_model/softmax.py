@@ -24,7 +24,7 @@ class Pairs:
     Args:
         count: of the pairs.
         mask: bytes of a dense mask as a bias that one head reads; None: there is no mask.
-        mask_elements: elements of the mask, each a byte that is made two.
+        mask_elements: elements of a mask of truth values, each a byte that is made two.
     """
 
     count: int
@@ -62,10 +62,8 @@ def forward_launches(query: torch.Tensor, key: torch.Tensor, pairs: Pairs, flash
     if pairs.mask is None:
         name = "flash attention" if flash else "memory-efficient attention"
         return [Launch(name, 1, moved, operations, "tensor core")]
-    return [
-        Launch("mask to bias", 1, 3 * pairs.mask_elements),
-        Launch("masked attention", 1, moved + heads * pairs.mask, 2 * operations, "tensor core"),
-    ]
+    made = [Launch("mask to bias", 1, 3 * pairs.mask_elements)] if pairs.mask_elements else []
+    return [*made, Launch("masked attention", 1, moved + heads * pairs.mask, 2 * operations, "tensor core")]
 
 
 def backward_launches(query: torch.Tensor, key: torch.Tensor, pairs: Pairs, flash: bool) -> list[Launch]:
@@ -106,7 +104,8 @@ class SoftmaxStandIn(TorchFunctionMode):
         if attn_mask is None:
             pairs = Pairs(count // 2 if is_causal else count)
         else:
-            pairs = Pairs(count, 2 * batch * attn_mask.shape[-2] * columns, attn_mask.numel())
+            converted = attn_mask.numel() if attn_mask.dtype == torch.bool else 0
+            pairs = Pairs(count, 2 * batch * attn_mask.shape[-2] * columns, converted)
         return _Attention.apply(query, key, value, pairs, self.flash, self.record)
 
 

@@ -313,6 +313,43 @@ def _unmix_all(arguments: Arguments, grid: tuple[int, ...], documents: list[int]
     return size, (high - low) * 4 * rows * arguments["links"] * _slab_row(arguments, 1)
 
 
+# Around Fourier transforms: blocks of rows and channels, read and written once; of complex numbers, those of a block of
+# a segment's channels, in one walk over the samples.
+
+
+def _rows_of(names: tuple[str, ...], beside: tuple[str, ...], means: int) -> Work:
+    """A kernel that moves rows of all channels of some tensors, more of them where x stands beside the result, and rows
+    of `means` numbers for each segment.
+    """
+
+    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+        rows, features = grid[2] * arguments["positions"], arguments["features"]
+        moved = (*names, *(beside if arguments.get("BESIDE") else ()))
+        size = rows * features * sum(arguments[name].element_size() for name in moved)
+        if means:
+            size += rows * (features // arguments["width"]) * 4 * means
+        return size, rows * features
+
+    return work
+
+
+def _of_bins(products: int) -> Work:
+    """A kernel that moves transforms of all channels and of segments, and the response, and does so many products."""
+
+    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+        channels, bins, samples = arguments["segments"] * arguments["width"], arguments["bins"], arguments["samples"]
+        number = 2 * arguments["transformed"].element_size()
+        blocks = grid[1]  # of channels, each with the transforms of its segment
+        size = (
+            samples * bins * number * (channels + blocks) + channels * bins * 2 * arguments["response"].element_size()
+        )
+        if "of_response" in arguments:
+            size += samples * bins * number * blocks + channels * bins * 2 * arguments["of_response"].element_size()
+        return size, samples * channels * bins * products
+
+    return work
+
+
 # Wavelets: a block of rows with those that its taps reach.
 
 
@@ -395,6 +432,12 @@ WORK: dict[str, Work] = {
     "unmake_features": _unmake_features,
     "mix_all": _mix_all,
     "unmix_all": _unmix_all,
+    "segment_means": _rows_of(("x",), (), 1),
+    "apply_response": _of_bins(6),
+    "finish_rows": _rows_of(("filtered", "result"), ("x", "result"), 0),
+    "turn_rows": _rows_of(("gradient", "rows"), (), 0),
+    "correlate": _of_bins(16),
+    "spread_means": _rows_of(("of_x",), ("gradient",), 1),
     "_split": _split,
     "_merge": _merge,
     "_correlate": _correlate,

@@ -15,6 +15,7 @@ def spectral_filter(
     n_fft: int,
     segments: int | None = None,
     lengths: torch.Tensor | None = None,
+    beside: bool = False,
 ) -> torch.Tensor:
     """Circular convolution of every channel with a learned kernel, given by its spectrum (S3Attention, eq. 3).
 
@@ -29,9 +30,10 @@ def spectral_filter(
         segments: number r of segments that D channels are averaged in; None: every channel is its own segment.
         lengths: (B,) integers, valid positions of each sample, clamped to 0 .. N; rows at or past it are ignored,
             whatever they hold, and come out zero. None: all N.
+        beside: the valid rows of x stand beside the result, as what reads both wants them.
 
     Returns:
-        (B, N, D) in the dtype of x; computed in fp32, or in float64 for float64 input.
+        (B, N, D), or (B, N, 2 D) with x, in the dtype of x; computed in fp32, or in float64 for float64 input.
 
     Raises:
         ValueError: shapes that do not fit together, or integers that are none.
@@ -49,5 +51,6 @@ def spectral_filter(
     lengths = as_lengths(lengths, *x.shape[:2], x.device)
     run = select("spectral_filter", x.device, {"portable": portable, "reference": reference})
     if x.numel() == 0:
-        return of_nothing(x, spectrum)  # Fourier transforms refuse empty tensors
-    return run(x, spectrum, n_fft, features if segments is None else segments, lengths)
+        # Fourier transforms refuse empty tensors
+        return of_nothing(torch.cat([x, x], dim=2) if beside else x, spectrum)
+    return run(x, spectrum, n_fft, features if segments is None else segments, lengths, beside)

@@ -6,7 +6,7 @@ import torch
 
 
 def spectral_filter(
-    x: torch.Tensor, spectrum: torch.Tensor, n_fft: int, segments: int, lengths: torch.Tensor | None
+    x: torch.Tensor, spectrum: torch.Tensor, n_fft: int, segments: int, lengths: torch.Tensor | None, beside: bool
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.spectral_filter`; memory (N, N, D)."""
     batch, positions, features = x.shape
@@ -23,7 +23,7 @@ def spectral_filter(
     result = torch.einsum("tjc,bjc->btc", circulant, means)
     if lengths is not None:
         result = torch.where(valid[:, :, None], result, 0.0)
-    return result.to(x.dtype)
+    return (torch.cat([result, values], dim=2) if beside else result).to(x.dtype)
 
 
 def inverse_transform(spectrum: torch.Tensor, n_fft: int) -> torch.Tensor:

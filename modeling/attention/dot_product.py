@@ -23,7 +23,8 @@ def dot_product_attention(
     Args:
         query: (B, H, N, d).
         key: (B, H, M, d), and value (B, H, M, d').
-        attn_mask: bool, broadcast to (B, H, N, M): the keys that a query sees, at least one.
+        attn_mask: broadcast to (B, H, N, M): bool, the keys that a query sees, at least one; or, in the dtype of the
+            query, what is added to its scores.
         dropout_p: probability for each weight.
         is_causal: a query sees no later key; without a mask only.
 
@@ -37,10 +38,12 @@ def dot_product_attention(
     if is_causal:
         attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
     scores = query @ (key * query.shape[-1] ** -0.5).transpose(-1, -2)
-    if attn_mask is not None:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
         # A sum has no work to do in the backward pass. Infinity would spoil rows that see nothing.
         unseen = torch.zeros_like(attn_mask, dtype=scores.dtype)
-        scores = scores + unseen.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+        attn_mask = unseen.masked_fill(~attn_mask, torch.finfo(scores.dtype).min)
+    if attn_mask is not None:
+        scores = scores + attn_mask
     weights = scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
     return functional.dropout(weights, dropout_p, training=dropout_p > 0) @ value
 

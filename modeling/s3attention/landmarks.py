@@ -19,16 +19,16 @@ class Landmarks(NamedTuple):
 
     Args:
         tokens: (B s1,) int64, the tokens' places among all B N.
-        counts: (B, 1, 1, s1) bool, which of the tokens a query sees.
-        shares: (B, N, 1), or (1, 1, 1) without padding: n_b^(-1/2), zero on padding.
+        counts: (B, 1, 1, s1), added to a query's scores: zero where it sees the token, else minus infinity.
+        shares: (B, N, 1), n_b^(-1/2), zero on padding; None without padding.
         columns: (2 H s2,) int64, where the chosen channels' weights lie in those of keys, then values.
-        dense: (D + 2 H s2,) int64, all queries' weights and the columns' in those of queries, keys and values.
-        own_heads: (H s2, D) in fp32 or wider, zero where chosen channel and channel have one head, else minus infinity.
+        dense: (D + 2 H s2,) int64, all queries' weights and the columns' in those of keys, values and queries.
+        own_heads: (H s2, D), zero where chosen channel and channel have one head, else minus infinity.
     """
 
     tokens: torch.Tensor
     counts: torch.Tensor
-    shares: torch.Tensor
+    shares: torch.Tensor | None
     columns: torch.Tensor
     dense: torch.Tensor
     own_heads: torch.Tensor
@@ -51,41 +51,44 @@ def make_landmarks(
         context: of the batch.
     """
     batch, positions, width = hidden_states.shape
-    dtype, device = hidden_states.dtype, hidden_states.device
-    wide = torch.promote_types(dtype, torch.float32)
-    lengths = context.lengths
-    if lengths is None:
-        lengths = torch.full((1,), positions, device=device)
-    index, allowed = landmark_tokens(torch.stack(list(fractions)), lengths, positions)
-    tokens = index + positions * torch.arange(batch, device=device)[:, None]
-    shares = lengths.clamp(min=1).to(wide).rsqrt()[:, None, None].to(dtype)
-    if context.mask is not None:
+    (like,) = narrowed(hidden_states.new_empty(0))
+    dtype, device = like.dtype, hidden_states.device
+    if context.lengths is None:
+        lengths, shares = torch.full((1,), positions, device=device), None
+    else:
+        lengths = context.lengths.clamp(min=1)
+        shares = lengths.to(torch.promote_types(dtype, torch.float32)).rsqrt()[:, None, None].to(dtype)
         shares = torch.where(context.mask[:, :, None], shares, 0)
-    head_size = width // heads
-    starts = torch.arange(0, width, head_size, device=device)
+    index, unseen = landmark_tokens(torch.stack(list(fractions)), lengths, positions)
+    step = max(1, positions)
+    tokens = index + torch.arange(0, batch * step, step, device=device)[:, None]
+    counts = torch.zeros(unseen.shape, dtype=dtype, device=device).masked_fill_(unseen, -torch.inf)
+    starts = torch.arange(0, 2 * width, width // heads, device=device)
     columns = (starts[:, None] + torch.stack(list(channels))[:, None]).flatten(1)
-    queries = torch.arange(width, device=device)
-    of_others = columns[0, :, None] // head_size != queries // head_size
-    columns = torch.cat([columns, width + columns], dim=1)
-    dense = torch.cat([queries.expand(len(columns), -1), width + columns], dim=1)
-    own_heads = torch.zeros(of_others.shape, dtype=wide, device=device).masked_fill_(of_others, -torch.inf)
-    of_layers = zip(tokens.flatten(1), allowed[:, :, None, None], columns, dense, strict=True)
-    return [Landmarks(places, counts, shares, *projected, own_heads) for places, counts, *projected in of_layers]
+    queries = torch.arange(2 * width, 3 * width, device=device)
+    dense = torch.cat([queries.expand(len(columns), -1), columns], dim=1)
+    chosen = columns.shape[1] // (2 * heads)
+    own_heads = torch.full((heads, chosen, heads, width // heads), -torch.inf, dtype=dtype, device=device)
+    own_heads.diagonal(dim1=0, dim2=2).zero_()
+    of_layers = zip(tokens.flatten(1), counts[:, :, None, None], columns, dense, strict=True)
+    return [Landmarks(places, seen, shares, *both, own_heads.view(-1, width)) for places, seen, *both in of_layers]
 
 
 def landmark_tokens(
     fractions: torch.Tensor, lengths: torch.Tensor, positions: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fractions (L, s1) of lengths (B,) -> positions of the landmark tokens, (L, B, s1) int64, and which of them count,
-    (L, B, s1) bool; the first always does.
+    """Fractions (L, s1) of lengths (B,), at least 1, -> positions of the landmark tokens, (L, B, s1) int64, and which
+    of them do not count, (L, B, s1) bool; the first always does.
     """
     lengths = lengths[:, None]
     order = torch.arange(fractions.shape[1], device=fractions.device)
     drawn = (fractions[:, None] * lengths) >> FRACTION_BITS
-    short = lengths <= fractions.shape[1]
-    index = torch.where(short, order, drawn).clamp(max=positions - 1)
-    repeated = functional.pad(index[..., 1:] == index[..., :-1], (1, 0))
-    return index, torch.where(short, order < lengths.clamp(min=1), ~repeated)
+    # One of each of s1 parts of a sequence lies at its number or behind, where there are more tokens than parts, and
+    # before it where there are fewer: then all tokens are landmarks.
+    index = torch.maximum(order, drawn).clamp(max=positions - 1)
+    unseen = order.expand_as(index) >= lengths
+    unseen[..., 1:] |= index[..., 1:] == index[..., :-1]
+    return index, unseen
 
 
 def project_to_landmarks(
@@ -105,7 +108,9 @@ def project_to_landmarks(
     Returns:
         (B, N, D + 2 H s2), queries beside the columns of keys and of values; and (B s1, 2 D), keys beside values.
     """
-    tensors = [hidden_states, *(layer.weight for layer in projections), *(layer.bias for layer in projections)]
+    query, key, value = projections
+    ordered = (key, value, query)
+    tensors = [hidden_states, *(layer.weight for layer in ordered), *(layer.bias for layer in ordered)]
     return _Projected.apply(tokens, columns, dense, *narrowed(*tensors))
 
 
@@ -122,13 +127,14 @@ class _Projected(torch.autograd.Function):
         *parameters: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         width = hidden_states.shape[2]
-        weight, bias = torch.cat(parameters[:3]), torch.cat(parameters[3:])
+        flat = torch.cat([parameter.flatten() for parameter in parameters])
+        weight, bias = flat[: -3 * width].view(-1, width), flat[-3 * width :]
         landmarks = hidden_states.reshape(-1, width).index_select(0, tokens)
         of_all = weight.index_select(0, dense)
         ctx.save_for_backward(tokens, columns, hidden_states, landmarks, weight, of_all)
         return (
             functional.linear(hidden_states, of_all, bias.index_select(0, dense)),
-            functional.linear(landmarks, weight[width:], bias[width:]),
+            functional.linear(landmarks, weight[:-width], bias[:-width]),
         )
 
     @staticmethod
@@ -138,7 +144,7 @@ class _Projected(torch.autograd.Function):
         width = hidden_states.shape[2]
         of_dense = of_dense.reshape(-1, of_all.shape[0])
         of_hidden = of_dense @ of_all
-        of_hidden.index_add_(0, tokens, of_rows @ weight[width:])
+        of_hidden.index_add_(0, tokens, of_rows @ weight[:-width])
         of_queries = of_dense.T @ hidden_states.reshape(-1, width)
         of_others = (of_rows.T @ landmarks).index_add_(0, columns, of_queries[width:])
         of_query_bias = of_dense.sum(0)
@@ -148,10 +154,10 @@ class _Projected(torch.autograd.Function):
             None,
             None,
             of_hidden.view(hidden_states.shape),
-            of_queries[:width],
             of_others[:width],
             of_others[width:],
-            of_query_bias[:width],
+            of_queries[:width],
             of_other_bias[:width],
             of_other_bias[width:],
+            of_query_bias[:width],
         )

@@ -26,9 +26,11 @@ from ..heads import (
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .batch_norm import MaskedBatchNorm
+from .column_attention import column_attention
 from .configuration_s3attention import S3AttentionConfig
 from .fourier_extrapolation import FourierExtrapolation
 from .landmarks import FRACTION_BITS, Landmarks, make_landmarks, project_to_landmarks
+from .mean_projection import project_mean
 
 
 class S3Attention(Mixer):
@@ -59,7 +61,7 @@ class S3Attention(Mixer):
         if hidden_states.shape[1] == 0:
             return hidden_states  # no token, and the stem's kernel would be longer than the padded sequence
         mask = context.mask
-        smoothed = self.smoother(keep_valid(hidden_states, mask), mask, context.lengths)
+        smoothed = self.smoother(hidden_states, mask, context.lengths)
         return keep_valid(self.attention(smoothed, context), mask)
 
     @classmethod
@@ -126,11 +128,11 @@ class Smoother(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, mask: torch.Tensor | None, lengths: torch.Tensor | None
     ) -> torch.Tensor:
-        """(B, N, D), zero on padding -> (B, N, D); rows of padding are finite and mean nothing."""
-        filtered = ops.spectral_filter(
-            hidden_states, self.spectrum, self.n_fft, segments=self.config.segments, lengths=lengths
+        """(B, N, D) -> (B, N, D); rows of padding are finite and mean nothing."""
+        both = ops.spectral_filter(
+            hidden_states, self.spectrum, self.n_fft, segments=self.config.segments, lengths=lengths, beside=True
         )
-        stem = self.stem(torch.cat([filtered, hidden_states], dim=2))
+        stem = self.stem(both)
         normalised = self.norm(stem) if isinstance(self.norm, nn.LayerNorm) else self.norm(stem, mask)
         return self.dropout(self.activation(normalised))
 
@@ -181,7 +183,6 @@ class SkeletonAttention(nn.Module):
         self.row_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.column_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.output = nn.Linear(width, width)
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
         self.register_buffer("landmark_fractions", torch.empty(config.row_landmarks, dtype=torch.int64))
         self.register_buffer("column_channels", torch.empty(config.column_landmarks, dtype=torch.int64))
         self.reset()
@@ -207,23 +208,17 @@ class SkeletonAttention(nn.Module):
         projected, rows = project_to_landmarks(
             hidden_states, tokens, columns, dense, (self.query, self.key, self.value)
         )
-        query, key_columns, value_columns = projected.split([width, len(columns) // 2, len(columns) // 2], dim=2)
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        query, column = column_attention(projected, shares, own_heads, dropout)
         key_rows, value_rows = rows.view(batch, self.config.row_landmarks, 2, self.heads, width // self.heads).unbind(2)
         row = dot_product_attention(
             query.unflatten(2, (self.heads, -1)).transpose(1, 2),
             key_rows.transpose(1, 2),
             value_rows.transpose(1, 2),
             attn_mask=counts,
-            dropout_p=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            dropout_p=dropout,
         )
-        # Scaled before the sum over the tokens, which would leave the range of fp16. All heads in one
-        # product: what a head has of another's columns is hidden, and cheaper than copies that take the heads apart.
-        key_columns = key_columns * shares.to(query.dtype)
-        scores = key_columns.transpose(1, 2) @ query + own_heads
-        weights = self.dropout(scores.softmax(1).to(query.dtype))
-        column = value_columns @ weights
-        both = self.row_norm(row.transpose(1, 2).flatten(2)) + self.column_norm(column)
-        return functional.linear(both, self.output.weight / 2, self.output.bias)
+        return project_mean(self.row_norm(row.transpose(1, 2).flatten(2)), self.column_norm(column), self.output)
 
 
 def shared_landmarks(

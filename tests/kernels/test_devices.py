@@ -26,7 +26,6 @@ COVERING = {
     "wavelet_analysis": "three-shared-taps",
     "wavelet_synthesis": "three-shared-taps",
 }
-DECLARED = [name for name in OPERATIONS if name != "spectral_filter"]  # which has no hand-written kernel
 
 
 def on_card(stand_in, module, name, dtype):
@@ -49,10 +48,11 @@ def on_card(stand_in, module, name, dtype):
 def compare(stand_in, monkeypatch, module, name, dtype):
     operation = module.OPERATION
     folder = f"longmix.kernels.{OPERATIONS[operation]}"
-    chosen = {"portable": lambda operation, device, implementations: implementations["portable"]}
-    if operation in DECLARED:
-        declared = functools.partial(getattr(importlib.import_module(f"{folder}.operator"), operation), "gpu_kernels")
-        chosen["triton"] = lambda operation, device, implementations: declared
+    declared = functools.partial(getattr(importlib.import_module(f"{folder}.operator"), operation), "gpu_kernels")
+    chosen = {
+        "portable": lambda operation, device, implementations: implementations["portable"],
+        "triton": lambda operation, device, implementations: declared,
+    }
     seen = {}
     for implementation, select in chosen.items():
         monkeypatch.setattr(f"{folder}.interface.select", select)

@@ -11,7 +11,7 @@ from longmix.kernels import ops
 from longmix.kernels.selection import OPERATIONS, obstacle
 
 for _operation, _folder in OPERATIONS.items():
-    importlib.import_module(f"longmix.kernels.{_folder}.{'portable' if _folder == 'spectral_filter' else 'operator'}")
+    importlib.import_module(f"longmix.kernels.{_folder}.operator")
 PREFIX = "longmix::"
 OPERATORS = sorted(
     name.removeprefix(PREFIX) for name in torch._C._dispatch_get_all_op_names() if name.startswith(PREFIX)
@@ -22,6 +22,7 @@ ONLY_TRITON = {
     "givens_mix_chunked": ("givens_mix", "several-blocks"),
     "log_features": ("random_feature_attention", "documents"),
     "near_attention": ("near_attention", "three"),
+    "spectral_filter": ("spectral_filter", "short"),
 }
 
 

@@ -75,16 +75,18 @@ def test_gradients(name, n_fft, monkeypatch):
     assert torch.autograd.gradcheck(lambda a, b: ops.spectral_filter(a, b, n_fft, 2, lengths), (x, spectrum))
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("name", ["reference", "portable"])
-def test_padding_is_neither_read_nor_written(name, monkeypatch):
+def test_padding_is_neither_read_nor_written(name, beside, monkeypatch):
     x, spectrum = inputs(2, 9, 4, 16)
     lengths = torch.tensor([4, 0])
     poisoned = x.detach().clone()
     poisoned[0, 4:] = float("nan")
     poisoned[1] = float("inf")
     poisoned.requires_grad_()
-    result = run(name, monkeypatch, poisoned, spectrum, 16, 2, lengths)
-    alone = run(name, monkeypatch, x[:1, :4], spectrum, 16, 2)
+    result = run(name, monkeypatch, poisoned, spectrum, 16, 2, lengths, beside)
+    alone = run(name, monkeypatch, x[:1, :4], spectrum, 16, 2, beside=beside)
+    assert result.shape[2] == 4 * (1 + beside)
     torch.testing.assert_close(result[:1, :4], alone, rtol=1e-5, atol=1e-5)
     assert (result[0, 4:] == 0).all() and (result[1] == 0).all()
     gradient, of_spectrum = torch.autograd.grad(result.sum(), (poisoned, spectrum))

@@ -6,7 +6,9 @@ from transformers import AutoModel
 
 from longmix.modeling.context import BatchContext
 from longmix.modeling.s3attention import landmarks
+from longmix.modeling.s3attention.column_attention import column_attention
 from longmix.modeling.s3attention.landmarks import landmark_tokens, project_to_landmarks
+from longmix.modeling.s3attention.mean_projection import project_mean
 
 
 @pytest.mark.parametrize(
@@ -62,14 +64,14 @@ def test_the_smoother_has_a_dropout_of_its_own(make_config):
 
 def test_landmarks_lie_in_the_valid_part_and_differ(make_mixer):
     attention = make_mixer("s3attention", row_landmarks=8).attention
-    lengths = torch.arange(0, 41)
-    index, allowed = (of_layers[0] for of_layers in landmark_tokens(attention.landmark_fractions[None], lengths, 40))
+    lengths = torch.arange(41).clamp(min=1)
+    index, unseen = (of_layers[0] for of_layers in landmark_tokens(attention.landmark_fractions[None], lengths, 40))
     for n in range(1, 41):
-        chosen = index[n][allowed[n]].tolist()
+        chosen = index[n][~unseen[n]].tolist()
         assert len(set(chosen)) == len(chosen) >= min(n, 4)
         assert max(chosen) < n
-    assert index[8].tolist() == list(range(8)) and allowed[8].all()
-    assert allowed[:, 0].all()
+    assert index[8].tolist() == list(range(8)) and not unseen[8].any()
+    assert not unseen[:, 0].any()
 
 
 def test_landmarks_of_all_layers_are_made_once_and_are_those_of_each(make_model, monkeypatch):
@@ -116,6 +118,42 @@ def test_projections_to_landmarks_are_linear_layers(make_mixer):
     gradients = [torch.autograd.grad(of, parameters, cotangents) for of in (results, expected)]
     for value, truth in zip([*results, *gradients[0]], [*expected, *gradients[1]], strict=True):
         torch.testing.assert_close(value, truth, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_column_attention_is_that_of_every_head_and_hands_queries_on(padded, dropout):
+    batch, positions, heads, size, chosen = 2, 5, 3, 4, 2
+    width, columns = heads * size, heads * chosen
+    projected = torch.randn(batch, positions, width + 2 * columns, dtype=torch.float64, requires_grad=True)
+    owners = torch.arange(columns)[:, None] // chosen, torch.arange(width) // size
+    own_heads = torch.zeros(columns, width).masked_fill(owners[0] != owners[1], -torch.inf)
+    shares = torch.rand(batch, positions, 1, dtype=torch.float64) if padded else None
+    torch.manual_seed(5)
+    results = column_attention(projected, shares, own_heads, dropout)
+    torch.manual_seed(5)
+    kept = torch.rand(batch, columns, width, dtype=torch.float64) < 1 - dropout
+
+    query, key, value = projected.split([width, columns, columns], dim=2)
+    of_heads = [part.unflatten(2, (heads, -1)) for part in (query, key, value)]
+    scale = positions**-0.5 if shares is None else shares[..., None]
+    weights = torch.einsum("bnhc,bnhd->bhcd", of_heads[1] * scale, of_heads[0]).softmax(2)
+    kept = torch.einsum("bhchd->bhcd", kept.view(batch, heads, chosen, heads, size))
+    expected = query, torch.einsum("bnhc,bhcd->bnhd", of_heads[2], weights * kept / (1 - dropout)).flatten(2)
+    cotangents = [torch.randn_like(result) for result in results]
+    gradients = [torch.autograd.grad(of, projected, cotangents)[0] for of in (results, expected)]
+    for found, truth in zip([*results, gradients[0]], [*expected, gradients[1]], strict=True):
+        torch.testing.assert_close(found, truth, rtol=0, atol=1e-12)
+
+
+def test_the_projection_of_a_mean_is_a_linear_layer():
+    layer = torch.nn.Linear(4, 3).double()
+    pair = [torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    results = project_mean(*pair, layer), layer((pair[0] + pair[1]) / 2)
+    cotangent = torch.randn_like(results[0])
+    gradients = [torch.autograd.grad(result, (*pair, *layer.parameters()), cotangent) for result in results]
+    for found, truth in zip(*([result, *of] for result, of in zip(results, gradients, strict=True)), strict=True):
+        torch.testing.assert_close(found, truth, rtol=0, atol=1e-12)
 
 
 def test_causal_is_refused_with_a_reason(make_config):
