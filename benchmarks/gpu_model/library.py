@@ -63,7 +63,8 @@ def launch_of(function: torch._ops.OpOverload, args: tuple, kwargs: dict, result
     given = {key: value for key, value in kwargs.items() if key != "out"}
     read = [leaf for leaf in tree_leaves((args, given)) if isinstance(leaf, torch.Tensor)]
     written = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-    if not name.endswith("_") and written and all(any(_shares(w, r) for r in read) for w in written):
+    fills = name.endswith("_") or kwargs.get("out") is not None
+    if not fills and written and all(any(_shares(w, r) for r in read) for w in written):
         return None  # a view after all, as of reshape
     launches, size = _traffic(name, args, read, written)
     operations, unit = _operations(function, name, args, kwargs, result, read, written)

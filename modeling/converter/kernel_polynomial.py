@@ -90,16 +90,17 @@ class _ChebyshevSeries(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x: torch.Tensor, weights: torch.Tensor, damping: list[float]) -> torch.Tensor:
-        wide, terms = weights.to(x.dtype), x.new_empty(len(damping), *x.shape)
+        terms = x.new_empty(len(damping), *x.shape)
         terms[0].fill_(1)
         terms[1].copy_(x)
-        columns = wide[..., None].unbind(1)
+        # In their own dtype: sums have that of x.
+        columns = weights[..., None].unbind(1)
         result, factors = columns[0].expand_as(x), [1.0]
         chebyshev = _chebyshev(x, 1, terms[0, :1, :1, :1], terms)
         for column, damped, (factor, term) in zip(columns[1:], damping[1:], chebyshev, strict=False):
             result = torch.addcmul(result, column, term, value=factor * damped)
             factors.append(factor * damped)
-        ctx.save_for_backward(x, wide, terms)
+        ctx.save_for_backward(x, weights, terms)
         ctx.damping, ctx.factors, ctx.dtype = damping, factors, weights.dtype
         return result
 

@@ -122,6 +122,8 @@ def test_views_launch_nothing_and_library_calls_several(count):
     summed = torch.empty(8, dtype=torch.float32, device="meta")
     into = only(count(lambda x: torch.sum(x.detach(), 0, out=summed), (64, 8), dtype=torch.float32))
     assert into.bytes == 4 * (64 * 8 + 8)
+    halves = torch.empty(2, 8, dtype=torch.float32, device="meta")
+    assert only(count(lambda x: torch.mul(x.detach(), halves[0], out=halves[1]), (8,))).launches == 1
     expanded = only(count(lambda x, y: x + y.expand(64, 8), (64, 8), (8,), dtype=torch.float32))
     assert expanded.bytes == 4 * (64 * 8 + 8 + 64 * 8)
 
