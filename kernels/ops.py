@@ -11,6 +11,7 @@ from .lifting.interface import lifting_analysis, lifting_synthesis
 from .link_mix.interface import link_mix
 from .near_attention.interface import near_attention
 from .random_attention.interface import random_feature_attention
+from .random_attention.places import Places
 from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
 from .wavelet.interface import wavelet_analysis, wavelet_synthesis
@@ -19,6 +20,7 @@ __all__ = [
     "CHOICES",
     "ENVIRONMENT_VARIABLE",
     "OPERATIONS",
+    "Places",
     "feature_attention",
     "givens_mix",
     "implementation",

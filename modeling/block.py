@@ -117,9 +117,9 @@ class Mixer(nn.Module):
     ) -> Sequence[tuple[torch.Tensor, ...]] | None:
         """What each layer of one encoder reads of a batch beside the hidden states, without parameters, or None.
 
-        The encoder calls it once in each forward pass, with all layers' mixers in their order and the embeddings
-        (B, N, D), and hands to each layer its tensors, as `shared` of its context. A layer that chose them itself, by
-        its number, would be compiled apart from the others.
+        The encoder calls it once in each forward pass, with all layers' mixers in their order, the embeddings (B, N, D)
+        and a context that has what `shared_module` returned, and hands to each layer its tensors, as `shared` of its
+        context. A layer that chose them itself, by its number, would be compiled apart from the others.
         """
         return None
 

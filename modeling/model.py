@@ -243,9 +243,8 @@ class MixerModel(MixerPreTrainedModel):
         if self.training and self.gradient_checkpointing and reentrant:
             return [context] * len(self.layers)
         if self.shared is not None:
-            shared = [self.shared(context.embeddings, context)] * len(self.layers)
-        else:
-            shared = self.mixer_class.share([layer.mixer for layer in self.layers], context.embeddings, context)
+            context = context.with_shared(self.shared(context.embeddings, context))
+        shared = self.mixer_class.share([layer.mixer for layer in self.layers], context.embeddings, context)
         if shared is None:
             return [context] * len(self.layers)
         return [context.with_shared(of_layer) for of_layer in shared]

@@ -67,7 +67,7 @@ def _random(rows: int, lengths=None, heads=2, features=16, width=7, waves=6, doc
         found = [query, key, value, torch.randn(features, width, generator=generator)]
         if waves:
             found.append(scale * torch.randn(1, 1, rows, waves, generator=generator))
-            found += torch.randn(2, heads, waves, features, generator=generator) / math.sqrt(waves)
+            found.append(torch.randn(2, heads, waves, features, generator=generator) / math.sqrt(waves))
         more = {}
         if documents:
             ids = _ids(batch, rows, generator)
@@ -96,7 +96,7 @@ def _near(rows: int, lengths=None, width=7, reach=2, documents=False, far=1.0):
         tensors = torch.randn(4, batch, 2, rows, width, generator=generator)
         bias = far * torch.randn(2, 2 * reach + 1, generator=generator)
         ids = {"document_ids": _ids(batch, rows, generator)} if documents else {}
-        return (*tensors, bias, torch.rand(2, generator=generator), reach), _keywords(lengths, **ids)
+        return (*tensors, bias, torch.randn(2, generator=generator), reach), _keywords(lengths, **ids)
 
     return make
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from longmix.kernels.random_attention.places import Places
+
 # Found here and not by longmix.kernels.selection, which loads torch._dynamo: a second for each process.
 FOLDERS = sorted(path.parent.name for path in Path(__file__).parents[2].glob("kernels/*/gpu_kernels.py"))
 # Samples and positions of most cases; Triton compiles alike for all that are multiples of 16.
@@ -104,22 +106,22 @@ def _near(shape, places, before, documents, dtype, ragged=True):
     batch, heads, positions, width = shape
     query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
     estimate = _empty(*shape, dtype=dtype)
-    parameters = [_empty(heads, places, dtype=torch.float32), _empty(heads, dtype=torch.float32)]
+    parameters = [_empty(heads, places, dtype=dtype), _empty(heads, dtype=dtype)]
     ids = _empty(batch, positions) if documents else None
     lengths = _lengths(batch, ragged)
     call("near_attention", [query, key, value, estimate, *parameters], before, lengths, ids)
 
 
 def _random(shape, documents, dtype):
-    """`shape` is (B, H, N, d, m, c); 64 waves of the places."""
-    batch, heads, positions, width, features, channels = shape
-    query, key = _empty(batch, positions, 2, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
-    value = _empty(batch, heads, positions, channels, dtype=dtype)
+    """`shape` is (B, H, N, d, m); 64 waves of the places."""
+    batch, heads, positions, width, features = shape
+    query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
     wide = torch.promote_types(dtype, torch.float32)
-    sizes = (features, width), (1, 1, positions, 64), (heads, 64, features), (heads, 64, features)
+    sizes = (features, width), (1, 1, positions, 64), (2, heads, 64, features)
     biases = [_empty(*size, dtype=wide) for size in sizes]
     ids = _empty(batch, positions) if documents else None
-    call("random_feature_attention", [query, key, value, *biases], ids, _empty(batch), False, ids)
+    places = Places(ids, positions) if documents else None
+    call("random_feature_attention", [query, key, value, *biases], places, _empty(batch), False, ids)
 
 
 def _spectral(shape, segments, n_fft, beside, dtype, ragged=True):
@@ -186,10 +188,10 @@ def _other_cases() -> Iterator[Case]:
     yield Case("near-d64-p9-all-valid", partial(_near, near, 9, 4, False, ragged=False))
     yield Case("near-d64-p9-documents", partial(_near, near, 9, 4, True))
     yield Case("near-d64-p5-causal-float64", partial(_near, near, 5, 4, True), (torch.float64,))
-    random = (BATCH, 12, POSITIONS, 64, 64, 64)
+    random = (BATCH, 12, POSITIONS, 64, 64)
     yield Case("random-d64-m64", partial(_random, random, False))
     yield Case("random-d64-m64-documents", partial(_random, random, True))
-    yield Case("random-d64-m256", partial(_random, (BATCH, 12, POSITIONS, 64, 256, 64), False))
+    yield Case("random-d64-m256", partial(_random, (BATCH, 12, POSITIONS, 64, 256), False))
     yield Case("random-d64-m64-float64", partial(_random, random, True), (torch.float64,))
     yield Case("spectral-r8", partial(_spectral, rows, 8, POSITIONS, True))
     yield Case("spectral-r8-all-valid", partial(_spectral, rows, 8, POSITIONS, True, ragged=False))
@@ -222,7 +224,7 @@ def _largest_cases() -> Iterator[Case]:
         yield Case(f"givens-one-order-{name}", partial(_givens, (batch, positions, 16, 64), 1, False, True, True))
         yield Case(f"givens-{name}", partial(_givens, (batch, positions, 16, 64), 2, True, True, False))
         yield Case(f"near-{name}", partial(_near, (batch, 16, positions, 64), 9, 4, True))
-        yield Case(f"random-{name}", partial(_random, (batch, 16, positions, 64, 64, 64), True))
+        yield Case(f"random-{name}", partial(_random, (batch, 16, positions, 64, 64), True))
         yield Case(f"links-{name}", partial(_links, rows, 16, 33, True, True))
         yield Case(f"spectral-{name}", partial(_spectral, rows, 8, positions, True))
         yield Case(f"wavelet-{name}", partial(_wavelet, rows, 40, 4))

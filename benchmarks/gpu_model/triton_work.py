@@ -199,7 +199,7 @@ def _near(queries: int, values: int, sums: int, dots: int) -> Work:
         rows = pairs * arguments["positions"]
         moved = (queries * arguments["width"] + values * arguments["channels"]) * element
         size = rows * (moved + sums * arguments["sizes"].element_size())
-        if arguments["numbers"] is not None:
+        if arguments["ids"] is not None:
             size += rows * INTEGER
         block = arguments["ROWS"]
         if "parts" in arguments:
@@ -210,40 +210,45 @@ def _near(queries: int, values: int, sums: int, dots: int) -> Work:
     return work
 
 
+def _add_parts(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    parts = prod(grid) * arguments["count"]
+    return parts * arguments["parts"].element_size() + prod(grid) * arguments["of_bias"].element_size(), parts
+
+
 # Random features: a program holds the projection for all of its rows.
 
 
 def _make_features(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    features, width, element = arguments["features"], arguments["width"], arguments["result"].element_size()
+    features, width, element = arguments["features"], arguments["width"], arguments["query_logs"].element_size()
     rows, blocks = grid[0] * arguments["count"], grid[2]
-    biases = 1 if arguments["bias"] is not None else 0
-    size = rows * (blocks * width * arguments["x"].element_size() + (1 + biases) * features * element)
+    biases = 1 if arguments["query_bias"] is not None else 0
+    size = 2 * rows * (blocks * width * arguments["key"].element_size() + (1 + biases) * features * element)
     if arguments["positions"] is not None:
-        size += rows * blocks * INTEGER
+        size += 2 * rows * blocks * INTEGER
     size += grid[0] * grid[1] * features * width * element
-    each = 2 * blocks * arguments["WIDTH"] * arguments["FEATURES"]
+    each = 4 * blocks * arguments["WIDTH"] * arguments["FEATURES"]
     return size, grid[0] * _rounded(arguments["count"], arguments["ROWS"]) * each
 
 
 def _unmake_features(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
     features, width, block = arguments["features"], arguments["width"], arguments["ROWS"]
-    element, narrow = arguments["gradient"].element_size(), arguments["x"].element_size()
-    tokens, blocks = arguments["x"].shape[0] * arguments["heads"] * arguments["count"], grid[2]
-    of_tokens = arguments["of_x"].element_size() + (0 if arguments["RELATIVE"] else narrow)
-    size = tokens * (features * element + blocks * width * of_tokens)
+    element, narrow = arguments["of_key_logs"].element_size(), arguments["key"].element_size()
+    tokens, blocks = arguments["key"].shape[0] * arguments["heads"] * arguments["count"], grid[2]
+    of_tokens = 2 * arguments["of_key"].element_size() + narrow
+    size = tokens * (2 * features * element + blocks * width * of_tokens)
     places = grid[0] * arguments["places"]
-    if arguments["of_bias"] is not None:
-        size += places * features * element
+    if arguments["of_query_bias"] is not None:
+        size += 2 * places * features * element
     computed = grid[0] * _rounded(arguments["places"], block) * arguments["samples"]
     if arguments["order"] is not None:
         size += blocks * (tokens + 2 * places) * INTEGER
         # A block of places takes as many turns as its first place has tokens.
-        lengths = documents or [arguments["count"]] * arguments["x"].shape[0]
+        lengths = documents or [arguments["count"]] * arguments["key"].shape[0]
         computed = arguments["heads"] * sum(_rounded(length, block) for length in lengths)
     if arguments["lengths"] is not None:
         size += blocks * tokens * INTEGER
     size += grid[0] * grid[1] * features * width * element
-    return size, computed * 2 * blocks * arguments["WIDTH"] * arguments["FEATURES"]
+    return size, computed * 4 * blocks * arguments["WIDTH"] * arguments["FEATURES"]
 
 
 # Links: a slab of channels goes through all factors; its rows come from memory once for all links of a factor where the
@@ -428,6 +433,7 @@ WORK: dict[str, Work] = {
     "mix_near": _near(2, 3, 1, 2),
     "unmix_near_queries": _near(3, 4, 2, 5),
     "unmix_near_keys": _near(3, 3, 2, 4),
+    "add_parts": _add_parts,
     "make_features": _make_features,
     "unmake_features": _unmake_features,
     "mix_all": _mix_all,

@@ -211,15 +211,14 @@ def random_feature_attention(
     value: torch.Tensor,
     projection: torch.Tensor,
     waves: torch.Tensor | None = None,
-    query_columns: torch.Tensor | None = None,
-    key_columns: torch.Tensor | None = None,
+    columns: torch.Tensor | None = None,
     causal: bool = False,
 ) -> torch.Tensor:
     """Features of queries and keys (Performers, lemma 1), times those of their positions (FLT, algorithm 1)."""
     query, key = (x * x.shape[-1] ** -0.25 for x in (query, key))
     query_log, key_log = query @ projection.T, key @ projection.T - key.square().sum(-1, keepdim=True) / 2
     if waves is not None:
-        query_log, key_log = query_log + waves @ query_columns, key_log + waves @ key_columns
+        query_log, key_log = query_log + waves @ columns[0], key_log + waves @ columns[1]
     return feature_attention(query_log, key_log, value, causal)
 
 

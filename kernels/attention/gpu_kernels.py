@@ -32,26 +32,44 @@ CAUSAL_ROW_BYTES, WHOLE_ROW_BYTES = 1024, 2048
 
 def attention(query, key, value, lengths, document_ids, causal, logarithms):
     """The operation on query and key (B, H, N, m) and value (B, H, N, d); see operator.py."""
-    # Rows of padding are not written.
-    result = torch.empty_like(value) if lengths is None else torch.zeros_like(value)
-    grid, options = _launch(query, value, causal, logarithms, document_ids)
-    if causal:
-        causal_forward[grid](query, key, value, lengths, document_ids, result, **options)
-    elif document_ids is None and grid[2] > 1:
-        sums = _sums_of_pieces(grid, options, key, value, lengths)
-        piece_forward[grid](query, lengths, *sums, result, **options)
-    else:
-        whole_forward[grid](query, key, value, lengths, document_ids, result, **options)
+    result = torch.empty_like(value)
+    attend(result, query, key, value, lengths, document_ids, causal, logarithms)
     return result
 
 
 def attention_backward(gradient, query, key, value, lengths, document_ids, causal, logarithms):
     """Gradients of query, key and value."""
+    of_value = torch.empty_like(value)
+    arguments = query, key, value, lengths, document_ids, causal, logarithms
+    return *unattend(gradient, of_value, *arguments), of_value
+
+
+def attend(result, query, key, value, lengths, document_ids, causal, logarithms) -> None:
+    """Write the result of `attention`. Without causality, rows of value and of the result may lie anywhere."""
+    if lengths is not None:
+        result.zero_()  # rows of padding are not written
+    grid, options = _launch(query, value, causal, logarithms, document_ids)
+    of_value, of_result = ({}, {}) if causal else (_apart("value", value), _apart("mixed", result))
+    if causal:
+        causal_forward[grid](query, key, value, lengths, document_ids, result, **options)
+    elif document_ids is None and grid[2] > 1:
+        sums = _sums_of_pieces(grid, options, key, value, lengths)
+        piece_forward[grid](query, lengths, *sums, result, **of_result, **options)
+    else:
+        whole_forward[grid](query, key, value, lengths, document_ids, result, **of_value, **of_result, **options)
+
+
+def unattend(
+    gradient, of_value, query, key, value, lengths, document_ids, causal, logarithms
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write the gradient of value, whose rows lie as those of the result's gradient, and return those of query, key."""
     grid, options = _launch(query, value, causal, logarithms, document_ids)
     blocks = grid[1]
     make = torch.Tensor.new_empty if lengths is None else torch.Tensor.new_zeros
     of_query, of_key = (make(query, (blocks, *query.shape)) for _ in range(2))
-    of_value = make(value, value.shape)
+    if lengths is not None:
+        of_value.zero_()
+    apart = {} if causal else _apart("mixed", gradient)
     arguments = (gradient, query, key, value, lengths, document_ids, of_query, of_key, of_value)
     if causal:
         # Of each row the inverse of its weight, its offset and its scale, and at the last row of a piece its size.
@@ -64,12 +82,19 @@ def attention_backward(gradient, query, key, value, lengths, document_ids, causa
     elif document_ids is None and grid[2] > 1:
         states, totals, peaks = _sums_of_pieces(grid, options, key, value, lengths)
         later = torch.empty_like(states), torch.empty_like(totals)
-        piece_queries[grid](gradient, query, lengths, states, totals, peaks, of_query, *later, **options)
-        piece_keys[grid](key, value, lengths, peaks, of_key, of_value, *later, **options)
+        piece_queries[grid](gradient, query, lengths, states, totals, peaks, of_query, *later, **apart, **options)
+        of_keys = key, value, lengths, peaks, of_key, of_value
+        piece_keys[grid](*of_keys, *later, **_apart("value", value), **apart, **options)
     else:
-        whole_backward[grid](*arguments, **options)
+        whole_backward[grid](*arguments, **_apart("value", value), **apart, **options)
     # A single block of channels, the usual case, is the sum of itself.
-    return *(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key)), of_value
+    return tuple(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key))
+
+
+def _apart(name: str, rows: torch.Tensor) -> dict[str, int | None]:
+    """How far samples, heads and rows of a tensor (B, H, N, d) are from each other; None: as in a contiguous one."""
+    of_sample, of_head, of_row, _ = (None,) * 4 if rows.is_contiguous() else rows.stride()
+    return {f"{name}_sample": of_sample, f"{name}_head": of_head, f"{name}_row": of_row}
 
 
 def _sums_of_pieces(grid: tuple[int, int, int], options: dict, key, value, lengths) -> tuple[torch.Tensor, ...]:
@@ -77,7 +102,7 @@ def _sums_of_pieces(grid: tuple[int, int, int], options: dict, key, value, lengt
     heads, blocks, pieces = grid
     totals, peaks = key.new_empty(2, pieces, heads, blocks, options["FEATURES"]).unbind(0)
     states = key.new_empty(*totals.shape, options["CHANNELS"])
-    piece_sums[grid](key, value, lengths, states, totals, peaks, **options)
+    piece_sums[grid](key, value, lengths, states, totals, peaks, **_apart("value", value), **options)
     return states, totals, peaks
 
 

@@ -15,6 +15,16 @@ def rows_of_head(query, key, value, other, first, features, width):
 
 
 @triton.jit
+def where_head_begins(x, heads, positions, width, of_sample, of_head):
+    """Rows (B, H, N, d) of a program's head, whose samples and heads are so far from each other; None: contiguous."""
+    pair = tl.program_id(0).to(tl.int64)
+    begin = pair * positions * width
+    if of_sample is not None:
+        begin = (pair // heads) * of_sample + (pair % heads) * of_head
+    return x + begin
+
+
+@triton.jit
 def notes_of(inverses, offsets, scales, sizes, peaks, share, features):
     return inverses + share, offsets + share, scales + share, sizes + share, peaks + share * features
 
@@ -66,16 +76,18 @@ def own_documents(ids, length, rows, index, ROWS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(tensor, rows, inside, column, columns, other: tl.constexpr):
+def load_rows(tensor, rows, inside, column, columns, other: tl.constexpr, apart=None):
+    """Rows that are `apart` from each other; None: there is nothing between them."""
     mask = inside[:, None] & (column < columns)[None, :]
-    return tl.load(tensor + rows[:, None] * columns + column[None, :], mask=mask, other=other)
+    rows = rows[:, None] * columns if apart is None else rows[:, None] * apart
+    return tl.load(tensor + rows + column[None, :], mask=mask, other=other)
 
 
 @triton.jit
-def store_rows(tensor, matrix, rows, inside, column, columns):
+def store_rows(tensor, matrix, rows, inside, column, columns, apart=None):
     mask = inside[:, None] & (column < columns)[None, :]
-    rows = tensor + rows[:, None] * columns + column[None, :]
-    tl.store(rows, matrix.to(tensor.dtype.element_ty), mask=mask)
+    rows = rows[:, None] * columns if apart is None else rows[:, None] * apart
+    tl.store(tensor + rows + column[None, :], matrix.to(tensor.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -130,7 +142,7 @@ def next_piece(keys, peak, ids, row, length, index, LOGS: tl.constexpr):
 
 
 @triton.jit
-def sum_of_keys(key, value, begin, end, index, feature, features, channel, width, LOGS: tl.constexpr):
+def sum_of_keys(key, value, begin, end, index, feature, features, channel, width, value_row, LOGS: tl.constexpr):
     """The state after the rows of a whole document."""
     state, total, peak = no_keys(key, feature.shape[0], channel.shape[0], LOGS)
     row = begin
@@ -142,7 +154,8 @@ def sum_of_keys(key, value, begin, end, index, feature, features, channel, width
             peak = tl.maximum(peak, tl.max(keys, 0))
         state, total = rescale(state, total, before, peak, LOGS)
         keys = features_of_keys(keys, peak, inside, LOGS)
-        state += product(tl.trans(keys), load_rows(value, rows, inside, channel, width, 0.0).to(state.dtype))
+        values = load_rows(value, rows, inside, channel, width, 0.0, value_row)
+        state += product(tl.trans(keys), values.to(state.dtype))
         total += tl.sum(keys, 0)
         row += index.shape[0]
     return state, total, peak

@@ -18,11 +18,11 @@ from .parts_gpu import (
     no_keys,
     product,
     rescale,
-    rows_of_head,
     scale_of_queries,
     store_rows,
     sum_of_keys,
     to_logarithms,
+    where_head_begins,
 )
 
 
@@ -67,17 +67,18 @@ def _state_of_all(states, totals, peaks, like, FEATURES: tl.constexpr, CHANNELS:
 
 @triton.jit
 def piece_sums(
-    key, value, lengths, states, totals, peaks, heads, positions, features, width, rows,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    key, value, lengths, states, totals, peaks, heads, positions, features, width, rows, value_sample, value_head,
+    value_row, ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
     """The state after the rows of each piece alone."""
     head = tl.program_id(0).to(tl.int64)
-    key, _, value, _ = rows_of_head(key, key, value, value, head * positions, features, width)
+    key += head * positions * features
+    value = where_head_begins(value, heads, positions, width, value_sample, value_head)
     begin, end = _bounds(lengths, head // heads, positions, rows)
     feature = tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = sum_of_keys(
-        key, value, begin, end, tl.arange(0, ROWS), feature, features, channel, width, LOGS
+        key, value, begin, end, tl.arange(0, ROWS), feature, features, channel, width, value_row, LOGS
     )
     tl.store(_matrix(states, tl.program_id(2), FEATURES, CHANNELS), state)
     tl.store(totals + _rows_of(tl.program_id(2), FEATURES), total)
@@ -87,12 +88,13 @@ def piece_sums(
 
 @triton.jit
 def piece_forward(
-    query, lengths, states, totals, peaks, result, heads, positions, features, width, rows,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    query, lengths, states, totals, peaks, result, heads, positions, features, width, rows, mixed_sample, mixed_head,
+    mixed_row, ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
     """The result of each piece's rows."""
     head = tl.program_id(0).to(tl.int64)
-    query, _, result, _ = rows_of_head(query, query, result, result, head * positions, features, width)
+    query += head * positions * features
+    result = where_head_begins(result, heads, positions, width, mixed_sample, mixed_head)
     row, end = _bounds(lengths, head // heads, positions, rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -102,19 +104,21 @@ def piece_forward(
         queries = load_rows(query, block, inside, feature, features, absent(LOGS))
         queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
         inverse = inverse_of(tl.sum(queries * total[None, :], 1))
-        store_rows(result, product(queries, state) * inverse[:, None], block, inside, channel, width)
+        store_rows(result, product(queries, state) * inverse[:, None], block, inside, channel, width, mixed_row)
         row += ROWS
 
 
 @triton.jit
 def piece_queries(
     gradient, query, lengths, states, totals, peaks, of_query, later_states, later_totals, heads, positions, features,
-    width, rows, ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    width, rows, mixed_sample, mixed_head, mixed_row,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of queries, and of the state by the queries of each piece."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
-    query, _, gradient, _ = rows_of_head(query, query, gradient, gradient, first, features, width)
+    query += first * features
+    gradient = where_head_begins(gradient, heads, positions, width, mixed_sample, mixed_head)
     of_query += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
     row, end = _bounds(lengths, head // heads, positions, rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
@@ -126,7 +130,8 @@ def piece_queries(
         queries = load_rows(query, block, inside, feature, features, absent(LOGS))
         queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
         inverse = inverse_of(tl.sum(queries * total[None, :], 1))
-        gradients = load_rows(gradient, block, inside, channel, width, 0.0).to(later.dtype) * inverse[:, None]
+        gradients = load_rows(gradient, block, inside, channel, width, 0.0, mixed_row).to(later.dtype)
+        gradients *= inverse[:, None]
         mixed = product(gradients, tl.trans(state))
         offset = tl.sum(queries * mixed, 1) * inverse
         mixed -= offset[:, None] * total[None, :]
@@ -141,12 +146,15 @@ def piece_queries(
 @triton.jit
 def piece_keys(
     key, value, lengths, peaks, of_key, of_value, later_states, later_totals, heads, positions, features, width, rows,
+    value_sample, value_head, value_row, mixed_sample, mixed_head, mixed_row,
     ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
     """Gradients of keys and values."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
-    key, _, value, of_value = rows_of_head(key, key, value, of_value, first, features, width)
+    key += first * features
+    value = where_head_begins(value, heads, positions, width, value_sample, value_head)
+    of_value = where_head_begins(of_value, heads, positions, width, mixed_sample, mixed_head)
     of_key += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
     row, end = _bounds(lengths, head // heads, positions, rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
@@ -161,8 +169,8 @@ def piece_keys(
         block, inside = row + index, row + index < end
         keys = load_rows(key, block, inside, feature, features, absent(LOGS))
         keys = features_of_keys(keys, peak, inside, LOGS)
-        values = load_rows(value, block, inside, channel, width, 0.0).to(later.dtype)
+        values = load_rows(value, block, inside, channel, width, 0.0, value_row).to(later.dtype)
         mixed = product(values, tl.trans(later)) + later_total[None, :]
         store_rows(of_key, to_logarithms(mixed, keys, LOGS), block, inside, feature, features)
-        store_rows(of_value, product(keys, later), block, inside, channel, width)
+        store_rows(of_value, product(keys, later), block, inside, channel, width, mixed_row)
         row += ROWS

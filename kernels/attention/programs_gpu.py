@@ -31,6 +31,7 @@ from .parts_gpu import (
     store_rows,
     sum_of_keys,
     to_logarithms,
+    where_head_begins,
 )
 
 # Forward: the causal pass takes a row's own piece pair by pair and all earlier ones from the state; without causality a
@@ -77,12 +78,15 @@ def causal_forward(
 
 @triton.jit
 def whole_forward(
-    query, key, value, lengths, ids, result, heads, positions, features, width, rows_of_piece,
+    query, key, value, lengths, ids, result, heads, positions, features, width, rows_of_piece, value_sample, value_head,
+    value_row, mixed_sample, mixed_head, mixed_row,
     ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
     """The result where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
-    query, key, value, result = rows_of_head(query, key, value, result, head * positions, features, width)
+    query, key = query + head * positions * features, key + head * positions * features
+    value = where_head_begins(value, heads, positions, width, value_sample, value_head)
+    result = where_head_begins(result, heads, positions, width, mixed_sample, mixed_head)
     length = length_of(lengths, head // heads, positions)
     if ids is not None:
         ids += (head // heads) * positions
@@ -92,14 +96,16 @@ def whole_forward(
     begin, behind = own_documents(ids, length, rows_of_piece, index, ROWS)
     while begin < behind:
         end = document_end(ids, begin, length, index, ROWS)
-        state, total, peak = sum_of_keys(key, value, begin, end, index, feature, features, channel, width, LOGS)
+        state, total, peak = sum_of_keys(
+            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS
+        )
         row = begin
         while row < end:
             rows, inside = row + index, row + index < end
             queries = load_rows(query, rows, inside, feature, features, absent(LOGS))
             queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
             inverse = inverse_of(tl.sum(queries * total[None, :], 1))
-            store_rows(result, product(queries, state) * inverse[:, None], rows, inside, channel, width)
+            store_rows(result, product(queries, state) * inverse[:, None], rows, inside, channel, width, mixed_row)
             row += ROWS
         begin = end
 
@@ -113,14 +119,18 @@ def whole_forward(
 @triton.jit
 def whole_backward(
     gradient, query, key, value, lengths, ids, of_query, of_key, of_value, heads, positions, features, width,
-    rows_of_piece, ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    rows_of_piece, value_sample, value_head, value_row, mixed_sample, mixed_head, mixed_row,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
 ):  # fmt: skip
     """The gradients where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
-    query, key, value, gradient = rows_of_head(query, key, value, gradient, first, features, width)
+    query, key = query + first * features, key + first * features
+    value = where_head_begins(value, heads, positions, width, value_sample, value_head)
+    gradient = where_head_begins(gradient, heads, positions, width, mixed_sample, mixed_head)
+    of_value = where_head_begins(of_value, heads, positions, width, mixed_sample, mixed_head)
     share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
-    of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
+    of_query, of_key = of_query + share * features, of_key + share * features
     length = length_of(lengths, head // heads, positions)
     if ids is not None:
         ids += (head // heads) * positions
@@ -130,7 +140,9 @@ def whole_backward(
     begin, behind = own_documents(ids, length, rows_of_piece, index, ROWS)
     while begin < behind:
         end = document_end(ids, begin, length, index, ROWS)
-        state, total, peak = sum_of_keys(key, value, begin, end, index, feature, features, channel, width, LOGS)
+        state, total, peak = sum_of_keys(
+            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS
+        )
         later, later_total, _ = no_keys(query, FEATURES, CHANNELS, LOGS)
         row = begin
         while row < end:
@@ -138,7 +150,8 @@ def whole_backward(
             queries = load_rows(query, rows, inside, feature, features, absent(LOGS))
             queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
             inverse = inverse_of(tl.sum(queries * total[None, :], 1))
-            gradients = load_rows(gradient, rows, inside, channel, width, 0.0).to(later.dtype) * inverse[:, None]
+            gradients = load_rows(gradient, rows, inside, channel, width, 0.0, mixed_row).to(later.dtype)
+            gradients *= inverse[:, None]
             mixed = product(gradients, tl.trans(state))
             offset = tl.sum(queries * mixed, 1) * inverse
             mixed -= offset[:, None] * total[None, :]
@@ -151,10 +164,10 @@ def whole_backward(
             rows, inside = row + index, row + index < end
             keys = load_rows(key, rows, inside, feature, features, absent(LOGS))
             keys = features_of_keys(keys, peak, inside, LOGS)
-            values = load_rows(value, rows, inside, channel, width, 0.0).to(later.dtype)
+            values = load_rows(value, rows, inside, channel, width, 0.0, value_row).to(later.dtype)
             mixed = product(values, tl.trans(later)) + later_total[None, :]
             store_rows(of_key, to_logarithms(mixed, keys, LOGS), rows, inside, feature, features)
-            store_rows(of_value, product(keys, later), rows, inside, channel, width)
+            store_rows(of_value, product(keys, later), rows, inside, channel, width, mixed_row)
             row += ROWS
         begin = end
 

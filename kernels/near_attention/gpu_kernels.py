@@ -13,7 +13,9 @@ from ..common.interpreter import interpreted
 from ..common.lengths_gpu import length_of
 from .operator import rows_like
 
-ROWS, WARPS = (4, 4) if interpreted() else (32, 4)
+ROWS, PARTS = (4, 8) if interpreted() else (32, 512)
+# Without the limit ptxas may take a few registers less, and spill them.
+WARPS, REGISTERS = 4, 255
 NOTHING = tl.constexpr(-1e30)  # the score of no key; finite, so that differences are never NaN
 
 
@@ -36,16 +38,42 @@ def _store(rows, valid, channel, width, x):
 
 
 @triton.jit
-def _sees(row, other, length, numbers, own):
-    """Whether rows see other ones, `length` of them valid: those of their documents, of the numbers `own`."""
+def _run(ids, row, length, before, behind):
+    """The first and the last valid row of each one's run of equal ids, at most so many before it and behind it."""
+    first, last = row, row
+    if ids is not None:
+        own = tl.load(ids + row, mask=row < length, other=0)
+        for step in range(1, before + 1):
+            more = (row - step >= 0) & (row - step + 1 == first) & (row < length)
+            first = tl.where(more & (tl.load(ids + row - step, mask=more, other=0) == own), row - step, first)
+        for step in range(1, behind + 1):
+            more = (row + step < length) & (row + step - 1 == last)
+            last = tl.where(more & (tl.load(ids + row + step, mask=more, other=0) == own), row + step, last)
+    return first, last
+
+
+@triton.jit
+def _sees(row, other, length, ids, first, last):
+    """Whether rows see other ones, `length` of them valid: those of their runs."""
     seen = (row < length) & (other >= 0) & (other < length)
-    if numbers is not None:
-        seen = seen & (tl.load(numbers + other, mask=seen, other=-1) == own)
+    if ids is not None:
+        seen = seen & (other >= first) & (other <= last)
     return seen
 
 
 @triton.jit
-def mix_near(query, key, value, estimate, bias, share, lengths, numbers, result, sizes, positions, heads, width,
+def _share(share_logit, head, like):
+    """How much of a head's attention is exact."""
+    return 1 / (1 + tl.exp(-tl.load(share_logit + head).to(like.dtype.element_ty)))
+
+
+@triton.jit
+def _height(bias, head, places, place, like):
+    return tl.load(bias + head * places + place).to(like.dtype.element_ty)
+
+
+@triton.jit
+def mix_near(query, key, value, estimate, bias, share_logit, lengths, ids, result, sizes, positions, heads, width,
              channels, places, before, scale, query_batch, query_head, query_row, key_batch, key_head, key_row,
              value_batch, value_head, value_row, estimate_batch, estimate_head, estimate_row, result_batch, result_head,
              result_row, ROWS: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr):  # fmt: skip
@@ -55,10 +83,9 @@ def mix_near(query, key, value, estimate, bias, share, lengths, numbers, result,
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     feature, channel = tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
     length = length_of(lengths, sample, positions)
-    own = row
-    if numbers is not None:
-        numbers += sample.to(tl.int64) * positions
-        own = tl.load(numbers + row, mask=row < length, other=-1)
+    if ids is not None:
+        ids += sample.to(tl.int64) * positions
+    first, last = _run(ids, row, length, before, places - 1 - before)
     rows = _rows(query, sample, head, row, feature, query_batch, query_head, query_row)
     queries = _load(rows, row < length, feature, width, sizes)
     largest = tl.full([ROWS], NOTHING, queries.dtype)
@@ -66,19 +93,19 @@ def mix_near(query, key, value, estimate, bias, share, lengths, numbers, result,
     near = tl.zeros([ROWS, CHANNELS], queries.dtype)
     for place in range(places):
         other = row + place - before
-        seen = _sees(row, other, length, numbers, own)
+        seen = _sees(row, other, length, ids, first, last)
         rows = _rows(key, sample, head, other, feature, key_batch, key_head, key_row)
         keys = _load(rows, seen, feature, width, sizes)
         rows = _rows(value, sample, head, other, channel, value_batch, value_head, value_row)
         values = _load(rows, seen, channel, channels, sizes)
-        scores = tl.sum(queries * keys, 1) * scale + tl.load(bias + head * places + place)
+        scores = tl.sum(queries * keys, 1) * scale + _height(bias, head, places, place, sizes)
         scores = tl.where(seen, scores, NOTHING)
         larger = tl.maximum(largest, scores)
         kept, weights = tl.exp(largest - larger), tl.where(seen, tl.exp(scores - larger), 0.0)
         total = total * kept + weights
         near = near * kept[:, None] + weights[:, None] * values
         largest = larger
-    part = tl.load(share + head)
+    part = _share(share_logit, head, sizes)
     near = near / tl.where(total > 0, total, 1.0)[:, None]
     rows = _rows(estimate, sample, head, row, channel, estimate_batch, estimate_head, estimate_row)
     mixed = (1 - part) * _load(rows, row < length, channel, channels, sizes) + part * near
@@ -89,7 +116,7 @@ def mix_near(query, key, value, estimate, bias, share, lengths, numbers, result,
 
 
 @triton.jit
-def unmix_near_queries(gradient, query, key, value, estimate, bias, share, lengths, numbers, sizes, of_query,
+def unmix_near_queries(gradient, query, key, value, estimate, bias, share_logit, lengths, ids, sizes, of_query,
                        of_estimate, offsets, parts, positions, heads, width, channels, places, before, scale,
                        gradient_batch, gradient_head, gradient_row, query_batch, query_head, query_row, key_batch,
                        key_head, key_row, value_batch, value_head, value_row, estimate_batch, estimate_head,
@@ -97,7 +124,7 @@ def unmix_near_queries(gradient, query, key, value, estimate, bias, share, lengt
                        of_estimate_head, of_estimate_row, ROWS: tl.constexpr, WIDTH: tl.constexpr,
                        CHANNELS: tl.constexpr):  # fmt: skip
     """Gradients of queries and estimates; `offsets`, the mean of the gradients of each row's scores; and in `parts`
-    (samples by blocks, H, K + 1) those of a block for bias and share.
+    (H, K + 1, samples by blocks) those of a block for bias and share_logit.
     """
     pair = tl.program_id(0)
     sample, head = pair // heads, pair % heads
@@ -105,11 +132,11 @@ def unmix_near_queries(gradient, query, key, value, estimate, bias, share, lengt
     feature, channel = tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
     length = length_of(lengths, sample, positions)
     valid = row < length
-    own = row
-    if numbers is not None:
-        numbers += sample.to(tl.int64) * positions
-        own = tl.load(numbers + row, mask=valid, other=-1)
-    parts += ((sample * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * heads + head) * (places + 1)
+    if ids is not None:
+        ids += sample.to(tl.int64) * positions
+    first, last = _run(ids, row, length, before, places - 1 - before)
+    count = tl.num_programs(0).to(tl.int64) // heads * tl.num_programs(1)
+    parts += head * (places + 1) * count + sample * tl.num_programs(1) + tl.program_id(1)
     at = pair.to(tl.int64) * positions + row
     rows = _rows(query, sample, head, row, feature, query_batch, query_head, query_row)
     queries = _load(rows, valid, feature, width, sizes)
@@ -119,17 +146,18 @@ def unmix_near_queries(gradient, query, key, value, estimate, bias, share, lengt
     near = tl.zeros([ROWS, CHANNELS], queries.dtype)
     for place in range(places):
         other = row + place - before
-        seen = _sees(row, other, length, numbers, own)
+        seen = _sees(row, other, length, ids, first, last)
         rows = _rows(key, sample, head, other, feature, key_batch, key_head, key_row)
         keys = _load(rows, seen, feature, width, sizes)
         rows = _rows(value, sample, head, other, channel, value_batch, value_head, value_row)
         values = _load(rows, seen, channel, channels, sizes)
-        scores = tl.sum(queries * keys, 1) * scale + tl.load(bias + head * places + place)
+        scores = tl.sum(queries * keys, 1) * scale + _height(bias, head, places, place, sizes)
         near += tl.where(seen, tl.exp(scores - size), 0.0)[:, None] * values
-    part = tl.load(share + head)
+    part = _share(share_logit, head, sizes)
     rows = _rows(estimate, sample, head, row, channel, estimate_batch, estimate_head, estimate_row)
     estimates = _load(rows, valid, channel, channels, sizes)
-    tl.store(parts + places, tl.sum(tl.sum(gradients * (near - estimates), 1), 0))
+    of_share = tl.sum(tl.sum(gradients * (near - estimates), 1), 0)
+    tl.store(parts + places * count, of_share * part * (1 - part))
     rows = _rows(of_estimate, sample, head, row, channel, of_estimate_batch, of_estimate_head, of_estimate_row)
     _store(rows, row < positions, channel, channels, (1 - part) * gradients)
     gradients = part * gradients
@@ -138,22 +166,22 @@ def unmix_near_queries(gradient, query, key, value, estimate, bias, share, lengt
     of_queries = tl.zeros([ROWS, WIDTH], queries.dtype)
     for place in range(places):
         other = row + place - before
-        seen = _sees(row, other, length, numbers, own)
+        seen = _sees(row, other, length, ids, first, last)
         rows = _rows(key, sample, head, other, feature, key_batch, key_head, key_row)
         keys = _load(rows, seen, feature, width, sizes)
         rows = _rows(value, sample, head, other, channel, value_batch, value_head, value_row)
         values = _load(rows, seen, channel, channels, sizes)
-        scores = tl.sum(queries * keys, 1) * scale + tl.load(bias + head * places + place)
+        scores = tl.sum(queries * keys, 1) * scale + _height(bias, head, places, place, sizes)
         weights = tl.where(seen, tl.exp(scores - size), 0.0)
         of_scores = weights * (tl.sum(gradients * values, 1) - offset)
-        tl.store(parts + place, tl.sum(of_scores, 0))
+        tl.store(parts + place * count, tl.sum(of_scores, 0))
         of_queries += of_scores[:, None] * keys
     rows = _rows(of_query, sample, head, row, feature, of_query_batch, of_query_head, of_query_row)
     _store(rows, row < positions, feature, width, of_queries * scale)
 
 
 @triton.jit
-def unmix_near_keys(gradient, query, key, value, bias, share, lengths, numbers, sizes, offsets, of_key, of_value,
+def unmix_near_keys(gradient, query, key, value, bias, share_logit, lengths, ids, sizes, offsets, of_key, of_value,
                     positions, heads, width, channels, places, before, scale, gradient_batch, gradient_head,
                     gradient_row, query_batch, query_head, query_row, key_batch, key_head, key_row, value_batch,
                     value_head, value_row, of_key_batch, of_key_head, of_key_row, of_value_batch, of_value_head,
@@ -165,28 +193,27 @@ def unmix_near_keys(gradient, query, key, value, bias, share, lengths, numbers, 
     feature, channel = tl.arange(0, WIDTH), tl.arange(0, CHANNELS)
     length = length_of(lengths, sample, positions)
     valid = row < length
-    own = row
-    if numbers is not None:
-        numbers += sample.to(tl.int64) * positions
-        own = tl.load(numbers + row, mask=valid, other=-1)
-    first = pair.to(tl.int64) * positions
+    if ids is not None:
+        ids += sample.to(tl.int64) * positions
+    first, last = _run(ids, row, length, places - 1 - before, before)
+    of_head = pair.to(tl.int64) * positions
     rows = _rows(key, sample, head, row, feature, key_batch, key_head, key_row)
     keys = _load(rows, valid, feature, width, sizes)
     rows = _rows(value, sample, head, row, channel, value_batch, value_head, value_row)
     values = _load(rows, valid, channel, channels, sizes)
-    part = tl.load(share + head)
+    part = _share(share_logit, head, sizes)
     of_keys, of_values = tl.zeros([ROWS, WIDTH], keys.dtype), tl.zeros([ROWS, CHANNELS], keys.dtype)
     for place in range(places):
         other = row - place + before
-        seen = _sees(row, other, length, numbers, own)
+        seen = _sees(row, other, length, ids, first, last)
         rows = _rows(query, sample, head, other, feature, query_batch, query_head, query_row)
         queries = _load(rows, seen, feature, width, sizes)
         rows = _rows(gradient, sample, head, other, channel, gradient_batch, gradient_head, gradient_row)
         gradients = part * _load(rows, seen, channel, channels, sizes)
-        scores = tl.sum(queries * keys, 1) * scale + tl.load(bias + head * places + place)
-        size = tl.load(sizes + first + other, mask=seen, other=0.0)
+        scores = tl.sum(queries * keys, 1) * scale + _height(bias, head, places, place, sizes)
+        size = tl.load(sizes + of_head + other, mask=seen, other=0.0)
         weights = tl.where(seen, tl.exp(scores - size), 0.0)
-        offset = tl.load(offsets + first + other, mask=seen, other=0.0)
+        offset = tl.load(offsets + of_head + other, mask=seen, other=0.0)
         of_scores = weights * (tl.sum(gradients * values, 1) - offset)
         of_keys += of_scores[:, None] * queries
         of_values += weights[:, None] * gradients
@@ -196,12 +223,29 @@ def unmix_near_keys(gradient, query, key, value, bias, share, lengths, numbers, 
     _store(rows, row < positions, channel, channels, of_values)
 
 
-def near_attention(query, key, value, estimate, bias, share, before, lengths, numbers):
+@triton.jit
+def add_parts(parts, of_bias, of_share, count, places, PARTS: tl.constexpr):
+    """The sum of what blocks have found for one place of a head's bias, or for its share."""
+    head, place = tl.program_id(0), tl.program_id(1)
+    parts += (head * (places + 1) + place).to(tl.int64) * count
+    total = tl.zeros([PARTS], parts.dtype.element_ty)
+    for begin in range(0, count, PARTS):
+        part = begin + tl.arange(0, PARTS)
+        total += tl.load(parts + part, mask=part < count, other=0.0)
+    found = tl.sum(total, 0)
+    if place < places:
+        tl.store(of_bias + head * places + place, found.to(of_bias.dtype.element_ty))
+    else:
+        tl.store(of_share + head, found.to(of_share.dtype.element_ty))
+
+
+def near_attention(query, key, value, estimate, bias, share_logit, before, lengths, document_ids):
     """The result, and the logarithms of the rows' sums; see operator.py."""
-    result, sizes = rows_like(value), bias.new_empty(query.shape[:3])
+    result = rows_like(value)
+    sizes = query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
     grid, layout = _launch(query, value, bias, before)
     mix_near[grid](
-        *(query, key, value, estimate, bias, share, lengths, numbers, result, sizes),
+        *(query, key, value, estimate, bias, share_logit, lengths, document_ids, result, sizes),
         *layout.values(),
         *_strides(query, key, value, estimate, result),
         **_blocks(query, value),
@@ -209,26 +253,31 @@ def near_attention(query, key, value, estimate, bias, share, before, lengths, nu
     return result.transpose(1, 2), sizes
 
 
-def near_attention_backward(gradient, query, key, value, estimate, bias, share, before, lengths, numbers, sizes):
-    """Gradients of query, key, value, estimate, bias and share."""
+def near_attention_backward(
+    gradient, query, key, value, estimate, bias, share_logit, before, lengths, document_ids, sizes
+):
+    """Gradients of query, key, value, estimate, bias and share_logit."""
     gradient = gradient.transpose(1, 2)
     of_query, of_key, of_value, of_estimate = (rows_like(x) for x in (query, key, value, estimate))
     grid, layout = _launch(query, value, bias, before)
     offsets = torch.empty_like(sizes)
-    parts = bias.new_empty(query.shape[0] * grid[1], *bias.shape[:1], bias.shape[1] + 1)
+    heads, places = bias.shape
+    parts = sizes.new_empty(heads, places + 1, len(query) * grid[1])
     unmix_near_queries[grid](
-        *(gradient, query, key, value, estimate, bias, share, lengths, numbers, sizes, of_query, of_estimate),
-        *(offsets, parts, *layout.values()),
+        *(gradient, query, key, value, estimate, bias, share_logit, lengths, document_ids, sizes, of_query),
+        *(of_estimate, offsets, parts, *layout.values()),
         *_strides(gradient, query, key, value, estimate, of_query, of_estimate),
         **_blocks(query, value),
     )
     unmix_near_keys[grid](
-        *(gradient, query, key, value, bias, share, lengths, numbers, sizes, offsets, of_key, of_value),
+        *(gradient, query, key, value, bias, share_logit, lengths, document_ids, sizes, offsets, of_key, of_value),
         *layout.values(),
         *_strides(gradient, query, key, value, of_key, of_value),
         **_blocks(query, value),
     )
-    return of_query, of_key, of_value, of_estimate, parts[..., :-1].sum(0), parts[..., -1].sum(0)
+    of_bias, of_share = torch.empty_like(bias), torch.empty_like(share_logit)
+    add_parts[heads, places + 1](parts, of_bias, of_share, parts.shape[2], places, PARTS=PARTS)
+    return of_query, of_key, of_value, of_estimate, of_bias, of_share
 
 
 def _launch(query: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, before: int) -> tuple[tuple, dict]:
@@ -245,7 +294,7 @@ def _launch(query: torch.Tensor, value: torch.Tensor, bias: torch.Tensor, before
 
 def _blocks(query: torch.Tensor, value: torch.Tensor) -> dict[str, int]:
     width, channels = (triton.next_power_of_2(x.shape[3]) for x in (query, value))
-    return {"ROWS": ROWS, "WIDTH": width, "CHANNELS": channels, "num_warps": WARPS}
+    return {"ROWS": ROWS, "WIDTH": width, "CHANNELS": channels, "num_warps": WARPS, "maxnreg": REGISTERS}
 
 
 def _strides(*rows: torch.Tensor) -> list[int]:

@@ -2,7 +2,6 @@
 
 import torch
 
-from ..common.documents import document_numbers
 from ..operators import differentiate, operator
 
 
@@ -13,18 +12,16 @@ def near_attention(
     value: torch.Tensor,
     estimate: torch.Tensor,
     bias: torch.Tensor,
-    share: torch.Tensor,
+    share_logit: torch.Tensor,
     before: int,
     lengths: torch.Tensor | None,
     document_ids: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.near_attention`."""
-    wide = torch.promote_types(query.dtype, torch.float32)
     # Queries, keys and values of a layer lie between each other, row by row: channels side by side are enough.
     rows = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value, estimate))
-    numbers = None if document_ids is None else document_numbers(document_ids)
-    parameters = (x.to(wide).contiguous() for x in (bias, share))
-    mixed, _ = _forward(kernels, *rows, *parameters, before, lengths, numbers)
+    parameters = (x.contiguous() for x in (bias, share_logit))
+    mixed, _ = _forward(kernels, *rows, *parameters, before, lengths, document_ids)
     return mixed.transpose(1, 2)
 
 
@@ -36,16 +33,17 @@ def _forward(
     value: torch.Tensor,
     estimate: torch.Tensor,
     bias: torch.Tensor,
-    share: torch.Tensor,
+    share_logit: torch.Tensor,
     before: int,
     lengths: torch.Tensor | None,
-    numbers: torch.Tensor | None,
+    document_ids: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The result, (B, N, H, c), and the logarithm of each row's sum of exponentials, (B, H, N).
 
-    Channels lie side by side; bias and share are contiguous, fp32 or float64; `numbers` (B, N) are those of documents.
+    Channels lie side by side; bias and share_logit are contiguous.
     """
-    return rows_like(value).transpose(1, 2), bias.new_empty(query.shape[:3])
+    wide = torch.promote_types(query.dtype, torch.float32)
+    return rows_like(value).transpose(1, 2), query.new_empty(query.shape[:3], dtype=wide)
 
 
 @operator(__package__, "near_attention_backward")
@@ -57,14 +55,14 @@ def _backward(
     value: torch.Tensor,
     estimate: torch.Tensor,
     bias: torch.Tensor,
-    share: torch.Tensor,
+    share_logit: torch.Tensor,
     before: int,
     lengths: torch.Tensor | None,
-    numbers: torch.Tensor | None,
+    document_ids: torch.Tensor | None,
     sizes: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key, value, estimate, bias and share; `gradient` and `sizes` belong to the two results."""
-    return *(rows_like(x) for x in (query, key, value, estimate)), torch.empty_like(bias), torch.empty_like(share)
+    """Gradients of query, key, value, estimate, bias and share_logit; of its two results: `gradient`, `sizes`."""
+    return *(rows_like(x) for x in (query, key, value, estimate)), torch.empty_like(bias), torch.empty_like(share_logit)
 
 
 def rows_like(x: torch.Tensor) -> torch.Tensor:

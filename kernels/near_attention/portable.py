@@ -15,7 +15,7 @@ def near_attention(
     value: torch.Tensor,
     estimate: torch.Tensor,
     bias: torch.Tensor,
-    share: torch.Tensor,
+    share_logit: torch.Tensor,
     before: int,
     lengths: torch.Tensor | None,
     document_ids: torch.Tensor | None,
@@ -31,7 +31,7 @@ def near_attention(
     scores = scores.to(wide) + bias.to(wide)[:, place.clamp(0, places - 1)][:, None]
     scores = scores.masked_fill(~_seen(windows, place, places, valid, document_ids), -torch.inf)
     near = windows.join(scores.softmax(-1).to(value.dtype) @ windows.around(value))
-    share = share.to(wide)[:, None, None]
+    share = share_logit.to(wide).sigmoid()[:, None, None]
     mixed = (1 - share) * estimate.to(wide) + share * near.to(wide)
     return keep_valid(mixed.to(value.dtype), valid, axis=2)
 

@@ -26,7 +26,7 @@ class Form(NamedTuple):
 TYPICAL = {"near_attention": Form(torch.float32, 12, 64, 64, 9, 4, False)}
 
 
-def form(query, key, value, estimate, bias, share, before, lengths, document_ids) -> Form:
+def form(query, key, value, estimate, bias, share_logit, before, lengths, document_ids) -> Form:
     """The form of a call."""
     heads, width, channels, places = int(query.shape[1]), int(query.shape[3]), int(value.shape[3]), int(bias.shape[1])
     return Form(value.dtype, heads, width, channels, places, before, document_ids is not None)
@@ -37,8 +37,9 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
     shape = BATCH, positions, form.heads
     query, key = torch.randn(2, *shape, form.width, generator=generator).transpose(2, 3)
     value, estimate = torch.randn(2, *shape, form.channels, generator=generator).transpose(2, 3)
-    bias, share = torch.randn(form.heads, form.places, generator=generator), torch.rand(form.heads, generator=generator)
+    bias = torch.randn(form.heads, form.places, generator=generator)
+    share_logit = torch.randn(form.heads, generator=generator)
     if hard:
         bias = FAR * bias
     ids = documents(BATCH, positions, generator) if form.documents else None
-    return query, key, value, estimate, bias, share, form.before, ragged(BATCH, positions), ids
+    return query, key, value, estimate, bias, share_logit, form.before, ragged(BATCH, positions), ids

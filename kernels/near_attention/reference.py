@@ -12,7 +12,7 @@ def near_attention(
     value: torch.Tensor,
     estimate: torch.Tensor,
     bias: torch.Tensor,
-    share: torch.Tensor,
+    share_logit: torch.Tensor,
     before: int,
     lengths: torch.Tensor | None,
     document_ids: torch.Tensor | None,
@@ -32,5 +32,5 @@ def near_attention(
     scores = query @ key.mT / width**0.5 + bias.double()[:, place.clamp(0, bias.shape[1] - 1)]
     seen = (seen & valid[:, None, :])[:, None]
     weights = torch.where(seen, scores, -torch.inf).softmax(-1).where(seen.any(-1, keepdim=True), 0.0)
-    share = share.double()[:, None, None]
+    share = share_logit.double().sigmoid()[:, None, None]
     return torch.where(keep, (1 - share) * estimate + share * (weights @ value), 0.0).to(dtype)

@@ -1,4 +1,5 @@
-"""Logarithms of random features in Triton, one launch forward and one backward.
+"""Attention from random features in Triton: one launch makes the logarithms of queries and of keys, one takes their
+gradients back, and between them stand the launches of `feature_attention`.
 
 Rows are taken in pieces, for which a program holds the projection. The gradient of a table of biases is not added up
 between programs: each of them has some rows of the table, and walks over the tokens that read these.
@@ -8,9 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
+from ..attention.gpu_kernels import attend, unattend
 from ..attention.parts_gpu import product
 from ..common.interpreter import interpreted
-from .operator import rows_like
+from .operator import heads_lie_apart, rows_like
 
 # Rows of a block, and programs of a launch: two for each multiprocessor of the largest of our cards. Of the projection
 # a program holds as many features as fit into the registers of its threads, as benchmarks/gpu_model shows.
@@ -34,15 +36,39 @@ def _rows(x, sample, head, row, column, batch_stride, head_stride, row_stride):
 
 
 @triton.jit
-def _projected(projection, feature, features, channel, width, scale):
+def _projected(projection, apart, feature, features, channel, width, scale):
+    """The projection, whose rows are so far from each other."""
     mask = (feature < features)[:, None] & (channel < width)[None, :]
-    return tl.load(projection + feature[:, None] * width + channel[None, :], mask=mask, other=0.0) * scale
+    return tl.load(projection + feature[:, None] * apart + channel[None, :], mask=mask, other=0.0) * scale
 
 
 @triton.jit
-def make_features(x, projection, bias, positions, lengths, result, heads, count, width, features, places, rows,
-                  bias_batch, scale, half, x_batch, x_head, x_row, RELATIVE: tl.constexpr, ROWS: tl.constexpr,
-                  WIDTH: tl.constexpr, FEATURES: tl.constexpr):  # fmt: skip
+def _make_logs(x, weights, bias, positions, logs, sample, head, begin, end, length, features, feature, width, channel,
+               half, of_batch, of_head, of_row, RELATIVE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """The logarithms of the rows of queries, which have no norm, for it would cancel, or of keys."""
+    while begin < end:
+        row = begin + tl.arange(0, ROWS)
+        inside = row < end
+        pointers = _rows(x, sample, head, row, channel, of_batch, of_head, of_row)
+        known = _load(pointers, row < tl.minimum(end, length), channel, width, logs)
+        found = product(known, weights)
+        if not RELATIVE:
+            found -= tl.sum(known * known, 1)[:, None] * half
+        written = inside[:, None] & (feature < features)[None, :]
+        if bias is not None:
+            place = row
+            if positions is not None:
+                place = tl.load(positions + row, mask=inside, other=0).to(tl.int32)
+            found += tl.load(bias + place[:, None] * features + feature[None, :], mask=written, other=0.0)
+        tl.store(logs + row[:, None] * features + feature[None, :], found, mask=written)
+        begin += ROWS
+
+
+@triton.jit
+def make_features(query, key, projection, query_bias, key_bias, positions, lengths, query_logs, key_logs, heads, count,
+                  width, features, places, rows, apart, bias_batch, scale, half, query_batch, query_head, query_row,
+                  key_batch, key_head, key_row, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+                  FEATURES: tl.constexpr):  # fmt: skip
     """The logarithms (B, H, N, m) of a piece of a head's rows."""
     pair = tl.program_id(0)
     sample, head = pair // heads, pair % heads
@@ -50,45 +76,38 @@ def make_features(x, projection, bias, positions, lengths, result, heads, count,
     length = sample * 0 + count
     if lengths is not None:
         length = tl.load(lengths + sample).to(tl.int32)
-    if bias is not None:
-        bias += sample.to(tl.int64) * bias_batch + head.to(tl.int64) * places * features
-    result += pair.to(tl.int64) * count * features
-    weights = tl.trans(_projected(projection, feature, features, channel, width, scale))
+    if positions is not None:
+        positions += sample.to(tl.int64) * count
+    if query_bias is not None:
+        of_pair = sample.to(tl.int64) * bias_batch + head.to(tl.int64) * places * features
+        query_bias, key_bias = query_bias + of_pair, key_bias + of_pair
+    query_logs += pair.to(tl.int64) * count * features
+    key_logs += pair.to(tl.int64) * count * features
+    weights = tl.trans(_projected(projection, apart, feature, features, channel, width, scale))
     begin = tl.program_id(1) * rows
     end = tl.minimum(begin + rows, count)
-    while begin < end:
-        row = begin + tl.arange(0, ROWS)
-        inside = row < end
-        pointers = _rows(x, sample, head, row, channel, x_batch, x_head, x_row)
-        known = _load(pointers, row < tl.minimum(end, length), channel, width, result)
-        logs = product(known, weights)
-        if not RELATIVE:
-            logs -= tl.sum(known * known, 1)[:, None] * half
-        written = inside[:, None] & (feature < features)[None, :]
-        if bias is not None:
-            place = row
-            if positions is not None:
-                at = positions + sample.to(tl.int64) * count + row
-                place = tl.load(at, mask=inside, other=0).to(tl.int32)
-            logs += tl.load(bias + place[:, None] * features + feature[None, :], mask=written, other=0.0)
-        tl.store(result + row[:, None] * features + feature[None, :], logs, mask=written)
-        begin += ROWS
+    # One after the other: both at once would take more registers than there are in float64.
+    _make_logs(query, weights, query_bias, positions, query_logs, sample, head, begin, end, length, features, feature,
+               width, channel, half, query_batch, query_head, query_row, True, ROWS)  # fmt: skip
+    _make_logs(key, weights, key_bias, positions, key_logs, sample, head, begin, end, length, features, feature,
+               width, channel, half, key_batch, key_head, key_row, False, ROWS)  # fmt: skip
 
 
 @triton.jit
-def unmake_features(gradient, x, projection, order, starts, lengths, of_x, of_bias, heads, count, width, features,
-                    places, samples, rows, scale, per_root, x_batch, x_head, x_row, of_x_block, of_x_batch, of_x_head,
-                    of_x_row, RELATIVE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-                    FEATURES: tl.constexpr):  # fmt: skip
-    """Gradients of the tokens at a piece of a head's places, and of these rows of the table of biases.
+def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, lengths, of_query, of_key,
+                    of_query_bias, of_key_bias, heads, count, width, features, places, samples, rows, apart, bias_batch,
+                    scale, per_root, key_batch, key_head, key_row, of_block, of_batch, of_head, of_row,
+                    ROWS: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr):  # fmt: skip
+    """Gradients of the tokens at a piece of a head's places, and of these rows of the tables of biases.
 
     A place is that of `samples` samples, or has the tokens order[starts[place]] .. order[starts[place + 1] - 1].
     Where there are several blocks of features, each has a part of the tokens' gradients.
     """
     group, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     channel, feature = tl.arange(0, WIDTH), tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
-    of_x += tl.program_id(2).to(tl.int64) * of_x_block
-    weights = _projected(projection, feature, features, channel, width, scale)
+    of_query += tl.program_id(2).to(tl.int64) * of_block
+    of_key += tl.program_id(2).to(tl.int64) * of_block
+    weights = _projected(projection, apart, feature, features, channel, width, scale)
     begin = tl.program_id(1) * rows
     end = tl.minimum(begin + rows, places)
     while begin < end:
@@ -98,7 +117,8 @@ def unmake_features(gradient, x, projection, order, starts, lengths, of_x, of_bi
         if order is not None:
             first = tl.load(starts + place, mask=place < end, other=0)
             number = tl.load(starts + place + 1, mask=place < end, other=0) - first
-        total = tl.zeros((ROWS, FEATURES), gradient.dtype.element_ty)
+        of_queries = tl.zeros((ROWS, FEATURES), of_query_logs.dtype.element_ty)
+        of_keys = tl.zeros((ROWS, FEATURES), of_query_logs.dtype.element_ty)
         most = tl.max(number, 0)
         turn = most * 0
         while turn < most:
@@ -111,55 +131,74 @@ def unmake_features(gradient, x, projection, order, starts, lengths, of_x, of_bi
             known = inside
             if lengths is not None:
                 known = inside & (row < tl.load(lengths + sample, mask=inside, other=0))
-            pointers = gradient + ((sample * heads + head) * count + row)[:, None] * features + feature[None, :]
-            gradients = _load(pointers, known, feature, features, gradient)
-            total += gradients
-            of_rows = product(gradients, weights)
-            if not RELATIVE:
-                pointers = _rows(x, sample, head, row, channel, x_batch, x_head, x_row)
-                tokens = _load(pointers, known, channel, width, gradient)
-                of_rows -= tokens * tl.sum(gradients, 1)[:, None] * per_root
-            pointers = _rows(of_x, sample, head, row, channel, of_x_batch, of_x_head, of_x_row)
+            at = ((sample * heads + head) * count + row)[:, None] * features + feature[None, :]
             written = inside[:, None] & (channel < width)[None, :]
-            tl.store(pointers, of_rows.to(of_x.dtype.element_ty), mask=written)
+            gradients = _load(of_query_logs + at, known, feature, features, of_query_logs)
+            of_queries += gradients
+            pointers = _rows(of_query, sample, head, row, channel, of_batch, of_head, of_row)
+            tl.store(pointers, product(gradients, weights).to(of_query.dtype.element_ty), mask=written)
+            gradients = _load(of_key_logs + at, known, feature, features, of_key_logs)
+            of_keys += gradients
+            pointers = _rows(key, sample, head, row, channel, key_batch, key_head, key_row)
+            keys = _load(pointers, known, channel, width, of_key_logs)
+            of_rows = product(gradients, weights) - keys * tl.sum(gradients, 1)[:, None] * per_root
+            pointers = _rows(of_key, sample, head, row, channel, of_batch, of_head, of_row)
+            tl.store(pointers, of_rows.to(of_key.dtype.element_ty), mask=written)
             turn += 1
-        if of_bias is not None:
-            pointers = of_bias + (tl.program_id(0).to(tl.int64) * places + place)[:, None] * features + feature[None, :]
-            tl.store(pointers, total, mask=(place < end)[:, None] & (feature < features)[None, :])
+        if of_query_bias is not None:
+            at = group.to(tl.int64) * bias_batch + head.to(tl.int64) * places * features
+            at += place[:, None] * features + feature[None, :]
+            written = (place < end)[:, None] & (feature < features)[None, :]
+            tl.store(of_query_bias + at, of_queries, mask=written)
+            tl.store(of_key_bias + at, of_keys, mask=written)
         begin += ROWS
 
 
-def log_features(x, projection, bias, positions, order, starts, lengths, relative):
-    """The operator of operator.py: (B, H, N, m)."""
-    batch, heads, count, width = x.shape
-    result = projection.new_empty(*x.shape[:3], len(projection))
+def random_attention(query, key, value, projection, tables, positions, order, starts, lengths, document_ids, causal):
+    """The operator of operator.py: the result, and the logarithms of queries and keys."""
+    batch, heads, count, width = query.shape
+    logs = [projection.new_empty(batch, heads, count, len(projection)) for _ in range(2)]
     blocks, options = _options(projection, width)
     pieces, rows = _pieces(batch * heads * blocks, count)
-    shared = bias is None or len(bias) == 1
-    places = count if bias is None else bias.shape[2]
+    biases, places, of_sample = (None, None), count, 0
+    if tables is not None:
+        biases, places, of_sample = tables.unbind(1), tables.shape[3], 0 if len(tables) == 1 else tables.stride(0)
     make_features[batch * heads, pieces, blocks](
-        x, projection, bias, positions, lengths, result, heads, count, width, len(projection), places, rows,
-        0 if shared else bias.stride(0), width**-0.25, 0.5 * width**-0.5, *x.stride()[:3], RELATIVE=relative, **options,
+        query, key, projection, *biases, positions, lengths, *logs, heads, count, width, len(projection), places, rows,
+        projection.stride(0), of_sample, width**-0.25, 0.5 * width**-0.5, *query.stride()[:3], *key.stride()[:3],
+        **options,
     )  # fmt: skip
-    return result
+    apart = heads_lie_apart(projection, causal)
+    result = torch.empty_like(value) if apart else rows_like(value)
+    attend(result, *logs, value, lengths, document_ids, causal, True)
+    return result if apart else result.transpose(1, 2), *logs
 
 
-def log_features_backward(gradient, x, projection, bias, order, starts, lengths, relative):
-    """Gradients of x and of the biases."""
-    batch, heads, count, width = x.shape
+def random_attention_backward(
+    gradient, query, key, value, projection, tables, order, starts, lengths, document_ids, causal, query_logs, key_logs
+):
+    """Gradients of query, key, value and tables, and of the logarithms."""
+    apart = heads_lie_apart(projection, causal)
+    of_value = torch.empty_like(value) if apart else rows_like(value)
+    gradient = gradient if apart else gradient.transpose(1, 2)
+    of_logs = unattend(gradient, of_value, query_logs, key_logs, value, lengths, document_ids, causal, True)
+    batch, heads, count, width = query.shape
     blocks, options = _options(projection, width)
-    of_x = rows_like(x)
-    parts = of_x[None] if blocks == 1 else gradient.new_empty(blocks, *x.shape)
-    of_bias = x.new_empty(0) if bias is None else torch.empty_like(bias)
-    groups = batch if bias is None else len(bias)
-    places = count if bias is None else bias.shape[2]
+    of_rows = [rows_like(x) for x in (query, key)]
+    parts = [x[None] if blocks == 1 else projection.new_empty(blocks, *x.shape) for x in of_rows]
+    of_tables = projection.new_empty(tables)
+    biases, groups, places, of_sample = (None, None), batch, count, 0
+    if of_tables.dim() > 1:
+        biases, groups, places, of_sample = of_tables.unbind(1), tables[0], tables[3], of_tables.stride(0)
     pieces, rows = _pieces(groups * heads * blocks, places)
     unmake_features[groups * heads, pieces, blocks](
-        gradient, x, projection, order, starts, lengths, parts, None if bias is None else of_bias, heads, count, width,
-        len(projection), places, batch // groups, rows, width**-0.25, width**-0.5, *x.stride()[:3],
-        *parts.stride()[:4], RELATIVE=relative, **options,
+        *of_logs, key, projection, order, starts, lengths, *parts, *biases, heads, count, width, len(projection),
+        places, batch // groups, rows, projection.stride(0), of_sample, width**-0.25, width**-0.5, *key.stride()[:3],
+        *parts[0].stride()[:4], **options,
     )  # fmt: skip
-    return of_x if blocks == 1 else of_x.copy_(parts.sum(0)), of_bias
+    if blocks > 1:
+        of_rows = [x.copy_(part.sum(0)) for x, part in zip(of_rows, parts, strict=True)]
+    return *of_rows, of_value, of_tables, *of_logs
 
 
 def _pieces(heads: int, rows: int) -> tuple[int, int]:

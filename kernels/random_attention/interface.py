@@ -6,6 +6,7 @@ from ..attention.inputs import check
 from ..common.arguments import as_integers
 from ..common.rows import of_nothing
 from ..selection import select
+from .places import Places
 from .portable import random_feature_attention as portable
 from .reference import random_feature_attention as reference
 
@@ -16,9 +17,8 @@ def random_feature_attention(
     value: torch.Tensor,
     projection: torch.Tensor,
     waves: torch.Tensor | None = None,
-    query_columns: torch.Tensor | None = None,
-    key_columns: torch.Tensor | None = None,
-    positions: torch.Tensor | None = None,
+    columns: torch.Tensor | None = None,
+    positions: torch.Tensor | Places | None = None,
     lengths: torch.Tensor | None = None,
     causal: bool = False,
     document_ids: torch.Tensor | None = None,
@@ -34,8 +34,9 @@ def random_feature_attention(
         projection: (m, d), the w.
         waves: (1 or B, 1 or H, P, w), of the rows of each sample, P = N, or, with positions, of the places 0 .. P - 1;
             None: no biases.
-        query_columns, key_columns: (H, w, m), beside waves.
-        positions: (B, N) integers, the place of each token, clamped to 0 .. P - 1; None: its row.
+        columns: (2, H, w, m), for queries and for keys, beside waves.
+        positions: (B, N) integers, the place of each token, clamped to 0 .. P - 1, or Places, which calls share; None:
+            its row.
         lengths, causal, document_ids: see `feature_attention`.
 
     Returns:
@@ -44,31 +45,31 @@ def random_feature_attention(
     Raises:
         ValueError: shapes that do not fit together, or integers that are none.
     """
-    _check_biases(query, projection, waves, query_columns, key_columns, positions)
+    _check_biases(query, projection, waves, columns, positions)
     lengths, document_ids = check(query, key, value, lengths, document_ids, ("query", "key"))
-    if positions is not None:
-        batch, count, places = value.shape[0], value.shape[2], waves.shape[2]
-        positions = as_integers("positions", positions, value.device, (batch, count)).clamp(0, places - 1)
+    places = positions
+    if positions is not None and not isinstance(positions, Places):
+        batch, count, most = value.shape[0], value.shape[2], waves.shape[2]
+        clamped = as_integers("positions", positions, value.device, (batch, count)).clamp(0, most - 1)
+        places = Places(clamped, most)
     run = select(
         "random_feature_attention",
         value.device,
         {"portable": portable, "reference": reference},
     )
     if value.numel() == 0:
-        return of_nothing(value, query, key, projection, waves, query_columns, key_columns)
-    biases = waves, query_columns, key_columns, positions
+        return of_nothing(value, query, key, projection, waves, columns)
     # The features are exponentials: half precision in what is summed up there would be an error of percents.
     with torch.autocast(value.device.type, enabled=False):
-        return run(query, key, value, projection, *biases, lengths, causal, document_ids)
+        return run(query, key, value, projection, waves, columns, places, lengths, causal, document_ids)
 
 
 def _check_biases(
     query: torch.Tensor,
     projection: torch.Tensor,
     waves: torch.Tensor | None,
-    query_columns: torch.Tensor | None,
-    key_columns: torch.Tensor | None,
-    positions: torch.Tensor | None,
+    columns: torch.Tensor | None,
+    positions: torch.Tensor | Places | None,
 ) -> None:
     """Raise ValueError unless projection, waves and columns of `random_feature_attention` fit the queries."""
     if query.dim() != 4 or projection.dim() != 2 or projection.shape[1] != query.shape[3] or len(projection) == 0:
@@ -76,9 +77,8 @@ def _check_biases(
             f"query and projection have shapes {tuple(query.shape)} and {tuple(projection.shape)}; needed: "
             "(B, H, N, d) and (m, d) with m at least 1"
         )
-    given = [tensor is not None for tensor in (waves, query_columns, key_columns)]
-    if len(set(given)) > 1 or (positions is not None and waves is None):
-        raise ValueError("given is only a part of waves, query_columns and key_columns; allowed: all three, or none")
+    if (waves is None) != (columns is None) or (positions is not None and waves is None):
+        raise ValueError("given is only a part of waves and columns; allowed: both, or none and no positions")
     if waves is None:
         return
     batch, heads, count, _ = query.shape
@@ -92,7 +92,6 @@ def _check_biases(
             f"waves has shape {tuple(waves.shape)}; allowed: ({' or '.join(map(str, samples))}, 1 or {heads}, "
             f"{places}, w)"
         )
-    needed = (heads, waves.shape[3], len(projection))
-    for name, columns in (("query_columns", query_columns), ("key_columns", key_columns)):
-        if tuple(columns.shape) != needed:
-            raise ValueError(f"{name} has shape {tuple(columns.shape)}; needed: {needed}, (H, w, m)")
+    needed = (2, heads, waves.shape[3], len(projection))
+    if tuple(columns.shape) != needed:
+        raise ValueError(f"columns has shape {tuple(columns.shape)}; needed: {needed}, (2, H, w, m)")

@@ -1,50 +1,77 @@
-"""Random features as an operator of torch, and attention from them."""
-
-import functools
+"""Attention from random features as operators of torch."""
 
 import torch
 
+from ..attention.inputs import working_dtype
 from ..attention.operator import feature_attention
 from ..common.rows import keep_valid, valid_rows
 from ..operators import differentiate, operator
+from .places import Places
 from .portable import logs_of_both
 
+MOST_FEATURES = 64  # beside which values may lie anywhere, see `heads_lie_apart`
 
-@operator(__package__, "log_features")
-def _log_features(
+
+@operator(__package__, "random_attention")
+def _forward(
     kernels: str,
-    x: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
     projection: torch.Tensor,
-    bias: torch.Tensor | None,
+    tables: torch.Tensor | None,
     positions: torch.Tensor | None,
     order: torch.Tensor | None,
     starts: torch.Tensor | None,
     lengths: torch.Tensor | None,
-    relative: bool,
-) -> torch.Tensor:
-    """`log_features` of portable.py for x (B, H, N, d), whose channels lie side by side: (B, H, N, m).
+    document_ids: torch.Tensor | None,
+    causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The result, and the logarithms (B, H, N, m) of the features of queries and keys, which `log_features` of
+    portable.py makes.
 
-    projection (m, d) and bias (1 or B, H, P, m) are contiguous and in one dtype, fp32 or float64. A token's bias stands
-    at its place: positions (B, N), or its row of its sample. `order` (B N,) has the tokens by their places, and those
-    of place p begin at starts[p], (P + 1,); all in int64.
+    Of queries and keys (B, H, N, d), values (B, H, N, c) and projection (m, d) the last axis lies side by side.
+    Projection and tables (1 or B, 2, H, P, m), of the biases of queries and keys, have one dtype, fp32 or float64, and
+    tables are contiguous. A token's bias stands at its place: positions (B, N), or its row of its sample. `order`
+    (B N,) has the tokens by their places, and those of place p begin at starts[p], (P + 1,); all in int64.
+
+    The result is (B, N, H, c), or where heads lie apart (B, H, N, c): then the values are contiguous, with causality in
+    the dtype of the projection.
     """
-    return projection.new_empty(*x.shape[:3], len(projection))
+    query_logs, key_logs = (projection.new_empty(*x.shape[:3], len(projection)) for x in (query, key))
+    result = torch.empty_like(value) if heads_lie_apart(projection, causal) else rows_like(value).transpose(1, 2)
+    return result, query_logs, key_logs
 
 
-@operator(__package__, "log_features_backward")
-def _log_features_backward(
+@operator(__package__, "random_attention_backward")
+def _backward(
     kernels: str,
     gradient: torch.Tensor,
-    x: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
     projection: torch.Tensor,
-    bias: torch.Tensor | None,
+    tables: list[int],
     order: torch.Tensor | None,
     starts: torch.Tensor | None,
     lengths: torch.Tensor | None,
-    relative: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gradients of x and bias; without a bias nothing, (0,)."""
-    return rows_like(x), x.new_empty(0) if bias is None else torch.empty_like(bias)
+    document_ids: torch.Tensor | None,
+    causal: bool,
+    query_logs: torch.Tensor,
+    key_logs: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of query, key, value and tables, whose shape is given, (0,) without; and of the logarithms."""
+    of_logs = torch.empty_like(query_logs), torch.empty_like(key_logs)
+    of_value = torch.empty_like(value) if heads_lie_apart(projection, causal) else rows_like(value)
+    return rows_like(query), rows_like(key), of_value, projection.new_empty(tables), *of_logs
+
+
+def heads_lie_apart(projection: torch.Tensor, causal: bool) -> bool:
+    """Whether values and results have a head's rows behind each other, where a layer has them between those of others.
+
+    With causality, in float64 and of many features, programs have no registers for more.
+    """
+    return causal or projection.dtype == torch.float64 or len(projection) > MOST_FEATURES
 
 
 def rows_like(x: torch.Tensor) -> torch.Tensor:
@@ -53,16 +80,28 @@ def rows_like(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(batch, positions, heads, width).transpose(1, 2)
 
 
-def _of_log_features(kernels, needed, gradient, x, projection, bias, positions, order, starts, lengths, relative):
-    of_x, of_bias = _log_features_backward(kernels, gradient, x, projection, bias, order, starts, lengths, relative)
+def _keep(outputs, query, key, value, projection, tables, positions, *others):
+    # Of the tables nothing but their shape, and of the places their order.
+    shape = [0] if tables is None else list(tables.shape)
+    return query, key, value, projection, shape, *others, *outputs[1:]
+
+
+def _derivative(kernels, needed, gradient, query, key, value, projection, tables, *others):
+    found = _backward(kernels, gradient, query, key, value, projection, tables, *others)
+    of_query, of_key, of_value, of_tables, *of_logs = found
     of_projection = None
-    if needed[1]:
-        known = keep_valid(x, valid_rows(lengths, x.shape[2]), axis=2).to(gradient.dtype)
-        of_projection = (gradient.mT @ known).sum((0, 1)) * x.shape[3] ** -0.25
-    return of_x, of_projection, None if bias is None else of_bias
+    if needed[3]:
+        _, _, lengths, *_ = others
+        valid = valid_rows(lengths, query.shape[2])
+        products = (
+            (of_log.mT @ keep_valid(x, valid, axis=2).to(of_log.dtype)).sum((0, 1))
+            for of_log, x in zip(of_logs, (query, key), strict=True)
+        )
+        of_projection = sum(products) * query.shape[3] ** -0.25
+    return of_query, of_key, of_value, of_projection, of_tables if needed[4] else None
 
 
-differentiate(_log_features, _of_log_features)
+differentiate(_forward, _derivative, _keep)
 
 
 def random_feature_attention(
@@ -72,32 +111,32 @@ def random_feature_attention(
     value: torch.Tensor,
     projection: torch.Tensor,
     waves: torch.Tensor | None,
-    query_columns: torch.Tensor | None,
-    key_columns: torch.Tensor | None,
-    positions: torch.Tensor | None,
+    columns: torch.Tensor | None,
+    places: Places | None,
     lengths: torch.Tensor | None,
     causal: bool,
     document_ids: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.random_feature_attention`."""
-    make = logs_of_both if kernels == "cpu_kernels" else functools.partial(_logs_on_gpu, kernels)
-    logs = make(query, key, projection, waves, query_columns, key_columns, positions, lengths)
-    return feature_attention(kernels, *logs, value, lengths, causal, document_ids)
+    if kernels == "cpu_kernels":
+        logs = logs_of_both(query, key, projection, waves, columns, places, lengths)
+        return feature_attention(kernels, *logs, value, lengths, causal, document_ids)
+    working = working_dtype(query, key, value)
+    tables = None if waves is None else _tables(waves.to(working), columns.to(working))
+    at = (None, None, None) if places is None else (places.positions, *places.order())
+    # Queries, keys and values of a layer lie between each other, row by row: channels side by side are enough.
+    rows = [x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value)]
+    projected = projection.to(working)
+    projected = projected if projected.stride(1) == 1 else projected.contiguous()
+    apart = heads_lie_apart(projected, causal)
+    if apart:
+        rows[2] = value.to(working if causal or working == torch.float64 else value.dtype).contiguous()
+    result, *_ = _forward(kernels, *rows, projected, tables, *at, lengths, document_ids, causal)
+    return (result if apart else result.transpose(1, 2)).to(value.dtype)
 
 
-def _logs_on_gpu(kernels, query, key, projection, waves, query_columns, key_columns, positions, lengths):
-    order, starts = None, None
-    if positions is not None:
-        ordered, order = positions.flatten().sort(stable=True)
-        starts = torch.searchsorted(ordered, torch.arange(waves.shape[2] + 1, device=ordered.device))
-        positions = positions.contiguous()
-    logs = []
-    for x, columns, relative in ((query, query_columns, True), (key, key_columns, False)):
-        x = x if x.stride(3) == 1 else x.contiguous()
-        working = torch.promote_types(x.dtype, torch.float32)
-        bias = None
-        if waves is not None:
-            bias = (waves.to(working) @ columns.to(working)).contiguous()
-        projected = projection.to(working).contiguous()
-        logs.append(_log_features(kernels, x, projected, bias, positions, order, starts, lengths, relative))
-    return logs
+def _tables(waves: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Waves (1 or B, 1 or H, P, w) by columns (2, H, w, m): (1 or B, 2, H, P, m)."""
+    if len(waves) == 1:
+        return (waves.squeeze(0) @ columns).unsqueeze(0)  # as one batch of products, whose gradients need no sum
+    return waves.unsqueeze(1) @ columns

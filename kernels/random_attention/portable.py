@@ -6,6 +6,7 @@ import torch
 
 from ..attention.feature_portable import feature_attention
 from ..common.rows import valid_rows
+from .places import Places
 
 
 def random_feature_attention(
@@ -14,15 +15,14 @@ def random_feature_attention(
     value: torch.Tensor,
     projection: torch.Tensor,
     waves: torch.Tensor | None,
-    query_columns: torch.Tensor | None,
-    key_columns: torch.Tensor | None,
-    positions: torch.Tensor | None,
+    columns: torch.Tensor | None,
+    places: Places | None,
     lengths: torch.Tensor | None,
     causal: bool,
     document_ids: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.random_feature_attention`."""
-    logs = logs_of_both(query, key, projection, waves, query_columns, key_columns, positions, lengths)
+    logs = logs_of_both(query, key, projection, waves, columns, places, lengths)
     return feature_attention(*logs, value, lengths, causal, document_ids)
 
 
@@ -31,19 +31,19 @@ def logs_of_both(
     key: torch.Tensor,
     projection: torch.Tensor,
     waves: torch.Tensor | None,
-    query_columns: torch.Tensor | None,
-    key_columns: torch.Tensor | None,
-    positions: torch.Tensor | None,
+    columns: torch.Tensor | None,
+    places: Places | None,
     lengths: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logarithms of the features of queries, without what is constant in them, and of keys: (B, H, N, m) each."""
-    if positions is not None:
-        waves = waves[0][:, positions].transpose(0, 1)
+    if places is not None:
+        waves = waves[0][:, places.positions].transpose(0, 1)
     valid = valid_rows(lengths, query.shape[2])
     logs = []
-    for x, columns, relative in ((query, query_columns, True), (key, key_columns, False)):
+    of_both = (None, None) if columns is None else columns.unbind(0)
+    for x, own, relative in ((query, of_both[0], True), (key, of_both[1], False)):
         wide = torch.promote_types(x.dtype, torch.float32)
-        bias = None if waves is None else waves.to(wide) @ columns.to(wide)
+        bias = None if waves is None else waves.to(wide) @ own.to(wide)
         logs.append(log_features(x, projection, bias, relative, valid))
     return tuple(logs)
 

@@ -36,9 +36,8 @@ def form(
     value,
     projection,
     waves,
-    query_columns,
-    key_columns,
-    positions,
+    columns,
+    places,
     lengths,
     causal,
     document_ids,
@@ -47,7 +46,7 @@ def form(
     kind = 0 if waves is None else 1 if waves.shape[0] == 1 else 2
     sizes = int(query.shape[1]), int(projection.shape[0]), int(query.shape[3]), int(value.shape[3])
     flags = bool(causal), lengths is not None, document_ids is not None
-    return Form(value.dtype, *sizes, *flags, kind, positions is not None)
+    return Form(value.dtype, *sizes, *flags, kind, places is not None)
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
@@ -58,12 +57,12 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
         query, key = FAR * query, FAR * key
     value = torch.randn(*shape, form.channels, generator=generator)
     projection = torch.randn(form.features, form.width, generator=generator)
-    biases = [None] * 4
+    biases = [None] * 3
     if form.waves:
         biases[0] = torch.randn(BATCH if form.waves == 2 else 1, 1, positions, WAVES, generator=generator)
-        biases[1:3] = torch.randn(2, form.heads, WAVES, form.features, generator=generator) / WAVES**0.5
+        biases[1] = torch.randn(2, form.heads, WAVES, form.features, generator=generator) / WAVES**0.5
     if form.places:
-        biases[3] = torch.randint(0, positions, (BATCH, positions), generator=generator)
+        biases[2] = torch.randint(0, positions, (BATCH, positions), generator=generator)
     ids = documents(BATCH, positions, generator) if form.documents else None
     lengths = ragged(BATCH, positions) if form.ragged else None
     return query, key, value, projection, *biases, lengths, form.causal, ids

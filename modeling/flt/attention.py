@@ -1,6 +1,7 @@
 """Linear attention whose features carry a mask of relative positions."""
 
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -75,19 +76,29 @@ class SpectralAttention(Attention):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """Queries and keys (B, H, N, d), values (B, H, N, c) -> (B, H, N, c), zero on padding."""
-        waves, factors = self.mask(query, context) if context.shared is None else context.shared
-        projection = self.feature_projection.to(waves.dtype)
-        for_positions, for_content = projection.split([2 * self.config.num_frequencies, query.shape[-1]], dim=1)
-        with torch.autocast(query.device.type, enabled=False):
-            columns = scaled_columns(factors, for_positions)
-        positions = self._positions(context)
+        waves, columns = self._biases(query, context)
+        content = self.feature_projection[:, 2 * self.config.num_frequencies :].to(waves.dtype)
+        places = self._places(context)
         seen = {"lengths": context.lengths, "causal": self.config.is_causal, "document_ids": context.document_ids}
         if self.config.feature_kind == "relu":
-            features = self._features(query, key, for_content, waves, columns, positions)
+            features = self._features(query, key, content, waves, columns, places)
             estimate = ops.linear_attention(*features, value, **seen)
         else:
-            estimate = ops.random_feature_attention(query, key, value, for_content, waves, *columns, positions, **seen)
+            estimate = ops.random_feature_attention(query, key, value, content, waves, columns, places, **seen)
         return estimate if self.neighbours is None else self.neighbours(query, key, value, estimate, context)
+
+    def _biases(self, query: torch.Tensor, context: BatchContext) -> tuple[torch.Tensor, torch.Tensor]:
+        """Waves of positions, and the columns (2, H, 2 r, m) that make biases of queries and keys of them."""
+        if context.shared is not None and self.shares_columns(self.config):
+            return context.shared
+        waves, factors = self.mask(query, context) if context.shared is None else context.shared
+        return waves, columns_of([self], factors)[0]
+
+    @staticmethod
+    def shares_columns(config: FLTConfig) -> bool:
+        """Whether the columns of all layers are made at once: of one mask, and of projections that are no parameters,
+        which only a layer itself may read."""
+        return config.share_mask and config.feature_kind == "positive"
 
     def _features(
         self,
@@ -95,12 +106,12 @@ class SpectralAttention(Attention):
         key: torch.Tensor,
         projection: torch.Tensor,
         waves: torch.Tensor,
-        columns: tuple[torch.Tensor, torch.Tensor],
-        positions: torch.Tensor | None,
+        columns: torch.Tensor,
+        places: ops.Places | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Features of queries and keys behind a ReLU, (B, H, N, m), in fp32 or wider."""
-        if positions is not None:
-            waves = waves[0][:, positions].transpose(0, 1)
+        if places is not None:
+            waves = waves[0][:, places.positions].transpose(0, 1)
         features = []
         with torch.autocast(query.device.type, enabled=False):
             for content, of_positions in zip((query, key), columns, strict=True):
@@ -108,10 +119,27 @@ class SpectralAttention(Attention):
                 features.append(functional.relu(scaled @ projection.T + waves @ of_positions) + RELU_FLOOR)
         return tuple(features)
 
-    def _positions(self, context: BatchContext) -> torch.Tensor | None:
-        """Which of the indices' waves are those of the tokens, (B, N); None: those of their rows."""
+    def _places(self, context: BatchContext) -> ops.Places | None:
+        """Which of the indices' waves are those of the tokens; None: those of their rows."""
         documents = context.document_ids
         if documents is None or context.coordinates is not None:
             return None
-        make = functools.partial(positions_in_documents, documents, documents.shape[1], documents.device)
-        return context.once(("positions in documents",), make)
+        return context.once(("places in documents",), functools.partial(_places_in_documents, documents))
+
+
+def columns_of(layers: Sequence[SpectralAttention], factors: torch.Tensor) -> Sequence[torch.Tensor]:
+    """For each layer of one mask, the columns (2, H, 2 r, m) that make biases of queries and keys of the waves.
+
+    Args:
+        layers: m rows in each projection.
+        factors: what the mask's `forward` returns.
+    """
+    width = 2 * layers[0].config.num_frequencies
+    with torch.autocast(factors.device.type, enabled=False):
+        projections = [layer.feature_projection[:, :width].to(factors.dtype) for layer in layers]
+        return scaled_columns(factors, torch.stack(projections))
+
+
+def _places_in_documents(document_ids: torch.Tensor) -> ops.Places:
+    positions = document_ids.shape[1]
+    return ops.Places(positions_in_documents(document_ids, positions, document_ids.device), positions)

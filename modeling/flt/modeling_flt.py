@@ -3,6 +3,7 @@
 Labels such as FL-3 are those of docs/mixers/flt.md, which says how and why this differs from the paper.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -19,7 +20,7 @@ from ..heads import (
     MixerForTokenClassification,
 )
 from ..model import MixerModel, MixerPreTrainedModel
-from .attention import SpectralAttention
+from .attention import SpectralAttention, columns_of
 from .configuration_flt import FLTConfig
 from .spectral_mask import SpectralMask
 
@@ -42,6 +43,16 @@ class FLT(Mixer):
     def shared_module(cls, config: FLTConfig) -> nn.Module | None:
         """The mask of all layers (D5)."""
         return SpectralMask(config) if config.share_mask else None
+
+    @classmethod
+    def share(
+        cls, mixers: Sequence[Mixer], hidden_states: torch.Tensor, context: BatchContext
+    ) -> Sequence[tuple[torch.Tensor, ...]] | None:
+        """The mask's waves, and what each layer multiplies them with; None: layers make the latter, or both."""
+        if not SpectralAttention.shares_columns(mixers[0].config):
+            return None
+        waves, factors = context.shared
+        return [(waves, columns) for columns in columns_of([mixer.attention for mixer in mixers], factors)]
 
     def use_shared(self, module: nn.Module) -> None:
         """See Mixer."""

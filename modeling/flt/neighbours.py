@@ -53,7 +53,5 @@ class Neighbours(nn.Module):
         context: BatchContext,
     ) -> torch.Tensor:
         """Queries and keys (B, H, N, d), values and estimate (B, H, N, c) -> (B, H, N, c), zero on padding."""
-        wide = torch.promote_types(query.dtype, torch.float32)
-        bias, share = self.bias.to(wide), self.share_logit.to(wide).sigmoid()
         before, lengths, documents = -self.distances[0], context.lengths, context.document_ids
-        return ops.near_attention(query, key, value, estimate, bias, share, before, lengths, documents)
+        return ops.near_attention(query, key, value, estimate, self.bias, self.share_logit, before, lengths, documents)

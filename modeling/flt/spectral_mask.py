@@ -1,6 +1,7 @@
 """The mask of relative positions, given by its Fourier transform, as biases of random features."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -123,20 +124,22 @@ class SpectralMask(nn.Module):
         return self.config.position_scale * coordinates[:, None].to(torch.float64)
 
 
-def scaled_columns(factors: torch.Tensor, projection: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def scaled_columns(factors: torch.Tensor, projections: torch.Tensor) -> Sequence[torch.Tensor]:
     """What multiplies waves to the biases that positions add to the projected queries and keys (FL-3).
 
     Args:
         factors: (2 r, 2 H, 2), what a mask's `forward` returns.
-        projection: (m, 2 r) in their dtype, columns of the random projection for cosines, then for sines.
+        projections: (L, m, 2 r) in their dtype, columns of L random projections for cosines, then for sines.
 
     Returns:
-        (H, 2 r, m) for the queries and for the keys.
+        (2, H, 2 r, m) for the queries and for the keys, of each projection.
     """
-    columns = projection.T
-    pairs = torch.stack([columns, columns.roll(len(columns) // 2, 0)], dim=1)
-    # One small product: written out, these sums would be a dozen operations in each layer, forward and backward.
-    return torch.bmm(factors, pairs).unflatten(1, (2, -1)).permute(1, 2, 0, 3).unbind(0)
+    layers, features, width = projections.shape
+    columns = projections.permute(2, 0, 1).flatten(1)
+    pairs = torch.stack([columns, columns.roll(width // 2, 0)], dim=1)
+    # One small product: written out, these sums would be a dozen operations, forward and backward.
+    parts = torch.bmm(factors, pairs).unflatten(2, (layers, features)).unbind(2)
+    return [part.unflatten(1, (2, -1)).permute(1, 2, 0, 3) for part in parts]
 
 
 # Keeps the slope of an absolute value finite where a whole mask is zero.

@@ -45,7 +45,7 @@ CASES = {
     "feature_attention-causal": ("feature_attention", features(2, 2, 11, 4, 3), {"causal": True}),
     "random_feature_attention": (
         "random_feature_attention",
-        draw(*[(2, 3, 9, 4)] * 2, (2, 3, 9, 5), (6, 4), (1, 1, 9, 2), *[(3, 2, 6)] * 2),
+        draw(*[(2, 3, 9, 4)] * 2, (2, 3, 9, 5), (6, 4), (1, 1, 9, 2), (2, 3, 2, 6)),
         {},
     ),
     "random_feature_attention-causal": (

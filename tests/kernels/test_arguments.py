@@ -29,7 +29,7 @@ CALLS = {
         *(make(3, 1, 6, 4) for _ in range(4)), make(1, 3), make(1), 1, **integers
     ),
     "random_feature_attention": lambda make, **integers: ops.random_feature_attention(
-        *(make(3, 1, 6, 4) for _ in range(3)), make(5, 4), make(1, 1, 6, 2), make(1, 2, 5), make(1, 2, 5), **integers
+        *(make(3, 1, 6, 4) for _ in range(3)), make(5, 4), make(1, 1, 6, 2), make(2, 1, 2, 5), **integers
     ),
     "spectral_filter": lambda make, **integers: ops.spectral_filter(make(3, 6, 4), make(5, 4, 2), 8, **integers),
     "wavelet_analysis": lambda make, **integers: ops.wavelet_analysis(make(3, 6, 4), make(4, 4), 2, **integers),

@@ -27,16 +27,16 @@ CALLS = {
         lambda b, n, d: [(b, n, d), (b, n, 2, 3)],
     ),
     "near_attention": (
-        lambda query, key, value, estimate, bias, share, lengths: ops.near_attention(
-            query, key, value, estimate, bias, share, 1, lengths
+        lambda query, key, value, estimate, bias, share_logit, lengths: ops.near_attention(
+            query, key, value, estimate, bias, share_logit, 1, lengths
         ),
         lambda b, n, d: [*[(b, 2, n, 3)] * 2, *[(b, 2, n, d)] * 2, (2, 3), (2,)],
     ),
     "random_feature_attention": (
-        lambda query, key, value, projection, waves, query_columns, key_columns, lengths: ops.random_feature_attention(
-            query, key, value, projection, waves, query_columns, key_columns, lengths=lengths
+        lambda query, key, value, projection, waves, columns, lengths: ops.random_feature_attention(
+            query, key, value, projection, waves, columns, lengths=lengths
         ),
-        lambda b, n, d: [*[(b, 2, n, 3)] * 2, (b, 2, n, d), (4, 3), (1, 1, n, 5), *[(2, 5, 4)] * 2],
+        lambda b, n, d: [*[(b, 2, n, 3)] * 2, (b, 2, n, d), (4, 3), (1, 1, n, 5), (2, 2, 5, 4)],
     ),
     "spectral_filter": (
         lambda x, spectrum, lengths: ops.spectral_filter(x, spectrum, 8, None, lengths),

@@ -20,8 +20,8 @@ LARGEST = 5000  # numbers in the arguments of a call
 # Operators that Triton kernels alone run behind: (operation, case) that calls them.
 ONLY_TRITON = {
     "givens_mix_chunked": ("givens_mix", "several-blocks"),
-    "log_features": ("random_feature_attention", "documents"),
     "near_attention": ("near_attention", "three"),
+    "random_attention": ("random_feature_attention", "documents"),
     "spectral_filter": ("spectral_filter", "short"),
 }
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.random_attention.places import Places
 from longmix.kernels.selection import obstacle
 
 
@@ -22,7 +23,7 @@ def tensors(batch=2, heads=2, positions=9, width=3, features=5, channels=4, wave
     generator = torch.Generator().manual_seed(0)
     rows = batch, heads, positions
     shapes = (*rows, width), (*rows, width), (*rows, channels), (features, width), (1, 1, positions, waves)
-    shapes += (heads, waves, features), (heads, waves, features)
+    shapes += ((2, heads, waves, features),)
     return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
 
 
@@ -67,10 +68,17 @@ def test_the_weights_are_those_of_the_features(choose):
         torch.eye(3)[None, None],
         torch.tensor([[0.8]]),
         waves.view(1, 1, 2, 1),
-        *columns.view(2, 1, 1, 1).unbind(0),
+        columns.view(2, 1, 1, 1),
         places[None],
     )
     torch.testing.assert_close(result[0, 0], expected)
+
+
+def test_tokens_by_their_places_are_found_once():
+    places = Places(torch.tensor([[0, 1, 0, 3], [0, 1, 1, 3]]), 5)
+    order, starts = places.order()
+    assert order.tolist() == [0, 2, 4, 1, 5, 6, 3, 7] and starts.tolist() == [0, 3, 6, 6, 8, 8]
+    assert places.order() is places.order()
 
 
 @pytest.mark.parametrize(
@@ -80,8 +88,8 @@ def test_the_weights_are_those_of_the_features(choose):
         (3, (0, 3), "with m at least 1"),
         (4, (1, 1, 8, 2), r"waves has shape \(1, 1, 8, 2\); allowed: \(1 or 2, 1 or 2, 9, w\)"),
         (4, (3, 1, 9, 2), r"waves has shape \(3, 1, 9, 2\)"),
-        (5, (2, 2, 4), r"query_columns has shape \(2, 2, 4\); needed: \(2, 2, 5\)"),
-        (6, (1, 2, 5), r"key_columns has shape \(1, 2, 5\); needed: \(2, 2, 5\)"),
+        (5, (2, 2, 2, 4), r"columns has shape \(2, 2, 2, 4\); needed: \(2, 2, 2, 5\)"),
+        (5, (2, 1, 2, 5), r"columns has shape \(2, 1, 2, 5\); needed: \(2, 2, 2, 5\)"),
         (1, (2, 2, 9, 4), "query, key and value have shapes"),
     ],
 )
@@ -95,7 +103,7 @@ def test_shapes_that_do_not_fit(index, shape, message):
 def test_parts_of_biases_are_refused():
     query, key, value, projection, waves, *_ = tensors()
     for more in ({"waves": waves}, {"positions": torch.zeros(2, 9, dtype=torch.int64)}):
-        with pytest.raises(ValueError, match="given is only a part of waves, query_columns and key_columns"):
+        with pytest.raises(ValueError, match="given is only a part of waves and columns"):
             ops.random_feature_attention(query, key, value, projection, **more)
     given = tensors(batch=2)
     given[4] = torch.zeros(2, 1, 9, 2)

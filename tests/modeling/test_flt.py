@@ -12,6 +12,7 @@ from longmix.kernels import ops
 from longmix.kernels.random_attention.portable import log_features
 from longmix.modeling.block import PostNormBlock
 from longmix.modeling.context import BatchContext
+from longmix.modeling.flt.attention import columns_of
 from longmix.modeling.flt.spectral_mask import SpectralMask, scaled_columns
 from longmix.modeling.rotary import positions_in_documents
 
@@ -169,7 +170,8 @@ def test_features_multiply_to_the_mask_at_far_positions_too(kind, offset, make_c
     index = torch.arange(0, 48, 4)
     context = BatchContext(coordinates=offset + index[None, :, None])
     waves, factors = mask(torch.empty(12, 1), context)
-    query, key = (waves @ columns for columns in scaled_columns(factors, torch.eye(2 * config.num_frequencies)))
+    columns = scaled_columns(factors, torch.eye(2 * config.num_frequencies)[None])[0]
+    query, key = (waves[:, None] @ columns).unbind(1)
     torch.testing.assert_close(
         (query @ key.transpose(-1, -2)).double(), mask.matrix(index[None, :, None], 12), rtol=0, atol=1e-5
     )
@@ -228,6 +230,21 @@ def test_the_mask_is_made_once_for_all_layers(make_model, batch):
     for plain, *others in zip(*gradients, strict=True):
         for other in others:
             torch.testing.assert_close(other, plain)
+
+
+@pytest.mark.parametrize("kind", ["positive", "relu"])
+def test_columns_of_all_layers_are_those_of_each(kind, make_model):
+    model = make_model("flt", feature_kind=kind)
+    context = BatchContext(embeddings=torch.randn(1, 5, model.config.hidden_size))
+    factors = model.shared(context.embeddings, context)[1]
+    expected = [columns_of([layer.mixer.attention], factors)[0] for layer in model.layers]
+    assert not torch.equal(*expected[:2])
+    contexts = model.contexts(context)
+    if kind == "relu":  # whose projections are parameters, which only a layer may read
+        assert all(torch.equal(each.shared[1], factors) for each in contexts)
+    else:
+        for each, columns in zip(contexts, expected, strict=True):
+            torch.testing.assert_close(each.shared[1], columns)
 
 
 def test_the_sum_of_weights_is_bounded(make_config):

@@ -16,11 +16,11 @@ def make(shape, places, before, generator, lengths=None, documents=0.0, far=1.0,
         query, key = torch.randn(2, batch, heads, positions, width, generator=generator)
         value = torch.randn(batch, heads, positions, channels, generator=generator)
     estimate = torch.randn(value.shape, generator=generator)
-    bias, share = far * torch.randn(heads, places, generator=generator), torch.rand(heads, generator=generator)
+    bias, share_logit = far * torch.randn(heads, places, generator=generator), torch.randn(heads, generator=generator)
     keywords = {"lengths": None if lengths is None else torch.tensor(lengths)}
     if documents:
         keywords["document_ids"] = (torch.rand(batch, positions, generator=generator) < documents).cumsum(1) * 3 - 5
-    return (query, key, value, estimate, bias, share, before), keywords
+    return (query, key, value, estimate, bias, share_logit, before), keywords
 
 
 # name -> (arguments of make, keywords of make, whether Triton's interpreter can take it)
