@@ -61,7 +61,9 @@ def _together(
     rows = keep_valid(torch.cat(list(bands)), mask)
     query, key, value = first.heads_of(linear_of_bands(rows, [attention.projection for attention in attentions]))
     mixed = first.attend(query, key, value, BatchContext(mask)).transpose(1, 2).flatten(2)
-    return keep_valid(linear_of_bands(mixed, [attention.output for attention in attentions]), mask).chunk(len(bands))
+    mixed = keep_valid(linear_of_bands(mixed, [attention.output for attention in attentions]), mask)
+    # Not by `chunk`: the size of its parts depends on the number of samples, and an export would hold for that alone.
+    return mixed.unflatten(0, (len(bands), -1)).unbind()
 
 
 def linear_of_bands(rows: torch.Tensor, layers: Sequence[nn.Linear]) -> torch.Tensor:
