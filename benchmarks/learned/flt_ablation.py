@@ -9,9 +9,11 @@ positions of docs/learning.md, and the tokens per second of processor time.
 """
 
 import argparse
+import functools
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,9 +23,11 @@ import transformers
 from torch.nn import functional
 
 from longmix.data_prep.manifest_fields import IGNORED
+from longmix.modeling.block import buffer_generator
 from longmix.modeling.flt import FLTConfig, FLTForMaskedLM
 from longmix.modeling.flt.attention import SpectralAttention
 from longmix.modeling.flt.spectral_mask import SpectralMask
+from longmix.modeling.rotary import make_rotation, rotate
 from longmix.trainer.objectives.masking import TokenMasker
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.samples.dataset import ShardedDataset
@@ -36,35 +40,8 @@ TRAIN_MASKED, EVALUATION_MASKED = 0.30, 0.15
 # Windows as narrow as a token, anywhere: with these fields a mask can be one neighbour.
 NARROW = {"spectral_kind": "local", "directional": True, "frequency_sampling": "stratified"}
 HEIGHT = 3.0  # of that neighbour at the start, in the exponent
-
-
-@dataclass(frozen=True)
-class Row:
-    """One model.
-
-    Args:
-        label: in the table.
-        fields: of FLTConfig.
-        exact: without random features: the softmax that they estimate.
-        at_neighbours: the masks of the heads start as the neighbour on the left, the one on the right, ...
-    """
-
-    label: str
-    fields: dict = field(default_factory=dict)
-    exact: bool = False
-    at_neighbours: bool = False
-
-
-ROWS = {
-    "estimate": Row("the paper's: 64 features"),
-    "exact": Row("softmax(N + Q K^T) itself, N starts near zero", exact=True),
-    "exact-neighbours": Row("softmax(N + Q K^T) itself, N starts at a neighbour", NARROW, True, True),
-    "estimate-neighbours": Row("64 features, N starts at a neighbour", NARROW, False, True),
-    "estimate-1024": Row(
-        "1024 features, N starts at a neighbour", {**NARROW, "num_random_features": 1024}, False, True
-    ),
-    "exact-reach": Row("64 features, and `exact_reach: 4`", {"exact_reach": 4}),
-}
+THETA = 10_000.0  # of rotary positions
+SHARPER = 4.0  # how much larger queries and keys are at the start, and their products 16 times
 
 
 class ExactAttention(SpectralAttention):
@@ -77,6 +54,93 @@ class ExactAttention(SpectralAttention):
         if context.mask is not None:
             scores = scores.masked_fill(~context.mask[:, None, None, :], -torch.inf)
         return scores.softmax(-1) @ value
+
+
+class MaskAlone(ExactAttention):
+    """softmax(N^) V: what the relative positions can do without any content."""
+
+    def attend(self, query, key, value, context):
+        """See Attention."""
+        return super().attend(torch.zeros_like(query), key, value, context)
+
+
+class RotaryAttention(SpectralAttention):
+    """The estimate, of queries and keys that are turned by their positions before."""
+
+    def attend(self, query, key, value, context):
+        """See Attention."""
+        positions = torch.arange(query.shape[2], device=query.device)
+        rotation = make_rotation(positions, query.shape[-1], THETA, query.dtype)
+        return super().attend(rotate(query, rotation), rotate(key, rotation), value, context)
+
+
+class IndependentAttention(SpectralAttention):
+    """The estimate from independent projections, where the others have orthogonal blocks."""
+
+    def reset(self):
+        """See SpectralAttention."""
+        generator = buffer_generator(self.config, self.layer_index, "projection")
+        self.feature_projection.copy_(torch.randn(self.feature_projection.shape, generator=generator))
+
+
+@torch.no_grad()
+def put_at_neighbours(model: FLTForMaskedLM, radius: float = 0.5) -> None:
+    """The first window of each head lies on the left, on the right, 2 to the left, ...; `radius` is half its width."""
+    mask: SpectralMask = model.encoder.shared
+    for head in range(mask.weight.shape[0]):
+        mask.weight[head, 0] = HEIGHT
+        mask.offset[head, 0] = (0.5 + radius + head // 2) * (-1) ** head
+        mask.spectrum.log_radius[head, 0] = math.log(radius)
+
+
+@torch.no_grad()
+def sharpen(model: FLTForMaskedLM) -> None:
+    """Larger queries and keys: random features vary more, and so do the weights that they estimate."""
+    for layer in model.encoder.layers:
+        weight = layer.mixer.attention.projection.weight
+        weight[: 2 * WIDTH] *= SHARPER
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model.
+
+    Args:
+        label: in the table.
+        fields: of FLTConfig.
+        attention: what takes the place of its attention.
+        begin: changes the model before it is trained.
+    """
+
+    label: str
+    fields: dict = field(default_factory=dict)
+    attention: type[SpectralAttention] = SpectralAttention
+    begin: Callable[[FLTForMaskedLM], None] | None = None
+
+
+ROWS = {
+    "estimate": Row("the paper's: 64 features"),
+    "estimate-256": Row("256 features", {"num_random_features": 256}),
+    "independent": Row("64 features, their projections not orthogonal", attention=IndependentAttention),
+    "sharper": Row("64 features, queries and keys 4 times as large at the start", begin=sharpen),
+    "rotary": Row("64 features of queries and keys with rotary positions", attention=RotaryAttention),
+    "rotary-1024": Row(
+        "1024 features of queries and keys with rotary positions", {"num_random_features": 1024}, RotaryAttention
+    ),
+    "exact": Row("softmax(N + Q K^T) itself, N starts near zero", {}, ExactAttention),
+    "exact-neighbours": Row(
+        "softmax(N + Q K^T) itself, N starts at a neighbour", NARROW, ExactAttention, put_at_neighbours
+    ),
+    "mask-neighbours": Row("softmax(N) itself, N starts at a neighbour", NARROW, MaskAlone, put_at_neighbours),
+    "estimate-neighbours": Row("64 features, N starts at a neighbour", NARROW, begin=put_at_neighbours),
+    "estimate-wide": Row(
+        "64 features, N starts as 8 tokens on one side", NARROW, begin=functools.partial(put_at_neighbours, radius=4.0)
+    ),
+    "estimate-1024": Row(
+        "1024 features, N starts at a neighbour", {**NARROW, "num_random_features": 1024}, begin=put_at_neighbours
+    ),
+    "exact-reach": Row("64 features, and `exact_reach: 4`", {"exact_reach": 4}),
+}
 
 
 def main() -> int:
@@ -104,21 +168,12 @@ def make_model(row: Row, vocab_size: int) -> FLTForMaskedLM:
     """The model of a row, at its start."""
     shape = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
     model = FLTForMaskedLM(FLTConfig(vocab_size=vocab_size, max_position_embeddings=LENGTH, **shape, **row.fields))
-    if row.at_neighbours:
-        put_at_neighbours(model.encoder.shared)
-    if row.exact:
-        for layer in model.encoder.layers:
-            layer.mixer.attention.__class__ = ExactAttention
+    for layer in model.encoder.layers:
+        layer.mixer.attention.__class__ = row.attention
+        layer.mixer.attention.reset()
+    if row.begin is not None:
+        row.begin(model)
     return model
-
-
-@torch.no_grad()
-def put_at_neighbours(mask: SpectralMask) -> None:
-    """The first window of each head is one token wide, on the left, on the right, 2 to the left, ..."""
-    for head in range(mask.weight.shape[0]):
-        mask.weight[head, 0] = HEIGHT
-        mask.offset[head, 0] = (1 + head // 2) * (-1) ** head
-        mask.spectrum.log_radius[head, 0] = math.log(0.5)
 
 
 def learn(model: FLTForMaskedLM, data: ShardedDataset, tokens: int, seed: int) -> float:
