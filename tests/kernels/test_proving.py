@@ -246,7 +246,7 @@ def test_one_process_proves_all_and_another_one_what_it_did_not_come_to(pretend)
     assert found == {name: {**failed, "lifting_analysis": "wrong"}.get(name) for name in WITH_KERNELS}
     assert pretend.started() == [
         " ".join(WITH_KERNELS),
-        "link_mix near_attention random_feature_attention wavelet_analysis wavelet_synthesis",
+        "link_mix near_attention random_feature_attention spectral_filter wavelet_analysis wavelet_synthesis",
         "wavelet_synthesis",
     ]
 
