@@ -14,6 +14,7 @@ from .random_attention.interface import random_feature_attention
 from .random_attention.places import Places
 from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
+from .token_givens.interface import token_givens_mix
 from .wavelet.interface import wavelet_analysis, wavelet_synthesis
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "near_attention",
     "random_feature_attention",
     "spectral_filter",
+    "token_givens_mix",
     "wavelet_analysis",
     "wavelet_synthesis",
 ]

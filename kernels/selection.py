@@ -38,6 +38,7 @@ OPERATIONS = {
     "near_attention": "near_attention",
     "random_feature_attention": "random_attention",
     "spectral_filter": "spectral_filter",
+    "token_givens_mix": "token_givens",
     "wavelet_analysis": "wavelet",
     "wavelet_synthesis": "wavelet",
 }

@@ -90,6 +90,19 @@ def _givens(rows: int, lengths=None, width=7, orders=1, permuted=False, phases=2
     return make
 
 
+def _tokens(rows: int, lengths=None, heads=3, width=7, terms=3, documents=False, **keywords):
+    def make(generator):
+        batch = len(lengths) if lengths else 1
+        value = torch.randn(batch, rows, heads, width, 2, generator=generator)
+        drawn = torch.randn(batch, rows, heads, 7, generator=generator)
+        coefficients = torch.randn(heads, terms, generator=generator) if terms else None
+        scales = torch.randn(2, heads, 7, generator=generator)
+        more = {"begins": torch.rand(batch, rows, generator=generator) < 0.2} if documents else {}
+        return (value, drawn, coefficients, *scales), _keywords(lengths, **keywords, **more)
+
+    return make
+
+
 def _near(rows: int, lengths=None, width=7, reach=2, documents=False, far=1.0):
     def make(generator):
         batch = len(lengths) if lengths else 1
@@ -215,6 +228,13 @@ CASES: dict[str, dict[str, Callable[[torch.Generator], Inputs]]] = {
         "alone": _spectral(ROWS, LENGTHS, beside=False),
         "longer-period": _spectral(ROWS, LENGTHS, n_fft=3 * ROWS),
         BLOCKS: _spectral(MANY_ROWS, MANY_LENGTHS, width=300, segments=2),
+    },
+    "token_givens_mix": {
+        "one": _tokens(1, (1, 0)),
+        "ragged": _tokens(ROWS, LENGTHS, without_own=True),
+        "documents": _tokens(ROWS, LENGTHS, documents=True, terms=5),
+        "eigenvalues": _tokens(ROWS, LENGTHS, terms=0),
+        BLOCKS: _tokens(MANY_ROWS, MANY_LENGTHS, heads=9, width=32, documents=True),
     },
     "wavelet_analysis": _ANALYSIS[0],
     "wavelet_synthesis": _SYNTHESIS[0],

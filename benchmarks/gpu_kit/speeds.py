@@ -20,7 +20,7 @@ BUDGET, QUICK_BUDGET = 1.0, 0.02
 # Portable PyTorch may be so far from the truth in half precision; the others twice as far as it, or within TOLERANCES.
 FARTHEST = 0.2
 KERNELS = {
-    "converter": "givens_mix",
+    "converter": "token_givens_mix",
     "paramixer": "link_mix",
     "wavspa": "wavelet_analysis",
     "flt": "random_feature_attention",

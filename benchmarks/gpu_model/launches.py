@@ -132,6 +132,17 @@ def _spectral(shape, segments, n_fft, beside, dtype, ragged=True):
     )
 
 
+def _tokens(shape, terms, documents, dtype):
+    """`shape` is (B, N, H, d); the polynomial has so many terms."""
+    batch, positions, heads, width = shape
+    value = _empty(batch, positions, 2, heads, width, dtype=dtype).permute(0, 1, 3, 4, 2)
+    wide = torch.promote_types(dtype, torch.float32)
+    drawn, coefficients = _empty(*shape[:3], 7, dtype=wide), _empty(heads, terms, dtype=dtype) if terms else None
+    constants = [_empty(heads, 7, dtype=wide) for _ in range(2)]
+    begins = _empty(batch, positions, dtype=torch.bool) if documents else None
+    call("token_givens_mix", [value, drawn, coefficients], *constants, begins, _empty(batch), None, True)
+
+
 def _wavelet(shape, taps, levels, dtype, ragged=True):
     """`shape` is (B, N, D)."""
     filters = _empty(taps, shape[2], dtype=torch.promote_types(dtype, torch.float32))
@@ -199,6 +210,9 @@ def _other_cases() -> Iterator[Case]:
     yield Case("spectral-r1", partial(_spectral, rows, 1, POSITIONS, True))
     yield Case("spectral-r768", partial(_spectral, rows, 768, POSITIONS, True))
     yield Case("spectral-r8-float64", partial(_spectral, rows, 8, POSITIONS, True), (torch.float64,))
+    yield Case("tokens-d32", partial(_tokens, heads, 3, False))
+    yield Case("tokens-d32-documents", partial(_tokens, heads, 3, True))
+    yield Case("tokens-d32-float64", partial(_tokens, heads, 3, True), (torch.float64,))
     for taps in (2, 16, 40):
         yield Case(f"wavelet-t{taps}", partial(_wavelet, rows, taps, 3))
     yield Case("wavelet-t16-all-valid", partial(_wavelet, rows, 16, 3, ragged=False))
@@ -227,6 +241,7 @@ def _largest_cases() -> Iterator[Case]:
         yield Case(f"random-{name}", partial(_random, (batch, 16, positions, 64, 64), True))
         yield Case(f"links-{name}", partial(_links, rows, 16, 33, True, True))
         yield Case(f"spectral-{name}", partial(_spectral, rows, 8, positions, True))
+        yield Case(f"tokens-{name}", partial(_tokens, (batch, positions, 16, 64), 3, True))
         yield Case(f"wavelet-{name}", partial(_wavelet, rows, 40, 4))
         yield Case(f"lifting-{name}", partial(_lifting, rows, 16, 4))
 

@@ -183,6 +183,24 @@ def _angle_gradients(arguments: Arguments, grid: tuple[int, ...], documents: lis
     return pairs * positions * (read + written + arguments["of_phase"].element_size()), pairs * positions * 32
 
 
+# Numbers of tokens and heads, and what becomes of them in a head's rows: each is moved once, and six angles of a token.
+
+
+def _of_tokens(rows: int) -> Work:
+    """A kernel that moves 7 numbers and 6 angles of each token and head, and `rows` numbers of a head's rows."""
+
+    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+        turns = arguments["turns"]
+        each = (7 + 6 + rows) * turns.element_size()
+        each += 1 / arguments["heads"] if arguments["begins"] is not None else 0
+        size = turns.numel() * each
+        if "parts" in arguments:
+            size += arguments["parts"].nbytes
+        return round(size), turns.numel() * (2 * EXPONENTIAL + 16 + 6 * arguments["count"])
+
+    return work
+
+
 # Attention to the nearest tokens: rows of the places are in a multiprocessor's cache but for those of the first one.
 
 
@@ -425,6 +443,8 @@ WORK: dict[str, Work] = {
     "causal_keys": _attention(5, 4, 16, lambda rows, m, d: 6 * m * d, 2),
     "_sweep": _sweep,
     "make_tables": _make_tables,
+    "make_angles": _of_tokens(2),
+    "of_angles": _of_tokens(2),
     "find_terms": _of_chunks(1, 1, 40, 3),
     "find_inflows": _find_inflows,
     "mix_chunks": _of_chunks(2, 1, 40, 4),

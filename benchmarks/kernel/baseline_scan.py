@@ -4,6 +4,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from longmix.kernels.givens_mix.own import subtract_own
+from longmix.kernels.token_givens.parameters import parameters_of
 
 
 def givens_mix(
@@ -21,6 +22,18 @@ def givens_mix(
         x = _Sweep.apply(x, *_inverse(*up[order]), False)
     mixed = torch.view_as_real(x)
     return subtract_own(mixed, value, phase) if without_own else mixed
+
+
+def token_givens_mix(
+    value: torch.Tensor,
+    drawn: torch.Tensor,
+    coefficients: torch.Tensor | None,
+    centres: torch.Tensor,
+    ranges: torch.Tensor,
+    without_own: bool = False,
+) -> torch.Tensor:
+    """The same with angles and phases that a linear head has drawn, made as plain PyTorch makes them."""
+    return givens_mix(value, *parameters_of(drawn, coefficients, centres, ranges, None), without_own)
 
 
 def _rotations(angles: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:

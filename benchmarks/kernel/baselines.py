@@ -21,7 +21,7 @@ CPU thread unless stated):
 """
 
 import torch
-from kernel.baseline_scan import givens_mix
+from kernel.baseline_scan import givens_mix, token_givens_mix
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
@@ -33,6 +33,7 @@ __all__ = [
     "linear_attention",
     "link_mix",
     "random_feature_attention",
+    "token_givens_mix",
     "wavelet_analysis",
     "wavelet_synthesis",
 ]

@@ -128,7 +128,7 @@ LANDMARKS = (("segments", 8), ("row_landmarks", 8), ("column_landmarks", 8))
 LAYERS = {
     case.name: case
     for case in (
-        Layer("converter", "converter", ("givens_mix",)),
+        Layer("converter", "converter", ("token_givens_mix",)),
         Layer("paramixer", "paramixer", ("link_mix",)),
         Layer("s3attention", "s3attention", ("spectral_filter",), LANDMARKS),
         Layer(

@@ -29,8 +29,7 @@ LAYOUT = {"TABLES": chunks.TABLES, "INFLOWS": chunks.INFLOWS}
 def givens_mix_chunked(value, upper, lower, phase, lengths, planes, without_own):
     """All stages of one order; see operator.py."""
     layout = _Layout(value, lengths, planes)
-    tables = value.new_empty(*layout.pairs, chunks.TABLES, layout.rows, dtype=torch.float32)
-    couplings = value.new_empty(*layout.pairs, chunks.COUPLINGS, layout.chunks, dtype=torch.float32)
+    tables, inflows, couplings = chunks.kept_of(value, layout.heads)
     share, shares = _shares(layout.count, layout.rows)
     strides = [upper.stride(axis) for axis in (0, 1, 3, 4)] + [lower.stride(axis) for axis in (0, 1, 3, 4)]
     make_tables[checked(layout.count, shares)](
@@ -40,7 +39,7 @@ def givens_mix_chunked(value, upper, lower, phase, lengths, planes, without_own)
         TABLES=chunks.TABLES,
         maxnreg=REGISTERS,
     )
-    inflows = _inflows(layout, value, tables, couplings, forward=True)
+    _find_inflows(layout, value, tables, couplings, inflows, forward=True)
     result = torch.empty_like(value)
     mix_chunks[layout.grid](
         *(value, result, tables, inflows, layout.lengths, *layout.sizes),
@@ -50,12 +49,11 @@ def givens_mix_chunked(value, upper, lower, phase, lengths, planes, without_own)
     return result, tables, inflows, couplings
 
 
-def givens_mix_chunked_backward(
-    gradient, value, upper, lower, phase, lengths, tables, inflows, couplings, planes, without_own
-):
+def givens_mix_chunked_backward(gradient, value, lengths, tables, inflows, couplings, planes, without_own):
     """Gradients of value, upper, lower and phase; see operator.py."""
     layout = _Layout(value, lengths, planes)
-    of_inflows = _inflows(layout, gradient, tables, couplings, forward=False)
+    of_inflows = torch.empty_like(inflows)
+    _find_inflows(layout, gradient, tables, couplings, of_inflows, forward=False)
     of_value = torch.empty_like(value)
     sums = tables.new_empty(layout.grid[2], *layout.pairs, chunks.ANGLES, layout.rows)
     unmix_chunks[layout.grid](
@@ -64,7 +62,8 @@ def givens_mix_chunked_backward(
         ANGLES=chunks.ANGLES,
         **layout.constants,
     )
-    of_angles = [angles.new_empty(angles.shape) for angles in (upper, lower, phase)]
+    angles = *layout.pairs, 1, layout.positions - 1, 3
+    of_angles = [tables.new_empty(size) for size in (angles, angles, (*layout.pairs, layout.positions))]
     share, shares = _shares(layout.count, layout.positions)
     angle_gradients[checked(layout.count, shares)](
         *(sums, layout.lengths, *of_angles, layout.heads, layout.positions, layout.rows, share),
@@ -95,19 +94,19 @@ class _Layout:
         }
 
 
-def _inflows(layout: _Layout, value, tables, couplings, forward: bool) -> torch.Tensor:
-    """What is handed into each chunk of values, (B, H, inflows, chunks, d, 2); the first pass finds the couplings too.
+def _find_inflows(layout: _Layout, value, tables, couplings, inflows, forward: bool) -> None:
+    """Write what is handed into each chunk of values, (B, H, inflows, chunks, d, 2); the first pass finds the couplings
+    too.
 
     Backward the values are gradients, and the eigenvalues' phases have the opposite sign.
     """
-    terms = tables.new_empty(*layout.pairs, chunks.INFLOWS, layout.chunks, layout.width, 2)
+    terms = torch.empty_like(inflows)
     find_terms[layout.grid](
         *(value, tables, terms, couplings, layout.lengths, 1 if forward else -1, *layout.sizes),
         COUPLED=forward,
         COUPLINGS=chunks.COUPLINGS,
         **layout.constants,
     )
-    inflows = torch.empty_like(terms)
     find_inflows[checked(layout.count, triton.cdiv(layout.width, SCANNED_CHANNELS))](
         *(terms, inflows, couplings, tables, layout.chunks, layout.width, layout.rows),
         CONJUGATE=not forward,
@@ -116,7 +115,6 @@ def _inflows(layout: _Layout, value, tables, couplings, forward: bool) -> torch.
         COUPLINGS=chunks.COUPLINGS,
         **LAYOUT,
     )
-    return inflows
 
 
 def _shares(pairs: int, rows: int) -> tuple[int, int]:

@@ -20,8 +20,7 @@ def givens_mix(
     without_own: bool,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.givens_mix`."""
-    # A linear layer that makes all real parts and then all imaginary parts leaves the pairs apart: no copy for that.
-    planes = not value.is_contiguous() and value.permute(0, 1, 4, 2, 3).is_contiguous()
+    planes = chunks.in_planes(value)
     if kernels == "gpu_kernels" and permutation is None and upper.shape[2] == 1:
         given = value.permute(0, 1, 4, 2, 3) if planes else value.contiguous()
         mixed, *_ = _forward_chunked(kernels, given, upper, lower, phase, lengths, planes, without_own)
@@ -96,17 +95,9 @@ def _forward_chunked(
     without_own: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Value (B, N, H, d, 2), or (B, N, 2, H, d) if `planes`, contiguous, of any floating dtype; angles and phase as in
-    ops. The result, tables (B, H, tables, rows), inflows (B, H, inflows, chunks, d, 2), couplings (B, H, couplings,
-    chunks), all fp32: see chunks.py.
+    ops. The result, and what is kept of its chunks: see chunks.py.
     """
-    heads, width = value.shape[3:] if planes else value.shape[2:4]
-    pairs, count = (value.shape[0], heads), chunks.chunks_of(value.shape[1])
-    return (
-        torch.empty_like(value),
-        value.new_empty(*pairs, chunks.TABLES, chunks.rows_of_tables(value.shape[1]), dtype=torch.float32),
-        value.new_empty(*pairs, chunks.INFLOWS, count, width, 2, dtype=torch.float32),
-        value.new_empty(*pairs, chunks.COUPLINGS, count, dtype=torch.float32),
-    )
+    return torch.empty_like(value), *chunks.kept_of(value, upper.shape[1])
 
 
 @operator(__package__, "givens_mix_chunked_backward")
@@ -114,9 +105,6 @@ def _backward_chunked(
     kernels: str,
     gradient: torch.Tensor,
     value: torch.Tensor,
-    upper: torch.Tensor,
-    lower: torch.Tensor,
-    phase: torch.Tensor,
     lengths: torch.Tensor | None,
     tables: torch.Tensor,
     inflows: torch.Tensor,
@@ -124,16 +112,21 @@ def _backward_chunked(
     planes: bool,
     without_own: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of value, upper, lower and phase; of the three last ones only the shapes and dtypes are read."""
-    of_angles = (angles.new_empty(angles.shape) for angles in (upper, lower, phase))
-    return torch.empty_like(value), *of_angles
+    """Gradients of value, and in fp32 of upper, lower and phase."""
+    (batch, positions), heads = value.shape[:2], tables.shape[1]
+    angles = batch, heads, 1, positions - 1, 3
+    return torch.empty_like(value), *(tables.new_empty(size) for size in (angles, angles, (batch, heads, positions)))
 
 
 def _keep_chunked(outputs, value, upper, lower, phase, lengths, planes, without_own):
-    _, *tables = outputs
-    return value, upper, lower, phase, lengths, *tables, planes, without_own
+    _, *kept = outputs
+    return value, lengths, *kept, planes, without_own, [angles.dtype for angles in (upper, lower, phase)]
 
 
-differentiate(
-    _forward_chunked, lambda kernels, needed, *arguments: _backward_chunked(kernels, *arguments), _keep_chunked
-)
+def _derivative_chunked(kernels, needed, gradient, *arguments):
+    *arguments, dtypes = arguments
+    of_value, *of_angles = _backward_chunked(kernels, gradient, *arguments)
+    return of_value, *(found.to(dtype) for found, dtype in zip(of_angles, dtypes, strict=True))
+
+
+differentiate(_forward_chunked, _derivative_chunked, _keep_chunked)

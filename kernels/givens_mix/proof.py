@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 
 from ..common.proof_inputs import ragged
+from .chunks import in_planes
 
 BATCH = 3
 FAR = 5e3  # the size of hard phases
@@ -29,8 +30,7 @@ TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True, True)}
 def form(value, upper, lower, phase, lengths, permutation, without_own) -> Form:
     """The form of a call."""
     heads, width, orders = int(value.shape[2]), int(value.shape[3]), int(upper.shape[2])
-    planes = not value.is_contiguous() and value.permute(0, 1, 4, 2, 3).is_contiguous()
-    return Form(value.dtype, heads, width, orders, permutation is not None, planes, without_own)
+    return Form(value.dtype, heads, width, orders, permutation is not None, in_planes(value), without_own)
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:

@@ -1,12 +1,10 @@
 """The kernel polynomial method: Chebyshev polynomials with learnable, damped coefficients."""
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from transformers import initialization as init
 
 from .configuration_converter import ConverterConfig
@@ -60,9 +58,13 @@ class KernelPolynomial(nn.Module):
         start[:, 0] = 1 / count
         init.copy_(self.coefficients, start)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, H, N), from -1 to 1 -> (B, H, N)."""
-        return _ChebyshevSeries.apply(x, self.coefficients, self.damping)
+    def damped(self) -> torch.Tensor:
+        """g_k w_k, (H, K + 1): what the T_k are multiplied by."""
+        if all(factor == 1 for factor in self.damping):
+            return self.coefficients
+        wide = self.coefficients.to(torch.promote_types(self.coefficients.dtype, torch.float32))
+        # Each by its number: a tensor of them would have to come from the host.
+        return torch.stack([w * factor for w, factor in zip(wide.unbind(1), self.damping, strict=True)], 1)
 
 
 def kernel_polynomial_loss(polynomials: Sequence[KernelPolynomial]) -> torch.Tensor | None:
@@ -80,56 +82,3 @@ def kernel_polynomial_loss(polynomials: Sequence[KernelPolynomial]) -> torch.Ten
     # The mean and pi are in what multiplies the weights.
     last = (count - 1) * math.sqrt(math.pi / heads)
     return (torch.linspace(0, last, count, device=weights.device, dtype=weights.dtype) * weights).square().sum()
-
-
-class _ChebyshevSeries(torch.autograd.Function):
-    """sum_k g_k w_k T_k(x) of x (B, H, N), weights (H, K + 1) and numbers g.
-
-    A pass over x for each T_k and one to add it; the T_k are kept, (K + 1, B, H, N), for the gradient of the weights.
-    """
-
-    @staticmethod
-    def forward(ctx, x: torch.Tensor, weights: torch.Tensor, damping: list[float]) -> torch.Tensor:
-        terms = x.new_empty(len(damping), *x.shape)
-        terms[0].fill_(1)
-        terms[1].copy_(x)
-        # In their own dtype: sums have that of x.
-        columns = weights[..., None].unbind(1)
-        result, factors = columns[0].expand_as(x), [1.0]
-        chebyshev = _chebyshev(x, 1, terms[0, :1, :1, :1], terms)
-        for column, damped, (factor, term) in zip(columns[1:], damping[1:], chebyshev, strict=False):
-            result = torch.addcmul(result, column, term, value=factor * damped)
-            factors.append(factor * damped)
-        ctx.save_for_backward(x, weights, terms)
-        ctx.damping, ctx.factors, ctx.dtype = damping, factors, weights.dtype
-        return result
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weights, terms = ctx.saved_tensors
-        columns = weights[..., None].unbind(1)
-        # T_k' = k U_{k-1}, of which U_0 is one and U_1 is 2 x.
-        slope = columns[1] if ctx.damping[1] == 1 else ctx.damping[1] * columns[1]
-        for k, (factor, term) in zip(range(2, len(columns)), _chebyshev(x, 2, terms[0, :1, :1, :1]), strict=False):
-            slope = torch.addcmul(slope, columns[k], term, value=factor * k * ctx.damping[k])
-        of_weights = (gradient * terms).sum((1, 3)).T
-        for k, factor in enumerate(ctx.factors):
-            if factor != 1:
-                of_weights[:, k].mul_(factor)
-        return gradient * slope, of_weights.to(ctx.dtype, memory_format=torch.contiguous_format), None
-
-
-def _chebyshev(
-    x: torch.Tensor, factor: float, one: torch.Tensor, into: torch.Tensor | None = None
-) -> Iterator[tuple[float, torch.Tensor]]:
-    """(f_k, P_k / f_k) of P_1 = `factor` x and on, for P_0 = 1 and P_{k+1} = 2 x P_k - P_{k-1}: one pass for each.
-
-    Where `into` is given, P_k / f_k for k > 1 is put into its entry k.
-    """
-    (previous_factor, previous), current = (1.0, one), x
-    for k in itertools.count(2):
-        yield factor, current
-        value = -2 * factor / previous_factor
-        following = torch.addcmul(previous, x, current, value=value, out=None if into is None else into[k])
-        (previous_factor, previous), (factor, current) = (factor, current), (-previous_factor, following)

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
-from longmix.kernels import ops
 from longmix.kernels.common.documents import document_starts
 
 from ..block import Mixer, buffer_generator
@@ -101,9 +100,7 @@ class Converter(Mixer):
         hidden_states = keep_valid(hidden_states, context.mask)
         value = self.dropout(self.value(hidden_states)).unflatten(2, (2, self.config.num_attention_heads, -1))
         without_own = self.config.block_style == "prenorm" and not as_pairs
-        mixed = ops.givens_mix(
-            value.permute(0, 1, 3, 4, 2), *self._operator(hidden_states, context), without_own=without_own
-        )
+        mixed = self._mix(value.permute(0, 1, 3, 4, 2), hidden_states, context, without_own)
         pairs = mixed.permute(0, 1, 4, 2, 3).flatten(3)
         return pairs if as_pairs else keep_valid(self.readout(pairs), context.mask)
 
@@ -118,24 +115,24 @@ class Converter(Mixer):
         """
         context = context.checked()
         hidden_states = keep_valid(hidden_states, context.mask)
-        operator = self._operator(hidden_states, context)
         batch, positions = hidden_states.shape[:2]
         wide = torch.promote_types(hidden_states.dtype, torch.float32)
         real = torch.eye(positions, device=hidden_states.device, dtype=wide)
         value = torch.stack([real, torch.zeros_like(real)], -1)[None, :, None]
         value = value.expand(batch, -1, self.config.num_attention_heads, -1, -1)
-        return ops.givens_mix(value, *operator).transpose(1, 2).contiguous()
+        return self._mix(value, hidden_states, context).transpose(1, 2).contiguous()
 
-    def _operator(self, hidden_states: torch.Tensor, context: BatchContext) -> tuple[torch.Tensor | None, ...]:
-        """All arguments of `ops.givens_mix` but the values, for hidden_states (B, N, D) that are zero on padding."""
-        eigenvalues, lower, upper = self.parameter_head(hidden_states, context)
+    def _mix(
+        self, value: torch.Tensor, hidden_states: torch.Tensor, context: BatchContext, without_own: bool = False
+    ) -> torch.Tensor:
+        """Value (B, N, H, d, 2) mixed by the operator of hidden_states (B, N, D) that are zero on padding."""
         documents = context.document_ids
-        phase = eigenvalues if self.polynomial is None else self.polynomial(eigenvalues)
+        coefficients = None if self.polynomial is None else self.polynomial.damped()
         permutation = None
         if self.config.permutations:
             keys = self.permutation_keys[:, : hidden_states.shape[1]]
             permutation = keys.argsort(-1) if documents is None else permute_documents(keys, documents)
-        return upper, lower, phase, context.lengths, permutation
+        return self.parameter_head(value, hidden_states, context, coefficients, permutation, without_own)
 
     @classmethod
     def auxiliary_loss(cls, mixers: Sequence["Converter"]) -> torch.Tensor | None:

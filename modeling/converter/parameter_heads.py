@@ -1,107 +1,22 @@
-"""Parameter heads: the networks that compute eigenvalues and rotation angles from the tokens."""
+"""Parameter heads: the networks that compute eigenvalues and rotation angles from tokens, and mix values by them."""
 
 import functools
 import math
-from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from longmix.kernels import ops
+from longmix.kernels.common.chebyshev import chebyshev_series
 from longmix.kernels.common.documents import document_begins
+from longmix.kernels.token_givens.parameters import rotations_of
 
 from ..context import BatchContext
 from .configuration_converter import ANGLES_OF_ORDER, ConverterConfig
 from .layers import LinearOfUnitRows, ScaledLinear, ScaleNorm, unit_norm
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
-
-
-class Spectrum(NamedTuple):
-    """Eigenvalues and angles (A, B, C) of the rotations of neighbouring tokens, in fp32 or float64.
-
-    Args:
-        eigenvalues: (B, H, N), from -1 to 1.
-        lower: (B, H, L, N - 1, 3), of H_l.
-        upper: (B, H, L, N - 1, 3), of H_u.
-    """
-
-    eigenvalues: torch.Tensor
-    lower: torch.Tensor
-    upper: torch.Tensor
-
-
-def rotations_of(angles: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Angles of tokens (B, N, H, L, 2, 3), one rotation of H_l and one of H_u each -> those of Spectrum, as views.
-
-    As in the published code, rotation k of H_l belongs to token k, and that of H_u to token k + 1.
-    """
-    lower, upper = angles.permute(4, 0, 2, 3, 1, 5)
-    return lower[..., :-1, :], upper[..., 1:, :]
-
-
-class _ScaledParameters(torch.autograd.Function):
-    """What tokens have drawn, (B, N, H, 1 + 6 L) -> Spectrum: centre + range * drawn, of the eigenvalues the sine.
-
-    Rotations across the bounds of documents, `begins` (B, 1, 1, N - 1, 1), are by zero. Backward, ranges and the sine's
-    derivative are multiplied in where the gradients are put side by side.
-    """
-
-    @staticmethod
-    def forward(
-        ctx,
-        drawn: torch.Tensor,
-        centres: torch.Tensor,
-        ranges: torch.Tensor,
-        begins: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        parameters = torch.addcmul(centres, ranges, drawn)
-        phases, rotations = _parts(parameters)
-        for angles in rotations:
-            if begins is not None:
-                angles.masked_fill_(begins, 0)
-        ctx.save_for_backward(phases, ranges, begins)
-        return torch.sin(phases, out=phases.new_empty(phases.shape)), *rotations
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, of_eigenvalues: torch.Tensor, *of_rotations: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        phases, ranges, begins = ctx.saved_tensors
-        batch, _, positions = phases.shape
-        gradient = phases.new_empty(batch, positions, *ranges.shape)
-        # Where the last and the first token have a rotation that there is not.
-        gradient[:, :: max(positions - 1, 1)].zero_()
-        of_phases, of_angles = _parts(gradient)
-        _multiply_into(of_phases, of_eigenvalues, phases.cos())
-        scales = ranges[:, 1:].unflatten(-1, (-1, 2, 1, 3)).permute(2, 0, 1, 3, 4)
-        for of_rotation, scale, into in zip(of_rotations, scales, of_angles, strict=True):
-            _multiply_into(into, of_rotation, scale)
-            if begins is not None:
-                into.masked_fill_(begins, 0)
-        return gradient, None, None, None
-
-
-def _multiply_into(result: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> None:
-    """result = one * other, in one pass; compilers do not trace results whose rows are apart, and make one of two."""
-    if torch.compiler.is_compiling():
-        result.copy_(one * other)
-    else:
-        torch.mul(one, other, out=result)
-
-
-def _parts(parameters: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """Views of (B, N, H, 1 + 6 L): the eigenvalues' part (B, H, N), and the rotations'."""
-    return parameters[..., 0].transpose(1, 2), rotations_of(parameters[..., 1:].unflatten(-1, (-1, 2, 3)))
-
-
-def bounds_of_documents(context: BatchContext) -> torch.Tensor | None:
-    """(B, 1, 1, N - 1, 1) bool, true where two tokens next to each other belong to two documents; None without any."""
-    documents = context.document_ids
-    if documents is None:
-        return None
-    begins = context.once(("document begins",), functools.partial(document_begins, documents))
-    return begins[:, None, None, 1:, None]
 
 
 class LinearHead(nn.Module):
@@ -124,14 +39,32 @@ class LinearHead(nn.Module):
         std = config.hidden_size**-0.5
         self.projection = LinearOfUnitRows(config.hidden_size, outputs, std, config.layer_norm_eps)
 
-    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> Spectrum:
-        """(B, N, D) -> eigenvalues and angles."""
-        config = self.config
-        drawn = self.projection(hidden_states).unflatten(-1, (config.num_attention_heads, -1))
-        # The centres are added here in full precision: next to a quarter turn bf16 has no room for small ranges.
-        # They are the same in all layers.
+    def forward(
+        self,
+        value: torch.Tensor,
+        hidden_states: torch.Tensor,
+        context: BatchContext,
+        coefficients: torch.Tensor | None,
+        permutation: torch.Tensor | None,
+        without_own: bool,
+    ) -> torch.Tensor:
+        """Mix value (B, N, H, d, 2) by the angles of hidden_states (B, N, D) that are zero on padding.
+
+        `coefficients` (H, K + 1) of Chebyshev polynomials of the eigenvalues; None: the eigenvalues themselves. The
+        others as in `longmix.kernels.ops.givens_mix`.
+        """
+        drawn, centres, ranges = self.drawn(hidden_states, context)
+        return ops.token_givens_mix(
+            value, drawn, coefficients, centres, ranges, begins_of(context), context.lengths, permutation, without_own
+        )
+
+    def drawn(self, hidden_states: torch.Tensor, context: BatchContext) -> tuple[torch.Tensor, ...]:
+        """(B, N, D) -> the u, (B, N, H, 1 + 6 L), and centres and ranges (H, 1 + 6 L), in fp32 or wider."""
+        drawn = self.projection(hidden_states).unflatten(-1, (self.config.num_attention_heads, -1))
+        # The centres are added in full precision: next to a quarter turn bf16 has no room for small ranges. They are
+        # the same in all layers.
         own = context.once(("centres and ranges", drawn.dtype), functools.partial(self._centres_and_ranges, drawn))
-        return Spectrum(*_ScaledParameters.apply(drawn, *own, bounds_of_documents(context)))
+        return drawn, *own
 
     def _centres_and_ranges(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What outputs (H, 1 + 6 L) are added to, and multiplied by."""
@@ -164,8 +97,16 @@ class SirenHead(nn.Module):
         self.eigenvalues = Siren(config)
         self.eigenvectors = Siren(config)
 
-    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> Spectrum:
-        """(B, N, D) -> eigenvalues and angles."""
+    def forward(
+        self,
+        value: torch.Tensor,
+        hidden_states: torch.Tensor,
+        context: BatchContext,
+        coefficients: torch.Tensor | None,
+        permutation: torch.Tensor | None,
+        without_own: bool,
+    ) -> torch.Tensor:
+        """See LinearHead."""
         config = self.config
         split = (config.num_attention_heads, -1)
         eigenvalues = self.eigenvalues(hidden_states).unflatten(-1, split).mean(-1).transpose(1, 2)
@@ -174,10 +115,13 @@ class SirenHead(nn.Module):
         pooled = pooled.unflatten(0, hidden_states.shape[:2]).unflatten(-1, (config.orders, 2, 3))
         alpha, beta, gamma = (math.pi * pooled).unbind(-1)
         rotations = rotations_of(torch.stack([alpha + beta, alpha - beta, gamma], -1))
-        begins = bounds_of_documents(context)
+        begins = begins_of(context)
         if begins is not None:
-            rotations = (torch.where(begins, 0.0, angles) for angles in rotations)
-        return Spectrum(eigenvalues, *rotations)
+            between = begins[:, None, None, 1:, None]
+            rotations = (torch.where(between, 0.0, angles) for angles in rotations)
+        lower, upper = rotations
+        phase = eigenvalues if coefficients is None else chebyshev_series(eigenvalues, coefficients)
+        return ops.givens_mix(value, upper, lower, phase, context.lengths, permutation, without_own)
 
 
 class Siren(nn.Module):
@@ -196,6 +140,14 @@ class Siren(nn.Module):
         hidden = self.dropout(self.norm(self.inner(hidden_states).sin()))
         outer = self.outer(hidden)
         return outer.to(torch.promote_types(outer.dtype, torch.float32)).sin()
+
+
+def begins_of(context: BatchContext) -> torch.Tensor | None:
+    """(B, N) bool, true on the first token of each document; None without any."""
+    documents = context.document_ids
+    if documents is None:
+        return None
+    return context.once(("document begins",), functools.partial(document_begins, documents))
 
 
 HEADS = {"linear": LinearHead, "siren": SirenHead}

@@ -53,6 +53,12 @@ CASES = {
         draw(*[(2, 1, 7, 4)] * 2, (2, 1, 7, 5), (6, 4)),
         {"causal": True},
     ),
+    "token_givens_mix": ("token_givens_mix", draw((2, 11, 3, 4, 2), (2, 11, 3, 7), (3, 4), *[(3, 7)] * 2), {}),
+    "token_givens_mix-alone": (
+        "token_givens_mix",
+        draw((1, 6, 2, 3, 2), (1, 6, 2, 7), (2, 2), *[(2, 7)] * 2),
+        {"without_own": True},
+    ),
     "linear_attention": ("linear_attention", positive(2, 3, 9, 4, 5), {}),
     "linear_attention-causal": ("linear_attention", positive(2, 3, 9, 4, 5), {"causal": True}),
 }

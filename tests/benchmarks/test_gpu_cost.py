@@ -309,6 +309,12 @@ def there_and_back(x, filters):
             ops.givens_mix, [(1, 65, 2, 16, 2), (1, 2, 1, 64, 3), (1, 2, 1, 64, 3), (1, 2, 65)], 0.1, id="givens"
         ),
         pytest.param(
+            lambda value, drawn, coefficients, *scales: ops.token_givens_mix(value, drawn, coefficients, *scales),
+            [(1, 65, 2, 16, 2), (1, 65, 2, 7), (2, 3), (2, 7), (2, 7)],
+            0.1,
+            id="tokens",
+        ),
+        pytest.param(
             lambda *tensors: ops.near_attention(*tensors, 2), [*[(1, 2, 64, 16)] * 4, (2, 5), (2,)], 0.7, id="near"
         ),
         pytest.param(

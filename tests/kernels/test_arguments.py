@@ -32,13 +32,17 @@ CALLS = {
         *(make(3, 1, 6, 4) for _ in range(3)), make(5, 4), make(1, 1, 6, 2), make(2, 1, 2, 5), **integers
     ),
     "spectral_filter": lambda make, **integers: ops.spectral_filter(make(3, 6, 4), make(5, 4, 2), 8, **integers),
+    "token_givens_mix": lambda make, **integers: ops.token_givens_mix(
+        make(3, 6, 1, 2, 2), make(3, 6, 1, 13), make(1, 3), torch.ones(1, 13), torch.full((1, 13), 0.5), **integers
+    ),
     "wavelet_analysis": lambda make, **integers: ops.wavelet_analysis(make(3, 6, 4), make(4, 4), 2, **integers),
     "wavelet_synthesis": lambda make, **integers: ops.wavelet_synthesis(make(3, 8, 4), make(4, 4), 2, 6, **integers),
 }
+PERMUTATION = {"permutation": torch.tensor([[2, 0, 5, 1, 4, 3], [1, 2, 3, 0, 5, 4]])}
 DOCUMENTS = {"document_ids": torch.tensor([[3, 3, 9, 9, 9, 0], [1, 2, 3, 4, 5, 5], [7, 7, 7, 7, 8, 8]])}
 INTEGERS = {
     "feature_attention": DOCUMENTS,
-    "givens_mix": {"permutation": torch.tensor([[2, 0, 5, 1, 4, 3], [1, 2, 3, 0, 5, 4]])},
+    "givens_mix": PERMUTATION,
     "linear_attention": DOCUMENTS,
     "near_attention": DOCUMENTS,
     "random_feature_attention": {
@@ -46,6 +50,7 @@ INTEGERS = {
         **DOCUMENTS,
     },
     "link_mix": {"offsets": torch.tensor([[0, 1, 2], [0, 3, 11]]), **DOCUMENTS},
+    "token_givens_mix": PERMUTATION,
 }
 FIELDS = [(operation, field) for operation in OPERATIONS for field in ("lengths", *INTEGERS.get(operation, {}))]
 

@@ -23,6 +23,7 @@ COVERING = {
     "near_attention": "three",
     "random_feature_attention": "three",
     "spectral_filter": "three",
+    "token_givens_mix": "three",
     "wavelet_analysis": "three-shared-taps",
     "wavelet_synthesis": "three-shared-taps",
 }

@@ -42,6 +42,12 @@ CALLS = {
         lambda x, spectrum, lengths: ops.spectral_filter(x, spectrum, 8, None, lengths),
         lambda b, n, d: [(b, n, d), (5, d, 2)],
     ),
+    "token_givens_mix": (
+        lambda value, drawn, coefficients, lengths: ops.token_givens_mix(
+            value, drawn, coefficients, torch.ones(2, 7), torch.ones(2, 7), lengths=lengths
+        ),
+        lambda b, n, d: [(b, n, 2, d, 2), (b, n, 2, 7), (2, 3)],
+    ),
     "wavelet_analysis": (
         lambda x, filters, lengths: ops.wavelet_analysis(x, filters, 1, lengths),
         lambda b, n, d: [(b, n, d), (4, d)],

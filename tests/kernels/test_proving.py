@@ -246,7 +246,8 @@ def test_one_process_proves_all_and_another_one_what_it_did_not_come_to(pretend)
     assert found == {name: {**failed, "lifting_analysis": "wrong"}.get(name) for name in WITH_KERNELS}
     assert pretend.started() == [
         " ".join(WITH_KERNELS),
-        "link_mix near_attention random_feature_attention spectral_filter wavelet_analysis wavelet_synthesis",
+        "link_mix near_attention random_feature_attention spectral_filter token_givens_mix wavelet_analysis "
+        "wavelet_synthesis",
         "wavelet_synthesis",
     ]
 
@@ -515,7 +516,7 @@ def test_times_are_taken_of_what_passes(cpp):
 def test_right_kernels_pass_the_proofs_of_base_models(operation, dtype, cpp):
     cpp(operation)
     # No C++ takes one order of rotations by chunks, nor features in fp32 beside values in half precision: see SMALL.
-    only_triton = operation == "givens_mix" or (operation.endswith("attention") and dtype != torch.float32)
+    only_triton = operation.endswith("givens_mix") or (operation.endswith("attention") and dtype != torch.float32)
     base = () if only_triton else (proving.typical(operation, dtype).form,)
     for form in (*base, longest_form(operation, dtype)):
         outcome = proof_worker.prove_form(operation, form, CPU)
@@ -537,6 +538,7 @@ SMALL = {
     "link_mix": (1, 1, 2, False, 64, True, True, True),
     "near_attention": (1, 2, 3, 3, 1, True),
     "random_feature_attention": (1, 3, 2, 2, False, True, True, 1, True),
+    "token_givens_mix": (1, 2, 1, False, True, True, 3, True),
     "wavelet_analysis": (1, 2, 1),
 }
 

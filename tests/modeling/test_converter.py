@@ -8,9 +8,12 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForMaskedLM
 
+from longmix.kernels.common.chebyshev import chebyshev_series
+from longmix.kernels.token_givens.parameters import parameters_of
 from longmix.modeling.context import BatchContext
 from longmix.modeling.converter.configuration_converter import GIBBS_KERNELS
 from longmix.modeling.converter.kernel_polynomial import KernelPolynomial, gibbs_factors
+from longmix.modeling.converter.parameter_heads import begins_of
 
 _spec = importlib.util.spec_from_file_location("converter_oracle", Path(__file__).parent / "oracles" / "converter.py")
 equations = importlib.util.module_from_spec(_spec)
@@ -21,6 +24,12 @@ def unitary_defect(matrix):
     """Largest entry of M^H M - 1 for pairs (..., N, N, 2)."""
     complex_matrix = torch.complex(*matrix.unbind(-1))
     return (complex_matrix.mH @ complex_matrix - torch.eye(matrix.shape[-2])).abs().max().item()
+
+
+def parameters_by(head, x, context):
+    """upper, lower and phase (sines of the eigenvalues' arguments) that a linear head makes of x (B, N, D)."""
+    drawn, centres, ranges = head.drawn(x, context)
+    return parameters_of(drawn, None, centres, ranges, begins_of(context))
 
 
 def rms_at(matrix, distance):
@@ -97,7 +106,7 @@ def test_gradients_of_the_linear_heads_parameters(positions, ids, make_mixer):
     x = torch.randn(2, positions, 16, dtype=torch.float64, requires_grad=True)
     torch.use_deterministic_algorithms(True, warn_only=True)  # memory that nobody writes holds NaN
     try:
-        assert torch.autograd.gradcheck(lambda x: tuple(head(x, context)), x)
+        assert torch.autograd.gradcheck(lambda x: parameters_by(head, x, context), x)
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -106,8 +115,8 @@ def test_angles_lie_around_the_centres_of_their_heads(make_mixer):
     mixer = make_mixer("converter", hidden_size=64, num_attention_heads=4)
     with torch.no_grad():
         mixer.parameter_head.projection.bias.zero_()
-    spectrum = mixer.parameter_head(torch.randn(8, 500, 64), BatchContext())
-    angles = torch.stack([spectrum.lower, spectrum.upper])
+    upper, lower, _ = parameters_by(mixer.parameter_head, torch.randn(8, 500, 64), BatchContext())
+    angles = torch.stack([lower, upper])
     ranges = torch.tensor([0.05, 0.13572, 0.36840, 1.0])
     a, b, c = ((angles[..., kind].movedim(2, 0).flatten(1)) for kind in range(3))
     for values, centre, spread in ((a, 0, 1), (b, torch.arange(4) * math.pi * (5**0.5 - 1), 1), (c, None, 0.5)):
@@ -225,13 +234,11 @@ def test_the_polynomial_is_a_chebyshev_sum(order, kernel, make_config):
         expected = sum(
             damping[k] * module.coefficients[head, k] * torch.cos(k * torch.arccos(x[0, 0])) for k in range(order + 1)
         )
-        torch.testing.assert_close(module(x)[1, head], expected, rtol=0, atol=1e-12)
-    leaves = (0.9 * x[:, :, ::10].cos()).requires_grad_(), module.coefficients
-
-    def apply(x, coefficients):
-        return torch.func.functional_call(module, {"coefficients": coefficients}, (x,))
-
-    assert torch.autograd.gradcheck(apply, leaves)
+        torch.testing.assert_close(chebyshev_series(x, module.damped())[1, head], expected, rtol=0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(module.damped().sum(), module.coefficients)
+    assert gradient[1].tolist() == pytest.approx(damping)
+    leaves = (0.9 * x[:, :, ::10].cos()).requires_grad_(), module.damped().detach().requires_grad_()
+    assert torch.autograd.gradcheck(chebyshev_series, leaves) and torch.autograd.gradgradcheck(chebyshev_series, leaves)
 
 
 def test_the_kernel_polynomial_loss(make_mixer, make_config):
