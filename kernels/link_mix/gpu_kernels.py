@@ -25,13 +25,13 @@ PROGRAMS, ROWS = (12, 4) if interpreted() else (264, 64)
 def link_mix(value, weights, offsets, lengths, starts, counts, wrap):
     """All factors on value (B, N, D); see operator.py."""
     result = torch.empty_like(value)
-    _mix(value, _by_links(weights, value), offsets, lengths, (starts, counts), wrap, min(2, weights.shape[2]), result)
+    _mix(value, _links(weights, value), offsets, lengths, (starts, counts), wrap, min(2, weights.shape[2]), result)
     return result
 
 
 def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts, wrap):
     """Gradients of value and weights; the factors' inputs are computed anew."""
-    links, documents = _by_links(weights, value), (starts, counts)
+    links, documents = _links(weights, value), (starts, counts)
     factors, count, batch, positions = links.shape
     inputs = _mix(value, links, offsets, lengths, documents, wrap, factors, None)
     slabs, channels = inputs.shape[1], inputs.shape[4]
@@ -50,7 +50,7 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
             TOGETHER=are_together(positions, channels, value.element_size()),
         )
         torch.sum(parts, 0, dtype=weights.dtype, out=of_weights[low:high])
-    return of_value, of_weights.permute(2, 3, 0, 1).contiguous()
+    return of_value, of_weights.permute(2, 3, 0, 1)
 
 
 def _mix(value, links, offsets, lengths, documents, wrap, slots, result):
@@ -80,6 +80,6 @@ def _launch(kernel, states, documents, wrap, *arguments, sizes, **more):
     )
 
 
-def _by_links(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """(B, N, M, K) -> (M, K, B, N), contiguous, in value's dtype: the weights of one link lie next to each other."""
-    return weights.to(value.dtype).permute(2, 3, 0, 1).contiguous()
+def _links(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """(B, N, M, K), which lie so already, -> (M, K, B, N), contiguous, in value's dtype."""
+    return weights.to(value.dtype).permute(2, 3, 0, 1)

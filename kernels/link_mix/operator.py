@@ -17,7 +17,13 @@ def link_mix(
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.link_mix`."""
     starts, counts = (None, None) if document_ids is None else document_spans(lengths, document_ids)
-    return _forward(kernels, value.contiguous(), weights.contiguous(), offsets, lengths, starts, counts, wrap)
+    weights = weights.contiguous() if kernels == "cpu_kernels" else by_links(weights)
+    return _forward(kernels, value.contiguous(), weights, offsets, lengths, starts, counts, wrap)
+
+
+def by_links(weights: torch.Tensor) -> torch.Tensor:
+    """Weights (B, N, M, K) that lie as (M, K, B, N): those of one link next to each other, as programs read them."""
+    return weights.permute(2, 3, 0, 1).contiguous().permute(2, 3, 0, 1)
 
 
 @operator(__package__, "link_mix")
@@ -31,7 +37,8 @@ def _forward(
     counts: torch.Tensor | None,
     wrap: bool,
 ) -> torch.Tensor:
-    """All factors on value (B, N, D) and weights (B, N, M, K) of any floating dtypes; all are contiguous.
+    """All factors on value (B, N, D) and weights (B, N, M, K) of any floating dtypes; all are contiguous, but for the
+    weights on a GPU, which lie as `by_links` has them, and their gradient.
 
     `starts` and `counts` are (B, N) int32, of each row's document; None: each sample is one.
     """

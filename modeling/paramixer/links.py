@@ -5,6 +5,8 @@ from torch import nn
 from torch.nn import functional
 from transformers import initialization as init
 
+from longmix.kernels.selection import stands_for
+
 from .configuration_paramixer import ParamixerConfig
 
 # E[gelu(z)^2] for a normal z of variance 1 / 3, which uniform weights make of normalised inputs.
@@ -85,8 +87,47 @@ class LinkNetworks(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(B, N, D) -> (B, N, M, K)."""
-        hidden = functional.gelu(self.inner(hidden_states)).unflatten(2, self.outer_weight.shape[:2])
+        inner = self.inner(hidden_states)
+        if stands_for(inner.device) != "cpu":
+            return _OuterLayers.apply(inner, self.outer_weight, self.outer_bias)
+        hidden = functional.gelu(inner).unflatten(2, self.outer_weight.shape[:2])
         return torch.einsum("bnmh,mhk->bnmk", hidden, self.outer_weight) + self.outer_bias
+
+
+class _OuterLayers(torch.autograd.Function):
+    """GELU and the second layers on a GPU: inner (B, N, M h), weight (M, h, K), bias (M, K) -> (B, N, M, K).
+
+    The GELU is made again backward: kept, it would be as large as what goes into it. The result lies as (M, K, B, N),
+    as the links' kernel reads it, and products write where they belong: nothing is copied.
+    """
+
+    @staticmethod
+    def forward(ctx, inner: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(inner, weight)
+        ctx.bias_dtype = bias.dtype
+        hidden = _of_factors(functional.gelu(inner), weight)
+        links = torch.baddbmm(bias.to(inner.dtype)[..., None], weight.to(inner.dtype).mT, hidden.mT)
+        return links.unflatten(2, inner.shape[:2]).permute(2, 3, 0, 1)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        inner, weight = ctx.saved_tensors
+        of_links = gradient.permute(2, 3, 0, 1).flatten(2)  # (M, K, B N)
+        of_weight = _of_factors(functional.gelu(inner), weight).mT @ of_links.mT
+        factors = of_links.mT, weight.to(inner.dtype).mT
+        if torch.compiler.is_compiling() or torch.is_grad_enabled():
+            # Neither compilers nor who differentiates this take results whose rows are apart.
+            of_hidden = torch.bmm(*factors).transpose(0, 1).reshape(inner.shape)
+        else:
+            of_hidden = torch.empty_like(inner)
+            torch.bmm(*factors, out=_of_factors(of_hidden, weight))
+        of_inner = torch.ops.aten.gelu_backward(of_hidden, inner)
+        return of_inner, of_weight.to(weight.dtype), of_links.sum(2).to(ctx.bias_dtype)
+
+
+def _of_factors(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """(B, N, M h) -> (M, B N, h), a view."""
+    return hidden.flatten(0, 1).unflatten(1, weight.shape[:2]).transpose(0, 1)
 
 
 def _extended(parameter: nn.Parameter, shape: tuple[int, ...]) -> nn.Parameter:

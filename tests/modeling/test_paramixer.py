@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from longmix.modeling.context import BatchContext
 from longmix.modeling.paramixer import modeling_paramixer
-from longmix.modeling.paramixer.links import link_offsets
+from longmix.modeling.paramixer.links import LinkNetworks, _OuterLayers, link_offsets
 
 FORMS = [{}, {"symmetric": True}, {"protocol": "cdil", "links": 5}, {"is_causal": True}]
 
@@ -89,6 +89,26 @@ def test_the_mixing_matrix_is_the_product_of_the_factors(fields, kernels, make_m
         torch.testing.assert_close(result[row, :n], expected @ value[row, :n], rtol=0, atol=1e-10)
         assert not matrix[row, 0, n:].any() and not matrix[row, 0, :, n:].any()
     assert not matrix[0, 0, :4, 4:].any() and not matrix[0, 0, 4:, :4].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_links_are_weighed_alike_on_gpus(dtype, make_mixer, monkeypatch):
+    links = make_mixer("paramixer").links.to(dtype)
+    torch.nn.init.normal_(links.outer_bias)
+    x = torch.randn(2, 9, 16).to(dtype).requires_grad_()
+    found = []
+    for kind in ("cpu", "cuda"):
+        monkeypatch.setattr(f"{LinkNetworks.__module__}.stands_for", lambda _, kind=kind: kind)
+        weights = links(x)
+        cotangent = torch.linspace(-1, 1, weights.numel()).view_as(weights).to(dtype)
+        found.append([weights, *torch.autograd.grad(weights, [x, *links.parameters()], cotangent)])
+    assert found[1][0].permute(2, 3, 0, 1).is_contiguous()
+    for expected, value in zip(*found, strict=True):
+        assert value.dtype == dtype
+        error = 1e-12 if dtype == torch.float64 else 2e-2
+        assert (value - expected).norm() <= error * expected.norm()
+    leaves = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 8), (2, 4, 3), (2, 3))]
+    assert torch.autograd.gradgradcheck(_OuterLayers.apply, leaves)
 
 
 def test_where_the_weights_come_from(make_mixer):
