@@ -116,11 +116,11 @@ def mix_near(query, key, value, estimate, bias, share_logit, lengths, ids, resul
 
 
 @triton.jit
-def unmix_near_queries(gradient, query, key, value, estimate, bias, share_logit, lengths, ids, sizes, of_query,
+def unmix_near_queries(gradient, query, key, value, result, bias, share_logit, lengths, ids, sizes, of_query,
                        of_estimate, offsets, parts, positions, heads, width, channels, places, before, scale,
                        gradient_batch, gradient_head, gradient_row, query_batch, query_head, query_row, key_batch,
-                       key_head, key_row, value_batch, value_head, value_row, estimate_batch, estimate_head,
-                       estimate_row, of_query_batch, of_query_head, of_query_row, of_estimate_batch,
+                       key_head, key_row, value_batch, value_head, value_row, result_batch, result_head,
+                       result_row, of_query_batch, of_query_head, of_query_row, of_estimate_batch,
                        of_estimate_head, of_estimate_row, ROWS: tl.constexpr, WIDTH: tl.constexpr,
                        CHANNELS: tl.constexpr):  # fmt: skip
     """Gradients of queries and estimates; `offsets`, the mean of the gradients of each row's scores; and in `parts`
@@ -154,10 +154,11 @@ def unmix_near_queries(gradient, query, key, value, estimate, bias, share_logit,
         scores = tl.sum(queries * keys, 1) * scale + _height(bias, head, places, place, sizes)
         near += tl.where(seen, tl.exp(scores - size), 0.0)[:, None] * values
     part = _share(share_logit, head, sizes)
-    rows = _rows(estimate, sample, head, row, channel, estimate_batch, estimate_head, estimate_row)
-    estimates = _load(rows, valid, channel, channels, sizes)
-    of_share = tl.sum(tl.sum(gradients * (near - estimates), 1), 0)
-    tl.store(parts + places * count, of_share * part * (1 - part))
+    rows = _rows(result, sample, head, row, channel, result_batch, result_head, result_row)
+    results = _load(rows, valid, channel, channels, sizes)
+    # By the logit it is part (1 - part) (near - estimate), and near - result is (1 - part) (near - estimate).
+    of_share = part * tl.sum(tl.sum(gradients * (near - results), 1), 0)
+    tl.store(parts + places * count, of_share)
     rows = _rows(of_estimate, sample, head, row, channel, of_estimate_batch, of_estimate_head, of_estimate_row)
     _store(rows, row < positions, channel, channels, (1 - part) * gradients)
     gradients = part * gradients
@@ -254,19 +255,19 @@ def near_attention(query, key, value, estimate, bias, share_logit, before, lengt
 
 
 def near_attention_backward(
-    gradient, query, key, value, estimate, bias, share_logit, before, lengths, document_ids, sizes
+    gradient, query, key, value, bias, share_logit, before, lengths, document_ids, result, sizes
 ):
     """Gradients of query, key, value, estimate, bias and share_logit."""
-    gradient = gradient.transpose(1, 2)
-    of_query, of_key, of_value, of_estimate = (rows_like(x) for x in (query, key, value, estimate))
+    gradient, result = gradient.transpose(1, 2), result.transpose(1, 2)
+    of_query, of_key, of_value, of_estimate = (rows_like(x) for x in (query, key, value, value))
     grid, layout = _launch(query, value, bias, before)
     offsets = torch.empty_like(sizes)
     heads, places = bias.shape
     parts = sizes.new_empty(heads, places + 1, len(query) * grid[1])
     unmix_near_queries[grid](
-        *(gradient, query, key, value, estimate, bias, share_logit, lengths, document_ids, sizes, of_query),
+        *(gradient, query, key, value, result, bias, share_logit, lengths, document_ids, sizes, of_query),
         *(of_estimate, offsets, parts, *layout.values()),
-        *_strides(gradient, query, key, value, estimate, of_query, of_estimate),
+        *_strides(gradient, query, key, value, result, of_query, of_estimate),
         **_blocks(query, value),
     )
     unmix_near_keys[grid](

@@ -53,16 +53,16 @@ def _backward(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    estimate: torch.Tensor,
     bias: torch.Tensor,
     share_logit: torch.Tensor,
     before: int,
     lengths: torch.Tensor | None,
     document_ids: torch.Tensor | None,
+    result: torch.Tensor,
     sizes: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key, value, estimate, bias and share_logit; of its two results: `gradient`, `sizes`."""
-    return *(rows_like(x) for x in (query, key, value, estimate)), torch.empty_like(bias), torch.empty_like(share_logit)
+    """Gradients of query, key, value, estimate, bias and share_logit; `result` and `sizes` are the two results."""
+    return *(rows_like(x) for x in (query, key, value, value)), torch.empty_like(bias), torch.empty_like(share_logit)
 
 
 def rows_like(x: torch.Tensor) -> torch.Tensor:
@@ -71,8 +71,9 @@ def rows_like(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(batch, positions, heads, width).transpose(1, 2)
 
 
-def _keep(outputs, *arguments):
-    return *arguments, outputs[1]
+def _keep(outputs, query, key, value, estimate, *others):
+    # What comes behind it keeps the result anyway, and the estimate would be as many bytes more.
+    return query, key, value, *others, *outputs
 
 
 differentiate(_forward, lambda kernels, needed, *arguments: _backward(kernels, *arguments), _keep)
