@@ -51,8 +51,12 @@ class Attention(nn.Module):
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """(B, N, D) -> queries, keys and values (B, H, N, d); on padding they are the projection's bias."""
+        return self.heads_of(self.projected(hidden_states, attention_mask))
+
+    def projected(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """(B, N, D) -> (B, N, 3 D), on padding the bias."""
         # A part of a longer sequence is copied at once: else the bias would be added in a pass of its own.
-        return self.heads_of(self.projection(keep_valid(hidden_states, attention_mask).contiguous()))
+        return self.projection(keep_valid(hidden_states, attention_mask).contiguous())
 
     def heads_of(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What `projection` makes, (B, N, 3 D) -> queries, keys and values (B, H, N, d)."""

@@ -17,6 +17,7 @@ from ..rotary import positions_in_documents
 from .configuration_flt import FLTConfig
 from .neighbours import Neighbours
 from .spectral_mask import SpectralMask, scaled_columns
+from .two_readers import heads_for_two
 
 # Added to features behind a ReLU: a query for which all of them are zero sees the mean of the values.
 RELU_FLOOR = 1e-3
@@ -72,20 +73,32 @@ class SpectralAttention(Attention):
         identity = torch.eye(positions, dtype=wide, device=query.device).expand(batch, self.heads, -1, -1)
         return self.attend(query, key, identity, context)
 
+    def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
+        """(B, N, D) -> (B, N, D), zero on padding."""
+        if self.neighbours is None:
+            return super().forward(hidden_states, context)
+        of_all, of_nearest = heads_for_two(self.projected(hidden_states, context.mask), self.heads)
+        return self.join(self.neighbours(*of_nearest, self.estimate(*of_all, context), context), context.mask)
+
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
     ) -> torch.Tensor:
         """Queries and keys (B, H, N, d), values (B, H, N, c) -> (B, H, N, c), zero on padding."""
+        estimate = self.estimate(query, key, value, context)
+        return estimate if self.neighbours is None else self.neighbours(query, key, value, estimate, context)
+
+    def estimate(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
+    ) -> torch.Tensor:
+        """`attend` from the features alone."""
         waves, columns = self._biases(query, context)
         content = self.feature_projection[:, 2 * self.config.num_frequencies :].to(waves.dtype)
         places = self._places(context)
         seen = {"lengths": context.lengths, "causal": self.config.is_causal, "document_ids": context.document_ids}
         if self.config.feature_kind == "relu":
             features = self._features(query, key, content, waves, columns, places)
-            estimate = ops.linear_attention(*features, value, **seen)
-        else:
-            estimate = ops.random_feature_attention(query, key, value, content, waves, columns, places, **seen)
-        return estimate if self.neighbours is None else self.neighbours(query, key, value, estimate, context)
+            return ops.linear_attention(*features, value, **seen)
+        return ops.random_feature_attention(query, key, value, content, waves, columns, places, **seen)
 
     def _biases(self, query: torch.Tensor, context: BatchContext) -> tuple[torch.Tensor, torch.Tensor]:
         """Waves of positions, and the columns (2, H, 2 r, m) that make biases of queries and keys of them."""

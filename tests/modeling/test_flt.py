@@ -14,6 +14,7 @@ from longmix.modeling.block import PostNormBlock
 from longmix.modeling.context import BatchContext
 from longmix.modeling.flt.attention import columns_of
 from longmix.modeling.flt.spectral_mask import SpectralMask, scaled_columns
+from longmix.modeling.flt.two_readers import heads_for_two
 from longmix.modeling.rotary import positions_in_documents
 
 KINDS = {
@@ -394,3 +395,18 @@ def test_coordinates_that_do_not_fit(dimensions, shape, given, allowed, make_mix
 def test_configuration_mistakes(fields, message, make_config):
     with pytest.raises(ValueError, match=message):
         make_config("flt", **fields)
+
+
+def test_gradients_of_two_readers_are_sums():
+    generator = torch.Generator().manual_seed(0)
+    projected = torch.randn(2, 5, 3 * 6, generator=generator, dtype=torch.float64, requires_grad=True)
+    one, other = heads_for_two(projected, 2)
+    for number, (first, second) in enumerate(zip(one, other, strict=True)):
+        expected = projected[:, :, 6 * number : 6 * number + 6].unflatten(2, (2, 3)).transpose(1, 2)
+        assert torch.equal(first, expected) and torch.equal(second, expected)
+
+    def squares(x):
+        return tuple(part.square() for parts in heads_for_two(x, 2) for part in parts)
+
+    assert torch.autograd.gradcheck(squares, projected)
+    assert torch.autograd.gradgradcheck(squares, projected)
