@@ -155,7 +155,45 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
 
 
 def random_attention(query, key, value, projection, tables, positions, order, starts, lengths, document_ids, causal):
-    """The operator of operator.py: the result, and the logarithms of queries and keys."""
+    """The operator of operator.py."""
+    logs = _logs_of_both(query, key, projection, tables, positions, lengths)
+    apart = heads_lie_apart(projection, causal)
+    result = torch.empty_like(value) if apart else rows_like(value)
+    attend(result, *logs, value, lengths, document_ids, causal, True)
+    return result if apart else result.transpose(1, 2)
+
+
+def random_attention_backward(
+    gradient, query, key, value, projection, tables, positions, order, starts, lengths, document_ids, causal
+):
+    """Gradients of query, key, value and tables, and of the logarithms."""
+    apart = heads_lie_apart(projection, causal)
+    of_value = torch.empty_like(value) if apart else rows_like(value)
+    gradient = gradient if apart else gradient.transpose(1, 2)
+    # To keep the logarithms would take more memory than anything else of an attention.
+    logs = _logs_of_both(query, key, projection, tables, positions, lengths)
+    of_logs = unattend(gradient, of_value, *logs, value, lengths, document_ids, causal, True)
+    batch, heads, count, width = query.shape
+    blocks, options = _options(projection, width)
+    of_rows = [rows_like(x) for x in (query, key)]
+    parts = [x[None] if blocks == 1 else projection.new_empty(blocks, *x.shape) for x in of_rows]
+    of_tables, biases, groups, places, of_sample = projection.new_empty(0), (None, None), batch, count, 0
+    if tables is not None:
+        of_tables = torch.empty_like(tables)
+        biases, groups, places, of_sample = of_tables.unbind(1), len(tables), tables.shape[3], of_tables.stride(0)
+    pieces, rows = _pieces(groups * heads * blocks, places)
+    unmake_features[groups * heads, pieces, blocks](
+        *of_logs, key, projection, order, starts, lengths, *parts, *biases, heads, count, width, len(projection),
+        places, batch // groups, rows, projection.stride(0), of_sample, width**-0.25, width**-0.5, *key.stride()[:3],
+        *parts[0].stride()[:4], **options,
+    )  # fmt: skip
+    if blocks > 1:
+        of_rows = [x.copy_(part.sum(0)) for x, part in zip(of_rows, parts, strict=True)]
+    return *of_rows, of_value, of_tables, *of_logs
+
+
+def _logs_of_both(query, key, projection, tables, positions, lengths) -> list[torch.Tensor]:
+    """Logarithms (B, H, N, m) of the features of queries and of keys."""
     batch, heads, count, width = query.shape
     logs = [projection.new_empty(batch, heads, count, len(projection)) for _ in range(2)]
     blocks, options = _options(projection, width)
@@ -168,37 +206,7 @@ def random_attention(query, key, value, projection, tables, positions, order, st
         projection.stride(0), of_sample, width**-0.25, 0.5 * width**-0.5, *query.stride()[:3], *key.stride()[:3],
         **options,
     )  # fmt: skip
-    apart = heads_lie_apart(projection, causal)
-    result = torch.empty_like(value) if apart else rows_like(value)
-    attend(result, *logs, value, lengths, document_ids, causal, True)
-    return result if apart else result.transpose(1, 2), *logs
-
-
-def random_attention_backward(
-    gradient, query, key, value, projection, tables, order, starts, lengths, document_ids, causal, query_logs, key_logs
-):
-    """Gradients of query, key, value and tables, and of the logarithms."""
-    apart = heads_lie_apart(projection, causal)
-    of_value = torch.empty_like(value) if apart else rows_like(value)
-    gradient = gradient if apart else gradient.transpose(1, 2)
-    of_logs = unattend(gradient, of_value, query_logs, key_logs, value, lengths, document_ids, causal, True)
-    batch, heads, count, width = query.shape
-    blocks, options = _options(projection, width)
-    of_rows = [rows_like(x) for x in (query, key)]
-    parts = [x[None] if blocks == 1 else projection.new_empty(blocks, *x.shape) for x in of_rows]
-    of_tables = projection.new_empty(tables)
-    biases, groups, places, of_sample = (None, None), batch, count, 0
-    if of_tables.dim() > 1:
-        biases, groups, places, of_sample = of_tables.unbind(1), tables[0], tables[3], of_tables.stride(0)
-    pieces, rows = _pieces(groups * heads * blocks, places)
-    unmake_features[groups * heads, pieces, blocks](
-        *of_logs, key, projection, order, starts, lengths, *parts, *biases, heads, count, width, len(projection),
-        places, batch // groups, rows, projection.stride(0), of_sample, width**-0.25, width**-0.5, *key.stride()[:3],
-        *parts[0].stride()[:4], **options,
-    )  # fmt: skip
-    if blocks > 1:
-        of_rows = [x.copy_(part.sum(0)) for x, part in zip(of_rows, parts, strict=True)]
-    return *of_rows, of_value, of_tables, *of_logs
+    return logs
 
 
 def _pieces(heads: int, rows: int) -> tuple[int, int]:

@@ -26,9 +26,8 @@ def _forward(
     lengths: torch.Tensor | None,
     document_ids: torch.Tensor | None,
     causal: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The result, and the logarithms (B, H, N, m) of the features of queries and keys, which `log_features` of
-    portable.py makes.
+) -> torch.Tensor:
+    """The result from features whose logarithms `log_features` of portable.py makes.
 
     Of queries and keys (B, H, N, d), values (B, H, N, c) and projection (m, d) the last axis lies side by side.
     Projection and tables (1 or B, 2, H, P, m), of the biases of queries and keys, have one dtype, fp32 or float64, and
@@ -38,9 +37,7 @@ def _forward(
     The result is (B, N, H, c), or where heads lie apart (B, H, N, c): then the values are contiguous, with causality in
     the dtype of the projection.
     """
-    query_logs, key_logs = (projection.new_empty(*x.shape[:3], len(projection)) for x in (query, key))
-    result = torch.empty_like(value) if heads_lie_apart(projection, causal) else rows_like(value).transpose(1, 2)
-    return result, query_logs, key_logs
+    return torch.empty_like(value) if heads_lie_apart(projection, causal) else rows_like(value).transpose(1, 2)
 
 
 @operator(__package__, "random_attention_backward")
@@ -51,19 +48,21 @@ def _backward(
     key: torch.Tensor,
     value: torch.Tensor,
     projection: torch.Tensor,
-    tables: list[int],
+    tables: torch.Tensor | None,
+    positions: torch.Tensor | None,
     order: torch.Tensor | None,
     starts: torch.Tensor | None,
     lengths: torch.Tensor | None,
     document_ids: torch.Tensor | None,
     causal: bool,
-    query_logs: torch.Tensor,
-    key_logs: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key, value and tables, whose shape is given, (0,) without; and of the logarithms."""
-    of_logs = torch.empty_like(query_logs), torch.empty_like(key_logs)
+    """Gradients of query, key, value and tables, (0,) without; and of the logarithms (B, H, N, m) of the features of
+    queries and keys, which are made anew.
+    """
+    of_logs = [projection.new_empty(*query.shape[:3], len(projection)) for _ in range(2)]
+    of_tables = projection.new_empty(0) if tables is None else torch.empty_like(tables)
     of_value = torch.empty_like(value) if heads_lie_apart(projection, causal) else rows_like(value)
-    return rows_like(query), rows_like(key), of_value, projection.new_empty(tables), *of_logs
+    return rows_like(query), rows_like(key), of_value, of_tables, *of_logs
 
 
 def heads_lie_apart(projection: torch.Tensor, causal: bool) -> bool:
@@ -80,18 +79,12 @@ def rows_like(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty(batch, positions, heads, width).transpose(1, 2)
 
 
-def _keep(outputs, query, key, value, projection, tables, positions, *others):
-    # Of the tables nothing but their shape, and of the places their order.
-    shape = [0] if tables is None else list(tables.shape)
-    return query, key, value, projection, shape, *others, *outputs[1:]
-
-
 def _derivative(kernels, needed, gradient, query, key, value, projection, tables, *others):
     found = _backward(kernels, gradient, query, key, value, projection, tables, *others)
     of_query, of_key, of_value, of_tables, *of_logs = found
     of_projection = None
     if needed[3]:
-        _, _, lengths, *_ = others
+        _, _, _, lengths, *_ = others
         valid = valid_rows(lengths, query.shape[2])
         products = (
             (of_log.mT @ keep_valid(x, valid, axis=2).to(of_log.dtype)).sum((0, 1))
@@ -101,7 +94,7 @@ def _derivative(kernels, needed, gradient, query, key, value, projection, tables
     return of_query, of_key, of_value, of_projection, of_tables if needed[4] else None
 
 
-differentiate(_forward, _derivative, _keep)
+differentiate(_forward, _derivative)
 
 
 def random_feature_attention(
@@ -131,7 +124,7 @@ def random_feature_attention(
     apart = heads_lie_apart(projected, causal)
     if apart:
         rows[2] = value.to(working if causal or working == torch.float64 else value.dtype).contiguous()
-    result, *_ = _forward(kernels, *rows, projected, tables, *at, lengths, document_ids, causal)
+    result = _forward(kernels, *rows, projected, tables, *at, lengths, document_ids, causal)
     return (result if apart else result.transpose(1, 2)).to(value.dtype)
 
 
