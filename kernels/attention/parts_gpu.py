@@ -4,6 +4,8 @@ import triton
 import triton.language as tl
 
 LIMIT = tl.constexpr(40.0)
+# Features of a product: how many are taken at once, and of more how many at a time.
+MOST_AT_ONCE, PART = tl.constexpr(64), tl.constexpr(16)
 NOTHING = tl.constexpr(-1e30)  # the scale of no key at all; finite, so that differences of scales are never NaN
 
 # Addresses: the rows of a program's head, the bounds of its sample's documents, and masked blocks of rows.
@@ -93,6 +95,18 @@ def store_rows(tensor, matrix, rows, inside, column, columns, apart=None):
 @triton.jit
 def product(a, b):
     return tl.dot(a, b, input_precision="ieee", out_dtype=a.dtype)
+
+
+@triton.jit
+def product_of_features(a, b):
+    """`product` over features. A thread would have all of them of its rows and columns in registers, at once."""
+    FEATURES: tl.constexpr = a.shape[1]
+    if FEATURES <= MOST_AT_ONCE:
+        found = product(a, b)
+    else:
+        parts = tl.permute(tl.reshape(a, (a.shape[0], FEATURES // PART, PART)), (1, 0, 2))
+        found = tl.sum(product(parts, tl.reshape(b, (FEATURES // PART, PART, b.shape[1]))), 0)
+    return found
 
 
 # The state: sums over keys with their values (M, D), sums over keys (M) and the keys' peaks (M).

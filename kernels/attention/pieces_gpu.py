@@ -17,6 +17,7 @@ from .parts_gpu import (
     load_rows,
     no_keys,
     product,
+    product_of_features,
     rescale,
     scale_of_queries,
     store_rows,
@@ -104,7 +105,9 @@ def piece_forward(
         queries = load_rows(query, block, inside, feature, features, absent(LOGS))
         queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
         inverse = inverse_of(tl.sum(queries * total[None, :], 1))
-        store_rows(result, product(queries, state) * inverse[:, None], block, inside, channel, width, mixed_row)
+        store_rows(
+            result, product_of_features(queries, state) * inverse[:, None], block, inside, channel, width, mixed_row
+        )
         row += ROWS
 
 
@@ -172,5 +175,5 @@ def piece_keys(
         values = load_rows(value, block, inside, channel, width, 0.0, value_row).to(later.dtype)
         mixed = product(values, tl.trans(later)) + later_total[None, :]
         store_rows(of_key, to_logarithms(mixed, keys, LOGS), block, inside, feature, features)
-        store_rows(of_value, product(keys, later), block, inside, channel, width, mixed_row)
+        store_rows(of_value, product_of_features(keys, later), block, inside, channel, width, mixed_row)
         row += ROWS

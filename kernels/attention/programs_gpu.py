@@ -25,6 +25,7 @@ from .parts_gpu import (
     notes_of,
     own_documents,
     product,
+    product_of_features,
     rescale,
     rows_of_head,
     scale_of_queries,
@@ -69,7 +70,7 @@ def causal_forward(
         state, total = rescale(state, total, before, peak, LOGS)
         scores = lower_triangle(product(queries, tl.trans(keys)), index)
         inverse = inverse_of(tl.sum(queries * total[None, :], 1) + tl.sum(scores, 1))
-        sums = product(queries, state) + product(scores, values)
+        sums = product_of_features(queries, state) + product(scores, values)
         store_rows(result, sums * inverse[:, None], rows, inside, channel, width)
         state += product(tl.trans(keys), values)
         total += tl.sum(keys, 0)
@@ -105,7 +106,9 @@ def whole_forward(
             queries = load_rows(query, rows, inside, feature, features, absent(LOGS))
             queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
             inverse = inverse_of(tl.sum(queries * total[None, :], 1))
-            store_rows(result, product(queries, state) * inverse[:, None], rows, inside, channel, width, mixed_row)
+            store_rows(
+                result, product_of_features(queries, state) * inverse[:, None], rows, inside, channel, width, mixed_row
+            )
             row += ROWS
         begin = end
 
@@ -162,12 +165,12 @@ def whole_backward(
         row = begin
         while row < end:
             rows, inside = row + index, row + index < end
-            keys = load_rows(key, rows, inside, feature, features, absent(LOGS))
-            keys = features_of_keys(keys, peak, inside, LOGS)
             values = load_rows(value, rows, inside, channel, width, 0.0, value_row).to(later.dtype)
             mixed = product(values, tl.trans(later)) + later_total[None, :]
+            keys = load_rows(key, rows, inside, feature, features, absent(LOGS))
+            keys = features_of_keys(keys, peak, inside, LOGS)
             store_rows(of_key, to_logarithms(mixed, keys, LOGS), rows, inside, feature, features)
-            store_rows(of_value, product(keys, later), rows, inside, channel, width, mixed_row)
+            store_rows(of_value, product_of_features(keys, later), rows, inside, channel, width, mixed_row)
             row += ROWS
         begin = end
 
@@ -218,14 +221,14 @@ def causal_queries(
         mixed = product(tl.trans(of_scores), queries)
         store_rows(of_key, to_logarithms(mixed, keys, LOGS), rows, inside, feature, features)
         store_rows(of_value, product(tl.trans(scores), gradients), rows, inside, channel, width)
+        state += product(tl.trans(keys), values)
+        total += tl.sum(keys, 0)
         tl.store(inverses + rows, inverse, mask=inside)
         tl.store(offsets + rows, offset, mask=inside)
         tl.store(sizes + row + count - 1, count.to(tl.int32))
         tl.store(scales + rows, scale, mask=inside)
         if LOGS:
             tl.store(peaks + row * features + feature, peak, mask=feature < features)
-        state += product(tl.trans(keys), values)
-        total += tl.sum(keys, 0)
         row += count
 
 
@@ -268,7 +271,7 @@ def causal_keys(
         mixed = product(values, tl.trans(later)) + later_total[None, :]
         mixed = to_logarithms(mixed, keys, LOGS) + load_rows(of_key, rows, inside, feature, features, 0.0)
         store_rows(of_key, mixed, rows, inside, feature, features)
-        sums = product(keys, later) + load_rows(of_value, rows, inside, channel, width, 0.0)
+        sums = product_of_features(keys, later) + load_rows(of_value, rows, inside, channel, width, 0.0)
         store_rows(of_value, sums, rows, inside, channel, width)
         queries = load_rows(query, rows, inside, feature, features, absent(LOGS))
         scale = tl.load(scales + rows, mask=inside, other=0.0)

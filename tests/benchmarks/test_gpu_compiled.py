@@ -48,8 +48,9 @@ def check(compiling, bounds, kernels):
 
 @pytest.mark.full
 def test_covering_kernels_spill_no_more_than_they_did(compiling, bounds):
-    # Both fill their registers with matrix products.
-    kernels = compiling.compiled_kernels([80], ["attention-features-whole-m64-d64"], processes=1)
+    # All fill their registers with matrix products.
+    cases = ["attention-features-whole-m64-d64", "attention-logarithms-whole-m256-d64"]
+    kernels = compiling.compiled_kernels([80], cases, processes=1)
     check(compiling, bounds, kernels)
     assert {kernel.name for kernel in kernels} == {"whole_forward", "whole_backward"}
     assert all(kernel.registers > 128 and kernel.threads == 256 for kernel in kernels)

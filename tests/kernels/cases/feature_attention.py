@@ -40,6 +40,10 @@ CASES = {
     "far": ((1, 1, 67, 5, 4), {"size": 80.0}, True),
     "far-causal": ((1, 1, 67, 5, 4), {"size": 80.0, "causal": True}, True),
     "far-documents": ((1, 2, 67, 5, 4), {"size": 80.0, "causal": True, "documents": 0.1}, False),
+    # More features than a product takes at once.
+    "features": ((1, 1, 37, 70, 5), {"lengths": [35]}, True),
+    "features-documents": ((1, 1, 37, 70, 5), {"documents": 0.1}, True),
+    "features-causal": ((1, 1, 37, 70, 5), {"lengths": [35], "causal": True}, True),
     "long": ((1, 1, 4097, 2, 1), {"causal": True, "lengths": [4096]}, False),
 }
 # Arguments that have a gradient.
