@@ -209,6 +209,7 @@ def _other_cases() -> Iterator[Case]:
     yield Case("spectral-r8-short", partial(_spectral, rows, 8, 4 * POSITIONS, False))
     yield Case("spectral-r1", partial(_spectral, rows, 1, POSITIONS, True))
     yield Case("spectral-r768", partial(_spectral, rows, 768, POSITIONS, True))
+    yield Case("spectral-ones", partial(_spectral, (1, 1, 1), 1, 1, True))
     yield Case("spectral-r8-float64", partial(_spectral, rows, 8, POSITIONS, True), (torch.float64,))
     yield Case("tokens-d32", partial(_tokens, heads, 3, False))
     yield Case("tokens-d32-documents", partial(_tokens, heads, 3, True))

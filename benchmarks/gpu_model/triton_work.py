@@ -360,7 +360,8 @@ def _of_bins(products: int) -> Work:
     """A kernel that moves transforms of all channels and of segments, and the response, and does so many products."""
 
     def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-        channels, bins, samples = arguments["segments"] * arguments["width"], arguments["bins"], arguments["samples"]
+        channels = arguments["transformed"].shape[1] * arguments["width"]
+        bins, samples = arguments["bins"], arguments["samples"]
         number = 2 * arguments["transformed"].element_size()
         blocks = grid[1]  # of channels, each with the transforms of its segment
         size = (

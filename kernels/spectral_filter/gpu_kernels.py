@@ -11,7 +11,7 @@ import triton
 from ..common.grids import checked
 from ..common.interpreter import interpreted
 from .programs_gpu import apply_response, correlate, finish_rows, segment_means, spread_means, turn_rows
-from .responses import lengthened_correlation, period_of, shortened_response, spectrum_gradient, working_dtype
+from .responses import lengthened_correlation, period_of, response_of, spectrum_gradient, working_dtype
 
 # Blocks of rows and channels, and of frequencies with half as many channels.
 ROWS, CHANNELS, BINS = (16, 16, 8) if interpreted() else (32, 64, 64)
@@ -34,7 +34,8 @@ def spectral_filter(x, spectrum, n_fft, segments, lengths, beside):
     bins, channels = transformed.shape[2], _block(width, CHANNELS // 2)
     product = transformed.new_empty(batch, features, bins, 2)
     apply_response[checked(triton.cdiv(bins, BINS), segments * triton.cdiv(width, channels))](
-        *(transformed, response, product, batch, segments, width, bins, *strides, channels, BINS),
+        *(transformed, response, product, batch, width, bins, *strides, _last(n_fft)),
+        *(transformed.stride(0), product.stride(0), channels, BINS),
         num_warps=WARPS,
     )
     filtered = torch.fft.irfft(torch.view_as_complex(product), n=period, dim=-1, norm="forward")
@@ -61,8 +62,8 @@ def spectral_filter_backward(gradient, transformed, spectrum, n_fft, lengths):
     of_response = torch.empty_like(spectrum) if whole else transformed.new_empty(features, bins, 2)
     of_strides = of_response.stride()[:2] if whole else of_response.stride()[1::-1]
     correlate[checked(triton.cdiv(bins, SUMMED_BINS), segments * blocks)](
-        *(rows, transformed, response, of_means, of_response, batch, segments, width, bins, *strides, *of_strides),
-        *(n_fft // 2 if n_fft % 2 == 0 else 0, whole, channels, SUMMED_BINS),
+        *(rows, transformed, response, of_means, of_response, batch, width, bins, *strides, _last(n_fft)),
+        *(rows.stride(0), transformed.stride(0), of_means.stride(0), *of_strides, whole, channels, SUMMED_BINS),
         num_warps=WARPS,
     )
     if not whole:
@@ -82,9 +83,13 @@ def _response(spectrum, n_fft, positions, dtype):
     """The kernels' response among N positions, of any memory layout, and its strides of frequencies and channels."""
     if 2 * positions >= n_fft:
         return spectrum, *spectrum.stride()[:2]
-    response = torch.view_as_complex(spectrum.transpose(0, 1).to(dtype).contiguous())
-    response = torch.view_as_real(shortened_response(response, n_fft, positions))
+    response = torch.view_as_real(response_of(spectrum, n_fft, positions, dtype))
     return response, *response.stride()[1::-1]
+
+
+def _last(n_fft: int) -> int:
+    """The frequency that is, besides 0, its own conjugate; 0: there is none."""
+    return n_fft // 2 if n_fft % 2 == 0 else 0
 
 
 def _block(width: int, most: int) -> int:

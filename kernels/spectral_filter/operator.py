@@ -3,7 +3,7 @@
 import torch
 
 from ..operators import differentiate, operator
-from .responses import period_of, working_dtype
+from .responses import empty_transforms
 
 
 def spectral_filter(
@@ -33,10 +33,7 @@ def _forward(
     backward pass the transforms of the segments' means, (B, r, period // 2 + 1, 2), divided by the period.
     """
     batch, positions, features = x.shape
-    return (
-        x.new_empty(batch, positions, features * (1 + beside)),
-        x.new_empty(batch, segments, period_of(n_fft, positions) // 2 + 1, 2, dtype=working_dtype(x)),
-    )
+    return x.new_empty(batch, positions, features * (1 + beside)), empty_transforms(x, n_fft, segments)
 
 
 @operator(__package__, "spectral_filter_backward")

@@ -10,7 +10,15 @@ import torch
 
 from ..common.rows import keep_valid, valid_rows
 from ..selection import stands_for
-from .responses import lengthened_correlation, period_of, shortened_response, spectrum_gradient, working_dtype
+from .responses import (
+    contiguous_copy,
+    empty_transforms,
+    lengthened_correlation,
+    period_of,
+    response_of,
+    spectrum_gradient,
+    working_dtype,
+)
 
 
 def spectral_filter(
@@ -30,7 +38,7 @@ def _filter(
     batch, positions, features = x.shape
     period = period_of(n_fft, positions)
     with torch.autocast(x.device.type, enabled=False):
-        response = _response(spectrum, n_fft, positions, working_dtype(x))
+        response = response_of(spectrum, n_fft, positions, working_dtype(x))
         transformed = torch.fft.rfft(_scaled_means(x, segments, lengths, period), n=period, dim=-1)
         product = transformed.unsqueeze(2) * response.view(segments, features // segments, -1)
         result = torch.fft.irfft(product.flatten(1, 2), n=period, dim=-1, norm="forward")[..., :positions]
@@ -46,12 +54,9 @@ def _filter(
 @_filter.register_fake
 def _(x, spectrum, n_fft, segments, lengths, beside):
     batch, positions, features = x.shape
-    return (
-        x.new_empty(batch, positions, 2 * features)
-        if beside
-        else x.new_empty(batch, features, positions).transpose(1, 2),
-        x.new_empty(batch, segments, period_of(n_fft, positions) // 2 + 1, 2, dtype=working_dtype(x)),
-    )
+    shape = (batch, positions, 2 * features) if beside else (batch, features, positions)
+    result = x.new_empty(shape) if beside else x.new_empty(shape).transpose(1, 2)
+    return result, empty_transforms(x, n_fft, segments)
 
 
 @torch.library.custom_op("longmix::portable_spectral_filter_backward", mutates_args=())
@@ -67,8 +72,8 @@ def _backward(
     segments, wide = transformed.shape[1], transformed.dtype
     width, period = features // segments, period_of(n_fft, positions)
     with torch.autocast(gradient.device.type, enabled=False):
-        response = _response(spectrum, n_fft, positions, wide)
-        rows = _mask(_contiguous(gradient[..., :features].transpose(1, 2), wide), lengths)
+        response = response_of(spectrum, n_fft, positions, wide)
+        rows = _mask(contiguous_copy(gradient[..., :features].transpose(1, 2), wide), lengths)
         rows = torch.fft.rfft(rows, n=period, dim=-1).unflatten(1, (segments, width))
         # Not conj(), which only marks a tensor: operators in compiled graphs run where the mark is not read.
         of_means = (rows * torch.conj_physical(response).view(segments, width, -1)).sum(2)
@@ -125,15 +130,3 @@ def _scaled_means(x: torch.Tensor, segments: int, lengths: torch.Tensor | None, 
 def _mask(rows: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
     """rows (B, .., N), zero at and past each length."""
     return keep_valid(rows, valid_rows(lengths, rows.shape[-1]), axis=rows.dim() - 1)
-
-
-def _contiguous(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`tensor` in that dtype and its axes' order: on GPUs in one copy, which CPUs are slower at than at two."""
-    one = torch.preserve_format if stands_for(tensor.device) == "cpu" else torch.contiguous_format
-    return tensor.to(dtype, memory_format=one).contiguous()
-
-
-def _response(spectrum: torch.Tensor, n_fft: int, positions: int, dtype: torch.dtype) -> torch.Tensor:
-    """The response (D, period // 2 + 1) of the kernels among N positions."""
-    response = torch.view_as_complex(_contiguous(spectrum.transpose(0, 1), dtype))
-    return shortened_response(response, n_fft, positions) if 2 * positions < n_fft else response

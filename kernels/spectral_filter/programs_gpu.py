@@ -23,22 +23,25 @@ def segment_means(x, lengths, means, positions, features, width, divisor, ROWS: 
 
 
 @triton.jit
-def apply_response(transformed, response, product, samples, segments, width, bins, bin_stride, channel_stride,
-                   CHANNELS: tl.constexpr, BINS: tl.constexpr):  # fmt: skip
-    """product (B, D, bins, 2) of the segments' transforms (B, r, bins, 2) and the response, which is read once."""
-    bin, channel, segment, _ = _of_program(width, CHANNELS, BINS)
+def apply_response(transformed, response, product, samples, width, bins, bin_stride, channel_stride, last,
+                   transformed_stride, product_stride, CHANNELS: tl.constexpr, BINS: tl.constexpr):  # fmt: skip
+    """product (B, D, bins, 2) of the segments' transforms (B, r, bins, 2) and the response, which is read once.
+
+    Samples of both are so far from each other; `last` is as for `_load_response`.
+    """
+    bin, channel, segment = _of_program(width, CHANNELS, BINS)
     exists = (channel < width)[:, None] & (bin < bins)
     real, imaginary = _load_response(
-        response, segment * width + channel, bin, bin_stride, channel_stride, exists, product.dtype.element_ty
+        response, segment * width + channel, bin, bin_stride, channel_stride, last, exists, product.dtype.element_ty
     )
     into = product + 2 * ((segment * width + channel).to(tl.int64)[:, None] * bins + bin)
-    mean = transformed + 2 * (segment * bins + bin)
+    mean = transformed + 2 * (segment.to(tl.int64) * bins + bin)
     for _ in range(samples):
         a, b = tl.load(mean, bin < bins, 0), tl.load(mean + 1, bin < bins, 0)
         tl.store(into, a * real - b * imaginary, exists)
         tl.store(into + 1, a * imaginary + b * real, exists)
-        mean += 2 * segments * bins
-        into += (2 * segments * width).to(tl.int64) * bins
+        mean += transformed_stride
+        into += product_stride
 
 
 @triton.jit
@@ -63,25 +66,24 @@ def turn_rows(gradient, lengths, rows, positions, features, stride, ROWS: tl.con
 
 
 @triton.jit
-def correlate(rows, transformed, response, of_means, of_response, samples, segments, width, bins, bin_stride,
-              channel_stride, of_bin_stride, of_channel_stride, last, WHOLE: tl.constexpr, CHANNELS: tl.constexpr,
-              BINS: tl.constexpr):  # fmt: skip
+def correlate(rows, transformed, response, of_means, of_response, samples, width, bins, bin_stride, channel_stride,
+              last, rows_stride, transformed_stride, of_means_stride, of_bin_stride, of_channel_stride,
+              WHOLE: tl.constexpr, CHANNELS: tl.constexpr, BINS: tl.constexpr):  # fmt: skip
     """Correlations of rows (B, D, bins, 2), transformed gradients, with the response, summed over a block of a
     segment's channels, (B, r, blocks, bins, 2), and with the segments' transforms, summed over the samples.
 
-    WHOLE: the latter are the gradient of the spectrum, whose frequencies 0 and `last` are real and stand for themselves
-    alone, where all others stand for their conjugates too.
+    Samples of the first three are so far from each other. WHOLE: sums over samples are the gradient of the spectrum,
+    whose frequencies 0 and `last` stand for themselves alone, where all others stand for their conjugates too.
     """
-    bin, channel, segment, block = _of_program(width, CHANNELS, BINS)
+    bin, channel, segment = _of_program(width, CHANNELS, BINS)
     exists = (channel < width)[:, None] & (bin < bins)
     feature = segment * width + channel
     wide = rows.dtype.element_ty
-    real, imaginary = _load_response(response, feature, bin, bin_stride, channel_stride, exists, wide)
+    real, imaginary = _load_response(response, feature, bin, bin_stride, channel_stride, last, exists, wide)
     of_real, of_imaginary = tl.zeros([CHANNELS, BINS], wide), tl.zeros([CHANNELS, BINS], wide)
     value = rows + 2 * (feature.to(tl.int64)[:, None] * bins + bin)
-    mean = transformed + 2 * (segment * bins + bin)
-    blocks = tl.cdiv(width, CHANNELS)
-    of_mean = of_means + 2 * ((segment * blocks + block) * bins + bin)
+    mean = transformed + 2 * (segment.to(tl.int64) * bins + bin)
+    of_mean = of_means + 2 * (tl.program_id(1).to(tl.int64) * bins + bin)
     for _ in range(samples):
         c, d = tl.load(value, exists, 0), tl.load(value + 1, exists, 0)
         a, b = tl.load(mean, bin < bins, 0), tl.load(mean + 1, bin < bins, 0)
@@ -89,9 +91,9 @@ def correlate(rows, transformed, response, of_means, of_response, samples, segme
         tl.store(of_mean + 1, tl.sum(d * real - c * imaginary, 0), bin < bins)
         of_real += c * a + d * b
         of_imaginary += d * a - c * b
-        value += (2 * segments * width).to(tl.int64) * bins
-        mean += 2 * segments * bins
-        of_mean += 2 * segments * blocks * bins
+        value += rows_stride
+        mean += transformed_stride
+        of_mean += of_means_stride
     if WHOLE:
         alone = (bin == 0) | (bin == last)
         of_real *= tl.where(alone, 1, 2)
@@ -127,14 +129,16 @@ def _of_rows(lengths, positions, features, ROWS: tl.constexpr, CHANNELS: tl.cons
 
 @triton.jit
 def _of_program(width, CHANNELS: tl.constexpr, BINS: tl.constexpr):
-    """Frequencies, channels of a segment, the segment, and the block of its channels, of a program."""
+    """Frequencies, channels of a segment, and the segment of a program: axis 1 has the blocks of each segment."""
     blocks = tl.cdiv(width, CHANNELS)
     segment, block = tl.program_id(1) // blocks, tl.program_id(1) % blocks
-    return tl.program_id(0) * BINS + tl.arange(0, BINS), block * CHANNELS + tl.arange(0, CHANNELS), segment, block
+    return tl.program_id(0) * BINS + tl.arange(0, BINS), block * CHANNELS + tl.arange(0, CHANNELS), segment
 
 
 @triton.jit
-def _load_response(response, feature, bin, bin_stride, channel_stride, exists, wide: tl.constexpr):
-    """Real and imaginary parts of the response of some channels at some frequencies."""
+def _load_response(response, feature, bin, bin_stride, channel_stride, last, exists, wide: tl.constexpr):
+    """Real and imaginary parts of the response of some channels at some frequencies; real at 0 and `last`, as a
+    transform back to real numbers must have it."""
     place = response + feature.to(tl.int64)[:, None] * channel_stride + bin.to(tl.int64) * bin_stride
-    return tl.load(place, exists, 0).to(wide), tl.load(place + 1, exists, 0).to(wide)
+    turns = exists & (bin > 0) & (bin != last)
+    return tl.load(place, exists, 0).to(wide), tl.load(place + 1, turns, 0).to(wide)

@@ -2,6 +2,8 @@
 
 import torch
 
+from ..selection import stands_for
+
 
 def period_of(n_fft: int, positions: int) -> int:
     """The period that N positions are transformed at: n_fft, or 2 N if shorter."""
@@ -11,6 +13,31 @@ def period_of(n_fft: int, positions: int) -> int:
 def working_dtype(x: torch.Tensor) -> torch.dtype:
     """What x is computed in."""
     return torch.promote_types(x.dtype, torch.float32)
+
+
+def empty_transforms(x: torch.Tensor, n_fft: int, segments: int) -> torch.Tensor:
+    """Room for the transforms of the segments' means of x (B, N, D): (B, r, period // 2 + 1, 2)."""
+    batch, positions, _ = x.shape
+    return x.new_empty(batch, segments, period_of(n_fft, positions) // 2 + 1, 2, dtype=working_dtype(x))
+
+
+def response_of(spectrum: torch.Tensor, n_fft: int, positions: int, dtype: torch.dtype) -> torch.Tensor:
+    """The response (D, period // 2 + 1) of the kernels among N positions.
+
+    It is real where a transform back to real numbers must find it so: libraries for CPUs ignore imaginary parts there,
+    and those for GPUs may not.
+    """
+    response = contiguous_copy(spectrum.transpose(0, 1), dtype)
+    response[:, _own_conjugates(n_fft), 1].zero_()
+    response = torch.view_as_complex(response)
+    return shortened_response(response, n_fft, positions) if 2 * positions < n_fft else response
+
+
+def contiguous_copy(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`tensor` in that dtype and its axes' order: on GPUs in one copy, which CPUs are slower at than at two."""
+    if stands_for(tensor.device) == "cpu":
+        return tensor.to(dtype).clone(memory_format=torch.contiguous_format)
+    return tensor.to(dtype, memory_format=torch.contiguous_format, copy=True)
 
 
 def shortened_response(response: torch.Tensor, n_fft: int, positions: int) -> torch.Tensor:
@@ -42,9 +69,14 @@ def spectrum_gradient(correlation: torch.Tensor, result: torch.Tensor, n_fft: in
 
     The latter, (D, n_fft // 2 + 1), is divided by the period.
     """
-    # Each frequency stands for itself and its conjugate, except 0 and, for an even period, n_fft / 2, which are real.
+    # Each frequency stands for itself and its conjugate, unless it is its own.
     torch.mul(torch.view_as_real(correlation).transpose(0, 1), 2, out=result)
-    own_conjugate = result[:: n_fft // 2] if n_fft % 2 == 0 else result[:1]
+    own_conjugate = result[_own_conjugates(n_fft)]
     own_conjugate[..., 0].mul_(0.5)
     own_conjugate[..., 1].zero_()
     return result
+
+
+def _own_conjugates(n_fft: int) -> slice:
+    """The frequencies that are their own conjugates, and so real: 0 and, for an even period, n_fft / 2."""
+    return slice(None, None, n_fft // 2) if n_fft % 2 == 0 else slice(1)

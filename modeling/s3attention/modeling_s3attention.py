@@ -153,7 +153,10 @@ def longer_period(spectrum: torch.Tensor, old_period: int, new_period: int) -> t
     Lag old_period / 2 of an even period, which is also lag -old_period / 2, is halved between the two.
     """
     wide = torch.promote_types(spectrum.dtype, torch.float32)
-    kernel = torch.fft.irfft(torch.view_as_complex(spectrum.to(wide).contiguous()), n=old_period, dim=0)
+    response = spectrum.to(wide).clone(memory_format=torch.contiguous_format)
+    # Imaginary parts without effect, which libraries for GPUs may not ignore.
+    response[:: old_period // 2 if old_period % 2 == 0 else len(response), :, 1] = 0
+    kernel = torch.fft.irfft(torch.view_as_complex(response), n=old_period, dim=0)
     longer = kernel.new_zeros(new_period, kernel.shape[1])
     after, before = (old_period - 1) // 2 + 1, (old_period - 1) // 2
     longer[:after] = kernel[:after]

@@ -57,6 +57,13 @@ def test_covering_kernels_spill_no_more_than_they_did(compiling, bounds):
 
 
 @pytest.mark.full
+def test_kernels_compile_for_sizes_of_one(compiling):
+    """Which Triton compiles as constants."""
+    kernels = compiling.compiled_kernels([80], ["links-ones", "spectral-ones"], processes=1)
+    assert {kernel.case for kernel in kernels} == {"links-ones", "spectral-ones"}
+
+
+@pytest.mark.full
 @pytest.mark.slow
 def test_no_kernel_spills_more_than_it_did(compiling, bounds):
     kernels = compiling.compiled_kernels()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.selection import obstacle
 
 
 def run(name, monkeypatch, *arguments, **options):
@@ -91,6 +92,38 @@ def test_padding_is_neither_read_nor_written(name, beside, monkeypatch):
     assert (result[0, 4:] == 0).all() and (result[1] == 0).all()
     gradient, of_spectrum = torch.autograd.grad(result.sum(), (poisoned, spectrum))
     assert (gradient[0, 4:] == 0).all() and (gradient[1] == 0).all() and of_spectrum.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["portable", "triton"])
+@pytest.mark.parametrize(("positions", "n_fft"), [(5, 6), (5, 7), (4, 11), (3, 12)])
+def test_no_library_has_imaginary_parts_to_ignore(name, positions, n_fft, monkeypatch, require_or_skip):
+    """Those for GPUs let them into their results, where a transform to real numbers has them at 0 or the middle."""
+    if name == "triton" and (reason := obstacle("spectral_filter", name, "cpu")) is not None:
+        require_or_skip("triton", reason)
+    x, spectrum = inputs(2, positions, 4, n_fft)
+    cotangent = torch.randn(2, positions, 4)
+    results = {}
+    for implementation in ("reference", name):
+        result = run(implementation, monkeypatch, x, spectrum, n_fft, 2)
+        results[implementation] = (result, *torch.autograd.grad(result, (x, spectrum), cotangent))
+        monkeypatch.setattr(torch.fft, "irfft", unforgiving)
+    for value, truth in zip(results[name], results["reference"], strict=True):
+        assert relative_rms(value, truth) < 1e-5
+
+
+@pytest.mark.parametrize("positions", [4, 8])
+def test_a_single_channel_keeps_its_spectrum(positions, monkeypatch):
+    """Turned round, it is as contiguous as before."""
+    x, spectrum = inputs(2, positions, 1, 11)
+    before = spectrum.detach().clone()
+    run("portable", monkeypatch, x, spectrum, 11).sum().backward()
+    assert torch.equal(spectrum, before)
+
+
+def unforgiving(transformed, n, dim, norm=None, irfft=torch.fft.irfft):
+    """irfft that adds what it should ignore."""
+    real_alone = transformed[..., :: n // 2] if n % 2 == 0 else transformed[..., :1]
+    return irfft(transformed, n=n, dim=dim, norm=norm) + real_alone.imag.sum(-1, keepdim=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
