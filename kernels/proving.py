@@ -80,12 +80,19 @@ def typical(operation: str, dtype: torch.dtype) -> Proof:
 
 def spell(form: tuple) -> dict[str, str | int | bool]:
     """A form as JSON has it."""
-    return {name: str(x).removeprefix("torch.") if name == "dtype" else x for name, x in form._asdict().items()}
+    return {name: _spell_dtypes(x) if name in ("dtype", "dtypes") else x for name, x in form._asdict().items()}
+
+
+def _spell_dtypes(dtypes: torch.dtype | tuple[torch.dtype, ...]) -> str:
+    return " ".join(map(_spell_dtypes, dtypes)) if isinstance(dtypes, tuple) else str(dtypes).removeprefix("torch.")
 
 
 def unspell(operation: str, spelled: dict[str, str | int | bool]) -> tuple:
     """The form that `spell` has made JSON of."""
-    return proof_module(operation).Form(**{**spelled, "dtype": getattr(torch, spelled["dtype"])})
+    fields = {**spelled, "dtype": getattr(torch, spelled["dtype"])}
+    if "dtypes" in fields:
+        fields["dtypes"] = tuple(getattr(torch, name) for name in fields["dtypes"].split())
+    return proof_module(operation).Form(**fields)
 
 
 def prove(

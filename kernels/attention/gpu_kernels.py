@@ -10,6 +10,7 @@ import torch
 import triton
 
 from ..common.interpreter import interpreted
+from .pieces import block_of, channels_of, pieces_of
 from .pieces_gpu import piece_forward, piece_keys, piece_queries, piece_sums
 from .programs_gpu import (
     causal_forward,
@@ -19,13 +20,10 @@ from .programs_gpu import (
     whole_forward,
 )
 
-# What a program holds of a head: rows, and features by channels. More do not fit into the registers of its threads, as
-# benchmarks/gpu_model shows; without the limit ptxas may take the fewest registers, and spill most of them.
-ROWS, STATE_BYTES = 16, 16384
+# Rows that a program holds of a head. More do not fit into the registers of its threads, as benchmarks/gpu_model shows,
+# beside a state of STATE_BYTES; without the limit ptxas may take the fewest registers, and spill most of them.
+ROWS = 16
 WARPS, REGISTERS = 8, 255
-# Programs of a launch without causality, where heads can be cut: two for each multiprocessor of the largest of our
-# cards. And rows of such a piece, at least.
-PROGRAMS, PIECE = (6, 16) if interpreted() else (264, 128)
 # Bytes of a row of features, padded: the most that is known to fit into the shared memory of a V100.
 CAUSAL_ROW_BYTES, WHOLE_ROW_BYTES = 1024, 2048
 
@@ -115,26 +113,21 @@ def _launch(
         ValueError: more features than are known to fit into the shared memory of every card.
     """
     batch, heads, positions, features = query.shape
-    width, block = value.shape[3], _block(features)
+    width, block = value.shape[3], block_of(features)
     most = (CAUSAL_ROW_BYTES if causal else WHOLE_ROW_BYTES) // query.itemsize
     if block > most and not interpreted():
         raise ValueError(
             f"the Triton kernel of {'causal ' if causal else ''}linear attention has {features} features in "
             f"{value.dtype}; allowed: at most {most}; set LONGMIX_KERNELS=portable"
         )
-    channels = min(_block(width), _block(STATE_BYTES // (block * query.itemsize)), 64)
+    channels = channels_of(features, width, query.itemsize)
     options = {"heads": heads, "positions": positions, "features": features, "width": width}
     blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "LOGS": logarithms}
     settings = {"num_warps": WARPS, "maxnreg": REGISTERS}
     grid = batch * heads, triton.cdiv(width, channels)
     if causal:
         return grid, {**options, **blocks, **settings}
-    pieces = min(triton.cdiv(PROGRAMS, grid[0] * grid[1]), triton.cdiv(positions, PIECE))
+    pieces = pieces_of(grid[0] * grid[1], positions)
     rows = ROWS * triton.cdiv(positions, pieces * ROWS)
     name = "rows" if document_ids is None and pieces > 1 else "rows_of_piece"
     return (*grid, triton.cdiv(positions, rows)), {**options, name: rows, **blocks, **settings}
-
-
-def _block(size: int) -> int:
-    """The size of block for a matrix product of this size: a power of two, at least 16."""
-    return max(16, triton.next_power_of_2(size))

@@ -14,10 +14,16 @@ def specialised(size: int) -> int:
 
 
 def ragged(batch: int, positions: int) -> torch.Tensor:
-    """Lengths (B,) int64 of a batch of at least three: all positions, none, and about two thirds of them."""
+    """Lengths (B,) int64: all positions, none, and in samples behind these two about two thirds of them."""
     lengths = torch.full((batch,), positions * 2 // 3)
-    lengths[0], lengths[1] = positions, 0
+    lengths[:1], lengths[1:2] = positions, 0
     return lengths
+
+
+def dtypes_of(dtype: torch.dtype, *tensors: torch.Tensor | None) -> tuple[torch.dtype, ...]:
+    """Those of tensors that are not all of one dtype, for the `dtypes` of a form; none where they are."""
+    found = tuple(tensor.dtype for tensor in tensors if tensor is not None)
+    return () if all(each == dtype for each in found) else found
 
 
 def documents(batch: int, positions: int, generator: torch.Generator) -> torch.Tensor:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..common.proof_inputs import ragged
+from ..common.proof_inputs import dtypes_of, ragged
 from .chunks import in_planes
 
 BATCH = 3
@@ -12,7 +12,7 @@ FAR = 5e3  # the size of hard phases
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over."""
+    """What the programs are compiled for, and loop over; `dtypes`: those of value, angles and phase, if they differ."""
 
     dtype: torch.dtype
     heads: int
@@ -21,16 +21,19 @@ class Form(NamedTuple):
     permuted: bool
     planes: bool
     without_own: bool
+    ragged: bool
+    dtypes: tuple[torch.dtype, ...] = ()
 
 
 # Operation -> the form of a base model.
-TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True, True)}
+TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True, True, True)}
 
 
 def form(value, upper, lower, phase, lengths, permutation, without_own) -> Form:
     """The form of a call."""
     heads, width, orders = int(value.shape[2]), int(value.shape[3]), int(upper.shape[2])
-    return Form(value.dtype, heads, width, orders, permutation is not None, in_planes(value), without_own)
+    flags = permutation is not None, in_planes(value), without_own, lengths is not None
+    return Form(value.dtype, heads, width, orders, *flags, dtypes_of(value.dtype, value, upper, lower, phase))
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
@@ -45,4 +48,5 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
         upper, lower = ((2 * x).round() * (torch.pi / 2) for x in (upper, lower))
         phase = FAR * phase
     order = torch.rand(form.orders, positions, generator=generator).argsort(-1) if form.permuted else None
-    return value, upper, lower, phase, ragged(BATCH, positions), order, form.without_own
+    lengths = ragged(BATCH, positions) if form.ragged else None
+    return value, upper, lower, phase, lengths, order, form.without_own

@@ -18,16 +18,19 @@ class Form(NamedTuple):
     predict: int
     update: int
     levels: int
+    ragged: bool
 
 
 # Operation -> the form of a base model.
-TYPICAL = {name: Form(torch.float32, specialised(768), 16, 16, 3) for name in ("lifting_analysis", "lifting_synthesis")}
+TYPICAL = {
+    name: Form(torch.float32, specialised(768), 16, 16, 3, True) for name in ("lifting_analysis", "lifting_synthesis")
+}
 
 
 def form(rows, predict, update, levels, *more) -> Form:
     """The form of a call of analysis or synthesis."""
     taps = (0 if steps is None else int(steps.shape[0]) for steps in (predict, update))
-    return Form(rows.dtype, specialised(int(rows.shape[2])), *taps, int(levels))
+    return Form(rows.dtype, specialised(int(rows.shape[2])), *taps, int(levels), more[-1] is not None)
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
@@ -39,5 +42,5 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
         torch.randn(taps, form.width, generator=generator) / taps**0.5 if taps else None
         for taps in (form.predict, form.update)
     ]
-    lengths = ragged(BATCH, positions)
+    lengths = ragged(BATCH, positions) if form.ragged else None
     return (rows, *steps, form.levels, lengths) if analysis else (rows, *steps, form.levels, positions, lengths)

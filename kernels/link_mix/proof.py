@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..common.proof_inputs import documents, ragged, specialised
+from ..common.proof_inputs import documents, dtypes_of, ragged, specialised
 from .slabs import are_together, channels_of, fewest_positions
 
 BATCH = 3
@@ -12,7 +12,7 @@ BATCH = 3
 
 class Form(NamedTuple):
     """What the programs are compiled for, and loop over; `slab`: channels of a program, and whether two are
-    walked over together.
+    walked over together; `dtypes`: those of value and weights, if they differ.
     """
 
     dtype: torch.dtype
@@ -24,6 +24,7 @@ class Form(NamedTuple):
     together: bool
     ragged: bool
     documents: bool
+    dtypes: tuple[torch.dtype, ...] = ()
 
 
 # Operation -> the form of a base model with 512 positions.
@@ -43,6 +44,7 @@ def form(value, weights, offsets, lengths, wrap, document_ids) -> Form:
         are_together(positions, slab, element),
         lengths is not None,
         document_ids is not None,
+        dtypes_of(value.dtype, value, weights),
     )
 
 

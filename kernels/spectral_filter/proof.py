@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import torch
 
-from ..common.proof_inputs import ragged
+from ..common.proof_inputs import dtypes_of, ragged
 
 BATCH = 3
 
 
 class Form(NamedTuple):
     """What the programs are compiled for, and loop over; `width`: channels of a segment. `short`: there are fewer
-    positions than half of n_fft; `even`: n_fft is.
+    positions than half of n_fft; `even`: n_fft is; `dtypes`: those of x and spectrum, if they differ.
     """
 
     dtype: torch.dtype
@@ -22,6 +22,7 @@ class Form(NamedTuple):
     even: bool
     ragged: bool
     beside: bool
+    dtypes: tuple[torch.dtype, ...] = ()
 
 
 # Operation -> the form of a base model with as many positions as n_fft.
@@ -39,6 +40,7 @@ def form(x, spectrum, n_fft, segments, lengths, beside) -> Form:
         n_fft % 2 == 0,
         lengths is not None,
         bool(beside),
+        dtypes_of(x.dtype, x, spectrum),
     )
 
 

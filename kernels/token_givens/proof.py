@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..common.proof_inputs import ragged
+from ..common.proof_inputs import dtypes_of, ragged
 from ..givens_mix.chunks import in_planes
 
 BATCH = 3
@@ -13,7 +13,9 @@ FAR = 8  # the size of hard numbers, and how many times closer to a quarter turn
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over; `terms`: coefficients of a head, 0 without."""
+    """What the programs are compiled for, and loop over; `terms`: coefficients of a head, 0 without; `dtypes`: those of
+    the floating arguments, if they differ.
+    """
 
     dtype: torch.dtype
     heads: int
@@ -24,10 +26,12 @@ class Form(NamedTuple):
     without_own: bool
     terms: int
     documents: bool
+    ragged: bool
+    dtypes: tuple[torch.dtype, ...] = ()
 
 
 # Operation -> the form of a base model.
-TYPICAL = {"token_givens_mix": Form(torch.float32, 24, 32, 1, False, True, True, 3, False)}
+TYPICAL = {"token_givens_mix": Form(torch.float32, 24, 32, 1, False, True, True, 3, False, True)}
 
 
 def form(value, drawn, coefficients, centres, ranges, begins, lengths, permutation, without_own) -> Form:
@@ -35,7 +39,8 @@ def form(value, drawn, coefficients, centres, ranges, begins, lengths, permutati
     heads, width, orders = int(value.shape[2]), int(value.shape[3]), int(drawn.shape[3]) // 6
     terms = 0 if coefficients is None else int(coefficients.shape[1])
     flags = permutation is not None, in_planes(value), bool(without_own)
-    return Form(value.dtype, heads, width, orders, *flags, terms, begins is not None)
+    dtypes = dtypes_of(value.dtype, value, drawn, coefficients, centres, ranges)
+    return Form(value.dtype, heads, width, orders, *flags, terms, begins is not None, lengths is not None, dtypes)
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
@@ -52,4 +57,5 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
         centres[:, 3::3], ranges[:, 3::3] = torch.pi / 2, 1 / FAR
     begins = torch.rand(BATCH, positions, generator=generator) < 0.2 if form.documents else None
     order = torch.rand(form.orders, positions, generator=generator).argsort(-1) if form.permuted else None
-    return value, drawn, coefficients, centres, ranges, begins, ragged(BATCH, positions), order, form.without_own
+    lengths = ragged(BATCH, positions) if form.ragged else None
+    return value, drawn, coefficients, centres, ranges, begins, lengths, order, form.without_own

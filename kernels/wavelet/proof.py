@@ -17,15 +17,18 @@ class Form(NamedTuple):
     width: int
     taps: int
     levels: int
+    ragged: bool
 
 
 # Operation -> the form of a base model.
-TYPICAL = {name: Form(torch.float32, specialised(768), 16, 1) for name in ("wavelet_analysis", "wavelet_synthesis")}
+TYPICAL = {
+    name: Form(torch.float32, specialised(768), 16, 1, True) for name in ("wavelet_analysis", "wavelet_synthesis")
+}
 
 
 def form(rows, filters, levels, *more) -> Form:
     """The form of a call of analysis or synthesis."""
-    return Form(rows.dtype, specialised(int(rows.shape[2])), int(filters.shape[0]), int(levels))
+    return Form(rows.dtype, specialised(int(rows.shape[2])), int(filters.shape[0]), int(levels), more[-1] is not None)
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
@@ -34,5 +37,5 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
     count = positions if analysis else period_of(positions, form.levels)
     rows = torch.randn(BATCH, count, form.width, generator=generator) * (100 if hard else 1)
     filters = torch.randn(form.taps, form.width, generator=generator) / form.taps**0.5
-    lengths = ragged(BATCH, positions)
+    lengths = ragged(BATCH, positions) if form.ragged else None
     return (rows, filters, form.levels, lengths) if analysis else (rows, filters, form.levels, positions, lengths)

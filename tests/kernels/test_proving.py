@@ -407,24 +407,64 @@ def test_what_has_no_kernels_cannot_be_proved(pretend, monkeypatch):
 # Forms: calls with the same form run the same programs.
 
 
-def test_inputs_of_a_form_are_of_that_form(cases, monkeypatch):
-    forms, flags = [], []
+def mixed(arguments, floating):
+    """The first floating argument in half precision."""
+    return [x.to(torch.bfloat16) if place == floating[0] else x for place, x in enumerate(arguments)]
+
+
+@pytest.mark.parametrize("change", ["nothing", "lengths", "dtypes"])
+def test_inputs_of_a_form_are_of_that_form(change, cases, monkeypatch):
+    forms, given = [], []
     monkeypatch.setattr(selection, "GPU", "cpu")
     monkeypatch.setattr(selection, "may_prove", lambda operation: True)
     monkeypatch.setattr(selection, "_is_proved", lambda operation, device, form: forms.append(form))
-    monkeypatch.setattr(
-        selection, "_function", lambda *_: lambda *given: flags.append([x for x in given if isinstance(x, bool)])
-    )
+    monkeypatch.setattr(selection, "_function", lambda *_: lambda *arguments: given.append(arguments))
     for module, name in cases:
         if name.startswith("long"):
             continue
-        del forms[:], flags[:]
+        del forms[:], given[:]
         arguments, keywords = module.inputs(name, torch.Generator().manual_seed(0))
+        if change == "lengths":
+            keywords["lengths"] = torch.tensor([1] * len(arguments[0])) if keywords.get("lengths") is None else None
+        if change == "dtypes":
+            arguments = mixed(arguments, module.FLOATING)
         getattr(ops, module.OPERATION)(*arguments, **keywords)
-        proof = proving.proof_module(module.OPERATION)
-        inputs = proof.inputs(module.OPERATION, proof.Form(*forms[0]), 19, True, torch.Generator())
+        form = proving.proof_module(module.OPERATION).Form(*forms[0])
+        inputs, _ = proof_worker._call(module.OPERATION, form, (19, True), CPU)
         getattr(ops, module.OPERATION)(*inputs)
-        assert len(forms) == 2 and forms[0] == forms[1] and flags[0] == flags[1], name
+        assert len(forms) == 2 and forms[0] == forms[1], name
+        # Programs are compiled for flags, and for what is not there.
+        flags = [[x if isinstance(x, bool) else x is None for x in arguments] for arguments in given]
+        assert flags[0] == flags[1], name
+        if hasattr(form, "dtypes"):
+            dtypes = [[given[call][place].dtype for place in range(2)] for call in range(2)]
+            assert dtypes[0] == dtypes[1], name
+        spelled = json.loads(json.dumps(proving.spell(form)))
+        assert proving.unspell(module.OPERATION, spelled) == form, name
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 40, 3), (1, 2, 12, 3), (3, 2, 40, 3), (1, 5, 40, 3), (1, 1, 40, 300)])
+def test_a_form_says_whether_heads_are_cut(shape):
+    from longmix.kernels.attention import gpu_kernels
+
+    proof = proving.proof_module("feature_attention")
+    query, value = torch.ones(*shape[:3], 2), torch.ones(shape)
+    form = proof.form(query, query, value, None, False, None)
+    inputs = proof.inputs("feature_attention", form, 19, True, torch.Generator())
+    for rows, values in ((query, value), (inputs[0], inputs[2])):
+        grid, _ = gpu_kernels._launch(rows, values, False, True, None)
+        assert (grid[2] > 1) == form.cut
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_of_a_proof_lie_as_those_of_its_form(heads, dtype):
+    query, _, value = torch.ones(2, 9, 3, heads, 4, dtype=dtype).transpose(1, 3).unbind(2)
+    for values in (value, value.contiguous()):
+        arguments = query, query, values, torch.ones(5, 4), None, None, None, None, False, None
+        form = proving.proof_module("random_feature_attention").form(*arguments)
+        inputs, _ = proof_worker._call("random_feature_attention", form, (19, True), CPU)
+        assert inputs[2].is_contiguous() == values.is_contiguous() and inputs[2].dtype == dtype
 
 
 # The process that proves: C++ plays Triton, right or with planted mistakes.
@@ -499,6 +539,23 @@ def test_a_proof_finds_what_is_wrong(cpp, parts, reason):
     assert not torch.are_deterministic_algorithms_enabled() and "LONGMIX_KERNELS" not in os.environ
 
 
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
+def test_arguments_of_several_dtypes_are_proved_as_they_are(cpp, dtypes):
+    found = []
+
+    def noting(right):
+        def function(*arguments):
+            found.append(tuple(x.dtype for x in arguments[:2]))
+            return right(*arguments)
+
+        return function
+
+    cpp("link_mix", link_mix=noting)
+    outcome = proof_worker.prove_form("link_mix", LINKS[1]._replace(dtype=dtypes[0], dtypes=dtypes), CPU)
+    assert outcome.passed, outcome.reason
+    assert set(found) == {dtypes}
+
+
 def test_a_device_without_memory_proves_nothing(cpp):
     cpp("link_mix", link_mix=raising(torch.OutOfMemoryError("CUDA out of memory")))
     outcome = proof_worker.prove_form(*LINKS, CPU)
@@ -527,20 +584,21 @@ def test_right_kernels_pass_the_proofs_of_base_models(operation, dtype, cpp):
 def longest_form(operation, dtype):
     """The form with everything that a base model can have besides."""
     form = proving.typical(operation, dtype).form
-    more = {"causal": True, "documents": True, "permuted": True, "wrap": False, "levels": 3, "orders": 2}
+    more = {"causal": True, "documents": True, "permuted": True, "wrap": False, "levels": 3, "orders": 2, "cut": False}
     return form._replace(**{name: value for name, value in more.items() if name in form._fields})
 
 
 # A form of each folder, as small as the interpreter needs it.
 SMALL = {
-    "feature_attention": (1, 3, 2, False, True, False),
-    "givens_mix": (1, 2, 1, False, True, True),
-    "lifting_synthesis": (1, 2, 2, 1),
+    "feature_attention": (1, 3, 2, False, True, False, True),
+    "givens_mix": (1, 2, 1, False, True, True, True),
+    "lifting_synthesis": (1, 2, 2, 1, True),
     "link_mix": (1, 1, 2, False, 64, True, True, True),
-    "near_attention": (1, 2, 3, 3, 1, True),
-    "random_feature_attention": (1, 3, 2, 2, False, True, True, 1, True),
-    "token_givens_mix": (1, 2, 1, False, True, True, 3, True),
-    "wavelet_analysis": (1, 2, 1),
+    "near_attention": (1, 2, 3, 3, 1, True, True),
+    "random_feature_attention": (1, 3, 2, 2, False, True, False, 1, True, True, True),
+    "spectral_filter": (2, 3, True, True, True, True),
+    "token_givens_mix": (1, 2, 1, False, True, True, 3, True, True),
+    "wavelet_analysis": (1, 2, 1, True),
 }
 
 

@@ -60,7 +60,8 @@ def _row(verdict: proving.Verdict) -> list[str]:
     times = (verdict.compile_seconds, verdict.seconds, verdict.milliseconds, verdict.portable_milliseconds)
     error = "-" if verdict.error is None else f"{verdict.error:.1e}"
     figures = [error, *("-" if x is None else f"{x:.2f}" for x in times)]
-    form = ", ".join(f"{name} {value}" for name, value in proving.spell(verdict.form).items() if name != "dtype")
+    spelled = {name: value for name, value in proving.spell(verdict.form).items() if name != "dtype" and value != ""}
+    form = ", ".join(f"{name} {value}" for name, value in spelled.items())
     return [verdict.operation, verdict.dtype, form, *figures, _runs("triton" if verdict.passed else "portable")]
 
 
