@@ -92,6 +92,13 @@ def _check_biases(
             f"waves has shape {tuple(waves.shape)}; allowed: ({' or '.join(map(str, samples))}, 1 or {heads}, "
             f"{places}, w)"
         )
+    if isinstance(positions, Places):
+        shape, places = tuple(positions.positions.shape), positions.count
+        if shape != (batch, count) or places != waves.shape[2]:
+            raise ValueError(
+                f"positions has shape {shape} and {places} places for {waves.shape[2]} of waves; needed: "
+                f"{(batch, count)}, and as many places"
+            )
     needed = (2, heads, waves.shape[3], len(projection))
     if tuple(columns.shape) != needed:
         raise ValueError(f"columns has shape {tuple(columns.shape)}; needed: {needed}, (2, H, w, m)")

@@ -100,6 +100,13 @@ def test_shapes_that_do_not_fit(index, shape, message):
         ops.random_feature_attention(*given)
 
 
+@pytest.mark.parametrize(("shape", "count"), [((2, 8), 9), ((1, 9), 9), ((2, 9), 10)])
+def test_places_of_other_waves_are_refused(shape, count):
+    places = Places(torch.zeros(shape, dtype=torch.int64), count)
+    with pytest.raises(ValueError, match=rf"positions has shape \({shape[0]}, {shape[1]}\) and {count} places for 9"):
+        ops.random_feature_attention(*tensors(), positions=places)
+
+
 def test_parts_of_biases_are_refused():
     query, key, value, projection, waves, *_ = tensors()
     for more in ({"waves": waves}, {"positions": torch.zeros(2, 9, dtype=torch.int64)}):
