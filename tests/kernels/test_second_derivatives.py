@@ -23,11 +23,11 @@ def derivative(module, name, index, monkeypatch):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("name", ["portable", "cpu"])
+@pytest.mark.parametrize("name", ["portable", "cpu", pytest.param("triton", marks=pytest.mark.full)])
 def test_second_derivatives_are_right_or_refused(name, operation, cases, monkeypatch, require_or_skip):
-    if name == "cpu" and (reason := obstacle(operation, "cpu", "cpu")) is not None:
+    if name != "portable" and (reason := obstacle(operation, name, "cpu")) is not None:
         if not reason.startswith("it has no"):
-            require_or_skip("compiler", reason)
+            require_or_skip({"cpu": "compiler", "triton": "triton"}[name], reason)
         pytest.skip(reason)
     module = next(module for module, _ in cases if operation == module.OPERATION)
     refused = 0

@@ -1,5 +1,6 @@
 """The Fourier convolution: explicit matrices, fast transforms, and the choice between them."""
 
+import numpy
 import pytest
 import torch
 
@@ -145,6 +146,43 @@ def test_shapes_that_do_not_fit(n_fft, segments, message):
     spectrum = torch.zeros(9 if n_fft != 8 else 5, 4, 2)
     with pytest.raises(ValueError, match=message):
         ops.spectral_filter(x, spectrum, n_fft, segments)
+
+
+def test_offsets_in_triton_pass_what_32_bits_hold(monkeypatch, require_or_skip):
+    """Two samples of two segments with 2^30 frequencies: where programs would read and write, without the memory."""
+    if (reason := obstacle("spectral_filter", "triton", "cpu")) is not None:
+        require_or_skip("triton", reason)
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    from longmix.kernels.spectral_filter.programs_gpu import apply_response, correlate
+
+    touched = []
+
+    def load(self, pointers, mask, other, *_):
+        touched.extend(pointers.data[mask.data].tolist())
+        return TensorHandle(numpy.zeros(pointers.data.shape, numpy.float32), pointers.get_element_ty())
+
+    def store(self, pointers, value, mask, *_):
+        touched.extend(pointers.data[mask.data].tolist())
+
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", load)
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_store", store)
+    bins, channels = 2**30, 1
+    transforms, products, means, response = (torch.zeros(2, dtype=torch.float32) for _ in range(4))
+    spectrum = torch.zeros(2)
+    of_one, sample = (2, 2 * bins), 4 * bins
+    sizes = 2, channels, bins, *of_one
+    apply_response[(1, 2)](transforms, response, products, *sizes, 0, sample, sample, channels, 2)
+    correlate[(1, 2)](
+        *(products, transforms, response, means, spectrum, *sizes, 0),
+        *(sample, sample, sample, *of_one, True, channels, 2),
+    )
+    for tensor, rows in ((transforms, 4), (products, 4), (means, 4), (response, 2), (spectrum, 2)):
+        # Two frequencies of each row, real and imaginary parts.
+        places = {4 * (2 * bins * row + number) for row in range(rows) for number in range(4)}
+        if tensor is response:
+            places -= {4 * (2 * bins * row + 1) for row in range(rows)}  # frequency 0 is real
+        assert {address - tensor.data_ptr() for address in touched} >= places
 
 
 def test_compiles_without_breaks(monkeypatch):
