@@ -143,6 +143,7 @@ def unmix_near_queries(gradient, query, key, value, result, bias, share_logit, l
     rows = _rows(gradient, sample, head, row, channel, gradient_batch, gradient_head, gradient_row)
     gradients = _load(rows, valid, channel, channels, sizes)
     size = tl.load(sizes + at, mask=valid, other=0.0)
+    total = tl.zeros([ROWS], queries.dtype)
     near = tl.zeros([ROWS, CHANNELS], queries.dtype)
     for place in range(places):
         other = row + place - before
@@ -152,7 +153,11 @@ def unmix_near_queries(gradient, query, key, value, result, bias, share_logit, l
         rows = _rows(value, sample, head, other, channel, value_batch, value_head, value_row)
         values = _load(rows, seen, channel, channels, sizes)
         scores = tl.sum(queries * keys, 1) * scale + _height(bias, head, places, place, sizes)
-        near += tl.where(seen, tl.exp(scores - size), 0.0)[:, None] * values
+        weights = tl.where(seen, tl.exp(scores - size), 0.0)
+        total += weights
+        near += weights[:, None] * values
+    # Of large scores the size is rounded so that weights do not sum to 1; what they would lack, a gradient of zero has.
+    near = near / tl.where(total > 0, total, 1.0)[:, None]
     part = _share(share_logit, head, sizes)
     rows = _rows(result, sample, head, row, channel, result_batch, result_head, result_row)
     results = _load(rows, valid, channel, channels, sizes)
