@@ -478,11 +478,20 @@ def cpp(monkeypatch, require_or_skip):
         if reason := selection.obstacle(operation, "cpu", "cpu"):
             require_or_skip("compiler", reason)
         right = importlib.import_module(f"longmix.kernels.{OPERATIONS[operation]}.cpu_kernels")
-        kernels = {name: value for name, value in vars(right).items() if not name.startswith("__")}
+        kernels = {
+            name: of_any_layout(value) if isinstance(value, types.FunctionType) else value
+            for name, value in vars(right).items()
+            if not name.startswith("__")
+        }
         changed = {name: change(kernels[name]) for name, change in parts.items()}
         plant(monkeypatch, OPERATIONS[operation], **{**kernels, **changed})
 
     return plays
+
+
+def of_any_layout(function):
+    """C++ takes contiguous tensors, Triton some that lie in other ways."""
+    return lambda *arguments: function(*(x.contiguous() if isinstance(x, torch.Tensor) else x for x in arguments))
 
 
 LINKS = ("link_mix", proving.proof_module("link_mix").Form(torch.float32, 70, 2, 3, True, 64, True, True, True))
