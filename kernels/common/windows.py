@@ -48,8 +48,8 @@ class Windows(NamedTuple):
 
     def around(self, x: torch.Tensor) -> torch.Tensor:
         """(B, H, N, d) -> (B, H, C, size + 2 outside, d), zero before the beginning and past the end."""
-        padded = functional.pad(x, (0, 0, self.outside, self.missing + self.outside))
-        return padded.unfold(2, self.size + 2 * self.outside, self.size).transpose(-1, -2)
+        rows = self.rows(x)
+        return _Around.apply(rows, self.outside) if self.outside else rows
 
     def around_flags(self, x: torch.Tensor, fill: int = 0) -> torch.Tensor:
         """(B, N) flags or ids -> (B, C, size + 2 outside), `fill` before the beginning and past the end."""
@@ -64,3 +64,25 @@ class Windows(NamedTuple):
     def join(self, x: torch.Tensor) -> torch.Tensor:
         """(B, H, C, size, d) -> (B, H, N, d)."""
         return x.flatten(2, 3)[:, :, : self.positions]
+
+
+class _Around(torch.autograd.Function):
+    """Blocks (B, H, C, size, d), each between `outside` rows of the one before and of the next one.
+
+    Not by unfold: what torch.compile makes of its derivative for CPUs writes beyond its result (torch 2.13).
+    """
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, outside: int) -> torch.Tensor:
+        ctx.outside = outside
+        before = functional.pad(rows[:, :, :-1, -outside:], (0, 0, 0, 0, 1, 0))
+        behind = functional.pad(rows[:, :, 1:, :outside], (0, 0, 0, 0, 0, 1))
+        return torch.cat([before, rows, behind], 3)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        outside = ctx.outside
+        of_rows = gradient[:, :, :, outside:-outside].clone(memory_format=torch.contiguous_format)
+        of_rows[:, :, :-1, -outside:] += gradient[:, :, 1:, :outside]
+        of_rows[:, :, 1:, :outside] += gradient[:, :, :-1, -outside:]
+        return of_rows, None
