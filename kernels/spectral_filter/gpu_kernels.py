@@ -14,9 +14,9 @@ from .programs_gpu import apply_response, correlate, finish_rows, segment_means,
 from .responses import lengthened_correlation, period_of, response_of, spectrum_gradient, working_dtype
 
 # Blocks of rows and channels, and of frequencies with half as many channels.
-ROWS, CHANNELS, BINS = (16, 16, 8) if interpreted() else (32, 64, 64)
+ROWS, CHANNELS, BINS = (16, 16, 8) if interpreted() else (32, 64, 32)
 # Of a program that sums over channels and samples: frequencies, and channels at most.
-SUMMED_BINS, SUMMED_CHANNELS = (8, 8) if interpreted() else (16, 128)
+SUMMED_BINS, SUMMED_CHANNELS = (8, 8) if interpreted() else (8, 128)
 WARPS = 1 if interpreted() else 8  # of programs that keep the response
 
 
