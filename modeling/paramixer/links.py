@@ -119,7 +119,7 @@ class _OuterLayers(torch.autograd.Function):
             # Neither compilers nor who differentiates this take results whose rows are apart.
             of_hidden = torch.bmm(*factors).transpose(0, 1).reshape(inner.shape)
         else:
-            of_hidden = torch.empty_like(inner)
+            of_hidden = torch.empty_like(inner, memory_format=torch.contiguous_format)
             torch.bmm(*factors, out=_of_factors(of_hidden, weight))
         of_inner = torch.ops.aten.gelu_backward(of_hidden, inner)
         return of_inner, of_weight.to(weight.dtype), of_links.sum(2).to(ctx.bias_dtype)
