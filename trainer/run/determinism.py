@@ -80,7 +80,7 @@ def changed_circumstances(run: RunSection, before: dict[str, Any], now: dict[str
     changed = {
         name: (_without_cores(before[name]), _without_cores(now[name]))
         for name in ("threads", "processes", "device", "kernels")
-        if name in before and _without_cores(before[name]) != _without_cores(now[name])
+        if name in before and _comparable(before[name]) != _comparable(now[name])
     }
     if run.deterministic and changed and "run.deterministic" not in run.allow_changes:
         listed = "; ".join(f"{name} was {old} and is now {new}" for name, (old, new) in changed.items())
@@ -103,3 +103,14 @@ def changed_circumstances(run: RunSection, before: dict[str, Any], now: dict[str
 def _without_cores(value: Any) -> Any:
     """The name of a processor without its number of cores, which the threads' number stands for."""
     return re.sub(r", \d+ cores$", "", value) if isinstance(value, str) else value
+
+
+def _comparable(value: Any) -> Any:
+    """What is noted, so that what gives the same bits is equal.
+
+    Where Converter's rotations run as token_givens_mix, earlier versions noted givens_mix; only in Triton do the two
+    compute angles otherwise.
+    """
+    value = _without_cores(value)
+    earlier = r"\btoken_(?=givens_mix (cpu|portable)(,|$))"
+    return re.sub(earlier, "", value) if isinstance(value, str) else value

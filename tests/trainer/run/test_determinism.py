@@ -87,6 +87,18 @@ def test_a_run_that_goes_on_says_what_lets_it_differ():
     assert determinism.changed_circumstances(allowed, before, {**before, "processes": 1}) == []
 
 
+def test_runs_of_converter_go_on_from_versions_that_noted_the_operation_it_then_ran():
+    run = RunSection("r", deterministic=True)
+    for kernels in ("cpu", "portable"):
+        before, now = ({"kernels": f"{name} {kernels}"} for name in ("givens_mix", "token_givens_mix"))
+        rest = dict.fromkeys(("threads", "processes", "device"))
+        assert determinism.changed_circumstances(run, before, {**rest, **now}) == []
+    for one, other in (("cpu", "portable"), ("triton", "triton")):  # in Triton angles are rounded otherwise
+        before, now = {"kernels": f"givens_mix {one}"}, {"kernels": f"token_givens_mix {other}"}
+        with pytest.raises(UserError, match=f"kernels was givens_mix {one} and is now token_givens_mix {other}"):
+            determinism.changed_circumstances(run, before, {**rest, **now})
+
+
 def digest(run):
     return hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
 
