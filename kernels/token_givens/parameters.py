@@ -53,7 +53,9 @@ class _ScaledParameters(torch.autograd.Function):
             if between is not None:
                 angles.masked_fill_(between, 0)
         ctx.save_for_backward(drawn, centres, ranges, between)
-        return torch.sin(phases, out=phases.new_empty(phases.shape)), *rotations
+        # Compilers forget what a result was written into, and with it how the result lies.
+        into = None if torch.compiler.is_compiling() else phases.new_empty(phases.shape)
+        return torch.sin(phases, out=into), *rotations
 
     @staticmethod
     def backward(ctx, of_eigenvalues: torch.Tensor, *of_rotations: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -354,3 +354,13 @@ def test_every_gibbs_kernel_that_is_allowed_can_be_computed(fields, make_config)
 def test_more_angles_than_the_paper_head_has_channels(make_config):
     with pytest.raises(ValueError, match="orders is 2; allowed: at most 1 with the siren head"):
         make_config("converter", parameter_head="siren", orders=2)
+
+
+def test_compiled_eigenvalues_lie_as_compilers_think():
+    def phases(drawn, centres, ranges):
+        return parameters_of(drawn, None, centres, ranges, None)[2].contiguous()
+
+    given = torch.randn(2, 5, 3, 7), *torch.randn(2, 3, 7)
+    compiled = torch.compile(phases, backend="aot_eager", fullgraph=True)(*given)
+    assert compiled.is_contiguous()  # as C++ reads them
+    torch.testing.assert_close(compiled, phases(*given))
