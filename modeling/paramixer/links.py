@@ -122,7 +122,7 @@ class _OuterLayers(torch.autograd.Function):
             of_hidden = torch.empty_like(inner, memory_format=torch.contiguous_format)
             torch.bmm(*factors, out=_of_factors(of_hidden, weight))
         of_inner = torch.ops.aten.gelu_backward(of_hidden, inner)
-        return of_inner, of_weight.to(weight.dtype), of_links.sum(2).to(ctx.bias_dtype)
+        return of_inner, of_weight.to(weight.dtype), of_links.sum(2, dtype=ctx.bias_dtype)
 
 
 def _of_factors(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
