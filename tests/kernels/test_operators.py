@@ -23,7 +23,7 @@ ONLY_TRITON = {
     "near_attention": ("near_attention", "three"),
     "random_attention": ("random_feature_attention", "documents"),
     "spectral_filter": ("spectral_filter", "short"),
-    "token_givens": ("token_givens_mix", "documents"),
+    "token_givens": ("token_givens_mix", "three"),
 }
 
 
