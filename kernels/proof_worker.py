@@ -25,7 +25,8 @@ from .verdicts import Outcome
 
 # Positions and whether the input is hard: a multiple of every block and of 16, and neither.
 INPUTS = ((96, False), (67, True))
-# Relative errors (root mean square) of a result and of its gradients; the kernels compute in fp32 and round once.
+# Relative errors (root mean square) of a result and of its gradients; the kernels compute in fp32, half precision
+# may have factors of 11 binary digits, and round once.
 ALLOWED = {torch.float64: (1e-10, 1e-10), torch.float32: (1e-5, 1e-4)}
 ALLOWED_IN_HALF = (2e-2, 2e-2)
 CALLS, TURNS = 5, 5  # that are timed together, and how often

@@ -34,6 +34,8 @@ from .selection import OPERATIONS, obstacle
 from .verdicts import Outcome, VerdictFile, alone, digest, kept_identities
 
 WORKER = (sys.executable, "-P", "-m", "longmix.kernels.proof_worker")
+# Folders whose launchers an operation's own call.
+LAUNCHES = {"random_attention": ("attention",), "token_givens": ("givens_mix",)}
 LONGEST_START = 180  # seconds: torch may lie on a slow file system
 LONGEST_PROOF = 300  # seconds: compiling one kernel took a minute before its blocks were made smaller
 # What others do to processes: no sign of a wrong kernel.
@@ -102,7 +104,7 @@ def prove(
 
     Args:
         device: a GPU.
-        dtype: of the arguments; the kernels compute in fp32 (float64 stays float64).
+        dtype: of the arguments.
         anew: prove again what has a verdict, and keep the new one.
 
     Raises:
@@ -234,7 +236,8 @@ def _triton_version() -> str:
 @functools.cache
 def source_digest(folder: str) -> str:
     """SHA-256 of the Python files that an operation's kernels and their proof consist of."""
-    paths = [path for part in (folder, "bands", "common") for path in sorted((FOLDER / part).glob("*.py"))]
+    parts = (folder, *LAUNCHES.get(folder, ()), "bands", "common")
+    paths = [path for part in parts for path in sorted((FOLDER / part).glob("*.py"))]
     paths += [FOLDER / name for name in ("operators.py", "proof_worker.py")]
     digest = hashlib.sha256()
     for path in paths:

@@ -8,7 +8,7 @@ from longmix.trainer.processes.cards import CARDS as SHEETS
 
 # What a launch is taken to cost beside its work, where launches follow each other.
 LAUNCH_SECONDS = 3e-6
-UNITS = ("tensor core", "fp32", "fp64")
+UNITS = ("tensor core", "tf32", "fp32", "fp64")
 
 
 class Launch(NamedTuple):
@@ -40,7 +40,7 @@ class Card:
         model: exactly which, and the data sheet.
         dtype: of weights and activations that it trains with.
         bandwidth: bytes a second.
-        peak: operations a second of each unit, of dense matrices; fp32 without TF32, fp64 without tensor cores.
+        peak: operations a second of each unit, of dense matrices; fp32 and fp64 without tensor cores.
         multiprocessors: a program runs on one of them.
         flash: FlashAttention-2 runs on it; else memory-efficient attention.
     """
@@ -70,7 +70,9 @@ class Card:
 def _card(name: str, known: str, dtype: str, flash: bool = True) -> Card:
     """A card of our data sheets, under the name that it has in tables."""
     sheet = next(card for card in SHEETS if card.name == known)
-    peak = dict(zip(UNITS, (sheet.half, sheet.fp32, sheet.fp64), strict=True))
+    # Of TF32 the data sheets print half as much, of cards that have it: those with bfloat16.
+    tf32 = sheet.half / 2 if sheet.has_bf16 else sheet.fp32
+    peak = dict(zip(UNITS, (sheet.half, tf32, sheet.fp32, sheet.fp64), strict=True))
     model = f"NVIDIA's data sheet: {sheet.sheet}"
     return Card(name, model, dtype, sheet.bandwidth, peak, sheet.multiprocessors, flash)
 

@@ -63,7 +63,8 @@ def counting(triton: bool, flash: bool = True, documents: list[int] | None = Non
 
     Args:
         triton: operations run their Triton kernels where they have some; else plain PyTorch.
-        flash: softmax attention is FlashAttention-2 where it can be; else memory-efficient attention.
+        flash: on A100, where softmax attention is FlashAttention-2 where it can be; else on V100, where it is
+            memory-efficient attention.
         documents: lengths of the batch's documents; None: each sample is one.
     """
     launches = Launches()
@@ -71,7 +72,7 @@ def counting(triton: bool, flash: bool = True, documents: list[int] | None = Non
         stack.enter_context(mock.patch.object(selection, "implementation", _taken_on_gpus if triton else _portable))
         stack.enter_context(mock.patch.object(torch, "autocast", _NoAutocast))
         if triton:
-            stack.enter_context(_recorded_kernels(launches, documents))
+            stack.enter_context(_recorded_kernels(launches, documents, 80 if flash else 70))
         stack.enter_context(_Operators(launches))
         stack.enter_context(SoftmaxStandIn(launches.record, flash))
         yield launches
@@ -96,8 +97,10 @@ class _NoAutocast(contextlib.nullcontext):
 
 
 @contextlib.contextmanager
-def _recorded_kernels(launches: Launches, documents: list[int] | None) -> Iterator[None]:
+def _recorded_kernels(launches: Launches, documents: list[int] | None, capability: int) -> Iterator[None]:
     from triton.runtime.jit import KernelInterface
+
+    from .targets import targeted
 
     def launcher(kernel: KernelInterface, grid: tuple[int, ...] | Callable) -> Callable[..., None]:
         def launch(*args: object, **kwargs: object) -> None:
@@ -109,5 +112,5 @@ def _recorded_kernels(launches: Launches, documents: list[int] | None) -> Iterat
 
         return launch
 
-    with mock.patch.object(KernelInterface, "__getitem__", launcher):
+    with mock.patch.object(KernelInterface, "__getitem__", launcher), targeted(capability):
         yield

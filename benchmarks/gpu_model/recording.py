@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from unittest import mock
 
 import torch
-import triton
 from gpu_model.launches import CASES, LARGEST, Case
-from triton.backends.compiler import GPUTarget
+from gpu_model.targets import targeted
 from triton.runtime.jit import JITFunction
 
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
@@ -24,25 +23,6 @@ LARGEST_GRID = (2**31 - 1, 65535, 65535)
 SHARED_BYTES = {70: 96 << 10, 80: 163 << 10, 90: 227 << 10}
 REGISTERS_OF_A_PROGRAM, THREADS_OF_A_PROGRAM = 65536, 1024
 TENSOR_CORE = re.compile(r"^\s*(?:@\S+\s+)?(?:wgmma\.mma_async|mma\.sync|wmma\.mma)", re.MULTILINE)
-
-
-class _Target:
-    """What Triton asks a driver for when it compiles, and nothing else."""
-
-    def __init__(self, capability: int):
-        self.target = GPUTarget("cuda", capability, 32)
-
-    def get_current_target(self) -> GPUTarget:
-        """The card to compile for."""
-        return self.target
-
-    def get_current_device(self) -> int:
-        """A number for each kind of card: Triton keeps compiled kernels by it."""
-        return self.target.arch
-
-    def get_current_stream(self, device: int) -> int:
-        """None."""
-        return 0
 
 
 @dataclass(frozen=True)
@@ -73,8 +53,7 @@ def recorded(capability: int, compiles: bool) -> Iterator[list[Launch]]:
             _SAID.setdefault(compiled.hash, said.getvalue())
         launches.append(Launch(kernel.fn.__name__, tuple(grid), compiled))
 
-    active = mock.patch.object(triton.runtime.driver, "_active", _Target(capability))
-    with active, mock.patch.object(JITFunction, "run", record):
+    with targeted(capability), mock.patch.object(JITFunction, "run", record):
         yield launches
 
 

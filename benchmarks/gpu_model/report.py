@@ -85,7 +85,7 @@ def verdict(layers: list[Row]) -> str:
 
 
 def _costs(which: str, layers: list[Row]) -> Table:
-    units = [("tensor cores", "tensor core"), ("fp32", "fp32"), ("fp64", "fp64")]
+    units = [("tensor cores", "tensor core"), ("TF32", "tf32"), ("fp32", "fp32"), ("fp64", "fp64")]
     header = [_lengths(layers), "launches", "GB moved", "MB kept", *(f"10⁹ operations, {name}" for name, _ in units)]
     rows = []
     for name, own in _by_layer(layers):

@@ -38,7 +38,10 @@ def work_of(
         raise ValueError(f"Triton kernel {name}: nobody has said what it reads and computes; add it to {__name__}")
     size, operations = WORK[name](arguments, grid, documents)
     wide = any(isinstance(each, torch.Tensor) and each.dtype == torch.float64 for each in arguments.values())
-    return size, operations, "fp64" if wide else "fp32"
+    rule = arguments.get("RULE")
+    if rule == "tf32x3":
+        operations *= 3
+    return size, operations, "fp64" if wide else "tf32" if rule in ("tf32", "tf32x3") else "fp32"
 
 
 def _rounded(count: int, block: int) -> int:

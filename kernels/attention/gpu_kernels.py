@@ -10,6 +10,7 @@ import torch
 import triton
 
 from ..common.interpreter import interpreted
+from ..common.tensor_cores import multiply_tf32
 from .pieces import block_of, channels_of, pieces_of
 from .pieces_gpu import piece_forward, piece_keys, piece_queries, piece_sums
 from .programs_gpu import (
@@ -24,6 +25,7 @@ from .programs_gpu import (
 # beside a state of STATE_BYTES; without the limit ptxas may take the fewest registers, and spill most of them.
 ROWS = 16
 WARPS, REGISTERS = 8, 255
+FEATURES_OF_A_WARP = 16  # on tensor cores, at least
 # Bytes of a row of features, padded: the most that is known to fit into the shared memory of a V100.
 CAUSAL_ROW_BYTES, WHOLE_ROW_BYTES = 1024, 2048
 
@@ -89,9 +91,9 @@ def unattend(
     return tuple(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key))
 
 
-def _apart(name: str, rows: torch.Tensor) -> dict[str, int | None]:
-    """How far samples, heads and rows of a tensor (B, H, N, d) are from each other; None: as in a contiguous one."""
-    of_sample, of_head, of_row, _ = (None,) * 4 if rows.is_contiguous() else rows.stride()
+def _apart(name: str, rows: torch.Tensor) -> dict[str, int]:
+    """How far samples, heads and rows of a tensor (B, H, N, d) are from each other."""
+    of_sample, of_head, of_row, _ = rows.stride()
     return {f"{name}_sample": of_sample, f"{name}_head": of_head, f"{name}_row": of_row}
 
 
@@ -123,7 +125,11 @@ def _launch(
     channels = channels_of(features, width, query.itemsize)
     options = {"heads": heads, "positions": positions, "features": features, "width": width}
     blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "LOGS": logarithms}
-    settings = {"num_warps": WARPS, "maxnreg": REGISTERS}
+    # Half precision has no more digits than tensor cores; with causality values are fp32 copies.
+    on_tensor_cores = value.itemsize == 2 and multiply_tf32()
+    blocks["RULE"] = "tf32" if on_tensor_cores else "ieee"
+    warps = min(WARPS, block // FEATURES_OF_A_WARP) if on_tensor_cores else WARPS
+    settings = {"num_warps": warps, "maxnreg": REGISTERS}
     grid = batch * heads, triton.cdiv(width, channels)
     if causal:
         return grid, {**options, **blocks, **settings}

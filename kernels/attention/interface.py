@@ -34,7 +34,8 @@ def feature_attention(
         document_ids: (B, N) integers; a row sees the run of equal ids that it stands in. None: one document a row.
 
     Returns:
-        (B, H, N, d) in the dtype of value; computed in fp32, or in float64 if an argument is.
+        (B, H, N, d) in the dtype of value; computed in fp32, or in float64 if an argument is; on GPUs
+            factors of half-precision values may have 11 binary digits (docs/kernels.md).
 
     Raises:
         ValueError: shapes that do not fit together, or integers that are none.
@@ -74,7 +75,8 @@ def linear_attention(
         document_ids: (B, N) integers; a row sees the run of equal ids that it stands in. None: one document a row.
 
     Returns:
-        (B, H, N, d) in the dtype of value; computed in fp32, or in float64 if an argument is.
+        (B, H, N, d) in the dtype of value; computed in fp32, or in float64 if an argument is; on GPUs
+            factors of half-precision values may have 11 binary digits (docs/kernels.md).
 
     Raises:
         ValueError: shapes that do not fit together, or integers that are none.

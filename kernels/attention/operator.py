@@ -22,7 +22,7 @@ def _forward(
     """The result for features, query and key (B, H, N, m) and value (B, H, N, d), or for their logarithms.
 
     All are contiguous, the first two in one dtype, fp32 or float64, the integers in int64. The value has that dtype, or
-    in Triton without causality half precision.
+    in Triton without causality, beside fp32, half precision.
     """
     return torch.empty_like(value)
 

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 LIMIT = tl.constexpr(40.0)
-# Features of a product: how many are taken at once, and of more how many at a time.
+# Features of a product: how many a thread takes at once, and of more how many at a time.
 MOST_AT_ONCE, PART = tl.constexpr(64), tl.constexpr(16)
 NOTHING = tl.constexpr(-1e30)  # the scale of no key at all; finite, so that differences of scales are never NaN
 
@@ -17,13 +17,10 @@ def rows_of_head(query, key, value, other, first, features, width):
 
 
 @triton.jit
-def where_head_begins(x, heads, positions, width, of_sample, of_head):
-    """Rows (B, H, N, d) of a program's head, whose samples and heads are so far from each other; None: contiguous."""
+def where_head_begins(x, heads, of_sample, of_head):
+    """Rows (B, H, N, d) of a program's head, whose samples and heads are so far from each other."""
     pair = tl.program_id(0).to(tl.int64)
-    begin = pair * positions * width
-    if of_sample is not None:
-        begin = (pair // heads) * of_sample + (pair % heads) * of_head
-    return x + begin
+    return x + (pair // heads) * of_sample + (pair % heads) * of_head
 
 
 @triton.jit
@@ -78,35 +75,82 @@ def own_documents(ids, length, rows, index, ROWS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(tensor, rows, inside, column, columns, other: tl.constexpr, apart=None):
-    """Rows that are `apart` from each other; None: there is nothing between them."""
-    mask = inside[:, None] & (column < columns)[None, :]
-    rows = rows[:, None] * columns if apart is None else rows[:, None] * apart
-    return tl.load(tensor + rows + column[None, :], mask=mask, other=other)
+def load_rows(tensor, row, inside, column, columns, apart=None):
+    """A block of rows (C, D) from `row` on that are `apart` from each other; None: there is nothing between them."""
+    places, mask = _places(tensor, row, inside, column, columns, apart)
+    return tl.load(places, mask=mask, other=0.0)
 
 
 @triton.jit
-def store_rows(tensor, matrix, rows, inside, column, columns, apart=None):
-    mask = inside[:, None] & (column < columns)[None, :]
-    rows = rows[:, None] * columns if apart is None else rows[:, None] * apart
-    tl.store(tensor + rows + column[None, :], matrix.to(tensor.dtype.element_ty), mask=mask)
+def store_rows(tensor, matrix, row, inside, column, columns, apart=None):
+    places, mask = _places(tensor, row, inside, column, columns, apart)
+    tl.store(places, matrix.to(tensor.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def product(a, b):
-    return tl.dot(a, b, input_precision="ieee", out_dtype=a.dtype)
+def _places(tensor, row, inside, column, columns, apart):
+    """Pointers (C, D) and mask. Only where the block begins takes 64 bits."""
+    index = tl.arange(0, inside.shape[0])
+    begin = tensor + (row.to(tl.int64) * columns if apart is None else row.to(tl.int64) * apart)
+    rows = index[:, None] * columns if apart is None else index[:, None] * apart
+    return begin + rows + column[None, :], inside[:, None] & (column < columns)[None, :]
+
+
+# Features of rows, (M, C), and what they sum up to stand feature by feature.
 
 
 @triton.jit
-def product_of_features(a, b):
-    """`product` over features. A thread would have all of them of its rows and columns in registers, at once."""
-    FEATURES: tl.constexpr = a.shape[1]
-    if FEATURES <= MOST_AT_ONCE:
-        found = product(a, b)
+def load_features(tensor, row, inside, feature, features, other: tl.constexpr):
+    places, mask = _places(tensor, row, inside, feature, features, None)
+    return tl.load(tl.trans(places), mask=tl.trans(mask), other=other)
+
+
+@triton.jit
+def store_features(tensor, matrix, row, inside, feature, features):
+    places, mask = _places(tensor, row, inside, feature, features, None)
+    tl.store(tl.trans(places), matrix.to(tensor.dtype.element_ty), mask=tl.trans(mask))
+
+
+# Products of matrices, by a rule. "tf32": on tensor cores, of factors with 11 binary digits, as many as half precision
+# has; features, gradients and states are rounded to these. There each warp has some of a product's rows, which are the
+# features; in sums over features it has some of their parts. "tf32x3": on tensor cores from three such products, which
+# keep fp32's digits. "ieee": one by one; a thread has all that it needs of a row and a column in registers.
+
+
+@triton.jit
+def rounded(x, RULE: tl.constexpr):
+    """To the nearest number of tensor cores, which would cut off the other digits, and so make sums smaller."""
+    if RULE == "tf32":
+        bits = x.to(tl.int32, bitcast=True)
+        # Not more than what is NaN after it, too: the largest bits, an NVIDIA card's own NaN, would turn into zero.
+        size = (tl.minimum(bits & 0x7FFFFFFF, 0x7FFFEFFF) + 0x1000) & -0x2000
+        x = (size | (bits & -0x80000000)).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
+def product(a, b, RULE: tl.constexpr):
+    return tl.dot(a, b, input_precision=RULE, out_dtype=a.dtype)
+
+
+@triton.jit
+def over_features(a, b, RULE: tl.constexpr):
+    """Features (M, C) by a state (M, D): (C, D). In parts, where all features of a row are too many for a thread."""
+    FEATURES: tl.constexpr = a.shape[0]
+    b = rounded(b, RULE)
+    if RULE == "ieee" and FEATURES <= MOST_AT_ONCE:
+        found = product(tl.trans(a), b, RULE)
     else:
-        parts = tl.permute(tl.reshape(a, (a.shape[0], FEATURES // PART, PART)), (1, 0, 2))
-        found = tl.sum(product(parts, tl.reshape(b, (FEATURES // PART, PART, b.shape[1]))), 0)
+        parts = tl.permute(tl.reshape(a, (FEATURES // PART, PART, a.shape[1])), (0, 2, 1))
+        found = tl.sum(product(parts, tl.reshape(b, (FEATURES // PART, PART, b.shape[1])), RULE), 0)
     return found
+
+
+@triton.jit
+def to_features(x, b, RULE: tl.constexpr):
+    """Rows (C, D) by a state (M, D): (M, C)."""
+    b = rounded(b, RULE)
+    return tl.trans(product(x, tl.trans(b), RULE)) if RULE == "ieee" else product(b, tl.trans(x), RULE)
 
 
 # The state: sums over keys with their values (M, D), sums over keys (M) and the keys' peaks (M).
@@ -147,30 +191,32 @@ def next_piece(keys, peak, ids, row, length, index, LOGS: tl.constexpr):
         beyond |= tl.load(ids + rows, mask=rows < length, other=0) != tl.load(ids + row)
     before = peak
     if LOGS:
-        first = tl.maximum(peak, tl.max(tl.where((index == 0)[:, None], keys, float("-inf")), 0))
-        beyond |= tl.max(keys - first[None, :], 1) > LIMIT
+        first = tl.maximum(peak, tl.max(tl.where((index == 0)[None, :], keys, float("-inf")), 1))
+        beyond |= tl.max(keys - first[:, None], 0) > LIMIT
     count = tl.min(tl.where(beyond, index, index.shape[0]), 0)
     if LOGS:
-        peak = tl.maximum(first, tl.max(tl.where((index < count)[:, None], keys, float("-inf")), 0))
+        peak = tl.maximum(first, tl.max(tl.where((index < count)[None, :], keys, float("-inf")), 1))
     return count, before, peak
 
 
 @triton.jit
-def sum_of_keys(key, value, begin, end, index, feature, features, channel, width, value_row, LOGS: tl.constexpr):
+def sum_of_keys(
+    key, value, begin, end, index, feature, features, channel, width, value_row, LOGS: tl.constexpr, RULE: tl.constexpr
+):  # fmt: skip
     """The state after the rows of a whole document."""
     state, total, peak = no_keys(key, feature.shape[0], channel.shape[0], LOGS)
     row = begin
     while row < end:
-        rows, inside = row + index, row + index < end
-        keys = load_rows(key, rows, inside, feature, features, absent(LOGS))
+        inside = index < end - row
+        keys = load_features(key, row, inside, feature, features, absent(LOGS))
         before = peak
         if LOGS:
-            peak = tl.maximum(peak, tl.max(keys, 0))
+            peak = tl.maximum(peak, tl.max(keys, 1))
         state, total = rescale(state, total, before, peak, LOGS)
-        keys = features_of_keys(keys, peak, inside, LOGS)
-        values = load_rows(value, rows, inside, channel, width, 0.0, value_row)
-        state += product(tl.trans(keys), values.to(state.dtype))
-        total += tl.sum(keys, 0)
+        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+        values = load_rows(value, row, inside, channel, width, value_row)
+        state += product(keys, values.to(state.dtype), RULE)
+        total += tl.sum(keys, 1)
         row += index.shape[0]
     return state, total, peak
 
@@ -185,24 +231,30 @@ def absent(LOGS):
 
 
 @triton.jit
-def features_of_keys(keys, peak, inside, LOGS: tl.constexpr):
-    keys = tl.where(inside[:, None], keys, absent(LOGS))
+def features_of_keys(keys, peak, inside, LOGS: tl.constexpr, RULE: tl.constexpr):
+    keys = tl.where(inside[None, :], keys, absent(LOGS))
     if LOGS:
-        keys = tl.exp(keys - peak[None, :])
-    return keys
+        keys = tl.exp(keys - peak[:, None])
+    return rounded(keys, RULE)
 
 
 @triton.jit
 def scale_of_queries(queries, peak, LOGS: tl.constexpr):
     """Logarithm of the number (C) that each query's features are relative to."""
-    return tl.maximum(tl.max(queries + peak[None, :], 1), NOTHING if LOGS else 0.0)
+    return tl.maximum(tl.max(queries + peak[:, None], 0), NOTHING if LOGS else 0.0)
 
 
 @triton.jit
-def features_of_queries(queries, peak, scale, LOGS: tl.constexpr):
+def features_of_queries(queries, peak, scale, LOGS: tl.constexpr, RULE: tl.constexpr):
     if LOGS:
-        queries = tl.exp(queries + peak[None, :] - scale[:, None])
-    return queries
+        queries = tl.exp(queries + peak[:, None] - scale[None, :])
+    return rounded(queries, RULE)
+
+
+@triton.jit
+def weights_of_queries(queries, total):
+    """What the queries (M, C) sum to with all keys' features: (C)."""
+    return tl.sum(queries * total[:, None], 0)
 
 
 @triton.jit

@@ -14,15 +14,20 @@ from .parts_gpu import (
     features_of_queries,
     inverse_of,
     length_of,
+    load_features,
     load_rows,
     no_keys,
+    over_features,
     product,
-    product_of_features,
     rescale,
+    rounded,
     scale_of_queries,
+    store_features,
     store_rows,
     sum_of_keys,
+    to_features,
     to_logarithms,
+    weights_of_queries,
     where_head_begins,
 )
 
@@ -69,17 +74,18 @@ def _state_of_all(states, totals, peaks, like, FEATURES: tl.constexpr, CHANNELS:
 @triton.jit
 def piece_sums(
     key, value, lengths, states, totals, peaks, heads, positions, features, width, rows, value_sample, value_head,
-    value_row, ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    value_row,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """The state after the rows of each piece alone."""
     head = tl.program_id(0).to(tl.int64)
     key += head * positions * features
-    value = where_head_begins(value, heads, positions, width, value_sample, value_head)
+    value = where_head_begins(value, heads, value_sample, value_head)
     begin, end = _bounds(lengths, head // heads, positions, rows)
     feature = tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = sum_of_keys(
-        key, value, begin, end, tl.arange(0, ROWS), feature, features, channel, width, value_row, LOGS
+        key, value, begin, end, tl.arange(0, ROWS), feature, features, channel, width, value_row, LOGS, RULE
     )
     tl.store(_matrix(states, tl.program_id(2), FEATURES, CHANNELS), state)
     tl.store(totals + _rows_of(tl.program_id(2), FEATURES), total)
@@ -90,23 +96,24 @@ def piece_sums(
 @triton.jit
 def piece_forward(
     query, lengths, states, totals, peaks, result, heads, positions, features, width, rows, mixed_sample, mixed_head,
-    mixed_row, ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    mixed_row,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """The result of each piece's rows."""
     head = tl.program_id(0).to(tl.int64)
     query += head * positions * features
-    result = where_head_begins(result, heads, positions, width, mixed_sample, mixed_head)
+    result = where_head_begins(result, heads, mixed_sample, mixed_head)
     row, end = _bounds(lengths, head // heads, positions, rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = _state_of_all(states, totals, peaks, query, FEATURES, CHANNELS, LOGS)
     while row < end:
-        block, inside = row + index, row + index < end
-        queries = load_rows(query, block, inside, feature, features, absent(LOGS))
-        queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
-        inverse = inverse_of(tl.sum(queries * total[None, :], 1))
+        inside = index < end - row
+        queries = load_features(query, row, inside, feature, features, absent(LOGS))
+        queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
+        inverse = inverse_of(weights_of_queries(queries, total))
         store_rows(
-            result, product_of_features(queries, state) * inverse[:, None], block, inside, channel, width, mixed_row
+            result, over_features(queries, state, RULE) * inverse[:, None], row, inside, channel, width, mixed_row
         )
         row += ROWS
 
@@ -115,13 +122,13 @@ def piece_forward(
 def piece_queries(
     gradient, query, lengths, states, totals, peaks, of_query, later_states, later_totals, heads, positions, features,
     width, rows, mixed_sample, mixed_head, mixed_row,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of queries, and of the state by the queries of each piece."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
     query += first * features
-    gradient = where_head_begins(gradient, heads, positions, width, mixed_sample, mixed_head)
+    gradient = where_head_begins(gradient, heads, mixed_sample, mixed_head)
     of_query += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
     row, end = _bounds(lengths, head // heads, positions, rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
@@ -129,18 +136,18 @@ def piece_queries(
     state, total, peak = _state_of_all(states, totals, peaks, query, FEATURES, CHANNELS, LOGS)
     later, later_total, _ = no_keys(query, FEATURES, CHANNELS, LOGS)
     while row < end:
-        block, inside = row + index, row + index < end
-        queries = load_rows(query, block, inside, feature, features, absent(LOGS))
-        queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
-        inverse = inverse_of(tl.sum(queries * total[None, :], 1))
-        gradients = load_rows(gradient, block, inside, channel, width, 0.0, mixed_row).to(later.dtype)
-        gradients *= inverse[:, None]
-        mixed = product(gradients, tl.trans(state))
-        offset = tl.sum(queries * mixed, 1) * inverse
-        mixed -= offset[:, None] * total[None, :]
-        store_rows(of_query, to_logarithms(mixed, queries, LOGS), block, inside, feature, features)
-        later += product(tl.trans(queries), gradients)
-        later_total -= tl.sum(queries * offset[:, None], 0)
+        inside = index < end - row
+        queries = load_features(query, row, inside, feature, features, absent(LOGS))
+        queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
+        inverse = inverse_of(weights_of_queries(queries, total))
+        gradients = load_rows(gradient, row, inside, channel, width, mixed_row).to(later.dtype)
+        gradients = rounded(gradients * inverse[:, None], RULE)
+        mixed = to_features(gradients, state, RULE)
+        offset = tl.sum(queries * mixed, 0) * inverse
+        mixed -= offset[None, :] * total[:, None]
+        store_features(of_query, to_logarithms(mixed, queries, LOGS), row, inside, feature, features)
+        later += product(queries, gradients, RULE)
+        later_total -= tl.sum(queries * offset[None, :], 1)
         row += ROWS
     tl.store(_matrix(later_states, tl.program_id(2), FEATURES, CHANNELS), later)
     tl.store(later_totals + _rows_of(tl.program_id(2), FEATURES), later_total)
@@ -150,14 +157,14 @@ def piece_queries(
 def piece_keys(
     key, value, lengths, peaks, of_key, of_value, later_states, later_totals, heads, positions, features, width, rows,
     value_sample, value_head, value_row, mixed_sample, mixed_head, mixed_row,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of keys and values."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
     key += first * features
-    value = where_head_begins(value, heads, positions, width, value_sample, value_head)
-    of_value = where_head_begins(of_value, heads, positions, width, mixed_sample, mixed_head)
+    value = where_head_begins(value, heads, value_sample, value_head)
+    of_value = where_head_begins(of_value, heads, mixed_sample, mixed_head)
     of_key += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
     row, end = _bounds(lengths, head // heads, positions, rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
@@ -169,11 +176,11 @@ def piece_keys(
         if LOGS:
             peak = tl.maximum(peak, tl.load(peaks + _rows_of(piece, FEATURES)))
     while row < end:
-        block, inside = row + index, row + index < end
-        keys = load_rows(key, block, inside, feature, features, absent(LOGS))
-        keys = features_of_keys(keys, peak, inside, LOGS)
-        values = load_rows(value, block, inside, channel, width, 0.0, value_row).to(later.dtype)
-        mixed = product(values, tl.trans(later)) + later_total[None, :]
-        store_rows(of_key, to_logarithms(mixed, keys, LOGS), block, inside, feature, features)
-        store_rows(of_value, product_of_features(keys, later), block, inside, channel, width, mixed_row)
+        inside = index < end - row
+        keys = load_features(key, row, inside, feature, features, absent(LOGS))
+        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+        values = load_rows(value, row, inside, channel, width, value_row).to(later.dtype)
+        mixed = to_features(values, later, RULE) + later_total[:, None]
+        store_features(of_key, to_logarithms(mixed, keys, LOGS), row, inside, feature, features)
+        store_rows(of_value, over_features(keys, later, RULE), row, inside, channel, width, mixed_row)
         row += ROWS

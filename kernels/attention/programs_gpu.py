@@ -2,7 +2,8 @@
 
 A program's head is axis 0 of the grid, its block of channels axis 1; without causality axis 2 is a piece of the rows,
 and a program has the documents that begin in it. Blocks hold ROWS rows (C in shapes), all FEATURES
-(M) and some CHANNELS (D). Rows of padding are neither read nor written. `LOGS`: features are given as logarithms.
+(M) and some CHANNELS (D). Rows of padding are neither read nor written. `LOGS`: features are given as logarithms;
+`RULE`: how matrices are multiplied, see parts_gpu.py.
 """
 
 import triton
@@ -18,20 +19,25 @@ from .parts_gpu import (
     forget,
     inverse_of,
     length_of,
+    load_features,
     load_rows,
     lower_triangle,
     next_piece,
     no_keys,
     notes_of,
+    over_features,
     own_documents,
     product,
-    product_of_features,
     rescale,
+    rounded,
     rows_of_head,
     scale_of_queries,
+    store_features,
     store_rows,
     sum_of_keys,
+    to_features,
     to_logarithms,
+    weights_of_queries,
     where_head_begins,
 )
 
@@ -42,7 +48,7 @@ from .parts_gpu import (
 @triton.jit
 def causal_forward(
     query, key, value, lengths, ids, result, heads, positions, features, width,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """The result where a row sees itself and what stands before it."""
     head = tl.program_id(0).to(tl.int64)
@@ -56,24 +62,23 @@ def causal_forward(
     state, total, peak = no_keys(query, FEATURES, CHANNELS, LOGS)
     row = length * 0
     while row < length:
-        keys = load_rows(key, row + index, row + index < length, feature, features, absent(LOGS))
+        keys = load_features(key, row, index < length - row, feature, features, absent(LOGS))
         fresh = begins_document(ids, row)
         state, total, peak = forget(state, total, peak, fresh, LOGS)
         count, before, peak = next_piece(keys, peak, ids, row, length, index, LOGS)
         inside = index < count
-        rows = row + index
-        keys = features_of_keys(keys, peak, inside, LOGS)
-        queries = load_rows(query, rows, inside, feature, features, absent(LOGS))
+        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+        queries = load_features(query, row, inside, feature, features, absent(LOGS))
         scale = scale_of_queries(queries, peak, LOGS)
-        queries = features_of_queries(queries, peak, scale, LOGS)
-        values = load_rows(value, rows, inside, channel, width, 0.0)
+        queries = features_of_queries(queries, peak, scale, LOGS, RULE)
+        values = load_rows(value, row, inside, channel, width)
         state, total = rescale(state, total, before, peak, LOGS)
-        scores = lower_triangle(product(queries, tl.trans(keys)), index)
-        inverse = inverse_of(tl.sum(queries * total[None, :], 1) + tl.sum(scores, 1))
-        sums = product_of_features(queries, state) + product(scores, values)
-        store_rows(result, sums * inverse[:, None], rows, inside, channel, width)
-        state += product(tl.trans(keys), values)
-        total += tl.sum(keys, 0)
+        scores = lower_triangle(over_features(queries, keys, RULE), index)
+        inverse = inverse_of(weights_of_queries(queries, total) + tl.sum(scores, 1))
+        sums = over_features(queries, state, RULE) + product(scores, values, RULE)
+        store_rows(result, sums * inverse[:, None], row, inside, channel, width)
+        state += product(keys, values, RULE)
+        total += tl.sum(keys, 1)
         row += count
 
 
@@ -81,13 +86,13 @@ def causal_forward(
 def whole_forward(
     query, key, value, lengths, ids, result, heads, positions, features, width, rows_of_piece, value_sample, value_head,
     value_row, mixed_sample, mixed_head, mixed_row,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """The result where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
     query, key = query + head * positions * features, key + head * positions * features
-    value = where_head_begins(value, heads, positions, width, value_sample, value_head)
-    result = where_head_begins(result, heads, positions, width, mixed_sample, mixed_head)
+    value = where_head_begins(value, heads, value_sample, value_head)
+    result = where_head_begins(result, heads, mixed_sample, mixed_head)
     length = length_of(lengths, head // heads, positions)
     if ids is not None:
         ids += (head // heads) * positions
@@ -98,16 +103,16 @@ def whole_forward(
     while begin < behind:
         end = document_end(ids, begin, length, index, ROWS)
         state, total, peak = sum_of_keys(
-            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS
+            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE
         )
         row = begin
         while row < end:
-            rows, inside = row + index, row + index < end
-            queries = load_rows(query, rows, inside, feature, features, absent(LOGS))
-            queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
-            inverse = inverse_of(tl.sum(queries * total[None, :], 1))
+            inside = index < end - row
+            queries = load_features(query, row, inside, feature, features, absent(LOGS))
+            queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
+            inverse = inverse_of(weights_of_queries(queries, total))
             store_rows(
-                result, product_of_features(queries, state) * inverse[:, None], rows, inside, channel, width, mixed_row
+                result, over_features(queries, state, RULE) * inverse[:, None], row, inside, channel, width, mixed_row
             )
             row += ROWS
         begin = end
@@ -123,15 +128,15 @@ def whole_forward(
 def whole_backward(
     gradient, query, key, value, lengths, ids, of_query, of_key, of_value, heads, positions, features, width,
     rows_of_piece, value_sample, value_head, value_row, mixed_sample, mixed_head, mixed_row,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """The gradients where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
     query, key = query + first * features, key + first * features
-    value = where_head_begins(value, heads, positions, width, value_sample, value_head)
-    gradient = where_head_begins(gradient, heads, positions, width, mixed_sample, mixed_head)
-    of_value = where_head_begins(of_value, heads, positions, width, mixed_sample, mixed_head)
+    value = where_head_begins(value, heads, value_sample, value_head)
+    gradient = where_head_begins(gradient, heads, mixed_sample, mixed_head)
+    of_value = where_head_begins(of_value, heads, mixed_sample, mixed_head)
     share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
     of_query, of_key = of_query + share * features, of_key + share * features
     length = length_of(lengths, head // heads, positions)
@@ -144,33 +149,33 @@ def whole_backward(
     while begin < behind:
         end = document_end(ids, begin, length, index, ROWS)
         state, total, peak = sum_of_keys(
-            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS
+            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE
         )
         later, later_total, _ = no_keys(query, FEATURES, CHANNELS, LOGS)
         row = begin
         while row < end:
-            rows, inside = row + index, row + index < end
-            queries = load_rows(query, rows, inside, feature, features, absent(LOGS))
-            queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS)
-            inverse = inverse_of(tl.sum(queries * total[None, :], 1))
-            gradients = load_rows(gradient, rows, inside, channel, width, 0.0, mixed_row).to(later.dtype)
-            gradients *= inverse[:, None]
-            mixed = product(gradients, tl.trans(state))
-            offset = tl.sum(queries * mixed, 1) * inverse
-            mixed -= offset[:, None] * total[None, :]
-            store_rows(of_query, to_logarithms(mixed, queries, LOGS), rows, inside, feature, features)
-            later += product(tl.trans(queries), gradients)
-            later_total -= tl.sum(queries * offset[:, None], 0)
+            inside = index < end - row
+            queries = load_features(query, row, inside, feature, features, absent(LOGS))
+            queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
+            inverse = inverse_of(weights_of_queries(queries, total))
+            gradients = load_rows(gradient, row, inside, channel, width, mixed_row).to(later.dtype)
+            gradients = rounded(gradients * inverse[:, None], RULE)
+            mixed = to_features(gradients, state, RULE)
+            later += product(queries, gradients, RULE)
+            offset = tl.sum(queries * mixed, 0) * inverse
+            later_total -= tl.sum(queries * offset[None, :], 1)
+            mixed -= offset[None, :] * total[:, None]
+            store_features(of_query, to_logarithms(mixed, queries, LOGS), row, inside, feature, features)
             row += ROWS
         row = begin
         while row < end:
-            rows, inside = row + index, row + index < end
-            values = load_rows(value, rows, inside, channel, width, 0.0, value_row).to(later.dtype)
-            mixed = product(values, tl.trans(later)) + later_total[None, :]
-            keys = load_rows(key, rows, inside, feature, features, absent(LOGS))
-            keys = features_of_keys(keys, peak, inside, LOGS)
-            store_rows(of_key, to_logarithms(mixed, keys, LOGS), rows, inside, feature, features)
-            store_rows(of_value, product_of_features(keys, later), rows, inside, channel, width, mixed_row)
+            inside = index < end - row
+            keys = load_features(key, row, inside, feature, features, absent(LOGS))
+            keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+            store_rows(of_value, over_features(keys, later, RULE), row, inside, channel, width, mixed_row)
+            values = load_rows(value, row, inside, channel, width, value_row).to(later.dtype)
+            mixed = to_features(values, later, RULE) + later_total[:, None]
+            store_features(of_key, to_logarithms(mixed, keys, LOGS), row, inside, feature, features)
             row += ROWS
         begin = end
 
@@ -179,7 +184,7 @@ def whole_backward(
 def causal_queries(
     gradient, query, key, value, lengths, ids, of_query, of_key, of_value, inverses, offsets, scales, sizes, peaks,
     heads, positions, features, width,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of queries, what keys and values get from queries of their own piece, and notes for `causal_keys`."""
     head = tl.program_id(0).to(tl.int64)
@@ -197,32 +202,32 @@ def causal_queries(
     state, total, peak = no_keys(query, FEATURES, CHANNELS, LOGS)
     row = length * 0
     while row < length:
-        keys = load_rows(key, row + index, row + index < length, feature, features, absent(LOGS))
+        keys = load_features(key, row, index < length - row, feature, features, absent(LOGS))
         fresh = begins_document(ids, row)
         state, total, peak = forget(state, total, peak, fresh, LOGS)
         count, before, peak = next_piece(keys, peak, ids, row, length, index, LOGS)
         inside = index < count
         rows = row + index
-        keys = features_of_keys(keys, peak, inside, LOGS)
-        queries = load_rows(query, rows, inside, feature, features, absent(LOGS))
+        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+        queries = load_features(query, row, inside, feature, features, absent(LOGS))
         scale = scale_of_queries(queries, peak, LOGS)
-        queries = features_of_queries(queries, peak, scale, LOGS)
-        values = load_rows(value, rows, inside, channel, width, 0.0)
+        queries = features_of_queries(queries, peak, scale, LOGS, RULE)
+        values = load_rows(value, row, inside, channel, width)
         state, total = rescale(state, total, before, peak, LOGS)
-        scores = lower_triangle(product(queries, tl.trans(keys)), index)
-        inverse = inverse_of(tl.sum(queries * total[None, :], 1) + tl.sum(scores, 1))
-        gradients = load_rows(gradient, rows, inside, channel, width, 0.0) * inverse[:, None]
-        mixed = product(gradients, tl.trans(state))
-        of_scores = lower_triangle(product(gradients, tl.trans(values)), index)
-        offset = (tl.sum(queries * mixed, 1) + tl.sum(scores * of_scores, 1)) * inverse
+        scores = lower_triangle(over_features(queries, keys, RULE), index)
+        inverse = inverse_of(weights_of_queries(queries, total) + tl.sum(scores, 1))
+        gradients = load_rows(gradient, row, inside, channel, width) * inverse[:, None]
+        mixed = to_features(gradients, state, RULE)
+        of_scores = lower_triangle(product(gradients, tl.trans(values), RULE), index)
+        offset = (tl.sum(queries * mixed, 0) + tl.sum(scores * of_scores, 1)) * inverse
         of_scores = lower_triangle(of_scores - offset[:, None], index)
-        mixed += product(of_scores, keys) - offset[:, None] * total[None, :]
-        store_rows(of_query, to_logarithms(mixed, queries, LOGS), rows, inside, feature, features)
-        mixed = product(tl.trans(of_scores), queries)
-        store_rows(of_key, to_logarithms(mixed, keys, LOGS), rows, inside, feature, features)
-        store_rows(of_value, product(tl.trans(scores), gradients), rows, inside, channel, width)
-        state += product(tl.trans(keys), values)
-        total += tl.sum(keys, 0)
+        mixed += tl.trans(product(of_scores, tl.trans(keys), RULE)) - offset[None, :] * total[:, None]
+        store_features(of_query, to_logarithms(mixed, queries, LOGS), row, inside, feature, features)
+        mixed = tl.trans(product(tl.trans(of_scores), tl.trans(queries), RULE))
+        store_features(of_key, to_logarithms(mixed, keys, LOGS), row, inside, feature, features)
+        store_rows(of_value, product(tl.trans(scores), gradients, RULE), row, inside, channel, width)
+        state += product(keys, values, RULE)
+        total += tl.sum(keys, 1)
         tl.store(inverses + rows, inverse, mask=inside)
         tl.store(offsets + rows, offset, mask=inside)
         tl.store(sizes + row + count - 1, count.to(tl.int32))
@@ -236,7 +241,7 @@ def causal_queries(
 def causal_keys(
     gradient, query, key, value, lengths, ids, of_query, of_key, of_value, inverses, offsets, scales, sizes, peaks,
     heads, positions, features, width,
-    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """Adds what keys and values get from queries of later pieces, walking backward."""
     head = tl.program_id(0).to(tl.int64)
@@ -265,21 +270,21 @@ def causal_keys(
             later, later_total = rescale(later, later_total, tl.minimum(peak, above), above, LOGS)
         fresh = (end < length) & begins_document(ids, tl.minimum(end, length - 1))
         later, later_total, above = forget(later, later_total, above, fresh, LOGS)
-        keys = load_rows(key, rows, inside, feature, features, absent(LOGS))
-        keys = features_of_keys(keys, peak, inside, LOGS)
-        values = load_rows(value, rows, inside, channel, width, 0.0)
-        mixed = product(values, tl.trans(later)) + later_total[None, :]
-        mixed = to_logarithms(mixed, keys, LOGS) + load_rows(of_key, rows, inside, feature, features, 0.0)
-        store_rows(of_key, mixed, rows, inside, feature, features)
-        sums = product_of_features(keys, later) + load_rows(of_value, rows, inside, channel, width, 0.0)
-        store_rows(of_value, sums, rows, inside, channel, width)
-        queries = load_rows(query, rows, inside, feature, features, absent(LOGS))
+        keys = load_features(key, row, inside, feature, features, absent(LOGS))
+        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+        values = load_rows(value, row, inside, channel, width)
+        mixed = to_features(values, later, RULE) + later_total[:, None]
+        mixed = to_logarithms(mixed, keys, LOGS) + load_features(of_key, row, inside, feature, features, 0.0)
+        store_features(of_key, mixed, row, inside, feature, features)
+        sums = over_features(keys, later, RULE) + load_rows(of_value, row, inside, channel, width)
+        store_rows(of_value, sums, row, inside, channel, width)
+        queries = load_features(query, row, inside, feature, features, absent(LOGS))
         scale = tl.load(scales + rows, mask=inside, other=0.0)
-        queries = features_of_queries(queries, peak, scale, LOGS)
+        queries = features_of_queries(queries, peak, scale, LOGS, RULE)
         inverse = tl.load(inverses + rows, mask=inside, other=0.0)
         offset = tl.load(offsets + rows, mask=inside, other=0.0)
-        gradients = load_rows(gradient, rows, inside, channel, width, 0.0) * inverse[:, None]
-        later += product(tl.trans(queries), gradients)
-        later_total -= tl.sum(queries * offset[:, None], 0)
+        gradients = load_rows(gradient, row, inside, channel, width) * inverse[:, None]
+        later += product(queries, gradients, RULE)
+        later_total -= tl.sum(queries * offset[None, :], 1)
         above = peak
         end = row

@@ -1,10 +1,11 @@
 """Calls of the attentions that share their compiled programs, and small hard inputs of each (kernels/proving.py)."""
 
+import functools
 from typing import NamedTuple
 
 import torch
 
-from ..common.proof_inputs import documents, ragged
+from ..common.proof_inputs import documents, dtypes_of, ragged
 from .inputs import working_dtype
 from .pieces import PIECE, PROGRAMS, channels_of, pieces_of
 
@@ -14,7 +15,9 @@ FAR = 50.0  # logarithms of features; the exponential of two together leaves fp3
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over; `cut`: a program has a piece of a head's rows."""
+    """What the programs are compiled for, and loop over; `cut`: a program has a piece of a head's rows; `dtypes`: those
+    of features and values, if they differ.
+    """
 
     dtype: torch.dtype
     heads: int
@@ -24,6 +27,7 @@ class Form(NamedTuple):
     ragged: bool
     documents: bool
     cut: bool
+    dtypes: tuple[torch.dtype, ...] = ()
 
 
 # Operation -> the form of a base model.
@@ -38,7 +42,7 @@ def form(query, key, value, lengths, causal, document_ids) -> Form:
     heads, features, width = int(query.shape[1]), int(query.shape[3]), int(value.shape[3])
     flags = bool(causal), lengths is not None, document_ids is not None
     cut = is_cut(value, features, working_dtype(query, key, value), causal, document_ids)
-    return Form(value.dtype, heads, features, width, *flags, cut)
+    return Form(value.dtype, heads, features, width, *flags, cut, dtypes_of(value.dtype, query, key, value))
 
 
 def is_cut(
@@ -53,7 +57,8 @@ def is_cut(
 
 def sizes(form, features: int, width: int, positions: int) -> tuple[int, int]:
     """Samples and positions of a proof's inputs, for a form that says of heads whether they are `cut`."""
-    heads = form.heads * _blocks(features, width, torch.promote_types(form.dtype, torch.float32))
+    working = functools.reduce(torch.promote_types, (form.dtype, *form.dtypes), torch.float32)
+    heads = form.heads * _blocks(features, width, working)
     if form.cut:  # more heads would keep a card busy as they are
         return min(BATCH, (PROGRAMS - 1) // heads), positions + LONG
     keeps = positions <= PIECE or form.causal or form.documents

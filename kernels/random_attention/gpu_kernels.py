@@ -12,6 +12,7 @@ import triton.language as tl
 from ..attention.gpu_kernels import attend, unattend
 from ..attention.parts_gpu import product
 from ..common.interpreter import interpreted
+from ..common.tensor_cores import multiply_tf32
 from .operator import heads_lie_apart, rows_like
 
 # Rows of a block, and programs of a launch: two for each multiprocessor of the largest of our cards. Of the projection
@@ -44,14 +45,15 @@ def _projected(projection, apart, feature, features, channel, width, scale):
 
 @triton.jit
 def _make_logs(x, weights, bias, positions, logs, sample, head, begin, end, length, features, feature, width, channel,
-               half, of_batch, of_head, of_row, RELATIVE: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+               half, of_batch, of_head, of_row, RELATIVE: tl.constexpr, ROWS: tl.constexpr,
+               RULE: tl.constexpr):  # fmt: skip
     """The logarithms of the rows of queries, which have no norm, for it would cancel, or of keys."""
     while begin < end:
         row = begin + tl.arange(0, ROWS)
         inside = row < end
         pointers = _rows(x, sample, head, row, channel, of_batch, of_head, of_row)
         known = _load(pointers, row < tl.minimum(end, length), channel, width, logs)
-        found = product(known, weights)
+        found = product(known, weights, RULE)
         if not RELATIVE:
             found -= tl.sum(known * known, 1)[:, None] * half
         written = inside[:, None] & (feature < features)[None, :]
@@ -68,7 +70,7 @@ def _make_logs(x, weights, bias, positions, logs, sample, head, begin, end, leng
 def make_features(query, key, projection, query_bias, key_bias, positions, lengths, query_logs, key_logs, heads, count,
                   width, features, places, rows, apart, bias_batch, scale, half, query_batch, query_head, query_row,
                   key_batch, key_head, key_row, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-                  FEATURES: tl.constexpr):  # fmt: skip
+                  FEATURES: tl.constexpr, RULE: tl.constexpr):  # fmt: skip
     """The logarithms (B, H, N, m) of a piece of a head's rows."""
     pair = tl.program_id(0)
     sample, head = pair // heads, pair % heads
@@ -88,16 +90,17 @@ def make_features(query, key, projection, query_bias, key_bias, positions, lengt
     end = tl.minimum(begin + rows, count)
     # One after the other: both at once would take more registers than there are in float64.
     _make_logs(query, weights, query_bias, positions, query_logs, sample, head, begin, end, length, features, feature,
-               width, channel, half, query_batch, query_head, query_row, True, ROWS)  # fmt: skip
+               width, channel, half, query_batch, query_head, query_row, True, ROWS, RULE)  # fmt: skip
     _make_logs(key, weights, key_bias, positions, key_logs, sample, head, begin, end, length, features, feature,
-               width, channel, half, key_batch, key_head, key_row, False, ROWS)  # fmt: skip
+               width, channel, half, key_batch, key_head, key_row, False, ROWS, RULE)  # fmt: skip
 
 
 @triton.jit
 def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, lengths, of_query, of_key,
                     of_query_bias, of_key_bias, heads, count, width, features, places, samples, rows, apart, bias_batch,
                     scale, per_root, key_batch, key_head, key_row, of_block, of_batch, of_head, of_row,
-                    ROWS: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr):  # fmt: skip
+                    ROWS: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr,
+                    RULE: tl.constexpr):  # fmt: skip
     """Gradients of the tokens at a piece of a head's places, and of these rows of the tables of biases.
 
     A place is that of `samples` samples, or has the tokens order[starts[place]] .. order[starts[place + 1] - 1].
@@ -136,12 +139,12 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
             gradients = _load(of_query_logs + at, known, feature, features, of_query_logs)
             of_queries += gradients
             pointers = _rows(of_query, sample, head, row, channel, of_batch, of_head, of_row)
-            tl.store(pointers, product(gradients, weights).to(of_query.dtype.element_ty), mask=written)
+            tl.store(pointers, product(gradients, weights, RULE).to(of_query.dtype.element_ty), mask=written)
             gradients = _load(of_key_logs + at, known, feature, features, of_key_logs)
             of_keys += gradients
             pointers = _rows(key, sample, head, row, channel, key_batch, key_head, key_row)
             keys = _load(pointers, known, channel, width, of_key_logs)
-            of_rows = product(gradients, weights) - keys * tl.sum(gradients, 1)[:, None] * per_root
+            of_rows = product(gradients, weights, RULE) - keys * tl.sum(gradients, 1)[:, None] * per_root
             pointers = _rows(of_key, sample, head, row, channel, of_batch, of_head, of_row)
             tl.store(pointers, of_rows.to(of_key.dtype.element_ty), mask=written)
             turn += 1
@@ -231,5 +234,7 @@ def _options(projection: torch.Tensor, width: int) -> tuple[int, dict]:
             f"at most {most}; set LONGMIX_KERNELS=portable"
         )
     features = min(max(features, FEWEST), max(FEWEST, triton.next_power_of_2(len(projection))))
-    blocks = {"ROWS": ROWS, "WIDTH": channels, "FEATURES": features}
+    # What becomes an exponent may not be rounded.
+    rule = "tf32x3" if projection.dtype == torch.float32 and multiply_tf32() else "ieee"
+    blocks = {"ROWS": ROWS, "WIDTH": channels, "FEATURES": features, "RULE": rule}
     return triton.cdiv(len(projection), features), {**blocks, "num_warps": WARPS, "maxnreg": REGISTERS}

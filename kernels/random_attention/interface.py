@@ -40,7 +40,8 @@ def random_feature_attention(
         lengths, causal, document_ids: see `feature_attention`.
 
     Returns:
-        (B, H, N, c) in the dtype of value; computed in fp32, or in float64 for float64 queries.
+        (B, H, N, c) in the dtype of value; computed in fp32, or in float64 for float64 queries; on GPUs
+            factors of half-precision values may have 11 binary digits (docs/kernels.md).
 
     Raises:
         ValueError: shapes that do not fit together, or integers that are none.

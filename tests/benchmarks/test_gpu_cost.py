@@ -264,6 +264,27 @@ def test_a_triton_launch_has_programs_and_what_they_read(count):
     assert ragged.operations == rows * launch.operations  # each document takes a whole block
 
 
+def test_attentions_of_half_precision_take_tensor_cores_from_a100_on(count, script, monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr("longmix.kernels.common.tensor_cores.interpreted", lambda: False)
+
+    def launched(**settings):
+        rows, projection = [(2, 3, 128, 16)] * 3, (32, 16)
+        call = lambda q, k, v, w: ops.random_feature_attention(q, k, v, w)  # noqa: E731
+        launches = count(call, *rows, projection, triton=True, **settings)
+        return {launch.name.removeprefix("triton "): launch for launch in launches if launch.programs is not None}
+
+    a100, v100, fp32 = launched(), launched(dtype=torch.float16, flash=False), launched(dtype=torch.float32)
+    assert (a100["whole_forward"].unit, fp32["whole_forward"].unit, v100["whole_forward"].unit) == (
+        "tf32", "fp32", "fp32",
+    )  # fmt: skip
+    assert (a100["make_features"].unit, v100["make_features"].unit) == ("tf32", "fp32")
+    assert a100["whole_forward"].operations == v100["whole_forward"].operations
+    assert a100["make_features"].operations == 3 * v100["make_features"].operations  # in three products
+    peaks = {card.name: card.peak for card in script("gpu_model.cards").CARDS}
+    assert peaks["A100"]["tf32"] == 156e12 and peaks["V100"]["tf32"] == peaks["V100"]["fp32"]
+
+
 def test_more_samples_than_a_grid_takes_are_refused(count):
     pytest.importorskip("triton")
     offsets = torch.zeros(1, 2, dtype=torch.int64, device="meta")

@@ -3,11 +3,14 @@
 What it shares with `linear_attention` stands in test_linear_attention.py.
 """
 
+import importlib
+
 import pytest
 import torch
 
 from longmix.kernels import ops
 from longmix.kernels.random_attention.portable import log_features
+from longmix.kernels.selection import obstacle
 from longmix.modeling.attention import orthogonal_projection
 
 
@@ -86,3 +89,40 @@ def test_many_random_features_are_softmax_attention(causal):
         errors.append((squares / 16) ** 0.5)
     assert errors[1] < 0.1 * truth.square().mean().sqrt()
     assert 3 < errors[0] / errors[1] < 5.3  # 4 = sqrt(1024 / 64)
+
+
+@pytest.fixture
+def triton(monkeypatch, require_or_skip):
+    """The launchers of Triton's kernels, which run."""
+    if (reason := obstacle("feature_attention", "triton", "cpu")) is not None:
+        require_or_skip("triton", reason)
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+    return importlib.import_module("longmix.kernels.attention.gpu_kernels")
+
+
+@pytest.mark.parametrize("with_documents", [False, True])
+@pytest.mark.parametrize("tensor_cores", [False, True])
+def test_half_precision_is_rounded_to_the_nearest(with_documents, tensor_cores, triton, monkeypatch):
+    """Means of ones, in fp32: where digits were cut off, all of them would be smaller, by 1e-3 on the mean."""
+    monkeypatch.setattr(triton, "multiply_tf32", lambda: tensor_cores)
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 2, 1, 19, 32, generator=generator)
+    lengths, documents = torch.tensor([19, 11]), (torch.arange(19) // 8).expand(2, 19) if with_documents else None
+    value, result = torch.ones(2, 1, 19, 4, dtype=torch.float16), torch.empty(2, 1, 19, 4)
+    triton.attend(result, query, key, value, lengths, documents, False, True)
+    means = torch.cat([result[0, 0], result[1, 0, :11]])
+    assert (means - 1).abs().max() < (1e-3 if tensor_cores else 1e-6)
+    assert (means - 1).mean().abs() < 1e-4
+
+
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, -1], ids=["usual", "an NVIDIA card's", "negative"])
+def test_nan_passes_through_tensor_cores(bits, triton):
+    generator = torch.Generator().manual_seed(0)
+    value = torch.randn(1, 1, 20, 4, generator=generator).half().requires_grad_()
+    query, key = torch.rand(2, 1, 1, 20, 16, generator=generator)
+    query.view(torch.int32)[0, 0, 7, 3] = bits
+    result = ops.linear_attention(query, key, value)
+    assert result[0, 0, 7].isnan().all() and result[0, 0, :7].isfinite().all()
+    assert torch.autograd.grad(result, value, torch.ones_like(result))[0].isnan().all()
+    key.view(torch.int32)[0, 0, 9, 3] = bits
+    assert ops.linear_attention(query, key, value).isnan().all()

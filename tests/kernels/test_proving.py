@@ -342,6 +342,22 @@ def test_a_verdict_that_cannot_be_kept_holds_for_its_process(pretend, sevens, mo
     assert mix() == mix() == 42 and len(pretend.started()) == 1 and files(tmp_path) == []
 
 
+def test_a_verdict_is_of_all_launchers(monkeypatch):
+    """Every folder from whose launchers an operation's folder imports is in the digest of its source."""
+    others = {}
+    for folder in set(OPERATIONS.values()):
+        text = "".join(path.read_text() for path in (proving.FOLDER / folder).glob("*gpu*.py"))
+        others[folder] = set(re.findall(r"^from \.\.(\w+)\.\w*gpu\w* import", text, re.MULTILINE)) - {"bands", "common"}
+    assert {folder: set(names) for folder, names in proving.LAUNCHES.items()} == {f: o for f, o in others.items() if o}
+    digests = {folder: proving.source_digest(folder) for folder in others}
+    monkeypatch.setattr(proving, "LAUNCHES", {})
+    proving.source_digest.cache_clear()
+    assert {folder for folder in others if proving.source_digest(folder) != digests[folder]} == {
+        folder for folder in others if others[folder]
+    }
+    proving.source_digest.cache_clear()
+
+
 def test_a_verdict_holds_for_one_form_source_card_and_version(monkeypatch, tmp_path):
     copy = tmp_path / "kernels"
     for folder in ("attention", "link_mix", "bands", "common"):
