@@ -44,15 +44,11 @@ class Recorder(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.fixture(scope="module")
-def calls(cases, require_or_skip):
-    """Calls of our operators by the cases of cases/, forward and backward."""
+def record(cases, kernels):
+    """The calls of our operators by cases of cases/ with LONGMIX_KERNELS, forward and backward."""
     with pytest.MonkeyPatch.context() as patch, Recorder() as recorder:
-        patch.delenv("LONGMIX_KERNELS", raising=False)
+        patch.setenv("LONGMIX_KERNELS", kernels)
         for (module, name), dtype in itertools.product(cases, (torch.float32, torch.bfloat16)):
-            reason = obstacle(module.OPERATION, "cpu", "cpu")
-            if reason is not None and not reason.startswith("it has no"):
-                require_or_skip("compiler", reason)
             arguments, keywords = module.inputs(name, torch.Generator().manual_seed(0))
             if sum(x.numel() for x in arguments if isinstance(x, torch.Tensor)) > LARGEST:
                 continue
@@ -60,32 +56,71 @@ def calls(cases, require_or_skip):
                 x.to(dtype).requires_grad_() if index in module.FLOATING and x is not None else x
                 for index, x in enumerate(arguments)
             ]
-            kernels = ["auto"]
-            if (module.OPERATION, name) in ONLY_TRITON.values() and obstacle(module.OPERATION, "triton", "cpu") is None:
-                kernels.append("triton")
-            for choice in kernels:
-                patch.setenv("LONGMIX_KERNELS", choice)
-                getattr(ops, module.OPERATION)(*arguments, **keywords).sum().backward()
+            getattr(ops, module.OPERATION)(*arguments, **keywords).sum().backward()
     return recorder.calls
+
+
+@pytest.fixture(scope="module")
+def calls(cases, require_or_skip):
+    """Calls of our operators by the cases of cases/."""
+    for module, _ in cases:
+        reason = obstacle(module.OPERATION, "cpu", "cpu")
+        if reason is not None and not reason.startswith("it has no"):
+            require_or_skip("compiler", reason)
+    return record(cases, "auto")
+
+
+@pytest.fixture(scope="module")
+def triton_calls(cases, require_or_skip):
+    """Those of ONLY_TRITON, which its interpreter takes long for."""
+    for operation, _ in ONLY_TRITON.values():
+        if (reason := obstacle(operation, "triton", "cpu")) is not None:
+            require_or_skip("triton", reason)
+    return record([case for case in cases if (case[0].OPERATION, case[1]) in ONLY_TRITON.values()], "triton")
+
+
+@pytest.fixture
+def check(request, monkeypatch):
+    """check(operator, whether the kinds of calls that `covering` takes, or all others): torch's own checks of them."""
+
+    def run(name, is_covering):
+        monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
+        is_only_triton = name.removesuffix("_backward") in ONLY_TRITON
+        calls = request.getfixturevalue("triton_calls" if is_only_triton else "calls")[name]
+        assert calls
+        is_derivative = name.endswith(("_backward", "_derivative"))
+        taken = covering(calls)
+        for kind in taken if is_covering else calls.keys() - taken:
+            arguments = [
+                x.detach().clone().requires_grad_(x.is_floating_point() and not is_derivative)
+                if isinstance(x, torch.Tensor)
+                else x
+                for x in calls[kind]
+            ]
+            torch.library.opcheck(getattr(torch.ops.longmix, name).default, arguments)
+
+    return run
+
+
+def covering(kinds):
+    """Of kinds of calls, some that have each dtype, absence and flag that an argument takes at least once."""
+    taken, seen = [], set()
+    for kind in kinds:
+        if not seen.issuperset(enumerate(kind)):
+            taken.append(kind)
+            seen.update(enumerate(kind))
+    return taken
 
 
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[pytest.mark.full] * (n.removesuffix("_backward") in ONLY_TRITON)) for n in OPERATORS],
 )
-def test_torchs_rules(name, calls, monkeypatch, require_or_skip):
-    monkeypatch.delenv("LONGMIX_KERNELS", raising=False)
-    if name.removesuffix("_backward") in ONLY_TRITON:
-        operation, _ = ONLY_TRITON[name.removesuffix("_backward")]
-        if (reason := obstacle(operation, "triton", "cpu")) is not None:
-            require_or_skip("triton", reason)
-    is_derivative = name.endswith(("_backward", "_derivative"))
-    assert calls[name]
-    for arguments in calls[name].values():
-        arguments = [
-            x.detach().clone().requires_grad_(x.is_floating_point() and not is_derivative)
-            if isinstance(x, torch.Tensor)
-            else x
-            for x in arguments
-        ]
-        torch.library.opcheck(getattr(torch.ops.longmix, name).default, arguments)
+def test_torchs_rules(name, check):
+    check(name, is_covering=True)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", OPERATORS)
+def test_torchs_rules_in_all_other_kinds_of_calls(name, check):
+    check(name, is_covering=False)
