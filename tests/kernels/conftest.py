@@ -21,6 +21,29 @@ MODULES = [load_cases(path) for path in sorted(FOLDER.glob("*.py"))]
 CASES = {f"{module.OPERATION}-{name}": (module, name) for module in MODULES for name in module.CASES}
 # Thousands of rows take the references seconds, and go through the same blocks as hundreds.
 LONG = ("long", "long-fixed")
+# What costs Triton's interpreter the most of an operation whose other cases have ragged rows, documents, permutations
+# and both orders of numbers, too. The other implementations take them in no time.
+LONG_IN_TRITON = {
+    "givens_mix-planes",
+    "givens_mix-prime",
+    "givens_mix-several-blocks",
+    "near_attention-prime",
+    "random_feature_attention-documents-of-heads",
+    "random_feature_attention-prime",
+    "random_feature_attention-waves-of-heads",
+    "token_givens_mix-documents",
+    "token_givens_mix-three",
+    "token_givens_mix-two",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark what is full by its implementation and its case; before such tests are left out."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if parameters.get("name") == "triton" and parameters.get("case") in LONG_IN_TRITON:
+            item.add_marker(pytest.mark.full)
 
 
 @pytest.fixture(params=[pytest.param(key, marks=[pytest.mark.full] * (CASES[key][1] in LONG)) for key in CASES])
