@@ -48,17 +48,6 @@ def test_mistakes_in_a_run_file_are_told_before_anything_heavy_is_imported(run_f
     )
 
 
-def test_training_says_what_it_does_once_and_before_the_heavy_imports(run_file, tmp_path):
-    # Without data it is over at once.
-    path = run_file(deepspeed="zero1", **{"data.train": str(tmp_path / "nowhere")})
-    announcement = f"longmix: training {tmp_path / 'run'}: loading torch and DeepSpeed\n"
-    process = run("train", path, "--processes", 2, code=WHOLE)
-    assert process.stderr.startswith(announcement) and "nowhere does not exist" in process.stderr
-    for environment in ({"RANK": "1", "WORLD_SIZE": "2"}, {"LONGMIX_LAUNCHER": str(os.getpid())}):
-        told = run("train", path, "--check", code=WHOLE, **environment).stderr
-        assert "loading" not in told
-
-
 UNTIL_TORCH = """
 import sys
 class Wall:
@@ -71,6 +60,19 @@ sys.stderr.isatty = lambda: IS_TERMINAL
 from longmix.trainer.cli import main
 main(sys.argv[1:])
 """
+
+
+def test_training_says_what_it_does_once_and_before_the_heavy_imports(run_file, tmp_path):
+    # Without data it is over at once.
+    path = run_file(deepspeed="zero1", **{"data.train": str(tmp_path / "nowhere")})
+    announcement = f"longmix: training {tmp_path / 'run'}: loading torch and DeepSpeed\n"
+    process = run("train", path, "--processes", 2, code=WHOLE)
+    assert process.stderr.startswith(announcement) and "nowhere does not exist" in process.stderr
+    for environment in ({"RANK": "1", "WORLD_SIZE": "2"}, {"LONGMIX_LAUNCHER": str(os.getpid())}):
+        process = run("train", path, "--check", code=UNTIL_TORCH.replace("IS_TERMINAL", "False"), **environment)
+        assert process.returncode == 9 and "loading" not in process.stderr
+
+
 VERBS = {
     "evaluate": ["model", "--fill", "a [MASK]"],
     "predict": ["model", "--data", "new.csv", "--output", "answers.tsv"],
