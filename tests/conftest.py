@@ -37,7 +37,11 @@ def pytest_addoption(parser):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """What a test draws does not depend on the tests before it, nor on the moment."""
-    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:
+        # Without the notes of this stack that torch.manual_seed takes for each kind of device that is not there.
+        torch.default_generator.manual_seed(0)
 
 
 def pytest_report_header(config):
