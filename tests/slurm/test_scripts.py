@@ -55,13 +55,16 @@ def stub(tmp_path, slurm):
     program.parent.mkdir(parents=True)
 
     def submit(body, *arguments, script="pretrain.sh", options=(), **environment):
-        program.write_text(
+        written = program.with_name("longmix.new")
+        written.write_text(
             "#!/usr/bin/env bash\n"
             'if [[ $2 == --node ]]; then echo "stub $*"; [[ $SLURMD_NODENAME != "${BAD:-}" ]]; exit; fi\n'
             'if [[ $1 == doctor || $2 == --check ]]; then echo "stub $*"; exit "${CHECK:-0}"; fi\n'
             'if [[ $1 == requeue ]]; then echo "stub $*"; ${REQUEUE:-false} "$@"; exit; fi\n' + body
         )
-        program.chmod(0o755)
+        written.chmod(0o755)
+        # A job that runs already keeps the one that it has opened.
+        written.replace(program)
         environment["LONGMIX_HOME"] = str(home)
         return slurm.submit(tmp_path, script, *arguments, options=options, **environment)
 
@@ -164,29 +167,25 @@ def test_the_environment_is_copied_to_the_nodes_disks_once(stub, tmp_path):
 @pytest.mark.slow
 def test_exit_codes(stub):
     """What the run ends with is what the job ends with; only a failure looks like one."""
-    everyone = ("--nodes=2",)
-    # Without a signal: it was asked to stop by its user.
-    interrupted = stub('sleep "$RANK"; exit 75\n', "x", options=everyone, REQUEUE="true")
+
+    def submit(body, **environment):
+        return stub('eval "$BODY"\n', "x", options=("--nodes=2",), BODY=body, **environment)
+
+    # All at once. The first without a signal: it was asked to stop by its user.
+    interrupted = submit('sleep "$RANK"; exit 75', REQUEUE="true")
+    mistake = submit("exit 0", CHECK="2", REQUEUE="true")
+    # The others would wait for ever. A second, so that they run what they do before they are ended.
+    failed = submit('[[ $RANK == 1 ]] && { sleep 1; echo "rank 1: broken"; exit 1; }; exec sleep 600')
+    late_mistake = submit("[[ $RANK == 1 ]] && { sleep 1; exit 2; }; exec sleep 600", REQUEUE="true")
+    killed = submit("[[ $RANK == 1 ]] && { sleep 1; kill -KILL $$; }; exec sleep 600")
+
     assert interrupted.wait() == ("FAILED", 75), interrupted.text()
     assert "srun: error" not in interrupted.text()
     assert "submit the same command again" in interrupted.text()
-
-    mistake = stub("exit 0\n", "x", options=everyone, CHECK="2", REQUEUE="true")
     assert mistake.wait() == ("FAILED", 2), mistake.text()
-
-    # The others would wait for ever. A second, so that they run what they do before they are ended.
-    failed = stub(
-        '[[ $RANK == 1 ]] && { sleep 1; echo "rank 1: broken"; exit 1; }; exec sleep 600\n', "x", options=everyone
-    )
     assert failed.wait(60) == ("FAILED", 1), failed.text()
     assert "rank 1: broken" in failed.text() and "srun: error" in failed.text()
-
-    late_mistake = stub(
-        "[[ $RANK == 1 ]] && { sleep 1; exit 2; }; exec sleep 600\n", "x", options=everyone, REQUEUE="true"
-    )
     assert late_mistake.wait(60) == ("FAILED", 2), late_mistake.text()
-
-    killed = stub("[[ $RANK == 1 ]] && { sleep 1; kill -KILL $$; }; exec sleep 600\n", "x", options=everyone)
     assert killed.wait(60) == ("FAILED", 1), killed.text()
 
 
