@@ -27,9 +27,11 @@ from longmix.trainer.settings.optimizers import OPTIMIZERS
 STEPS = 50
 # Ranks, micro-batch, and the step to stop at.
 PHASES = ((2, 4, 13), (1, 8, 25), (4, 2, 37), (2, 8, None))
+FEW_PHASES = ((2, 4, 13), (1, 8, 25), (2, 8, None))  # four ranks take two cores long
 TOLERANCE = {"fp32": 1e-5, "bf16": 5e-3}
 ENGINES = ("zero0", "zero1", "zero2", "zero3", None)
 # Precision, and `deepspeed` of each phase.
+SHORT_RUN = ("bf16", "zero1", "zero2", "zero1")
 RUNS = [("bf16", "zero1", "zero2", "zero2", "zero1"), ("fp32", *["zero0"] * 4), ("fp32", *["zero3"] * 4)]
 OTHER_RUNS = [run for precision in TOLERANCE for engine in ENGINES if (run := (precision, *[engine] * 4)) not in RUNS]
 
@@ -72,9 +74,10 @@ def expect_the_same_run(run_phase, whole_run, read_metrics, tmp_path):
 
     def expect(precision, *engines):
         folder = tmp_path / "run [0]"  # brackets: DeepSpeed takes paths for patterns
-        reports = [run_phase(*phase, folder, precision, engine) for phase, engine in zip(PHASES, engines, strict=True)]
+        phases = PHASES if len(engines) == len(PHASES) else FEW_PHASES
+        reports = [run_phase(*phase, folder, precision, engine) for phase, engine in zip(phases, engines, strict=True)]
         alone, whole = whole_run(precision)
-        assert [report.get("code") for report in reports] == [75, 75, 75, 0], reports
+        assert [report.get("code") for report in reports] == [*[75] * (len(phases) - 1), 0], reports
         expected = [record["loss"] for record in read_metrics(alone, "train")]
         assert len(expected) == STEPS and expected[-1] < expected[0] - 0.2
         losses = [record["loss"] for record in read_metrics(folder, "train")]
@@ -88,9 +91,7 @@ def expect_the_same_run(run_phase, whole_run, read_metrics, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "run", [pytest.param(run, id=str(run), marks=[] if run is RUNS[0] else [pytest.mark.full]) for run in RUNS]
-)
+@pytest.mark.parametrize("run", [SHORT_RUN, *(pytest.param(run, marks=pytest.mark.full) for run in RUNS)], ids=str)
 def test_losses_and_samples_are_those_of_the_whole_run(expect_the_same_run, run):
     expect_the_same_run(*run)
 
