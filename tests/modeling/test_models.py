@@ -10,8 +10,12 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+import longmix.modeling
+
 AUTO_CLASSES = [AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoModelForTokenClassification]
 HEADS = AUTO_CLASSES[1:]
+# The graph of flt is one of attention, that of s3attention one of plain operators and an operator of ours.
+COMPILED_IN_FULL = ("flt", "s3attention")
 
 
 def labels_for(auto_class, input_ids):
@@ -266,6 +270,10 @@ def test_double_precision_is_kept(model_type, make_model, batch):
     assert model(input_ids=input_ids, attention_mask=mask, labels=input_ids).loss.dtype == torch.float64
 
 
+@pytest.mark.parametrize(
+    "model_type",
+    [pytest.param(t, marks=[pytest.mark.full] * (t in COMPILED_IN_FULL)) for t in longmix.modeling.MODEL_TYPES],
+)
 def test_a_compiled_model_gives_the_same_gradients(model_type, make_model, batch):
     """The graph alone: what Inductor makes of it takes minutes to compile. It is one, unless there is a transform."""
     model = make_model(model_type, AutoModelForMaskedLM, num_hidden_layers=1, initializer_range=0.1)
