@@ -80,6 +80,7 @@ def test_the_wheel_holds_every_file(installed):
     assert names == shipped_files()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_wheel_works_away_from_the_repository(installed, tmp_path):
     site = installed[1]

@@ -13,6 +13,9 @@ import yaml
 
 import longmix.modeling  # noqa: F401
 
+# By default test_stored_folders.py goes on with runs of an earlier version.
+pytestmark = pytest.mark.full
+
 TESTS = Path(__file__).parent
 SET = TESTS / "stored_defaults" / "7a76805"
 COMMANDS = """

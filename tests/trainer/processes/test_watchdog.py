@@ -86,6 +86,7 @@ def test_a_rank_that_does_not_come_to_the_exchange_is_named(ranks):
     assert len(list((run / "stacks").iterdir())) == 3
 
 
+@pytest.mark.full
 def test_a_rank_that_waits_for_what_was_begun_before_is_not_taken_for_the_one_that_is_missing(ranks):
     run, commands = ranks("waits-later", "busy")
     (run / "go").touch()
@@ -93,6 +94,7 @@ def test_a_rank_that_waits_for_what_was_begun_before_is_not_taken_for_the_one_th
     assert "longmix: rank 1 on host-b does not come to where the others wait for it" in reason
 
 
+@pytest.mark.full
 def test_where_all_wait_for_one_another_the_network_is_named(ranks):
     run, commands = ranks("waits", "waits")
     (run / "go").touch()
