@@ -149,6 +149,7 @@ def test_a_signal_during_the_start_interrupts(longmix, run_values, write_run_fil
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_rank_that_fails_alone_ends_the_run_with_its_reason_first(longmix, run_values, write_run_file, tmp_path):
     hook = tmp_path / "hook"
     hook.mkdir()

@@ -296,7 +296,7 @@ def test_a_pair_is_learnt_and_evaluated_alike_everywhere(train, of, tmp_path, ca
         assert found == pytest.approx({name: after[name] for name in names}, abs=1e-4)
 
 
-@pytest.mark.parametrize("engine", ["zero1", "zero3"])
+@pytest.mark.parametrize("engine", ["zero1", pytest.param("zero3", marks=pytest.mark.full)])
 def test_pairs_and_values_train_under_deepspeed(train, of, read_metrics, tmp_path, engine):
     for number, given in enumerate((("pair", "pair_classification"), ("adding", "regression"))):
         losses = []
