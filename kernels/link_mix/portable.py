@@ -5,6 +5,7 @@ import itertools
 import torch
 from torch.nn import functional
 
+from ..common.devices import for_gpu
 from ..common.rows import keep_valid, valid_rows
 from .spans import spans
 
@@ -56,11 +57,6 @@ class _Product(torch.autograd.Function):
         of_weights = torch.stack(of_weights[::-1], 2)
         gradients = zip((gradient.view_as(value), of_weights), dtypes, strict=True)
         return *(keep_valid(tensor, valid).to(dtype) for tensor, dtype in gradients), *[None] * 5
-
-
-def for_gpu(tensor: torch.Tensor) -> bool:
-    """Whether few launches and bytes count, and fp32 sums of half precision are as fast; a CPU has caches instead."""
-    return tensor.device.type != "cpu"
 
 
 def _kept_dtype(value):

@@ -8,32 +8,33 @@ import torch
 from torch.nn import functional
 
 from ..bands.layout import band_slices, keep_bands, keep_rows, period_of, repeat_rows
+from ..common.devices import for_gpu
 
 
 def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
     """See `longmix.kernels.ops.wavelet_analysis`."""
-    working = torch.promote_types(x.dtype, torch.float32)
-    return _Analysis.apply(x.to(working), _columns(filters).to(working), levels, lengths).to(x.dtype)
+    return _Analysis.apply(x, _working_taps(filters, x), levels, lengths)
 
 
 def wavelet_synthesis(
     bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.wavelet_synthesis`."""
-    working = torch.promote_types(bands.dtype, torch.float32)
-    return _Synthesis.apply(bands.to(working), _columns(filters).to(working), levels, length, lengths).to(bands.dtype)
+    return _Synthesis.apply(bands, _working_taps(filters, bands), levels, length, lengths)
 
 
-def _columns(filters: torch.Tensor) -> torch.Tensor:
-    """Taps (T, D) or (T,) -> (T, D) or (T, 1)."""
-    return filters if filters.dim() == 2 else filters[:, None]
+def _working_taps(filters: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Taps (T, D) or (T,) -> (T, D) or (T, 1), in fp32 or in the rows' float64."""
+    columns = filters if filters.dim() == 2 else filters[:, None]
+    return columns.to(torch.promote_types(rows.dtype, torch.float32))
 
 
-# The two transforms and their derivatives, which are made of what can be differentiated in turn.
+# The two transforms and their derivatives, which are made of what can be differentiated in turn. Rows in half precision
+# are read as they are: their products with the taps are the taps' dtype, and so is what one level hands to the next.
 
 
 class _Analysis(torch.autograd.Function):
-    """Packed bands (B, N', D) of x (B, N, D), taps (T, D) or (T, 1), all in one dtype."""
+    """Packed bands (B, N', D) of x (B, N, D), in its dtype; taps (T, D) or (T, 1)."""
 
     @staticmethod
     def forward(ctx, x, filters, levels, lengths):
@@ -43,7 +44,8 @@ class _Analysis(torch.autograd.Function):
         for periods in _periods(levels, lengths):
             rows, detail = _split(rows, filters, periods)
             details.append(detail)
-        return keep_bands(torch.cat([rows, *reversed(details)], dim=1), x.shape[1], levels, lengths)
+        packed = torch.cat([rows, *reversed(details)], dim=1).to(x.dtype)
+        return keep_bands(packed, x.shape[1], levels, lengths)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -53,7 +55,7 @@ class _Analysis(torch.autograd.Function):
 
 
 class _Synthesis(torch.autograd.Function):
-    """Rows (B, N, D) from packed bands (B, N', D), taps (T, D) or (T, 1), all in one dtype."""
+    """Rows (B, N, D) from packed bands (B, N', D), in their dtype; taps (T, D) or (T, 1)."""
 
     @staticmethod
     def forward(ctx, bands, filters, levels, length, lengths):
@@ -62,7 +64,7 @@ class _Synthesis(torch.autograd.Function):
         rows, *details = _bands(bands, length, levels, lengths)
         for detail, periods in zip(details, reversed(_periods(levels, lengths)), strict=True):
             rows = _merge(rows, detail, filters, periods)
-        return keep_rows(rows[:, :length], lengths).contiguous()
+        return keep_rows(rows[:, :length].to(bands.dtype), lengths).contiguous()
 
     @staticmethod
     def backward(ctx, gradient):
@@ -82,7 +84,7 @@ def _of_filters(
     low, *details = _bands(bands, x.shape[1], levels, lengths)
     total = torch.zeros_like(filters)
     for detail, period in zip(details, reversed(periods), strict=True):
-        pair, before = torch.stack([low, detail], dim=2), rows.pop()
+        pair, before = torch.stack([low, detail], dim=2).to(filters.dtype), rows.pop()
         sums = torch.stack([(pair * one).sum((0, 1)) for one in _shifted(before, len(filters), period)])
         # Of taps that all channels share, each has the sum.
         low_sums, high_sums = (sums if filters.shape[1] > 1 else sums.sum(2, keepdim=True)).unbind(1)
@@ -110,7 +112,7 @@ def _split(
 def _shifted(rows: torch.Tensor, taps: int, periods: torch.Tensor | None) -> list[torch.Tensor]:
     """For each tap the rows (B, M, 1, D) of (B, 2 M, D) that it is multiplied with."""
     half = rows.shape[1] // 2
-    phases = repeat_rows(rows, periods, 0, taps - 2).unflatten(1, (-1, 2))
+    phases = _readable(repeat_rows(rows, periods, 0, taps - 2)).unflatten(1, (-1, 2))
     return [phases[:, tap // 2 : tap // 2 + half, tap % 2, None] for tap in range(taps)]
 
 
@@ -120,8 +122,8 @@ def _merge(
     """The adjoint of `_split`, both phases of the rows together: (B, M, D) twice -> (B, 2 M, D)."""
     half, reach = approximation.shape[1], len(filters) // 2 - 1
     periods = None if periods is None else periods >> 1
-    approximation = repeat_rows(approximation, periods, reach, 0)
-    detail = repeat_rows(detail, periods, reach, 0)
+    approximation = _readable(repeat_rows(approximation, periods, reach, 0))
+    detail = _readable(repeat_rows(detail, periods, reach, 0))
     low, high = (taps.unflatten(0, (-1, 2)) for taps in (filters, _high_pass(filters)))
     rows = approximation[:, reach:, None] * low[0]
     rows.addcmul_(detail[:, reach:, None], high[0])
@@ -130,6 +132,11 @@ def _merge(
         rows.addcmul_(approximation[:, earlier, None], low[step])
         rows.addcmul_(detail[:, earlier, None], high[step])
     return rows.flatten(1, 2)
+
+
+def _readable(rows: torch.Tensor) -> torch.Tensor:
+    """Rows that are read once for each tap: on a CPU a product of two dtypes would convert them every time."""
+    return rows if for_gpu(rows) else rows.to(torch.promote_types(rows.dtype, torch.float32))
 
 
 def _high_pass(low: torch.Tensor) -> torch.Tensor:

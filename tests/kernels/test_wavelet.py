@@ -5,6 +5,7 @@ import pywt
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.wavelet import portable
 
 FAMILIES = ("haar", "db2", "db7", "sym5", "coif3", "db20")
 
@@ -182,6 +183,23 @@ def test_half_precision_is_computed_in_fp32(dtype, monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", "reference")
     assert relative_rms(bands, ops.wavelet_analysis(x.double(), filters.double(), 2)) < 2**-8
     assert relative_rms(rows, ops.wavelet_synthesis(bands.double(), filters.double(), 2, 20)) < 2**-8
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_portable_for_gpus_rounds_nowhere_else(dtype, levels, monkeypatch):
+    """Rows that are read as they are give what rows in fp32 give, to the bit; gradients of the taps likewise."""
+    monkeypatch.setenv("LONGMIX_KERNELS", "portable")
+    lengths, results = torch.tensor([21, 6]), []
+    for gpu in (False, True):
+        monkeypatch.setattr(portable, "for_gpu", lambda tensor, gpu=gpu: gpu)
+        x, filters = inputs(2, 21, 8, 6)
+        rows = x.detach().to(dtype).requires_grad_()
+        bands = ops.wavelet_analysis(rows, filters, levels, lengths)
+        back = ops.wavelet_synthesis(bands * 1.5, filters, levels, 21, lengths)
+        results.append((bands, back, *torch.autograd.grad(back.float().square().mean(), (rows, filters))))
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == other.dtype and torch.equal(one, other)
 
 
 def test_compiles_without_a_break():
