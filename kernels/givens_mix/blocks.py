@@ -5,6 +5,9 @@ rotations. A chunk is one orthogonal matrix of c + 1 rows; what its neighbour ha
 carries obey a linear recurrence over the chunks, so that all the rest is matrix products. O takes rows k to rows
 k + 1, and its inverse takes them back, so that a chunk's rows lie next to each other before and after: they are not
 copied. The last rotation is by zero; behind it is a row of zeros.
+
+Rows lie as tiles (..., m, c + 1, D): c rows of a chunk and one place for a carry. What O reads are the columns of the
+chunks' matrices, [x_0, ..., x_{c-1}, t_last]; what it writes are their rows, [t_first, y_1, ..., y_c].
 """
 
 from typing import NamedTuple
@@ -32,19 +35,17 @@ class Blocks(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What a sweep gives, or its inverse, and what goes through each chunk's matrix to make it.
+    """What a sweep gives, or its inverse.
 
     Args:
-        rows: (..., m c, D), of `sweep` y_1 .. y_n, of `sweep_back` x_0 .. x_{n-1}.
+        tiles: (..., m, c + 1, D), of `sweep` the rows of the chunks' matrices, of `sweep_back` their columns.
         first: (..., D), y_0.
-        read: (..., m, c, D) and (..., m, D), the rows x of the chunks, and the carries t_last, its columns.
-        written: likewise the rows y and the carries t_first, its rows.
+        carries: (..., m, D), what goes into each chunk at the place of a carry: t_last, or t_first.
     """
 
-    rows: torch.Tensor
+    tiles: torch.Tensor
     first: torch.Tensor
-    read: tuple[torch.Tensor, torch.Tensor]
-    written: tuple[torch.Tensor, torch.Tensor]
+    carries: torch.Tensor
 
 
 def whole_chunks(positions: int, device: torch.device) -> tuple[int, int]:
@@ -60,8 +61,9 @@ def make_blocks(angles: torch.Tensor, dtype: torch.dtype) -> Blocks:
     products = running_products(-sine)
     # t_k = cos_k x_k - sin_k t_{k+1} and y_{k+1} = sin_k x_k + cos_k t_{k+1}, from the last rotation to the first.
     carries = products * functional.pad(cosine, (0, 1), value=1.0)[..., None, :]
-    rows = cosine[..., None] * carries[..., 1:, :] + functional.pad(torch.diag_embed(sine), (0, 1))
-    return Blocks(cosine, products, torch.cat([carries[..., :1, :], rows], -2))
+    matrix = torch.cat([carries[..., :1, :], cosine[..., None] * carries[..., 1:, :]], -2)
+    matrix.diagonal(-1, -2, -1).add_(sine)
+    return Blocks(cosine, products, matrix)
 
 
 def running_products(factors: torch.Tensor) -> torch.Tensor:
@@ -72,26 +74,23 @@ def running_products(factors: torch.Tensor) -> torch.Tensor:
     return functional.pad(products, (1, 0), value=1.0).triu()
 
 
-def sweep(blocks: Blocks, x: torch.Tensor) -> Swept:
-    """y = O x for the rows x_0 .. x_{n-1} of x (..., m c, D); a row of zeros stands behind them."""
-    tiles = x.unflatten(-2, blocks.cosine.shape[-2:])
-    added = (blocks.matrix[..., :1, :-1] @ tiles).squeeze(-2)
+def sweep(blocks: Blocks, tiles: torch.Tensor) -> Swept:
+    """y = O x for columns (..., m, c + 1, D) without their carries; a row of zeros stands behind the last of them."""
+    made = blocks.matrix[..., :-1] @ tiles[..., :-1, :]
     # Chunks hand over from the last to the first; the recurrence runs over their reversed order.
-    nothing = torch.zeros_like(added[..., 0, :])
-    states = recurrence(blocks.matrix[..., 0, -1].flip(-1), added.flip(-2), nothing).flip(-2)
-    handed_on, carries = states[..., :-1, :], states[..., 1:, :]
-    made = torch.addcmul(blocks.matrix[..., 1:, :-1] @ tiles, blocks.matrix[..., 1:, -1:], carries[..., None, :])
-    return Swept(made.flatten(-3, -2), states[..., 0, :], (tiles, carries), (made, handed_on))
+    nothing = torch.zeros_like(made[..., 0, 0, :])
+    states = recurrence(blocks.matrix[..., 0, -1].flip(-1), made[..., 0, :].flip(-2), nothing).flip(-2)
+    carries = states[..., 1:, :]
+    made.addcmul_(blocks.matrix[..., -1:], carries[..., None, :])
+    return Swept(made, states[..., 0, :], carries)
 
 
-def sweep_back(blocks: Blocks, y: torch.Tensor, first: torch.Tensor) -> Swept:
-    """x = O^T y, the inverse of `sweep`, of the rows y_1 .. y_n, (..., m c, D), and y_0, `first` (..., D)."""
-    tiles = y.unflatten(-2, blocks.cosine.shape[-2:])
-    added = (blocks.matrix[..., 1:, -1:].mT @ tiles).squeeze(-2)
-    states = recurrence(blocks.matrix[..., 0, -1], added, first)
-    carries, handed_on = states[..., :-1, :], states[..., 1:, :]
-    made = torch.addcmul(blocks.matrix[..., 1:, :-1].mT @ tiles, blocks.matrix[..., :1, :-1].mT, carries[..., None, :])
-    return Swept(made.flatten(-3, -2), first, (made, handed_on), (tiles, carries))
+def sweep_back(blocks: Blocks, tiles: torch.Tensor, first: torch.Tensor) -> Swept:
+    """x = O^T y, the inverse of `sweep`, for rows (..., m, c + 1, D) without their carries, and y_0, `first`."""
+    made = blocks.matrix[..., 1:, :].mT @ tiles[..., 1:, :]
+    carries = recurrence(blocks.matrix[..., 0, -1], made[..., -1, :], first)[..., :-1, :]
+    made.addcmul_(blocks.matrix[..., :1, :].mT, carries[..., None, :])
+    return Swept(made, first, carries)
 
 
 def recurrence(factors: torch.Tensor, added: torch.Tensor, start: torch.Tensor) -> torch.Tensor:

@@ -35,12 +35,14 @@ def givens_mix(
             upper, lower = torch.where(both, upper, 0.0), torch.where(both, lower, 0.0)
             phase = torch.where(valid[:, None], phase, 0.0)
             value = keep_valid(value, valid)
-        own = phase
+        wide = value.to(working)
+        x, own = wide.transpose(1, 2), phase
         order = None if permutation is None else restrict(permutation, lengths)
         chunk, rows = whole_chunks(positions, value.device)
         missing = rows - positions
         if missing:
             # Rows that complete the last chunk, turned by zero.
+            x = functional.pad(x, (0, 0, 0, 0, 0, missing))
             upper, lower = (functional.pad(angles, (0, 0, 0, missing)) for angles in (upper, lower))
             phase = functional.pad(phase, (0, missing))
             if order is not None:
@@ -48,8 +50,6 @@ def givens_mix(
                 order = torch.cat([order, behind.expand(*order.shape[:2], -1)], -1)
         rotations, phases = stage_tables(upper, lower, phase, order)
         rotations = functional.pad(rotations, (0, 1)).unflatten(-1, (-1, chunk))
-        wide = value.to(working)
-        x = functional.pad(wide.transpose(1, 2), (0, 0, 0, 0, 0, missing)).contiguous()
         mixed = Conjugation.apply(x, rotations, phases, order)[:, :, :positions].transpose(1, 2)
         if without_own:
             mixed = subtract_own(mixed, wide, own)
