@@ -72,17 +72,18 @@ class _Program:
                 rows = tiles[..., OF_COLUMNS, :, :].flatten(2, 3)
                 tiles = self.tiles_of([_permute(rows, self.order[:, number])])
             tiles = self.there_and_back(self.turn(tiles, upper, 1), upper, lower, 1)
-        tiles, rows = self.turn(tiles, 2 * len(orders), eigenvalues), None
+        tiles = self.turn(tiles, 2 * len(orders), eigenvalues)
         for number in orders:
             upper, lower = 2 * number, 2 * number + 1
-            tiles = tiles if rows is None else self.tiles_of([rows])
+            if number > 0:
+                tiles = self.tiles_of([rows])
             rows = self.turn(self.there_and_back(tiles, lower, upper, -1), upper, -1, dense=True)
             if self.order is not None:
                 rows = _permute(rows, self.order[:, number].argsort(-1))
         return rows
 
     def tiles_of(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """Rows (B, H, N, .., 2), side by side -> columns, with nothing at the places of carries."""
+        """Rows (B, H, N, d, 2), side by side -> columns, with nothing at the places of carries."""
         chunks, size = self.chunks
         width = parts[0].shape[-2]
         tiles = parts[0].new_empty(*parts[0].shape[:2], chunks, size + 1, len(parts) * width, 2)
