@@ -1,7 +1,6 @@
 """A value's own part taken out of the result: passes over large tensors, with a gradient written by hand."""
 
 import torch
-from torch.autograd.function import once_differentiable
 
 
 def subtract_own(mixed: torch.Tensor, value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
@@ -10,15 +9,15 @@ def subtract_own(mixed: torch.Tensor, value: torch.Tensor, phase: torch.Tensor) 
 
 
 class _SubtractOwn(torch.autograd.Function):
-    """`subtract_own` with half of the passes over memory that autograd would take."""
+    """`subtract_own` with half of the passes over memory that autograd would take.
+
+    Who differentiates the gradient gets its factors made anew, as functions of the phase.
+    """
 
     @staticmethod
     def forward(ctx, mixed: torch.Tensor, value: torch.Tensor, phase: torch.Tensor) -> torch.Tensor:
-        # The factors are written out for every channel: heads may be narrow, and a broadcast product is slow then.
-        shape = value.shape[:-1]
-        tables = (table.transpose(1, 2)[..., None].expand(shape) for table in (phase.cos(), phase.sin()))
-        cosine, sine = (table.contiguous() for table in tables)
-        ctx.save_for_backward(value, cosine, sine)
+        cosine, sine = _factors(phase, value.shape[:-1])
+        ctx.save_for_backward(value, phase, cosine, sine)
         real, imaginary = value.unbind(-1)
         mixed_real, mixed_imaginary = mixed.unbind(-1)
         return _planes(
@@ -27,15 +26,26 @@ class _SubtractOwn(torch.autograd.Function):
         )
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        value, cosine, sine = ctx.saved_tensors
+        value, phase, cosine, sine = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            cosine, sine = _factors(phase, value.shape[:-1])
         (real, imaginary), (of_real, of_imaginary) = value.unbind(-1), gradient.unbind(-1)
         # -exp(-i phase) times the gradient; its product with i value is that of the phase.
         back_real = (of_real * cosine).addcmul_(of_imaginary, sine).neg_()
         back_imaginary = (of_real * sine).addcmul_(of_imaginary, cosine, value=-1)
         of_phase = (back_imaginary * real).addcmul_(back_real, imaginary, value=-1).sum(-1).transpose(1, 2)
         return gradient, _planes(back_real, back_imaginary), of_phase
+
+
+def _factors(phase: torch.Tensor, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine of phase (B, H, N), written out for every channel: (B, N, H, d) each.
+
+    Heads may be narrow, and a broadcast product is slow then.
+    """
+    tables = (table.transpose(1, 2)[..., None].expand(shape) for table in (phase.cos(), phase.sin()))
+    cosine, sine = (table.contiguous() for table in tables)
+    return cosine, sine
 
 
 def _planes(real: torch.Tensor, imaginary: torch.Tensor) -> torch.Tensor:

@@ -4,9 +4,10 @@ import math
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from transformers import initialization as init
+
+from ..derivatives import by_autograd
 
 
 class ScaledLinear(nn.Linear):
@@ -48,14 +49,21 @@ class _OfNormalised(torch.autograd.Function):
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=wide)
         square = torch.rsub(norm.square(), eps, alpha=-1 / x.shape[-1])
         inverse = square.rsqrt()
-        ctx.save_for_backward(x, weight, product, square, inverse)
-        ctx.bias_dtype = bias.dtype
+        ctx.save_for_backward(x, weight, bias, product, square, inverse)
+        ctx.eps = eps
         return torch.addcmul(bias, product, inverse)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, product, square, inverse = ctx.saved_tensors
+        x, weight, bias, product, square, inverse = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def again(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+                # No norm: the second derivative of that is NaN at a token of zeros.
+                mean = x.to(inverse.dtype).square().mean(-1, keepdim=True)
+                return torch.addcmul(bias, functional.linear(x, weight), (mean + ctx.eps).rsqrt())
+
+            return *by_autograd(again, [x, weight, bias], [gradient]), None
         of_product = torch.mul(gradient, inverse, out=torch.empty_like(product))
         # d(1 / rms) / dx = -x / (D rms^3), of which the products have one; their mean is within the range of fp16.
         by_norm = (of_product * product).mean(-1, keepdim=True, dtype=square.dtype)
@@ -63,7 +71,7 @@ class _OfNormalised(torch.autograd.Function):
         of_x = (of_product @ weight.to(product.dtype)).to(x.dtype)
         of_x = torch.addcmul(of_x, x, by_norm, value=-product.shape[-1] / x.shape[-1])
         of_weight = of_product.flatten(0, -2).mT @ x.flatten(0, -2).to(product.dtype)
-        return of_x, of_weight.to(weight.dtype), gradient.flatten(0, -2).sum(0).to(ctx.bias_dtype), None
+        return of_x, of_weight.to(weight.dtype), gradient.flatten(0, -2).sum(0).to(bias.dtype), None
 
 
 class ScaleNorm(nn.Module):
@@ -87,7 +95,10 @@ class ScaleNorm(nn.Module):
 
 
 def unit_norm(x: torch.Tensor, eps: float) -> torch.Tensor:
-    """Each token of x (B, N, D) or of pairs (B, N, 2, D) divided by its norm, in the dtype of x (FixNorm)."""
+    """Each token of x (B, N, D) or of pairs (B, N, 2, D) divided by its norm, in the dtype of x (FixNorm).
+
+    A token of zeros stays zero and has a gradient; its second derivative is NaN.
+    """
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     norm = torch.linalg.vector_norm(wide, dim=tuple(range(2, x.dim())), keepdim=True)
     return (wide / (norm + eps)).to(x.dtype)

@@ -2,6 +2,8 @@
 
 import torch
 
+from ..derivatives import by_autograd
+
 
 def column_attention(
     projected: torch.Tensor, shares: torch.Tensor | None, own_heads: torch.Tensor, dropout: float
@@ -31,23 +33,26 @@ class _ColumnAttention(torch.autograd.Function):
     def forward(
         ctx, projected: torch.Tensor, shares: torch.Tensor | None, own_heads: torch.Tensor, dropout: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        query, key, value = _parts(projected, own_heads)
-        scale = projected.shape[1] ** -0.5 if shares is None else 1
-        if shares is not None:
-            key = key * shares
-        scores = torch.baddbmm(own_heads, key.mT, query, alpha=scale)
-        weights = scores.softmax(1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        ctx.scale = projected.shape[1] ** -0.5 if shares is None else 1
         ctx.keep = 1 - dropout
+        query, _, value = _parts(projected, own_heads)
+        weights = _weights(projected, shares, own_heads, ctx.scale)
         kept = None if dropout == 0 else torch.rand_like(weights) < ctx.keep
         given = _thinned(weights, kept, ctx.keep).to(value.dtype)
         ctx.save_for_backward(projected, shares, own_heads, weights, kept, given)
-        ctx.scale = scale
         return query, value @ given
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, of_query: torch.Tensor, of_column: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         projected, shares, own_heads, weights, kept, given = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def again(projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                query, _, value = _parts(projected, own_heads)
+                weights = _weights(projected, shares, own_heads, ctx.scale)
+                return query, value @ _thinned(weights, kept, ctx.keep).to(value.dtype)
+
+            return *by_autograd(again, [projected], [of_query, of_column]), None, None, None
         query, key, value = _parts(projected, own_heads)
         gradient = torch.empty_like(projected)
         to_query, to_key, to_value = _parts(gradient, own_heads)
@@ -66,6 +71,17 @@ def _parts(projected: torch.Tensor, own_heads: torch.Tensor) -> tuple[torch.Tens
     """Views of (B, N, D + 2 C): queries, keys and values."""
     channels, width = own_heads.shape
     return projected.split([width, channels, channels], dim=2)
+
+
+def _weights(
+    projected: torch.Tensor, shares: torch.Tensor | None, own_heads: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """(B, C, D), fp32 or wider: what each channel of the queries gives to the chosen channels of its head."""
+    query, key, _ = _parts(projected, own_heads)
+    if shares is not None:
+        key = key * shares
+    scores = torch.baddbmm(own_heads, key.mT, query, alpha=scale)
+    return scores.softmax(1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
 
 def _thinned(weights: torch.Tensor, kept: torch.Tensor | None, keep: float) -> torch.Tensor:

@@ -127,21 +127,19 @@ class _Projected(torch.autograd.Function):
         *parameters: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         width = hidden_states.shape[2]
-        flat = torch.cat([parameter.flatten() for parameter in parameters])
-        weight, bias = flat[: -3 * width].view(-1, width), flat[-3 * width :]
-        landmarks = hidden_states.reshape(-1, width).index_select(0, tokens)
-        of_all = weight.index_select(0, dense)
-        ctx.save_for_backward(tokens, columns, hidden_states, landmarks, weight, of_all)
+        landmarks, weight, bias, of_all = _gathered(tokens, dense, hidden_states, parameters)
+        ctx.save_for_backward(tokens, columns, dense, hidden_states, landmarks, weight, of_all, *parameters)
         return (
             functional.linear(hidden_states, of_all, bias.index_select(0, dense)),
             functional.linear(landmarks, weight[:-width], bias[:-width]),
         )
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, of_dense: torch.Tensor, of_rows: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        tokens, columns, hidden_states, landmarks, weight, of_all = ctx.saved_tensors
+        tokens, columns, dense, hidden_states, landmarks, weight, of_all, *parameters = ctx.saved_tensors
         width = hidden_states.shape[2]
+        if torch.is_grad_enabled():  # who differentiates the gradient gets these as functions of the inputs
+            landmarks, weight, _, of_all = _gathered(tokens, dense, hidden_states, parameters)
         of_dense = of_dense.reshape(-1, of_all.shape[0])
         of_hidden = of_dense @ of_all
         of_hidden.index_add_(0, tokens, of_rows @ weight[:-width])
@@ -161,3 +159,13 @@ class _Projected(torch.autograd.Function):
             of_other_bias[width:],
             of_query_bias[:width],
         )
+
+
+def _gathered(
+    tokens: torch.Tensor, dense: torch.Tensor, hidden_states: torch.Tensor, parameters: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Chosen tokens (B s1, D), weights (3 D, D) and biases (3 D) one below the other, and the rows for all tokens."""
+    width = hidden_states.shape[2]
+    flat = torch.cat([parameter.flatten() for parameter in parameters])
+    weight, bias = flat[: -3 * width].view(-1, width), flat[-3 * width :]
+    return hidden_states.reshape(-1, width).index_select(0, tokens), weight, bias, weight.index_select(0, dense)

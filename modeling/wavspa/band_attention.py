@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from ..attention import Attention, SoftmaxAttention
 from ..context import BatchContext
@@ -82,16 +81,19 @@ class _LinearOfBands(torch.autograd.Function):
         result = rows.new_empty(*bands.shape[:2], len(biases[0]))
         for band, weight, bias, into in zip(bands, weights, biases, result, strict=True):
             torch.addmm(bias, band, weight.T, out=into)
-        ctx.save_for_backward(bands, *weights)
+        ctx.save_for_backward(rows, *weights)
         return result.view(*rows.shape[:2], -1)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        bands, *weights = ctx.saved_tensors
+        rows, *weights = ctx.saved_tensors
+        bands = rows.reshape(len(weights), -1, rows.shape[2])
         gradients = gradient.reshape(*bands.shape[:2], -1)
-        of_rows = torch.empty_like(bands)
-        for of_result, weight, into in zip(gradients, weights, of_rows, strict=True):
-            torch.mm(of_result, weight, out=into)
+        if torch.is_grad_enabled():  # no gradient follows what is written into a tensor
+            of_rows = torch.stack([of_result @ weight for of_result, weight in zip(gradients, weights, strict=True)])
+        else:
+            of_rows = torch.empty_like(bands)
+            for of_result, weight, into in zip(gradients, weights, of_rows, strict=True):
+                torch.mm(of_result, weight, out=into)
         of_weights = [of_result.T @ band for of_result, band in zip(gradients, bands, strict=True)]
         return of_rows.view(*gradient.shape[:2], -1), *of_weights, *gradients.sum(1)
