@@ -62,7 +62,7 @@ def product_with_hessian(module, label, name, monkeypatch):
 
 
 # The result depends on every argument by more than one way: a way that is lost leaves the others, and no error.
-@pytest.mark.parametrize("name", ["portable", "cpu"])
+@pytest.mark.parametrize("name", ["portable", pytest.param("cpu", marks=pytest.mark.full)])
 def test_a_product_with_the_hessian_loses_no_way(case, name, monkeypatch, require_or_skip):
     module, label = case
     if not module.CASES[label][2]:

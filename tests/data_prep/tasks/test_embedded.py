@@ -9,6 +9,9 @@ from longmix.data_prep.tasks.embedded import write_embedded
 from longmix.data_prep.text.documents import TITLE_RULE, parse_rule, split_documents
 from longmix.data_prep.text.sources import find_sources
 
+# The corpus is cut from the standard library: seconds, before anything is tested.
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
@@ -60,7 +63,6 @@ def test_exchanged_sentences_hold_the_same_words_in_another_order(embedded):
     assert len(whole & written) < 0.01 * len(whole), "no sentence appears in both forms"
 
 
-@pytest.mark.full
 def test_a_second_call_uses_the_first_and_a_fresh_one_repeats_it(embedded, tmp_path):
     stamp = embedded.text.stat().st_mtime_ns
     assert write_embedded(embedded.text.parent.parent) == embedded

@@ -39,6 +39,7 @@ def figures_of(capsys, *arguments):
     return {name: float(value) for name, value in (line.split() for line in capsys.readouterr().out.splitlines())}
 
 
+@pytest.mark.full
 def test_a_model_learns_the_task_and_is_evaluated_alike_everywhere(
     train, read_metrics, probe, changes, tmp_path, capsys
 ):
