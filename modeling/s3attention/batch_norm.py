@@ -108,6 +108,5 @@ class _AllReduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        gradient = gradient.clone()
-        distributed.all_reduce(gradient)
-        return gradient
+        # Not in place: who differentiates the gradient needs the sum of that over the ranks, too.
+        return _AllReduce.apply(gradient)

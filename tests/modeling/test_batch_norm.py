@@ -93,8 +93,10 @@ def run(rows):
     norm = MaskedBatchNorm(6, 1e-5).double()
     part = x[rows].clone().requires_grad_()
     result = norm(part, mask[rows])
-    (torch.where(mask[rows][:, :, None], result, 0) * weight[rows]).sum().backward()
-    return result.detach(), part.grad, norm.running_mean, norm.running_variance
+    total = (torch.where(mask[rows][:, :, None], result, 0) * weight[rows]).sum()
+    (first,) = torch.autograd.grad(total, part, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), part)
+    return result.detach(), first.detach(), second, norm.running_mean, norm.running_variance
 
 
 whole = run(slice(0, 5))
@@ -102,12 +104,13 @@ other = os.fork()
 rank = 0 if other else 1
 distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
 rows = slice(0, 2) if rank == 0 else slice(2, 5)
-result, gradient, mean, variance = run(rows)
+result, first, second, mean, variance = run(rows)
 valid = mask[rows]
 torch.testing.assert_close(result[valid], whole[0][rows][valid])
-torch.testing.assert_close(gradient, whole[1][rows])
-torch.testing.assert_close(mean, whole[2])
-torch.testing.assert_close(variance, whole[3])
+torch.testing.assert_close(first, whole[1][rows])
+torch.testing.assert_close(second, whole[2][rows])
+torch.testing.assert_close(mean, whole[3])
+torch.testing.assert_close(variance, whole[4])
 distributed.destroy_process_group()
 if other and os.waitpid(other, 0)[1]:
     sys.exit("rank 1 failed")
