@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+# Pages whose examples take five seconds and more.
+LONG_PAGES = ("mixers.md",)
 
 
 def name_of(path):
@@ -20,7 +22,14 @@ def snippets(page):
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.full if page.name in LONG_PAGES else [], id=name_of(page))
+        for page in PAGES
+        if snippets(page)
+    ],
+)
 def test_the_python_of_a_page_runs(page, tmp_path):
     process = subprocess.run(
         [sys.executable, "-c", "\n".join(snippets(page))],

@@ -63,17 +63,16 @@ def difference(path, model, batch, length):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("model_type", "head", "fields"),
     [
         ("transformer", "ForMaskedLM", {}),
-        pytest.param("wavspa", "ForMaskedLM", {}, marks=pytest.mark.full),
-        pytest.param("paramixer", "ForSequenceClassification", {"num_labels": 3}, marks=pytest.mark.full),
-        pytest.param("flt", "ForTokenClassification", {"num_labels": 4}, marks=pytest.mark.full),
-        pytest.param("transformer", "ForCausalLM", {"is_causal": True, "type_vocab_size": 0}, marks=pytest.mark.full),
-        pytest.param(
-            "wavspa", "ForSequenceClassification", {"num_labels": 1, "block_style": "paper"}, marks=pytest.mark.full
-        ),
+        ("wavspa", "ForMaskedLM", {}),
+        ("paramixer", "ForSequenceClassification", {"num_labels": 3}),
+        ("flt", "ForTokenClassification", {"num_labels": 4}),
+        ("transformer", "ForCausalLM", {"is_causal": True, "type_vocab_size": 0}),
+        ("wavspa", "ForSequenceClassification", {"num_labels": 1, "block_style": "paper"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -119,6 +119,7 @@ def test_a_digest_names_no_data(tmp_path, write_run, report_of):
     assert report_of(folder).rows[0].setting.title == "pathfinder (pathfinder-official), N = 64"
 
 
+@pytest.mark.full
 def test_only_lengths_of_one_data_set_and_one_horizon_are_a_curve(tmp_path, write_run, report_of):
     def write(data, length, task, **changes):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
