@@ -99,8 +99,9 @@ def _pretraining(results: dict[str, Any]) -> str:
         "the same positions for counting and for all rows; every seed's figure. The rate is the best of "
         f"{_list(results['budget']['rates'])} by the held-out loss after a whole schedule over "
         f"{percent(results['budget']['search_share'], 0)} % of the tokens. Tokens/s are of training: of a core, "
-        "or of the GPU where there is one. The tokens to "
-        "pass the bigram are read from the curve of a run between two evaluations; its rate has not yet fallen there."
+        "or of the GPU where there is one; under different load, they do not compare. The tokens to "
+        "pass the bigram are read from the curve of a run between two evaluations; where they are in the last fifth of "
+        "the budget, the falling rate has helped."
     )
     return "\n\n".join(["## Pre-training", text, tables.draw(header, lines)])
 
