@@ -224,7 +224,7 @@ def test_shapes_that_do_not_fit(changed, message):
     ("with_documents", "lengths", "wrap"),
     [
         (False, None, True),
-        (True, [13, 9], False),
+        pytest.param(True, [13, 9], False, marks=pytest.mark.full),
         pytest.param(False, [13, 9], False, marks=pytest.mark.full),
         pytest.param(True, None, True, marks=pytest.mark.full),
     ],

@@ -129,6 +129,7 @@ assert rows.grad.isfinite().all()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.full
 def test_a_graph_of_two_operations_takes_modules_that_come_while_it_is_traced():
     """In a new process, where neither of them has run; a traced function sees no change of sys.modules."""
     code = """

@@ -175,14 +175,9 @@ def test_what_cannot_be_converted_is_refused_with_the_way_round(train, read_metr
     np.testing.assert_allclose(losses, expected, rtol=0, atol=5e-3)
 
 
-@pytest.mark.parametrize(
-    ("engine", "precision"),
-    [
-        pytest.param(engine, precision, marks=[] if (engine, precision) == ("zero1", "fp32") else [pytest.mark.full])
-        for engine in ENGINES
-        for precision in TOLERANCE
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("precision", TOLERANCE)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_that_began_with_unfused_steps_ends_with_them(train, tmp_path, monkeypatch, engine, precision):
     """As those of earlier versions did, whose layouts do not say so."""
     changes = {"deepspeed": engine, "precision": precision}

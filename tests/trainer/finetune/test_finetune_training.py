@@ -64,6 +64,7 @@ def test_a_run_learns_and_its_selection_is_not_the_dev_set(glue, own_checkpoint,
     assert not (run / "checkpoints").exists()
 
 
+@pytest.mark.full
 def test_seeds_differ_and_repeat(glue, bert_folder, tmp_path):
     losses = {}
     for name in ("first", "second"):

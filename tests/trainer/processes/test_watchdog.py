@@ -74,6 +74,7 @@ def test_a_rank_that_does_not_answer_is_named_by_another_and_every_other_stack_i
         assert re.search(r"watched_rank.py:\d+ main\n  .*distributed_c10d.py:3 all_reduce\n", stacks)
 
 
+@pytest.mark.full
 def test_a_rank_that_does_not_come_to_the_exchange_is_named(ranks):
     run, commands = ranks("waits", "busy", "waits")
     (run / "go").touch()
