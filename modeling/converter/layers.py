@@ -61,7 +61,9 @@ class _OfNormalised(torch.autograd.Function):
             def again(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
                 # No norm: the second derivative of that is NaN at a token of zeros.
                 mean = x.to(inverse.dtype).square().mean(-1, keepdim=True)
-                return torch.addcmul(bias, functional.linear(x, weight), (mean + ctx.eps).rsqrt())
+                # In the dtype of the forward pass: autocast may be over by now.
+                again_product = functional.linear(x.to(product.dtype), weight.to(product.dtype))
+                return torch.addcmul(bias, again_product, (mean + ctx.eps).rsqrt())
 
             return *by_autograd(again, [x, weight, bias], [gradient]), None
         of_product = torch.mul(gradient, inverse, out=torch.empty_like(product))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from longmix.modeling.converter.layers import LinearOfUnitRows
 from longmix.modeling.derivatives import by_autograd
 
 STEP = 2e-6
@@ -60,3 +61,24 @@ def test_an_input_that_is_given_twice_has_two_gradients():
     first, second = by_autograd(lambda one, other: one.square() * other, [x, x], [torch.ones(2)])
     torch.testing.assert_close((first, second), (2 * x * x, x * x))
     torch.testing.assert_close(torch.autograd.grad(first.sum(), x)[0], 4 * x)
+
+
+def test_a_graph_of_autocast_is_differentiated_behind_it():
+    """Of rows in half precision, whose weights are not: backward passes lie outside of autocast."""
+    layer = LinearOfUnitRows(4, 3, 0.5, 1e-5)
+    rows = torch.randn(1, 5, 4)
+
+    def penalty(x, dtype, backward_inside):
+        x = x.to(dtype).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            total = layer(x).sin().sum()
+            if backward_inside:
+                (gradient,) = torch.autograd.grad(total, x, create_graph=True)
+        if not backward_inside:
+            (gradient,) = torch.autograd.grad(total, x, create_graph=True)
+        return torch.autograd.grad(gradient.float().square().sum(), x)[0].float()
+
+    exact = penalty(rows, torch.float32, False)
+    for inside in (True, False):
+        found = penalty(rows, torch.bfloat16, inside)
+        assert (found - exact).norm() < 0.05 * exact.norm()
