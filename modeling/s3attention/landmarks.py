@@ -110,8 +110,10 @@ def project_to_landmarks(
     """
     query, key, value = projections
     ordered = (key, value, query)
-    tensors = [hidden_states, *(layer.weight for layer in ordered), *(layer.bias for layer in ordered)]
-    return _Projected.apply(tokens, columns, dense, *narrowed(*tensors))
+    (narrow,) = narrowed(hidden_states)
+    # Parameters as they are: what is kept of them until the backward pass costs nothing.
+    parameters = [*(layer.weight for layer in ordered), *(layer.bias for layer in ordered)]
+    return _Projected.apply(tokens, columns, dense, narrow, *parameters)
 
 
 class _Projected(torch.autograd.Function):
@@ -147,25 +149,19 @@ class _Projected(torch.autograd.Function):
         of_others = (of_rows.T @ landmarks).index_add_(0, columns, of_queries[width:])
         of_query_bias = of_dense.sum(0)
         of_other_bias = of_rows.sum(0).index_add_(0, columns, of_query_bias[width:])
-        return (
-            None,
-            None,
-            None,
-            of_hidden.view(hidden_states.shape),
-            of_others[:width],
-            of_others[width:],
-            of_queries[:width],
-            of_other_bias[:width],
-            of_other_bias[width:],
-            of_query_bias[:width],
-        )
+        of_weights = (of_others[:width], of_others[width:], of_queries[:width])
+        of_biases = (of_other_bias[:width], of_other_bias[width:], of_query_bias[:width])
+        pairs = zip((*of_weights, *of_biases), parameters, strict=True)
+        of_parameters = (gradient.to(parameter.dtype) for gradient, parameter in pairs)
+        return None, None, None, of_hidden.view(hidden_states.shape), *of_parameters
 
 
 def _gathered(
     tokens: torch.Tensor, dense: torch.Tensor, hidden_states: torch.Tensor, parameters: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """Chosen tokens (B s1, D), weights (3 D, D) and biases (3 D) one below the other, and the rows for all tokens."""
+    """Chosen tokens (B s1, D), weights (3 D, D) and biases (3 D) one below the other, and the rows for all tokens, all
+    in the dtype of the tokens."""
     width = hidden_states.shape[2]
-    flat = torch.cat([parameter.flatten() for parameter in parameters])
+    flat = torch.cat([parameter.to(hidden_states.dtype).flatten() for parameter in parameters])
     weight, bias = flat[: -3 * width].view(-1, width), flat[-3 * width :]
     return hidden_states.reshape(-1, width).index_select(0, tokens), weight, bias, weight.index_select(0, dense)
