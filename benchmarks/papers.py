@@ -17,10 +17,10 @@ from pathlib import Path
 
 import commands
 import yaml
-from learned import papers_tables
+from learned import linear_baseline, papers_tables
 from learned.papers_cases import EXPERIMENTS, Case, Experiment, Trial
 
-from longmix.data_prep.files import write_text
+from longmix.data_prep.made_files import write_files
 from longmix.data_prep.manifest import Manifest
 from longmix.trainer.many_runs.read import FAILURE
 from longmix.trainer.objectives import causal_bigram
@@ -58,11 +58,19 @@ def main() -> int:
     # From there, since the tables name the folders as they are given.
     code = _longmix("report", str(runs.relative_to(work)), "--output", str(output), folder=work)
     if code == 0:
-        page = output / "report.md"
         added = papers_tables.search_section(found, runs) if found else ""
         added += papers_tables.bigram_section(counted(cases[0])) if experiment.has_bigram else ""
-        write_text(page, page.read_text(encoding="utf-8") + added)
+        if experiment.has_linear:
+            data = {case.name.split("/")[0]: case.values["data"] for case in cases}
+            added += papers_tables.linear_section({name: linear_baseline.score(them) for name, them in data.items()})
+        append(output / "report.md", added)
     return code
+
+
+def append(page: Path, added: str) -> None:
+    """Sections at the end of a page of `longmix report`, which still knows it as its own then."""
+    text = page.read_text(encoding="utf-8") + added
+    write_files(page.parent, {page.name: text}, earlier=lambda path: False)
 
 
 def _parse() -> argparse.Namespace:

@@ -79,6 +79,7 @@ class Experiment:
         seeds: of each run.
         trials: of which the best on the validation split is taken for each row; empty: the rows are as they stand.
         has_bigram: unigram and bigram of the same tokens stand beside the rows.
+        has_linear: a logistic regression of the same samples stands beside the rows.
     """
 
     data: dict[str, tuple[str, bool]]
@@ -86,6 +87,7 @@ class Experiment:
     seeds: int
     trials: tuple[Trial, ...] = ()
     has_bigram: bool = False
+    has_linear: bool = False
 
 
 def _splits(work: Path, data: str) -> dict[str, str]:
@@ -213,7 +215,7 @@ def _language(work: Path) -> list[Case]:
 
 EXPERIMENTS = {
     "synthetic": Experiment(_synthetic_data(), _synthetic, seeds=2),
-    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=3, trials=LONG_RANGE_TRIALS),
+    "long-range": Experiment(LONG_RANGE_DATA, _long_range, seeds=3, trials=LONG_RANGE_TRIALS, has_linear=True),
     "forecasting": Experiment(FORECASTING_DATA, _forecasting, seeds=2),
     "language": Experiment(LANGUAGE_DATA, _language, seeds=3, has_bigram=True),
 }

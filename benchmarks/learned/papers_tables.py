@@ -1,7 +1,8 @@
-"""What benchmarks/papers.py adds to the page of `longmix report`: the search, and counting on the same tokens."""
+"""What benchmarks/papers.py adds to the page of `longmix report`: the search, and what no model is needed for."""
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 import commands
 import tables
@@ -72,4 +73,19 @@ def bigram_section(rows: dict[str, dict[str, float]]) -> str:
         "Counted on the tokens that the first seed of the rows above has read, and evaluated on the same split. The\n"
         "bigram is a P(w) + b P(w | the token before), with weights fitted on training samples that the counts leave\n"
         "out (`trainer/objectives/causal_bigram.py`).\n"
+    )
+
+
+def linear_section(rows: dict[str, dict[str, Any]]) -> str:
+    """The figures of `linear_baseline.score`, by data."""
+    cells = [
+        [data, percent(row["accuracy"]), percent(row["validation"]), row["reads"], f"{row['penalty']:g}"]
+        for data, row in rows.items()
+    ]
+    header = ["", "accuracy (%)", "on validation", "reads", "C"]
+    return (
+        f"\n## Without a model\n\n{tables.draw(header, cells)}\n\n"
+        "A logistic regression of the training samples of the rows above, on the same test split. The validation\n"
+        "split has chosen its penalty, and how long the runs of tokens are of which it reads the TF-IDF weights;\n"
+        "where all sequences are of one length it reads their values (`benchmarks/learned/linear_baseline.py`).\n"
     )

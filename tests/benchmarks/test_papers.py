@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import yaml
 
-from longmix.data_prep.shards import LIST_INT32, write_dataset
+from longmix.data_prep.errors import UserError
+from longmix.data_prep.made_files import write_files
+from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64, write_dataset
 from longmix.trainer.settings import reading
 
 
@@ -146,6 +148,38 @@ def test_counting_stands_below_the_table_of_language_models(script, tmp_path, mo
         f"| interpolated bigram | {row['word_perplexity']:.4g} | {row['token_perplexity']:.4g} | {row['loss']:.3f} | "
     )
     assert text.count(line) == 1 and "| unigram | " in text
+
+
+@pytest.mark.parametrize("lengths, reads", [((6, 6), "the value at each position"), ((4, 9), "runs of up to 2 tokens")])
+def test_a_logistic_regression_stands_below_the_table(script, tmp_path, lengths, reads):
+    """It finds a class that one position decides, or a pair of tokens; the test split decides nothing."""
+    random = np.random.default_rng(0)
+    data = {}
+    for split, size in (("train", 300), ("eval", 60), ("test", 60)):
+        rows = []
+        for label in random.integers(0, 2, size).tolist():
+            tokens = random.integers(10, 90, random.integers(lengths[0], lengths[1] + 1))
+            # 1, 2 and 2, 1 differ in their order alone.
+            tokens[2:4] = (1, 2) if label else (2, 1)
+            rows.append({"input_ids": tokens.tolist(), "labels": label})
+        fields = {"split": split, "split_rule": "all", "vocab_size": 100}
+        data[split] = str(tmp_path / split)
+        write_dataset(tmp_path / split, rows, {"input_ids": LIST_INT32, "labels": SCALAR_INT64}, **fields)
+    found = script("learned.linear_baseline").score(data)
+    assert found["reads"] == reads and found["accuracy"] > 0.95
+    text = script("learned.papers_tables").linear_section({"task-6": found})
+    assert f"| task-6 | {100 * found['accuracy']:.1f} | {100 * found['validation']:.1f} | {reads} | " in text
+
+
+def test_a_page_with_added_sections_is_written_anew_by_the_next_call(script, tmp_path):
+    papers, page = script("papers"), tmp_path / "report.md"
+    for _ in range(2):
+        write_files(tmp_path, {page.name: "table\n"}, earlier=lambda path: False)
+        papers.append(page, "section\n")
+        assert page.read_text() == "table\nsection\n"
+    page.write_text("table\nmine\n")
+    with pytest.raises(UserError, match="has changed since longmix wrote it"):
+        papers.append(page, "section\n")
 
 
 def test_the_plan_counts_runs_and_hours(script, tmp_path, monkeypatch, capsys):
