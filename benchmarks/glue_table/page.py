@@ -11,6 +11,7 @@ from glue_table.data import BIGRAM, EVALUATED_SHARE, TASKS
 from glue_table.results import CONTROLS, differences, gate, is_above
 from glue_table.spread import crossing, score
 
+from longmix.trainer.settings.sections import DECAY_SHARE
 from longmix.trainer.tables.figures import ABSENT, percent
 
 ACCURACY, LOSS = 1, 2  # columns of a curve
@@ -100,8 +101,8 @@ def _pretraining(results: dict[str, Any]) -> str:
         f"{_list(results['budget']['rates'])} by the held-out loss after a whole schedule over "
         f"{percent(results['budget']['search_share'], 0)} % of the tokens. Tokens/s are of training: of a core, "
         "or of the GPU where there is one; under different load, they do not compare. The tokens to "
-        "pass the bigram are read from the curve of a run between two evaluations; where they are in the last fifth of "
-        "the budget, the falling rate has helped."
+        "pass the bigram are read from the curve of a run between two evaluations; where they are in the last "
+        f"{percent(DECAY_SHARE, 0)} % of the budget, the falling rate has helped."
     )
     return "\n\n".join(["## Pre-training", text, tables.draw(header, lines)])
 
