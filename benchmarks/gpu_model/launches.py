@@ -177,6 +177,9 @@ def _attention_cases() -> Iterator[Case]:
                     yield Case(f"{name}-m{features}-d64-float64", call, (torch.float64,))
             shape = (BATCH, 12, POSITIONS, 64, 64)
             yield Case(f"{name}-m64-d64-alone", partial(_attention, operation, causal, shape, False))
+    # As many heads as keep a card busy: none is cut into pieces of rows.
+    call = partial(_attention, "feature_attention", True, (4 * BATCH, 12, POSITIONS, 64, 64), True)
+    yield Case("attention-logarithms-causal-m64-d64-whole-heads", call)
     # The positive features of WavSpA's Performer: int(d ln d) of them.
     for features, width in ((110, 32), (266, 64)):
         call = partial(_attention, "feature_attention", False, (BATCH, 12, POSITIONS, features, width), False)

@@ -62,7 +62,8 @@ def _attention(
     """
 
     def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-        query, value = arguments["query"], arguments["value"]
+        query = next(arguments[name] for name in ("query", "key") if name in arguments)
+        value = next(arguments[name] for name in ("value", "gradient") if name in arguments)
         batch, heads, positions, columns = query.shape
         channels = value.shape[3]
         block = arguments["ROWS"]
@@ -105,6 +106,23 @@ def _pieces(features: int, width: int, states: int, reads_all: int, dots: int, e
         if arguments["LOGS"]:
             each += EXPONENTIAL * exponentials * arguments["FEATURES"]
         return size, heads * blocks * pieces * _rounded(arguments["rows"], arguments["ROWS"]) * each
+
+    return work
+
+
+def _causal(rows: Work, is_reader: bool) -> Work:
+    """A causal kernel that moves rows as `rows` does, and where a head is cut into pieces one state of each, or as a
+    reader those of the pieces on one side of its own: half of them.
+    """
+
+    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+        size, operations = rows(arguments, grid, documents)
+        pieces = grid[2]
+        if pieces > 1:
+            element = next(arguments[name].element_size() for name in ("query", "key") if name in arguments)
+            state = arguments["FEATURES"] * (arguments["CHANNELS"] + 2) * element
+            size += prod(grid) * state * (pieces - 1) // 2 if is_reader else prod(grid) * state
+        return size, operations
 
     return work
 
@@ -442,9 +460,11 @@ WORK: dict[str, Work] = {
     "piece_forward": _pieces(1, 1, 0, 1, 1, 1),
     "piece_queries": _pieces(2, 1, 1, 1, 2, 1),
     "piece_keys": _pieces(2, 2, 0, 1, 2, 1),
-    "causal_forward": _attention(2, 2, 0, lambda rows, m, d: 4 * m * d + 2 * rows * (m + d), 2),
-    "causal_queries": _attention(5, 3, 16, lambda rows, m, d: 4 * m * d + rows * (6 * m + 4 * d), 2),
-    "causal_keys": _attention(5, 4, 16, lambda rows, m, d: 6 * m * d, 2),
+    "causal_sums": _causal(_attention(1, 1, 0, lambda rows, m, d: 2 * m * d, 1), False),
+    "causal_forward": _causal(_attention(2, 2, 0, lambda rows, m, d: 4 * m * d + 2 * rows * (m + d), 2), True),
+    "causal_queries": _causal(_attention(5, 3, 16, lambda rows, m, d: 4 * m * d + rows * (6 * m + 4 * d), 2), True),
+    "causal_later": _causal(_attention(1, 1, 16, lambda rows, m, d: 2 * m * d, 1), False),
+    "causal_keys": _causal(_attention(5, 4, 16, lambda rows, m, d: 6 * m * d, 2), True),
     "_sweep": _sweep,
     "make_tables": _make_tables,
     "make_angles": _of_tokens(2),

@@ -1,8 +1,8 @@
-"""The linear attentions in Triton: one program for each head, which walks over its rows in pieces.
+"""The linear attentions in Triton: a program for each head, or for a piece of its rows, which it walks over in steps.
 
-A piece has at most as many rows as a block. It ends with its document and, in a causal pass over logarithms, before the
-first row with a feature LIMIT above what the piece's first row sees of it: relative to the largest key of each feature
-(its peak) that the piece's last row sees, no row's own keys may vanish. What lies before a piece is one matrix of sums,
+A step has at most as many rows as a block. It ends with its document and, in a causal pass over logarithms, before the
+first row with a feature LIMIT above what the step's first row sees of it: relative to the largest key of each feature
+(its peak) that the step's last row sees, no row's own keys may vanish. What lies before a step is one matrix of sums,
 features by channels, and pairs inside it are taken one by one.
 """
 
@@ -11,15 +11,10 @@ import triton
 
 from ..common.interpreter import interpreted
 from ..common.tensor_cores import multiply_tf32
+from .causal_gpu import causal_forward, causal_keys, causal_later, causal_queries, causal_sums
 from .pieces import block_of, channels_of, pieces_of
 from .pieces_gpu import piece_forward, piece_keys, piece_queries, piece_sums
-from .programs_gpu import (
-    causal_forward,
-    causal_keys,
-    causal_queries,
-    whole_backward,
-    whole_forward,
-)
+from .programs_gpu import whole_backward, whole_forward
 
 # Rows that a program holds of a head. More do not fit into the registers of its threads, as benchmarks/gpu_model shows,
 # beside a state of STATE_BYTES; without the limit ptxas may take the fewest registers, and spill most of them.
@@ -49,14 +44,15 @@ def attend(result, query, key, value, lengths, document_ids, causal, logarithms)
     if lengths is not None:
         result.zero_()  # rows of padding are not written
     grid, options = _launch(query, value, causal, logarithms, document_ids)
-    of_value, of_result = ({}, {}) if causal else (_apart("value", value), _apart("mixed", result))
     if causal:
-        causal_forward[grid](query, key, value, lengths, document_ids, result, **options)
+        sums = _sums_of_causal_pieces(grid, options, key, value, lengths, document_ids)
+        causal_forward[grid](query, key, value, lengths, document_ids, *sums, result, **options)
     elif document_ids is None and grid[2] > 1:
         sums = _sums_of_pieces(grid, options, key, value, lengths)
-        piece_forward[grid](query, lengths, *sums, result, **of_result, **options)
+        piece_forward[grid](query, lengths, *sums, result, **_apart("mixed", result), **options)
     else:
-        whole_forward[grid](query, key, value, lengths, document_ids, result, **of_value, **of_result, **options)
+        apart = _apart("value", value) | _apart("mixed", result)
+        whole_forward[grid](query, key, value, lengths, document_ids, result, **apart, **options)
 
 
 def unattend(
@@ -69,16 +65,10 @@ def unattend(
     of_query, of_key = (make(query, (blocks, *query.shape)) for _ in range(2))
     if lengths is not None:
         of_value.zero_()
+    of_rows = of_query, of_key, of_value
     apart = {} if causal else _apart("mixed", gradient)
-    arguments = (gradient, query, key, value, lengths, document_ids, of_query, of_key, of_value)
     if causal:
-        # Of each row the inverse of its weight, its offset and its scale, and at the last row of a piece its size.
-        inverse, offset, scale = (value.new_empty(blocks, *value.shape[:3]) for _ in range(3))
-        sizes = torch.empty(inverse.shape, dtype=torch.int32, device=value.device)
-        peaks = torch.empty_like(of_key) if logarithms else key  # written at the first row of a piece
-        notes = (inverse, offset, scale, sizes, peaks)
-        causal_queries[grid](*arguments, *notes, **options)
-        causal_keys[grid](*arguments, *notes, **options)
+        _unattend_causally(grid, options, gradient, *of_rows, query, key, value, lengths, document_ids)
     elif document_ids is None and grid[2] > 1:
         states, totals, peaks = _sums_of_pieces(grid, options, key, value, lengths)
         later = torch.empty_like(states), torch.empty_like(totals)
@@ -86,9 +76,28 @@ def unattend(
         of_keys = key, value, lengths, peaks, of_key, of_value
         piece_keys[grid](*of_keys, *later, **_apart("value", value), **apart, **options)
     else:
+        arguments = gradient, query, key, value, lengths, document_ids, *of_rows
         whole_backward[grid](*arguments, **_apart("value", value), **apart, **options)
     # A single block of channels, the usual case, is the sum of itself.
     return tuple(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key))
+
+
+def _unattend_causally(
+    grid, options, gradient, of_query, of_key, of_value, query, key, value, lengths, document_ids
+) -> None:
+    """Write the gradients, of queries and keys those of each block of channels."""
+    # Of each row the inverse of its weight, its offset and its scale, and at the last row of a step its size.
+    inverse, offset, scale = (value.new_empty(grid[1], *value.shape[:3]) for _ in range(3))
+    sizes = torch.empty(inverse.shape, dtype=torch.int32, device=value.device)
+    peaks = torch.empty_like(of_key) if options["LOGS"] else key  # written at the first row of a step
+    notes = inverse, offset, scale, sizes, peaks
+    sums = _sums_of_causal_pieces(grid, options, key, value, lengths, document_ids)
+    arguments, of_rows = (gradient, query, key, value, lengths, document_ids), (of_query, of_key, of_value)
+    causal_queries[grid](*arguments, *sums, *of_rows, *notes, **options)
+    states, totals, _, passing = sums
+    if states is not None:  # they have been read
+        causal_later[grid](gradient, query, lengths, document_ids, *notes, states, totals, passing, **options)
+    causal_keys[grid](*arguments, *of_rows, *notes, states, totals, passing, **options)
 
 
 def _apart(name: str, rows: torch.Tensor) -> dict[str, int]:
@@ -99,11 +108,27 @@ def _apart(name: str, rows: torch.Tensor) -> dict[str, int]:
 
 def _sums_of_pieces(grid: tuple[int, int, int], options: dict, key, value, lengths) -> tuple[torch.Tensor, ...]:
     """States, totals and peaks of all pieces alone; see pieces_gpu.py."""
+    sums = _room_for_sums(grid, options, key)
+    piece_sums[grid](key, value, lengths, *sums, **_apart("value", value), **options)
+    return sums
+
+
+def _sums_of_causal_pieces(
+    grid: tuple[int, int, int], options: dict, key, value, lengths, document_ids
+) -> tuple[torch.Tensor | None, ...]:
+    """States, totals and peaks of the last document of each piece, and whether it began before; see causal_gpu.py."""
+    if grid[2] == 1:
+        return None, None, None, None
+    joined = None if document_ids is None else torch.empty((grid[2], *grid[:2]), dtype=torch.int32, device=key.device)
+    sums = *_room_for_sums(grid, options, key), joined
+    causal_sums[grid](key, value, lengths, document_ids, *sums, **_apart("value", value), **options)
+    return sums
+
+
+def _room_for_sums(grid: tuple[int, int, int], options: dict, key: torch.Tensor) -> tuple[torch.Tensor, ...]:
     heads, blocks, pieces = grid
     totals, peaks = key.new_empty(2, pieces, heads, blocks, options["FEATURES"]).unbind(0)
-    states = key.new_empty(*totals.shape, options["CHANNELS"])
-    piece_sums[grid](key, value, lengths, states, totals, peaks, **_apart("value", value), **options)
-    return states, totals, peaks
+    return key.new_empty(*totals.shape, options["CHANNELS"]), totals, peaks
 
 
 def _launch(
@@ -131,9 +156,7 @@ def _launch(
     warps = min(WARPS, block // FEATURES_OF_A_WARP) if on_tensor_cores else WARPS
     settings = {"num_warps": warps, "maxnreg": REGISTERS}
     grid = batch * heads, triton.cdiv(width, channels)
-    if causal:
-        return grid, {**options, **blocks, **settings}
     pieces = pieces_of(grid[0] * grid[1], positions)
     rows = ROWS * triton.cdiv(positions, pieces * ROWS)
-    name = "rows" if document_ids is None and pieces > 1 else "rows_of_piece"
+    name = "rows" if document_ids is None and not causal and pieces > 1 else "rows_of_piece"
     return (*grid, triton.cdiv(positions, rows)), {**options, name: rows, **blocks, **settings}

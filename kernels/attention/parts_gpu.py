@@ -47,6 +47,15 @@ def begins_document(ids, row):
 
 
 @triton.jit
+def continues_document(ids, row):
+    """True where a row's document goes on, from the row before it."""
+    result = row >= 0
+    if ids is not None:
+        result = tl.load(ids + row) == tl.load(ids + tl.maximum(row - 1, 0))
+    return result
+
+
+@triton.jit
 def document_end(ids, begin, length, index, ROWS: tl.constexpr):
     end = length
     if ids is not None:
@@ -183,12 +192,12 @@ def rescale(state, total, before, peak, LOGS: tl.constexpr):
 
 
 @triton.jit
-def next_piece(keys, peak, ids, row, length, index, LOGS: tl.constexpr):
-    """(rows of the piece that begins at `row`, peaks before it, peaks after it)."""
+def next_step(keys, peak, ids, row, end, index, LOGS: tl.constexpr):
+    """(rows of the step that begins at `row`, peaks before it, peaks after it)."""
     rows = row + index
-    beyond = rows >= length
+    beyond = rows >= end
     if ids is not None:
-        beyond |= tl.load(ids + rows, mask=rows < length, other=0) != tl.load(ids + row)
+        beyond |= tl.load(ids + rows, mask=rows < end, other=0) != tl.load(ids + row)
     before = peak
     if LOGS:
         first = tl.maximum(peak, tl.max(tl.where((index == 0)[None, :], keys, float("-inf")), 1))
@@ -219,6 +228,59 @@ def sum_of_keys(
         total += tl.sum(keys, 1)
         row += index.shape[0]
     return state, total, peak
+
+
+# Where heads alone keep no card busy, each is cut into pieces of rows, axis 2 of the grid. What a piece sums up goes
+# through memory: states (pieces, heads, blocks of channels, M, D), totals and peaks (.., M).
+
+
+@triton.jit
+def piece_bounds(length, rows):
+    """First row of a program's piece, and the one behind its last."""
+    begin = tl.program_id(2) * rows
+    return begin, tl.minimum(begin + rows, length)
+
+
+@triton.jit
+def place_of_piece(piece):
+    """A piece of this program's head and block of channels among those of all."""
+    return (piece * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+
+
+@triton.jit
+def total_of_piece(totals, piece, FEATURES: tl.constexpr):
+    """Pointers (M) to a piece's total, or its peaks."""
+    return totals + place_of_piece(piece) * FEATURES + tl.arange(0, FEATURES)
+
+
+@triton.jit
+def state_of_piece(states, piece, FEATURES: tl.constexpr, CHANNELS: tl.constexpr):
+    """Pointers (M, D) to a piece's state."""
+    row = place_of_piece(piece) * FEATURES + tl.arange(0, FEATURES)
+    return states + row[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :]
+
+
+@triton.jit
+def store_piece(state, total, peak, states, totals, peaks, LOGS: tl.constexpr):
+    """Write what the program's own piece sums up to."""
+    tl.store(state_of_piece(states, tl.program_id(2), state.shape[0], state.shape[1]), state)
+    tl.store(total_of_piece(totals, tl.program_id(2), state.shape[0]), total)
+    if LOGS:
+        tl.store(total_of_piece(peaks, tl.program_id(2), state.shape[0]), peak)
+
+
+@triton.jit
+def add_piece(state, total, peak, states, totals, peaks, piece, LOGS: tl.constexpr):
+    """The state with what the keys of another piece sum up to."""
+    own = tl.load(state_of_piece(states, piece, state.shape[0], state.shape[1]))
+    own_total = tl.load(total_of_piece(totals, piece, state.shape[0]))
+    before, own_peak = peak, peak
+    if LOGS:
+        own_peak = tl.load(total_of_piece(peaks, piece, state.shape[0]))
+        peak = tl.maximum(peak, own_peak)
+    state, total = rescale(state, total, before, peak, LOGS)
+    own, own_total = rescale(own, own_total, own_peak, peak, LOGS)
+    return state + own, total + own_total, peak
 
 
 # Features on the scale of the peaks, so that no exponential overflows; without LOGS they pass as they are.

@@ -4,8 +4,8 @@ from ..common.interpreter import interpreted
 
 # What a program holds of a head: features by channels.
 STATE_BYTES = 16384
-# Programs of a launch without causality, where heads can be cut: two for each multiprocessor of the largest of our
-# cards. And rows of such a piece, at least.
+# Programs of a launch where heads can be cut: two for each multiprocessor of the largest of our cards. And rows of such
+# a piece, at least.
 PROGRAMS, PIECE = (6, 16) if interpreted() else (264, 128)
 
 

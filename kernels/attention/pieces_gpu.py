@@ -1,8 +1,7 @@
 """Triton programs of the linear attention without causality and documents, whose heads are cut into pieces of rows.
 
-There are few heads where samples are long: a program for each piece (axis 2 of the grid) keeps a card busy. What pieces
-find about all rows goes through memory: `states` (pieces, heads, blocks of channels, M, D), `totals` and `peaks`
-(.., M), see parts_gpu.py. The rest is as in programs_gpu.py.
+There are few heads where samples are long: a program for each piece (axis 2 of the grid) keeps a card busy. The rest is
+as in programs_gpu.py.
 """
 
 import triton
@@ -10,6 +9,7 @@ import triton.language as tl
 
 from .parts_gpu import (
     absent,
+    add_piece,
     features_of_keys,
     features_of_queries,
     inverse_of,
@@ -18,38 +18,21 @@ from .parts_gpu import (
     load_rows,
     no_keys,
     over_features,
+    piece_bounds,
     product,
-    rescale,
     rounded,
     scale_of_queries,
+    state_of_piece,
     store_features,
+    store_piece,
     store_rows,
     sum_of_keys,
     to_features,
     to_logarithms,
+    total_of_piece,
     weights_of_queries,
     where_head_begins,
 )
-
-
-@triton.jit
-def _bounds(lengths, sample, positions, rows):
-    """First row of a program's piece, and the one behind its last."""
-    begin = tl.program_id(2) * rows
-    return begin, tl.minimum(begin + rows, length_of(lengths, sample, positions))
-
-
-@triton.jit
-def _rows_of(piece, FEATURES: tl.constexpr):
-    """Rows (M) of a piece of this program's head and block of channels among those of all."""
-    place = (piece * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
-    return place * FEATURES + tl.arange(0, FEATURES)
-
-
-@triton.jit
-def _matrix(states, piece, FEATURES: tl.constexpr, CHANNELS: tl.constexpr):
-    """Pointers (M, D) to its state."""
-    return states + _rows_of(piece, FEATURES)[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :]
 
 
 @triton.jit
@@ -57,17 +40,7 @@ def _state_of_all(states, totals, peaks, like, FEATURES: tl.constexpr, CHANNELS:
     """The state after all pieces."""
     state, total, peak = no_keys(like, FEATURES, CHANNELS, LOGS)
     for piece in range(tl.num_programs(2)):
-        before, own_peak = peak, peak
-        if LOGS:
-            own_peak = tl.load(peaks + _rows_of(piece, FEATURES))
-            peak = tl.maximum(peak, own_peak)
-        state, total = rescale(state, total, before, peak, LOGS)
-        own, own_total = rescale(
-            tl.load(_matrix(states, piece, FEATURES, CHANNELS)), tl.load(totals + _rows_of(piece, FEATURES)), own_peak,
-            peak, LOGS,
-        )  # fmt: skip
-        state += own
-        total += own_total
+        state, total, peak = add_piece(state, total, peak, states, totals, peaks, piece, LOGS)
     return state, total, peak
 
 
@@ -81,16 +54,13 @@ def piece_sums(
     head = tl.program_id(0).to(tl.int64)
     key += head * positions * features
     value = where_head_begins(value, heads, value_sample, value_head)
-    begin, end = _bounds(lengths, head // heads, positions, rows)
+    begin, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
     feature = tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = sum_of_keys(
         key, value, begin, end, tl.arange(0, ROWS), feature, features, channel, width, value_row, LOGS, RULE
     )
-    tl.store(_matrix(states, tl.program_id(2), FEATURES, CHANNELS), state)
-    tl.store(totals + _rows_of(tl.program_id(2), FEATURES), total)
-    if LOGS:
-        tl.store(peaks + _rows_of(tl.program_id(2), FEATURES), peak)
+    store_piece(state, total, peak, states, totals, peaks, LOGS)
 
 
 @triton.jit
@@ -103,7 +73,7 @@ def piece_forward(
     head = tl.program_id(0).to(tl.int64)
     query += head * positions * features
     result = where_head_begins(result, heads, mixed_sample, mixed_head)
-    row, end = _bounds(lengths, head // heads, positions, rows)
+    row, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = _state_of_all(states, totals, peaks, query, FEATURES, CHANNELS, LOGS)
@@ -130,7 +100,7 @@ def piece_queries(
     query += first * features
     gradient = where_head_begins(gradient, heads, mixed_sample, mixed_head)
     of_query += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
-    row, end = _bounds(lengths, head // heads, positions, rows)
+    row, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = _state_of_all(states, totals, peaks, query, FEATURES, CHANNELS, LOGS)
@@ -149,8 +119,7 @@ def piece_queries(
         later += product(queries, gradients, RULE)
         later_total -= tl.sum(queries * offset[None, :], 1)
         row += ROWS
-    tl.store(_matrix(later_states, tl.program_id(2), FEATURES, CHANNELS), later)
-    tl.store(later_totals + _rows_of(tl.program_id(2), FEATURES), later_total)
+    store_piece(later, later_total, later_total, later_states, later_totals, later_totals, False)
 
 
 @triton.jit
@@ -166,15 +135,15 @@ def piece_keys(
     value = where_head_begins(value, heads, value_sample, value_head)
     of_value = where_head_begins(of_value, heads, mixed_sample, mixed_head)
     of_key += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
-    row, end = _bounds(lengths, head // heads, positions, rows)
+    row, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     later, later_total, peak = no_keys(key, FEATURES, CHANNELS, LOGS)
     for piece in range(tl.num_programs(2)):
-        later += tl.load(_matrix(later_states, piece, FEATURES, CHANNELS))
-        later_total += tl.load(later_totals + _rows_of(piece, FEATURES))
+        later += tl.load(state_of_piece(later_states, piece, FEATURES, CHANNELS))
+        later_total += tl.load(total_of_piece(later_totals, piece, FEATURES))
         if LOGS:
-            peak = tl.maximum(peak, tl.load(peaks + _rows_of(piece, FEATURES)))
+            peak = tl.maximum(peak, tl.load(total_of_piece(peaks, piece, FEATURES)))
     while row < end:
         inside = index < end - row
         keys = load_features(key, row, inside, feature, features, absent(LOGS))

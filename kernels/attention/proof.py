@@ -48,8 +48,8 @@ def form(query, key, value, lengths, causal, document_ids) -> Form:
 def is_cut(
     value: torch.Tensor, features: int, working: torch.dtype, causal: bool, document_ids: torch.Tensor | None
 ) -> bool:
-    """Whether programs have pieces of rows, and not a head or its documents."""
-    if causal or document_ids is not None:
+    """Whether programs have pieces of rows, and not a head or, without causality, its documents."""
+    if not causal and document_ids is not None:
         return False
     batch, heads, positions, width = value.shape
     return pieces_of(batch * heads * _blocks(features, width, working), positions) > 1
@@ -61,7 +61,7 @@ def sizes(form, features: int, width: int, positions: int) -> tuple[int, int]:
     heads = form.heads * _blocks(features, width, working)
     if form.cut:  # more heads would keep a card busy as they are
         return min(BATCH, (PROGRAMS - 1) // heads), positions + LONG
-    keeps = positions <= PIECE or form.causal or form.documents
+    keeps = positions <= PIECE or (form.documents and not form.causal)
     return BATCH if keeps else max(BATCH, -(-PROGRAMS // heads)), positions
 
 

@@ -1,0 +1,358 @@
+"""Triton programs of the causal linear attentions; gpu_kernels.py says how they walk, and launches them.
+
+The grid and the blocks are those of programs_gpu.py, but a program has the rows of its piece, whichever documents they
+are of. What keys before the piece sum up to, and in the backward pass queries behind it, is found first, by programs
+that have a piece each; where a head is one piece, nothing is: `states` is None then.
+"""
+
+import triton
+import triton.language as tl
+
+from .parts_gpu import (
+    NOTHING,
+    absent,
+    add_piece,
+    begins_document,
+    continues_document,
+    document_end,
+    features_of_keys,
+    features_of_queries,
+    forget,
+    inverse_of,
+    length_of,
+    load_features,
+    load_rows,
+    lower_triangle,
+    next_step,
+    no_keys,
+    notes_of,
+    over_features,
+    piece_bounds,
+    place_of_piece,
+    product,
+    rescale,
+    rows_of_head,
+    scale_of_queries,
+    state_of_piece,
+    store_features,
+    store_piece,
+    store_rows,
+    sum_of_keys,
+    to_features,
+    to_logarithms,
+    total_of_piece,
+    weights_of_queries,
+    where_head_begins,
+)
+
+# Forward: a row's own step is taken pair by pair and all earlier ones from the state.
+
+
+@triton.jit
+def causal_sums(
+    key, value, lengths, ids, states, totals, own_peaks, joined, heads, positions, features, width, rows_of_piece,
+    value_sample, value_head, value_row,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
+):  # fmt: skip
+    """The state after each piece by the rows of its last document, and whether that came from the piece before."""
+    head = tl.program_id(0).to(tl.int64)
+    key += head * positions * features
+    value = where_head_begins(value, heads, value_sample, value_head)
+    index = tl.arange(0, ROWS)
+    begin, end = piece_bounds(length_of(lengths, head // heads, positions), rows_of_piece)
+    if ids is not None:
+        ids += (head // heads) * positions
+        first, behind = begin, document_end(ids, begin, end, index, ROWS)
+        while behind < end:
+            begin = behind
+            behind = document_end(ids, begin, end, index, ROWS)
+        tl.store(
+            joined + place_of_piece(tl.program_id(2)), ((begin == first) & continues_document(ids, first)).to(tl.int32)
+        )
+    feature = tl.arange(0, FEATURES)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    state, total, peak = sum_of_keys(
+        key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE
+    )
+    store_piece(state, total, peak, states, totals, own_peaks, LOGS)
+
+
+@triton.jit
+def _sums_before(
+    like, row, end, ids, states, totals, own_peaks, joined, FEATURES: tl.constexpr, CHANNELS: tl.constexpr,
+    LOGS: tl.constexpr,
+):  # fmt: skip
+    """The state before a program's first row, which pieces before it have found."""
+    state, total, peak = no_keys(like, FEATURES, CHANNELS, LOGS)
+    if states is not None:
+        piece = tl.program_id(2)
+        going = (piece > 0) & (row < end)
+        if going:
+            going = continues_document(ids, row)
+        while going:
+            piece -= 1
+            state, total, peak = add_piece(state, total, peak, states, totals, own_peaks, piece, LOGS)
+            going = piece > 0
+            if joined is not None:
+                going &= tl.load(joined + place_of_piece(piece)) != 0
+    return state, total, peak
+
+
+@triton.jit
+def causal_forward(
+    query, key, value, lengths, ids, states, totals, own_peaks, joined, result, heads, positions, features, width,
+    rows_of_piece,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
+):  # fmt: skip
+    """The result where a row sees itself and what stands before it."""
+    head = tl.program_id(0).to(tl.int64)
+    query, key, value, result = rows_of_head(query, key, value, result, head * positions, features, width)
+    length = length_of(lengths, head // heads, positions)
+    if ids is not None:
+        ids += (head // heads) * positions
+    index = tl.arange(0, ROWS)
+    feature = tl.arange(0, FEATURES)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    row, end = piece_bounds(length, rows_of_piece)
+    state, total, peak = _sums_before(query, row, end, ids, states, totals, own_peaks, joined, FEATURES, CHANNELS, LOGS)
+    while row < end:
+        keys = load_features(key, row, index < end - row, feature, features, absent(LOGS))
+        fresh = begins_document(ids, row)
+        state, total, peak = forget(state, total, peak, fresh, LOGS)
+        count, before, peak = next_step(keys, peak, ids, row, end, index, LOGS)
+        inside = index < count
+        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+        queries = load_features(query, row, inside, feature, features, absent(LOGS))
+        scale = scale_of_queries(queries, peak, LOGS)
+        queries = features_of_queries(queries, peak, scale, LOGS, RULE)
+        values = load_rows(value, row, inside, channel, width)
+        state, total = rescale(state, total, before, peak, LOGS)
+        scores = lower_triangle(over_features(queries, keys, RULE), index)
+        inverse = inverse_of(weights_of_queries(queries, total) + tl.sum(scores, 1))
+        sums = over_features(queries, state, RULE) + product(scores, values, RULE)
+        store_rows(result, sums * inverse[:, None], row, inside, channel, width)
+        state += product(keys, values, RULE)
+        total += tl.sum(keys, 1)
+        row += count
+
+
+# Backward: what programs_gpu.py says of gradients and offsets. Queries weigh by the peaks that they saw, which fall on
+# the way back.
+
+
+@triton.jit
+def causal_queries(
+    gradient, query, key, value, lengths, ids, states, totals, own_peaks, joined, of_query, of_key, of_value, inverses,
+    offsets, scales, sizes, peaks, heads, positions, features, width, rows_of_piece,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
+):  # fmt: skip
+    """Gradients of queries, what keys and values get from queries of their own step, and notes of the steps."""
+    head = tl.program_id(0).to(tl.int64)
+    first = head * positions
+    query, key, value, gradient = rows_of_head(query, key, value, gradient, first, features, width)
+    share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
+    of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
+    inverses, offsets, scales, sizes, peaks = notes_of(inverses, offsets, scales, sizes, peaks, share, features)
+    length = length_of(lengths, head // heads, positions)
+    if ids is not None:
+        ids += (head // heads) * positions
+    index = tl.arange(0, ROWS)
+    feature = tl.arange(0, FEATURES)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    row, end = piece_bounds(length, rows_of_piece)
+    state, total, peak = _sums_before(query, row, end, ids, states, totals, own_peaks, joined, FEATURES, CHANNELS, LOGS)
+    while row < end:
+        keys = load_features(key, row, index < end - row, feature, features, absent(LOGS))
+        fresh = begins_document(ids, row)
+        state, total, peak = forget(state, total, peak, fresh, LOGS)
+        count, before, peak = next_step(keys, peak, ids, row, end, index, LOGS)
+        inside = index < count
+        rows = row + index
+        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+        queries = load_features(query, row, inside, feature, features, absent(LOGS))
+        scale = scale_of_queries(queries, peak, LOGS)
+        queries = features_of_queries(queries, peak, scale, LOGS, RULE)
+        values = load_rows(value, row, inside, channel, width)
+        state, total = rescale(state, total, before, peak, LOGS)
+        scores = lower_triangle(over_features(queries, keys, RULE), index)
+        inverse = inverse_of(weights_of_queries(queries, total) + tl.sum(scores, 1))
+        gradients = load_rows(gradient, row, inside, channel, width) * inverse[:, None]
+        mixed = to_features(gradients, state, RULE)
+        of_scores = lower_triangle(product(gradients, tl.trans(values), RULE), index)
+        offset = (tl.sum(queries * mixed, 0) + tl.sum(scores * of_scores, 1)) * inverse
+        of_scores = lower_triangle(of_scores - offset[:, None], index)
+        mixed += tl.trans(product(of_scores, tl.trans(keys), RULE)) - offset[None, :] * total[:, None]
+        store_features(of_query, to_logarithms(mixed, queries, LOGS), row, inside, feature, features)
+        mixed = tl.trans(product(tl.trans(of_scores), tl.trans(queries), RULE))
+        store_features(of_key, to_logarithms(mixed, keys, LOGS), row, inside, feature, features)
+        store_rows(of_value, product(tl.trans(scores), gradients, RULE), row, inside, channel, width)
+        state += product(keys, values, RULE)
+        total += tl.sum(keys, 1)
+        tl.store(inverses + rows, inverse, mask=inside)
+        tl.store(offsets + rows, offset, mask=inside)
+        tl.store(sizes + row + count - 1, count.to(tl.int32))
+        tl.store(scales + rows, scale, mask=inside)
+        if LOGS:
+            tl.store(peaks + row * features + feature, peak, mask=feature < features)
+        row += count
+
+
+@triton.jit
+def _step_before(
+    end, later, later_total, above, sizes, peaks, index, feature, features, LOGS: tl.constexpr
+):  # fmt: skip
+    """The step that ends before a row, its peaks, and on their scale what queries behind it sum up to."""
+    count = tl.load(sizes + end - 1)
+    row = end - count
+    peak = above
+    if LOGS:
+        peak = tl.load(peaks + row * features + feature, mask=feature < features, other=NOTHING)
+        later, later_total = rescale(later, later_total, tl.minimum(peak, above), above, LOGS)
+    return row, index < count, peak, later, later_total, above
+
+
+@triton.jit
+def _add_queries(
+    later, later_total, gradient, query, inverses, offsets, scales, row, inside, peak, feature, features, channel,
+    width, LOGS: tl.constexpr, RULE: tl.constexpr,
+):  # fmt: skip
+    """What queries sum up to, with those of one more step."""
+    rows = row + tl.arange(0, inside.shape[0])
+    queries = load_features(query, row, inside, feature, features, absent(LOGS))
+    scale = tl.load(scales + rows, mask=inside, other=0.0)
+    queries = features_of_queries(queries, peak, scale, LOGS, RULE)
+    inverse = tl.load(inverses + rows, mask=inside, other=0.0)
+    offset = tl.load(offsets + rows, mask=inside, other=0.0)
+    gradients = load_rows(gradient, row, inside, channel, width) * inverse[:, None]
+    later += product(queries, gradients, RULE)
+    later_total -= tl.sum(queries * offset[None, :], 1)
+    return later, later_total
+
+
+@triton.jit
+def causal_later(
+    gradient, query, lengths, ids, inverses, offsets, scales, sizes, peaks, later_states, later_totals, passing, heads,
+    positions, features, width, rows_of_piece,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
+):  # fmt: skip
+    """What queries of each piece's first document sum up to on the scale of its first step's peaks, and whether the
+    document goes on in the next piece.
+    """
+    head = tl.program_id(0).to(tl.int64)
+    first = head * positions
+    query, gradient = query + first * features, gradient + first * width
+    share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
+    inverses, offsets, scales, sizes, peaks = notes_of(inverses, offsets, scales, sizes, peaks, share, features)
+    length = length_of(lengths, head // heads, positions)
+    index = tl.arange(0, ROWS)
+    feature = tl.arange(0, FEATURES)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    begin, end = piece_bounds(length, rows_of_piece)
+    if ids is not None:
+        ids += (head // heads) * positions
+        behind, end = end, document_end(ids, begin, end, index, ROWS)
+        goes_on = (end == behind) & (end < length)
+        if goes_on:
+            goes_on = continues_document(ids, end)
+        tl.store(passing + place_of_piece(tl.program_id(2)), goes_on.to(tl.int32))
+    later, later_total, above = no_keys(query, FEATURES, CHANNELS, LOGS)
+    while end > begin:
+        row, inside, peak, later, later_total, above = _step_before(
+            end, later, later_total, above, sizes, peaks, index, feature, features, LOGS
+        )
+        later, later_total = _add_queries(
+            later, later_total, gradient, query, inverses, offsets, scales, row, inside, peak, feature, features,
+            channel, width, LOGS, RULE,
+        )  # fmt: skip
+        above = peak
+        end = row
+    store_piece(later, later_total, later_total, later_states, later_totals, later_totals, False)
+
+
+@triton.jit
+def _sums_behind(
+    like, end, length, ids, peaks, later_states, later_totals, passing, feature, features, rows,
+    CHANNELS: tl.constexpr, LOGS: tl.constexpr,
+):  # fmt: skip
+    """What queries behind a program's last row sum up to, and the peaks of the first of them: pieces have found it."""
+    FEATURES: tl.constexpr = feature.shape[0]
+    later, later_total, above = no_keys(like, FEATURES, CHANNELS, LOGS)
+    if later_states is not None:
+        piece = tl.program_id(2) + 1
+        going = (end < length) & (piece < tl.num_programs(2))
+        if going:
+            going = continues_document(ids, end)
+        if LOGS:
+            above = tl.load(peaks + end * features + feature, mask=going & (feature < features), other=NOTHING)
+        while going:
+            own_above = above
+            if LOGS:
+                own_above = tl.load(peaks + piece * rows * features + feature, mask=feature < features, other=NOTHING)
+            own, own_total = rescale(
+                tl.load(state_of_piece(later_states, piece, FEATURES, CHANNELS)),
+                tl.load(total_of_piece(later_totals, piece, FEATURES)), above, own_above, LOGS,
+            )  # fmt: skip
+            later += own
+            later_total += own_total
+            going = (piece + 1) * rows < length
+            if passing is not None:
+                going &= tl.load(passing + place_of_piece(piece)) != 0
+            piece += 1
+    return later, later_total, above
+
+
+@triton.jit
+def causal_keys(
+    gradient, query, key, value, lengths, ids, of_query, of_key, of_value, inverses, offsets, scales, sizes, peaks,
+    later_states, later_totals, passing, heads, positions, features, width, rows_of_piece,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
+):  # fmt: skip
+    """Adds what keys and values get from queries of later steps, walking backward."""
+    head = tl.program_id(0).to(tl.int64)
+    first = head * positions
+    query, key, value, gradient = rows_of_head(query, key, value, gradient, first, features, width)
+    share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
+    of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
+    inverses, offsets, scales, sizes, peaks = notes_of(inverses, offsets, scales, sizes, peaks, share, features)
+    length = length_of(lengths, head // heads, positions)
+    if ids is not None:
+        ids += (head // heads) * positions
+    index = tl.arange(0, ROWS)
+    feature = tl.arange(0, FEATURES)
+    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    begin, end = piece_bounds(length, rows_of_piece)
+    later, later_total, above = _sums_behind(
+        query,
+        end,
+        length,
+        ids,
+        peaks,
+        later_states,
+        later_totals,
+        passing,
+        feature,
+        features,
+        rows_of_piece,
+        CHANNELS,
+        LOGS,
+    )
+    while end > begin:
+        row, inside, peak, later, later_total, above = _step_before(
+            end, later, later_total, above, sizes, peaks, index, feature, features, LOGS
+        )
+        fresh = (end < length) & begins_document(ids, tl.minimum(end, length - 1))
+        later, later_total, above = forget(later, later_total, above, fresh, LOGS)
+        keys = load_features(key, row, inside, feature, features, absent(LOGS))
+        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+        values = load_rows(value, row, inside, channel, width)
+        mixed = to_features(values, later, RULE) + later_total[:, None]
+        mixed = to_logarithms(mixed, keys, LOGS) + load_features(of_key, row, inside, feature, features, 0.0)
+        store_features(of_key, mixed, row, inside, feature, features)
+        sums = over_features(keys, later, RULE) + load_rows(of_value, row, inside, channel, width)
+        store_rows(of_value, sums, row, inside, channel, width)
+        later, later_total = _add_queries(
+            later, later_total, gradient, query, inverses, offsets, scales, row, inside, peak, feature, features,
+            channel, width, LOGS, RULE,
+        )  # fmt: skip
+        above = peak
+        end = row
