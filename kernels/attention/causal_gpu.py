@@ -31,6 +31,7 @@ from .parts_gpu import (
     place_of_piece,
     product,
     rescale,
+    rounded,
     rows_of_head,
     scale_of_queries,
     state_of_piece,
@@ -125,9 +126,9 @@ def causal_forward(
         queries = load_features(query, row, inside, feature, features, absent(LOGS))
         scale = scale_of_queries(queries, peak, LOGS)
         queries = features_of_queries(queries, peak, scale, LOGS, RULE)
-        values = load_rows(value, row, inside, channel, width)
+        values = load_rows(value, row, inside, channel, width).to(state.dtype)
         state, total = rescale(state, total, before, peak, LOGS)
-        scores = lower_triangle(over_features(queries, keys, RULE), index)
+        scores = rounded(lower_triangle(over_features(queries, keys, RULE), index), RULE)
         inverse = inverse_of(weights_of_queries(queries, total) + tl.sum(scores, 1))
         sums = over_features(queries, state, RULE) + product(scores, values, RULE)
         store_rows(result, sums * inverse[:, None], row, inside, channel, width)
@@ -142,8 +143,8 @@ def causal_forward(
 
 @triton.jit
 def causal_queries(
-    gradient, query, key, value, lengths, ids, states, totals, own_peaks, joined, of_query, of_key, of_value, inverses,
-    offsets, scales, sizes, peaks, heads, positions, features, width, rows_of_piece,
+    gradient, query, key, value, lengths, ids, states, totals, own_peaks, joined, of_query, of_key, own_of_value,
+    inverses, offsets, scales, sizes, peaks, heads, positions, features, width, rows_of_piece,
     ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of queries, what keys and values get from queries of their own step, and notes of the steps."""
@@ -151,7 +152,8 @@ def causal_queries(
     first = head * positions
     query, key, value, gradient = rows_of_head(query, key, value, gradient, first, features, width)
     share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
-    of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
+    of_query, of_key = of_query + share * features, of_key + share * features
+    own_of_value += first * width
     inverses, offsets, scales, sizes, peaks = notes_of(inverses, offsets, scales, sizes, peaks, share, features)
     length = length_of(lengths, head // heads, positions)
     if ids is not None:
@@ -172,28 +174,30 @@ def causal_queries(
         queries = load_features(query, row, inside, feature, features, absent(LOGS))
         scale = scale_of_queries(queries, peak, LOGS)
         queries = features_of_queries(queries, peak, scale, LOGS, RULE)
-        values = load_rows(value, row, inside, channel, width)
+        values = load_rows(value, row, inside, channel, width).to(state.dtype)
         state, total = rescale(state, total, before, peak, LOGS)
-        scores = lower_triangle(over_features(queries, keys, RULE), index)
+        scores = rounded(lower_triangle(over_features(queries, keys, RULE), index), RULE)
         inverse = inverse_of(weights_of_queries(queries, total) + tl.sum(scores, 1))
-        gradients = load_rows(gradient, row, inside, channel, width) * inverse[:, None]
-        mixed = to_features(gradients, state, RULE)
+        gradients = load_rows(gradient, row, inside, channel, width).to(state.dtype)
+        gradients = rounded(gradients * inverse[:, None], RULE)
         of_scores = lower_triangle(product(gradients, tl.trans(values), RULE), index)
+        mixed = to_features(gradients, state, RULE)
         offset = (tl.sum(queries * mixed, 0) + tl.sum(scores * of_scores, 1)) * inverse
-        of_scores = lower_triangle(of_scores - offset[:, None], index)
-        mixed += tl.trans(product(of_scores, tl.trans(keys), RULE)) - offset[None, :] * total[:, None]
-        store_features(of_query, to_logarithms(mixed, queries, LOGS), row, inside, feature, features)
-        mixed = tl.trans(product(tl.trans(of_scores), tl.trans(queries), RULE))
-        store_features(of_key, to_logarithms(mixed, keys, LOGS), row, inside, feature, features)
-        store_rows(of_value, product(tl.trans(scores), gradients, RULE), row, inside, channel, width)
-        state += product(keys, values, RULE)
-        total += tl.sum(keys, 1)
         tl.store(inverses + rows, inverse, mask=inside)
         tl.store(offsets + rows, offset, mask=inside)
         tl.store(sizes + row + count - 1, count.to(tl.int32))
         tl.store(scales + rows, scale, mask=inside)
         if LOGS:
             tl.store(peaks + row * features + feature, peak, mask=feature < features)
+        store_rows(own_of_value, product(tl.trans(scores), gradients, RULE), row, inside, channel, width)
+        mixed -= offset[None, :] * total[:, None]
+        of_scores = rounded(lower_triangle(of_scores - offset[:, None], index), RULE)
+        mixed += tl.trans(product(of_scores, tl.trans(keys), RULE))
+        store_features(of_query, to_logarithms(mixed, queries, LOGS), row, inside, feature, features)
+        mixed = tl.trans(product(tl.trans(of_scores), tl.trans(queries), RULE))
+        store_features(of_key, to_logarithms(mixed, keys, LOGS), row, inside, feature, features)
+        state += product(keys, values, RULE)
+        total += tl.sum(keys, 1)
         row += count
 
 
@@ -223,7 +227,8 @@ def _add_queries(
     queries = features_of_queries(queries, peak, scale, LOGS, RULE)
     inverse = tl.load(inverses + rows, mask=inside, other=0.0)
     offset = tl.load(offsets + rows, mask=inside, other=0.0)
-    gradients = load_rows(gradient, row, inside, channel, width) * inverse[:, None]
+    gradients = load_rows(gradient, row, inside, channel, width).to(later.dtype)
+    gradients = rounded(gradients * inverse[:, None], RULE)
     later += product(queries, gradients, RULE)
     later_total -= tl.sum(queries * offset[None, :], 1)
     return later, later_total
@@ -303,7 +308,7 @@ def _sums_behind(
 
 @triton.jit
 def causal_keys(
-    gradient, query, key, value, lengths, ids, of_query, of_key, of_value, inverses, offsets, scales, sizes, peaks,
+    gradient, query, key, value, lengths, ids, of_key, own_of_value, of_value, inverses, offsets, scales, sizes, peaks,
     later_states, later_totals, passing, heads, positions, features, width, rows_of_piece,
     ROWS: tl.constexpr, FEATURES: tl.constexpr, CHANNELS: tl.constexpr, LOGS: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
@@ -312,7 +317,7 @@ def causal_keys(
     first = head * positions
     query, key, value, gradient = rows_of_head(query, key, value, gradient, first, features, width)
     share = first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions
-    of_query, of_key, of_value = of_query + share * features, of_key + share * features, of_value + first * width
+    of_key, own_of_value, of_value = of_key + share * features, own_of_value + first * width, of_value + first * width
     inverses, offsets, scales, sizes, peaks = notes_of(inverses, offsets, scales, sizes, peaks, share, features)
     length = length_of(lengths, head // heads, positions)
     if ids is not None:
@@ -344,11 +349,11 @@ def causal_keys(
         later, later_total, above = forget(later, later_total, above, fresh, LOGS)
         keys = load_features(key, row, inside, feature, features, absent(LOGS))
         keys = features_of_keys(keys, peak, inside, LOGS, RULE)
-        values = load_rows(value, row, inside, channel, width)
+        values = load_rows(value, row, inside, channel, width).to(later.dtype)
         mixed = to_features(values, later, RULE) + later_total[:, None]
         mixed = to_logarithms(mixed, keys, LOGS) + load_features(of_key, row, inside, feature, features, 0.0)
         store_features(of_key, mixed, row, inside, feature, features)
-        sums = over_features(keys, later, RULE) + load_rows(of_value, row, inside, channel, width)
+        sums = over_features(keys, later, RULE) + load_rows(own_of_value, row, inside, channel, width)
         store_rows(of_value, sums, row, inside, channel, width)
         later, later_total = _add_queries(
             later, later_total, gradient, query, inverses, offsets, scales, row, inside, peak, feature, features,

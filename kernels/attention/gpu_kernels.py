@@ -21,6 +21,7 @@ from .programs_gpu import whole_backward, whole_forward
 ROWS = 16
 WARPS, REGISTERS = 8, 255
 FEATURES_OF_A_WARP = 16  # on tensor cores, at least
+CAUSAL_FEATURES = 128  # on tensor cores, at most: of more, the backward pass spills
 # Bytes of a row of features, padded: the most that is known to fit into the shared memory of a V100.
 CAUSAL_ROW_BYTES, WHOLE_ROW_BYTES = 1024, 2048
 
@@ -86,18 +87,20 @@ def _unattend_causally(
     grid, options, gradient, of_query, of_key, of_value, query, key, value, lengths, document_ids
 ) -> None:
     """Write the gradients, of queries and keys those of each block of channels."""
+    # What values get from queries of their own step; in half precision it would be rounded twice.
+    own_of_value = of_value if of_value.dtype == query.dtype else torch.empty_like(of_value, dtype=query.dtype)
     # Of each row the inverse of its weight, its offset and its scale, and at the last row of a step its size.
-    inverse, offset, scale = (value.new_empty(grid[1], *value.shape[:3]) for _ in range(3))
+    inverse, offset, scale = (query.new_empty(grid[1], *query.shape[:3]) for _ in range(3))
     sizes = torch.empty(inverse.shape, dtype=torch.int32, device=value.device)
     peaks = torch.empty_like(of_key) if options["LOGS"] else key  # written at the first row of a step
     notes = inverse, offset, scale, sizes, peaks
     sums = _sums_of_causal_pieces(grid, options, key, value, lengths, document_ids)
-    arguments, of_rows = (gradient, query, key, value, lengths, document_ids), (of_query, of_key, of_value)
-    causal_queries[grid](*arguments, *sums, *of_rows, *notes, **options)
+    arguments = gradient, query, key, value, lengths, document_ids
+    causal_queries[grid](*arguments, *sums, of_query, of_key, own_of_value, *notes, **options)
     states, totals, _, passing = sums
     if states is not None:  # they have been read
         causal_later[grid](gradient, query, lengths, document_ids, *notes, states, totals, passing, **options)
-    causal_keys[grid](*arguments, *of_rows, *notes, states, totals, passing, **options)
+    causal_keys[grid](*arguments, of_key, own_of_value, of_value, *notes, states, totals, passing, **options)
 
 
 def _apart(name: str, rows: torch.Tensor) -> dict[str, int]:
@@ -150,8 +153,8 @@ def _launch(
     channels = channels_of(features, width, query.itemsize)
     options = {"heads": heads, "positions": positions, "features": features, "width": width}
     blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "LOGS": logarithms}
-    # Half precision has no more digits than tensor cores; with causality values are fp32 copies.
-    on_tensor_cores = value.itemsize == 2 and multiply_tf32()
+    # Half precision has no more digits than tensor cores.
+    on_tensor_cores = value.itemsize == 2 and multiply_tf32() and not (causal and block > CAUSAL_FEATURES)
     blocks["RULE"] = "tf32" if on_tensor_cores else "ieee"
     warps = min(WARPS, block // FEATURES_OF_A_WARP) if on_tensor_cores else WARPS
     settings = {"num_warps": warps, "maxnreg": REGISTERS}

@@ -22,7 +22,7 @@ def _forward(
     """The result for features, query and key (B, H, N, m) and value (B, H, N, d), or for their logarithms.
 
     All are contiguous, the first two in one dtype, fp32 or float64, the integers in int64. The value has that dtype, or
-    in Triton without causality, beside fp32, half precision.
+    in Triton, beside fp32, half precision.
     """
     return torch.empty_like(value)
 
@@ -57,7 +57,7 @@ def _attention(
     logarithms: bool,
 ) -> torch.Tensor:
     working = working_dtype(query, key, value)
-    of_value = value.dtype if kernels == "gpu_kernels" and not causal and working == torch.float32 else working
+    of_value = value.dtype if kernels == "gpu_kernels" and working == torch.float32 else working
     tensors = (
         tensor.to(dtype, memory_format=torch.contiguous_format).contiguous()  # either, in one pass
         for tensor, dtype in ((query, working), (key, working), (value, of_value))

@@ -34,8 +34,7 @@ def _forward(
     tables are contiguous. A token's bias stands at its place: positions (B, N), or its row of its sample. `order`
     (B N,) has the tokens by their places, and those of place p begin at starts[p], (P + 1,); all in int64.
 
-    The result is (B, N, H, c), or where heads lie apart (B, H, N, c): then the values are contiguous, with causality in
-    the dtype of the projection.
+    The result is (B, N, H, c), or where heads lie apart (B, H, N, c): then the values are contiguous.
     """
     return torch.empty_like(value) if heads_lie_apart(projection, causal) else rows_like(value).transpose(1, 2)
 
@@ -123,7 +122,7 @@ def random_feature_attention(
     projected = projected if projected.stride(1) == 1 else projected.contiguous()
     apart = heads_lie_apart(projected, causal)
     if apart:
-        rows[2] = value.to(working if causal or working == torch.float64 else value.dtype).contiguous()
+        rows[2] = value.to(working if working == torch.float64 else value.dtype).contiguous()
     result = _forward(kernels, *rows, projected, tables, *at, lengths, document_ids, causal)
     return (result if apart else result.transpose(1, 2)).to(value.dtype)
 
