@@ -84,7 +84,7 @@ def linear_section(rows: dict[str, dict[str, Any]]) -> str:
     ]
     header = ["", "accuracy (%)", "on validation", "reads", "C"]
     return (
-        f"\n## Without a model\n\n{tables.draw(header, cells)}\n\n"
+        f"\n## Logistic regression\n\n{tables.draw(header, cells)}\n\n"
         "A logistic regression of the training samples of the rows above, on the same test split. The validation\n"
         "split has chosen its penalty, and how long the runs of tokens are of which it reads the TF-IDF weights;\n"
         "where all sequences are of one length it reads their values (`benchmarks/learned/linear_baseline.py`).\n"
