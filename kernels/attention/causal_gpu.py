@@ -100,6 +100,30 @@ def _sums_before(
 
 
 @triton.jit
+def _next(
+    state, total, peak, query, key, value, ids, row, end, index, feature, features, channel, width,
+    LOGS: tl.constexpr, RULE: tl.constexpr,
+):  # fmt: skip
+    """The step that begins at a row: the state before it on the scale of its peaks, its number of rows, keys, queries
+    and their scale, values, scores of pairs, and the inverse of what each query weighs.
+    """
+    keys = load_features(key, row, index < end - row, feature, features, absent(LOGS))
+    fresh = begins_document(ids, row)
+    state, total, peak = forget(state, total, peak, fresh, LOGS)
+    count, before, peak = next_step(keys, peak, ids, row, end, index, LOGS)
+    inside = index < count
+    keys = features_of_keys(keys, peak, inside, LOGS, RULE)
+    queries = load_features(query, row, inside, feature, features, absent(LOGS))
+    scale = scale_of_queries(queries, peak, LOGS)
+    queries = features_of_queries(queries, peak, scale, LOGS, RULE)
+    values = load_rows(value, row, inside, channel, width).to(state.dtype)
+    state, total = rescale(state, total, before, peak, LOGS)
+    scores = rounded(lower_triangle(over_features(queries, keys, RULE), index), RULE)
+    inverse = inverse_of(weights_of_queries(queries, total) + tl.sum(scores, 1))
+    return state, total, peak, count, keys, queries, scale, values, scores, inverse
+
+
+@triton.jit
 def causal_forward(
     query, key, value, lengths, ids, states, totals, own_peaks, joined, result, heads, positions, features, width,
     rows_of_piece,
@@ -117,19 +141,10 @@ def causal_forward(
     row, end = piece_bounds(length, rows_of_piece)
     state, total, peak = _sums_before(query, row, end, ids, states, totals, own_peaks, joined, FEATURES, CHANNELS, LOGS)
     while row < end:
-        keys = load_features(key, row, index < end - row, feature, features, absent(LOGS))
-        fresh = begins_document(ids, row)
-        state, total, peak = forget(state, total, peak, fresh, LOGS)
-        count, before, peak = next_step(keys, peak, ids, row, end, index, LOGS)
+        state, total, peak, count, keys, queries, _, values, scores, inverse = _next(
+            state, total, peak, query, key, value, ids, row, end, index, feature, features, channel, width, LOGS, RULE
+        )
         inside = index < count
-        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
-        queries = load_features(query, row, inside, feature, features, absent(LOGS))
-        scale = scale_of_queries(queries, peak, LOGS)
-        queries = features_of_queries(queries, peak, scale, LOGS, RULE)
-        values = load_rows(value, row, inside, channel, width).to(state.dtype)
-        state, total = rescale(state, total, before, peak, LOGS)
-        scores = rounded(lower_triangle(over_features(queries, keys, RULE), index), RULE)
-        inverse = inverse_of(weights_of_queries(queries, total) + tl.sum(scores, 1))
         sums = over_features(queries, state, RULE) + product(scores, values, RULE)
         store_rows(result, sums * inverse[:, None], row, inside, channel, width)
         state += product(keys, values, RULE)
@@ -164,20 +179,11 @@ def causal_queries(
     row, end = piece_bounds(length, rows_of_piece)
     state, total, peak = _sums_before(query, row, end, ids, states, totals, own_peaks, joined, FEATURES, CHANNELS, LOGS)
     while row < end:
-        keys = load_features(key, row, index < end - row, feature, features, absent(LOGS))
-        fresh = begins_document(ids, row)
-        state, total, peak = forget(state, total, peak, fresh, LOGS)
-        count, before, peak = next_step(keys, peak, ids, row, end, index, LOGS)
+        state, total, peak, count, keys, queries, scale, values, scores, inverse = _next(
+            state, total, peak, query, key, value, ids, row, end, index, feature, features, channel, width, LOGS, RULE
+        )
         inside = index < count
         rows = row + index
-        keys = features_of_keys(keys, peak, inside, LOGS, RULE)
-        queries = load_features(query, row, inside, feature, features, absent(LOGS))
-        scale = scale_of_queries(queries, peak, LOGS)
-        queries = features_of_queries(queries, peak, scale, LOGS, RULE)
-        values = load_rows(value, row, inside, channel, width).to(state.dtype)
-        state, total = rescale(state, total, before, peak, LOGS)
-        scores = rounded(lower_triangle(over_features(queries, keys, RULE), index), RULE)
-        inverse = inverse_of(weights_of_queries(queries, total) + tl.sum(scores, 1))
         gradients = load_rows(gradient, row, inside, channel, width).to(state.dtype)
         gradients = rounded(gradients * inverse[:, None], RULE)
         of_scores = lower_triangle(product(gradients, tl.trans(values), RULE), index)

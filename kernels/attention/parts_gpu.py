@@ -49,10 +49,7 @@ def begins_document(ids, row):
 @triton.jit
 def continues_document(ids, row):
     """True where a row's document goes on, from the row before it."""
-    result = row >= 0
-    if ids is not None:
-        result = tl.load(ids + row) == tl.load(ids + tl.maximum(row - 1, 0))
-    return result
+    return begins_document(ids, row) == 0
 
 
 @triton.jit
