@@ -120,7 +120,6 @@ def launched_kernels():
 def test_every_kernel_has_a_case(compiling):
     from gpu_model.launches import CASES
 
-    assert len(launched_kernels()) == 37
     assert {kernel for _, kernel, _ in compiling.launched_grids(CASES)} == launched_kernels()
 
 
