@@ -20,7 +20,11 @@ BATCH = 32  # examples of a step of fine-tuning
 
 # Of each size of configs/model: the rates that are tried, and what replaces the recipe's fields.
 SIZES = {
-    "tiny": {"rates": (7.5e-4, 1.5e-3, 3e-3), "tuning_rates": (2e-4, 6e-4, 2e-3), "overrides": ()},
+    "tiny": {
+        "rates": (7.5e-4, 1.5e-3, 3e-3, 6e-3),
+        "tuning_rates": (6e-5, 2e-4, 6e-4, 2e-3, 6e-3),
+        "overrides": (),
+    },
     # One GPU: rows enough to fill it, in the precision that it is made for.
     "small": {
         "rates": (5e-4, 1e-3, 2e-3),
@@ -48,7 +52,8 @@ class Budget:
         tuning_seeds: of fine-tuning, for each seed of pre-training and task.
         control_seeds: the same for each draw of a control: fewer, for there is nothing about it to learn but its mean.
         labels: training examples of the tasks with few labels.
-        reported: of IMDb's test reviews, which are more than are needed to tell rows apart.
+        passed_over: the first of IMDb's shuffled test reviews, by which the way of fine-tuning was found.
+        reported: of the reviews after them, which are more than are needed to tell rows apart.
     """
 
     size: str
@@ -64,6 +69,7 @@ class Budget:
     tuning_seeds: int = 5
     control_seeds: int = 3
     labels: int = 1000
+    passed_over: int = 2500
     reported: int = 2500
 
     @classmethod

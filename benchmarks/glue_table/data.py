@@ -11,6 +11,7 @@ import commands
 import numpy as np
 from glue_table.budget import BATCH, LARGEST_VOCABULARY, LENGTH, Budget
 
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import make_folder, write_json, write_text
 from longmix.data_prep.manifest import Manifest
 from longmix.trainer.finetune.readers import Examples, read_tsv
@@ -199,11 +200,21 @@ def _glue(folder: Path | None, name: str, budget: Budget) -> tuple[Examples, Exa
 
 
 def _imdb(folder: Path | None, budget: Budget) -> tuple[Examples, Examples] | None:
-    """The reviews of `train.tsv`, and as the reported split those of `test.tsv`; columns `label` and `text`."""
+    """Reviews of `train.tsv`, and as the reported split some of `test.tsv`; columns `label` and `text`.
+
+    Raises:
+        UserError: no test reviews but those that are passed over, or what `_reviews` raises.
+    """
     if folder is None:
         return None
     train, test = (_reviews(folder / file, is_labelled=True) for file in ("train.tsv", "test.tsv"))
-    return train.select(_drawn(len(train), budget.labels)), test.select(_drawn(len(test), budget.reported))
+    reported = _drawn(len(test), budget.passed_over + budget.reported)[budget.passed_over :]
+    if not reported:
+        raise UserError(
+            f"{folder / 'test.tsv'} has {len(test):,} reviews, and the first {budget.passed_over:,} of their shuffled "
+            "order are passed over: give all of IMDb's test reviews"
+        )
+    return train.select(_drawn(len(train), budget.labels)), test.select(reported)
 
 
 def _drawn(available: int, wanted: int) -> list[int]:

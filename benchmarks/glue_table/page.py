@@ -33,7 +33,8 @@ def render(results: dict[str, Any], command: str) -> str:
         _curves(results),
         "## Fine-tuning",
         _paragraph(
-            "Every score is on the dev set (of IMDb: on a fixed part of its test reviews), which nothing is chosen on. "
+            "Every score is on the dev set (of IMDb: on a fixed part of its test reviews), which nothing is chosen on"
+            f"{_passed_over(budget)}. "
             f"There are {budget['tuning_seeds']} seeds of fine-tuning for each of {budget['pretraining_seeds']} seeds "
             f"of pre-training, {budget['control_seeds']} for each of as many draws of a control's weights. Rates of "
             "fine-tuning are searched for each row, "
@@ -55,6 +56,12 @@ def render(results: dict[str, Any], command: str) -> str:
         _cost(results),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _passed_over(budget: dict[str, Any]) -> str:
+    """Nothing of an older table, which reported those very reviews."""
+    passed_over = budget.get("passed_over", 0)
+    return f": the {passed_over:,} by which the way of fine-tuning was found are not among them" if passed_over else ""
 
 
 def _paragraph(text: str) -> str:

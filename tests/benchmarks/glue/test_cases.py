@@ -1,0 +1,161 @@
+"""The runs of the GLUE table (benchmarks/glue.py): their commands, searches and plan."""
+
+import dataclasses
+
+import pytest
+import transformers
+
+import longmix.modeling  # noqa: F401  registers the model types
+from longmix.data_prep.errors import UserError
+from longmix.trainer.models import sizes
+from longmix.trainer.settings import reading
+
+
+def test_every_row_has_the_same_recipe_and_a_model_of_its_own(script, table):
+    models, recipes = {}, set()
+    rows = script("glue_table.rows").ROWS
+    for row in rows:
+        words = table.search(row)[0].words
+        paths = [word for word in words[1:] if "=" not in word]
+        run = reading.load(paths, [word for word in words if "=" in word])
+        models[row] = run.model
+        values = {**vars(run), "model": None, "run": None}
+        recipes.add(repr(values))
+    assert len(models) == 8 and {row: model["model_type"] for row, model in models.items()} == {
+        row: row for row in rows
+    }
+    assert len(recipes) == 1
+
+
+@pytest.mark.parametrize("size", ["tiny", pytest.param("small", marks=pytest.mark.full)])
+def test_rows_are_of_equal_size(script, files, size):
+    rows = script("glue_table.rows")
+    counted = {}
+    for row in rows.ROWS:
+        words = rows.model_words(row, size)
+        paths = [word for word in words if "=" not in word] + [str(files / "recipe.yaml")]
+        fields = reading.load(paths, [*(w for w in words if "=" in w), "data.train=x", "run.dir=y"]).model
+        config = transformers.AutoConfig.for_model(
+            fields["model_type"],
+            **{name: value for name, value in fields.items() if name != "model_type"},
+            vocab_size=8192,
+            max_position_embeddings=128,
+        )
+        measured = sizes.measure(config, transformers.AutoModelForMaskedLM)
+        counted[row] = measured.parameters - measured.embeddings
+    for row, parameters in counted.items():
+        assert parameters == pytest.approx(counted["transformer"], rel=0.05), row
+
+
+def test_the_rate_with_the_least_loss_is_chosen_and_a_diverged_one_never(script, table):
+    first, second, third = table.search("flt")
+    assert table.rate("flt") is None and table.pretraining("flt", 0) is None
+    first.finish({"loss": 5.0})
+    second.finish({"loss": None})
+    assert table.rate("flt") is None
+    third.finish({"loss": 4.5})
+    assert table.rate("flt") == third.about["rate"]
+    assert f"optim.lr={third.about['rate']:g}" in table.pretraining("flt", 1).words
+    for case in (first, second, third):
+        case.finish({"loss": None})
+    assert table.rate("flt") is None and table.pretraining("flt", 0) is None
+
+
+def test_a_search_is_a_share_of_the_budget_and_a_whole_schedule(table):
+    steps = {word for case in table.search("flt") for word in case.words if word.startswith("optim.max_steps")}
+    assert table.steps() == 10 and steps == {"optim.max_steps=2"}
+    longer = dataclasses.replace(table, budget=dataclasses.replace(table.budget, tokens=400_000))
+    steps = {word for case in longer.search("flt") for word in case.words if word.startswith("optim.max_steps")}
+    assert longer.steps() == 1000 and steps == {"optim.max_steps=50"}
+
+
+def test_a_step_has_the_samples_of_the_recipe_or_of_what_it_extends(script, files, budget, tmp_path):
+    samples = script("glue_table.cases").samples_of_a_step
+    (tmp_path / "own.yaml").write_text(f"extends: {files / 'recipe.yaml'}\noptim: {{lr: 1e-2}}\n")
+    extended = dataclasses.replace(budget, recipe=tmp_path / "own.yaml")
+    assert samples(budget) == samples(extended) == 4
+    assert samples(dataclasses.replace(extended, overrides=("batch.samples=8",))) == 8
+
+
+def test_fine_tuning_takes_the_rate_that_its_own_search_has_found(table):
+    assert table.tuning("flt", "random", "imdb", 0) is None
+    table.tuning_search("flt", "random", "imdb")[0].finish({"rate": 6e-4})
+    case = table.tuning("flt", "random", "imdb", 1)
+    assert case.words[case.words.index("--lr") + 1] == "0.0006" and case.words[case.words.index("--seeds") + 1] == "3"
+    assert case.words[case.words.index("--model") + 1] == str(table.work / "controls" / "flt" / "random-1")
+    assert table.tuning("flt", "pretrained", "imdb", 0) is None
+    table.tuning_search("flt", "pretrained", "imdb")[0].finish({"rate": 2e-4})
+    case = table.tuning("flt", "pretrained", "imdb", 0)
+    assert case.words[case.words.index("--seeds") + 1] == "5"
+    assert case.words[case.words.index("--model") + 1].endswith("runs/pretraining/flt/seed-0/model")
+
+
+def test_fine_tuning_that_diverges_goes_on_with_the_next_smaller_rate(table):
+    table.tuning_search("flt", "random", "imdb")[0].finish({"rate": 6e-4})
+    rates = []
+    while (case := table.tuning("flt", "random", "imdb", 1)) is not None and len(rates) < 3:
+        rates.append(case.words[case.words.index("--lr") + 1])
+        case.finish({"scores": None})
+    assert rates == ["0.0006", "0.0002"] and case is None
+    assert table.tuning("flt", "random", "imdb", 0).words[-3] == "0.0006"  # another draw has its own
+
+
+def test_a_record_of_another_command_does_not_count(table):
+    case = table.speed("flt")[0]
+    case.finish({"tokens": 1})
+    assert case.record()["tokens"] == 1
+    assert dataclasses.replace(case, words=(*case.words, "x=1")).record() is None
+
+
+def test_a_work_folder_has_one_budget(script, budget, tmp_path):
+    budget.refuse_another(tmp_path)
+    budget.refuse_another(tmp_path)
+    with pytest.raises(UserError, match=r"begun with another budget \(tokens 4000, now 5000\): choose another folder"):
+        dataclasses.replace(budget, tokens=5000).refuse_another(tmp_path)
+
+
+def measure(table, row, seconds=10.0):
+    """Records of its speed: 100 tokens a second."""
+    for case, tokens in zip(table.speed(row), (1000, 2000), strict=True):
+        took = {"seconds": 99.0, "cpu_seconds": seconds + tokens / 100}
+        figures = {"tokens": tokens, "tokens_per_second": 50.0, "parameters": 30, "parameters_outside_embeddings": 20}
+        case.finish({**figures, **took})
+
+
+def test_the_plan_counts_every_run_and_learns_from_those_that_have_finished(script, table):
+    plans, Part = script("glue_table.plan"), script("glue_table.stages").Part
+    part = Part(("flt", "bert"), (0, 1), ("imdb",))
+    assert sum(one.runs for one in plans.plan(table, part)) == 0
+    for row in part.rows:
+        measure(table, row)
+    assert table.measured("flt")["tokens_per_second"] == 100
+    stages = {one.stage: one for one in plans.plan(table, part)}
+    assert {name: one.runs for name, one in stages.items()} == {
+        "speed": 4,
+        "search": 6,
+        "pretraining": 4,
+        "tuning search": 6,
+        "tuning": 12,
+    }
+    each = plans.STARTING + (4000 + 11 * 300 * plans.PREDICTED) / 100
+    assert stages["pretraining"].hours == pytest.approx(4 * each / 3600) and stages["pretraining"].done == 0
+    for number, case in enumerate(table.search("flt")):
+        case.finish({"loss": 3.0 + number, "cpu_seconds": 1.0})
+    made = {"masked_accuracy": 0.1, "loss": 3.0, "tokens": 4000, "curve": []}
+    table.pretraining("flt", 0).finish({**made, "cpu_seconds": 2 * each})
+    stage = next(one for one in plans.plan(table, part) if one.stage == "pretraining")
+    # The others are expected to take twice what the formula says, too.
+    assert (stage.done, stage.hours_done) == (1, 2 * each / 3600)
+    assert stage.hours == pytest.approx(8 * each / 3600)
+
+
+def test_hours_say_how_many_tokens(script, table):
+    plans, Part = script("glue_table.plan"), script("glue_table.stages").Part
+    part = Part(("flt",), (0, 1), ("imdb",))
+    measure(table, "flt")
+    tokens = plans.tokens_for(table, part, 50.0)
+    budget = dataclasses.replace(table.budget, tokens=tokens)
+    planned = plans.plan(dataclasses.replace(table, budget=budget), part)
+    assert sum(one.hours for one in planned) == pytest.approx(50.0, rel=0.1)
+    with pytest.raises(UserError, match=r"--hours 0\.01: all but pre-training takes"):
+        plans.tokens_for(table, part, 0.01)
