@@ -5,6 +5,8 @@
 The work is done by recording.py in processes of its own: Triton decides when it is imported whether it interprets.
 """
 
+import ast
+import hashlib
 import json
 import os
 import subprocess
@@ -17,9 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1]
+LAUNCHING = ("launches.py", "recording.py", "targets.py")
 CAPABILITIES = (70, 80, 90)
-# {"triton": version, "spilled_bytes": {case: {target: {kernel: bytes}}}, "too_large": likewise shared bytes}: what
-# spills, and what a card cannot take.
+# {"triton": version, "sources": of `sources`, "spilled_bytes": {case: {target: {kernel: bytes}}}, "too_large": likewise
+# shared bytes}: what spills, and what a card cannot take, of the kernels that these sources have.
 BOUNDS = Path(__file__).with_name("bounds.json")
 
 
@@ -74,6 +77,23 @@ def launched_grids(cases: Iterable[str] | None = None) -> list[tuple[str, str, t
     return [(row["case"], row["name"], tuple(row["grid"])) for row in rows]
 
 
+def sources() -> str:
+    """What compiled kernels follow from, as a hash: the code of kernels/ and of the launches, without what it says."""
+    paths = [
+        *sorted((FOLDER.parent / "kernels").rglob("*.py")),
+        *(Path(__file__).with_name(name) for name in LAUNCHING),
+    ]
+    code = (ast.unparse(_without_docstrings(ast.parse(path.read_text(encoding="utf-8")))) for path in paths)
+    return hashlib.sha256("\n".join(code).encode()).hexdigest()
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
+
+
 def _ask(
     what: str, capabilities: tuple[int, ...], cases: Iterable[str] | None, cache: Path | None, processes: int
 ) -> list[dict]:
@@ -118,6 +138,7 @@ def main() -> None:
     kernels = compiled_kernels()
     bounds = {
         "triton": version("triton"),
+        "sources": sources(),
         "spilled_bytes": worst((kernel for kernel in kernels if kernel.spilled_bytes), "spilled_bytes"),
         "too_large": worst((kernel for kernel in kernels if not kernel.fits), "shared_bytes"),
     }

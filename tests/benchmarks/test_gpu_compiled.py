@@ -9,6 +9,7 @@ import pytest
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
+SHARES = 10  # the unchanged kernels are compiled again in so many commits
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +83,27 @@ def test_kernels_compile_for_sizes_of_one(compiling):
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_no_kernel_spills_more_than_it_did(compiling, bounds):
-    kernels = compiling.compiled_kernels()
+def test_no_kernel_spills_more_than_it_did(compiling, bounds, pytestconfig):
+    """All of them; of the very sources that have been compiled for the bounds a tenth, by the seed another one."""
+    from gpu_model.launches import CASES
+
+    cases = list(CASES)
+    if bounds["sources"] == compiling.sources():
+        cases = cases[pytestconfig.getoption("fault_seed") % SHARES :: SHARES]
+    kernels = compiling.compiled_kernels(cases=cases)
     check(compiling, bounds, kernels)
+    assert {kernel.case for kernel in kernels} == set(cases)
     assert {kernel.target for kernel in kernels} == {"sm_70", "sm_80", "sm_90"}
+
+
+def test_sources_change_with_the_code_and_not_with_what_it_says(compiling, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiling, "FOLDER", tmp_path / "benchmarks")
+    (tmp_path / "kernels" / "folder").mkdir(parents=True)
+    found = []
+    for code in ('"""Says."""\nx = 1\n', '"""More."""\n# Why.\nx =   1\n', "x = 2\n"):
+        (tmp_path / "kernels" / "folder" / "file.py").write_text(code)
+        found.append(compiling.sources())
+    assert found[0] == found[1] != found[2]
 
 
 @pytest.mark.full
