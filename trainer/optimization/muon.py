@@ -192,7 +192,10 @@ class Muon(torch.optim.AdamW):
 
 
 class GuardedMuon(GuardedOptimizer, Muon):
-    """Muon that clips, and drops a step whose gradient norm is not finite or that its guard refuses."""
+    """Muon that clips, and drops a step whose gradient norm is not finite or that its guard refuses.
+
+    The host drops it: the matrices and their momentum know nothing of `found_inf`.
+    """
 
 
 def batches(views: Sequence[View]) -> Iterator[list[int]]:

@@ -175,11 +175,14 @@ class GuardedOptimizer(torch.optim.Optimizer):
     would take a NaN step).
 
     Attributes:
+        drops_on_device: whether all that a step of the class changes stays as it is where `found_inf` is 1.
         decides_on_device: whether a step that is not finite may be dropped by the device, of which the host need not
             know: what follows are tensors there after such a step.
         overflow: whether the last step was dropped because its norm was not finite. DeepSpeed reads this name.
         _global_grad_norm: norm of the last gradients before clipping. DeepSpeed reads this name.
     """
+
+    drops_on_device = False
 
     def __init__(self, groups: list[dict], grad_clip: float | None, **arguments):
         super().__init__(groups, **arguments)
@@ -215,4 +218,5 @@ class GuardedOptimizer(torch.optim.Optimizer):
     def _asks_device_alone(self) -> bool:
         """Whether the device drops a step by itself: torch's fused ones can, a judge is the host's, and the first step
         must make no moments if it is dropped."""
-        return self.decides_on_device and self.guard.judge is None and is_fused(self) and len(self.state) > 0
+        can_drop = self.drops_on_device and is_fused(self)
+        return self.decides_on_device and self.guard.judge is None and can_drop and len(self.state) > 0

@@ -14,7 +14,12 @@ from longmix.data_prep.errors import UserError
 from longmix.trainer.optimization import muon
 from longmix.trainer.optimization.matrices import matrix_entries, matrix_views
 from longmix.trainer.optimization.muon import Muon, Piece, Share, batches, orthogonalise
-from longmix.trainer.optimization.optimizer import make_guarded_optimizer, make_optimizer, parameter_groups
+from longmix.trainer.optimization.optimizer import (
+    is_fused,
+    make_guarded_optimizer,
+    make_optimizer,
+    parameter_groups,
+)
 from longmix.trainer.run.folder import refuse_changes, write_configuration
 from longmix.trainer.run.memory import kept_per_parameter
 from longmix.trainer.run.setup import prepare
@@ -144,8 +149,11 @@ def state_of(model, optimizer):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, "judged"])
-def test_a_dropped_step_leaves_weights_and_momentum_as_they_were(bad):
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_dropped_step_leaves_weights_and_momentum_as_they_were(on_device, bad):
     model, optimizer = make(grad_clip=1.0)
+    optimizer.decides_on_device = on_device  # as the engine without DeepSpeed has it on a GPU
+    assert is_fused(optimizer)
     give_gradients(model, 0)
     optimizer.step()
     before = state_of(model, optimizer)
