@@ -78,13 +78,29 @@ def launched_grids(cases: Iterable[str] | None = None) -> list[tuple[str, str, t
 
 
 def sources() -> str:
-    """What compiled kernels follow from, as a hash: the code of kernels/ and of the launches, without what it says."""
-    paths = [
-        *sorted((FOLDER.parent / "kernels").rglob("*.py")),
-        *(Path(__file__).with_name(name) for name in LAUNCHING),
-    ]
-    code = (ast.unparse(_without_docstrings(ast.parse(path.read_text(encoding="utf-8")))) for path in paths)
+    """What compiled kernels follow from, as a hash: the code of launchers and of launches, without what it says."""
+    paths = [*_launchers(FOLDER.parent / "kernels"), *(Path(__file__).with_name(name) for name in LAUNCHING)]
+    code = (ast.unparse(_without_docstrings(_parsed(path))) for path in paths)
     return hashlib.sha256("\n".join(code).encode()).hexdigest()
+
+
+def _launchers(kernels: Path) -> list[Path]:
+    """The files that the folders' launchers and operators are made of: these, what they import, and so on."""
+    waiting, found = [*kernels.glob("*/gpu_kernels.py"), *kernels.glob("*/operator.py")], set()
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.is_file():
+            continue
+        found.add(path)
+        for node in ast.walk(_parsed(path)):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                module = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+                waiting += [module.with_suffix(".py"), *(module / f"{name.name}.py" for name in node.names)]
+    return sorted(found)
+
+
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
@@ -135,10 +151,13 @@ def worst(kernels: Iterable[CompiledKernel], figure: str) -> dict[str, dict[str,
 
 def main() -> None:
     """Compile everything, and write BOUNDS."""
+    before = sources()
     kernels = compiled_kernels()
+    if sources() != before:
+        sys.exit("the kernels were changed while they were compiled: nothing is written")
     bounds = {
         "triton": version("triton"),
-        "sources": sources(),
+        "sources": before,
         "spilled_bytes": worst((kernel for kernel in kernels if kernel.spilled_bytes), "spilled_bytes"),
         "too_large": worst((kernel for kernel in kernels if not kernel.fits), "shared_bytes"),
     }

@@ -9,7 +9,7 @@ import pytest
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 LARGEST_GRID = (2**31 - 1, 65535, 65535)
-SHARES = 10  # the unchanged kernels are compiled again in so many commits
+SHARES = 10  # of which one of the unchanged kernels is compiled again
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_kernels_compile_for_sizes_of_one(compiling):
 @pytest.mark.full
 @pytest.mark.slow
 def test_no_kernel_spills_more_than_it_did(compiling, bounds, pytestconfig):
-    """All of them; of the very sources that have been compiled for the bounds a tenth, by the seed another one."""
+    """All of them; of the very sources that have been compiled for the bounds a tenth, which the seed draws."""
     from gpu_model.launches import CASES
 
     cases = list(CASES)
@@ -96,14 +96,21 @@ def test_no_kernel_spills_more_than_it_did(compiling, bounds, pytestconfig):
     assert {kernel.target for kernel in kernels} == {"sm_70", "sm_80", "sm_90"}
 
 
-def test_sources_change_with_the_code_and_not_with_what_it_says(compiling, tmp_path, monkeypatch):
+def test_sources_change_with_the_code_of_launchers_and_not_with_what_it_says(compiling, tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "FOLDER", tmp_path / "benchmarks")
-    (tmp_path / "kernels" / "folder").mkdir(parents=True)
-    found = []
-    for code in ('"""Says."""\nx = 1\n', '"""More."""\n# Why.\nx =   1\n', "x = 2\n"):
-        (tmp_path / "kernels" / "folder" / "file.py").write_text(code)
-        found.append(compiling.sources())
-    assert found[0] == found[1] != found[2]
+    kernels = tmp_path / "kernels"
+    for folder in ("one", "common"):
+        (kernels / folder).mkdir(parents=True)
+    (kernels / "one" / "gpu_kernels.py").write_text("from ..common.parts import x\nfrom . import sizes\n")
+    for name in ("common/parts.py", "one/sizes.py", "one/proof.py"):
+        (kernels / name).write_text('"""Says."""\nx = 1\n')
+    before = compiling.sources()
+    for name, is_seen in (("common/parts.py", True), ("one/sizes.py", True), ("one/proof.py", False)):
+        (kernels / name).write_text('"""More."""\n# Why.\nx =   1\n')
+        assert compiling.sources() == before
+        (kernels / name).write_text("x = 2\n")
+        assert (compiling.sources() != before) == is_seen
+        (kernels / name).write_text("x = 1\n")
 
 
 @pytest.mark.full
