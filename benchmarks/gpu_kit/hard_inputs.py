@@ -16,8 +16,12 @@ BLOCKS = "blocks"
 
 
 def _ids(batch: int, rows: int, generator: torch.Generator) -> torch.Tensor:
-    """(B, N) ids of documents of about ten rows; neither the first id nor their distance is 0 or 1."""
-    return (torch.rand(batch, rows, generator=generator) < 0.1).cumsum(1) * 3 - 5
+    """(B, N) ids of documents of about ten rows, in the middle of the first sample a long one; neither the first id nor
+    their distance is 0 or 1.
+    """
+    begins = torch.rand(batch, rows, generator=generator) < 0.1
+    begins[:1, rows // 4 : rows * 7 // 8] = False
+    return begins.cumsum(1) * 3 - 5
 
 
 def _keywords(lengths: tuple[int, ...] | None, **more: object) -> dict:

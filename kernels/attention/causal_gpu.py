@@ -157,6 +157,11 @@ def causal_forward(
 
 
 @triton.jit
+def _at_row(peaks, row, feature, features):
+    return peaks + row.to(tl.int64) * features + feature
+
+
+@triton.jit
 def causal_queries(
     gradient, query, key, value, lengths, ids, states, totals, own_peaks, joined, of_query, of_key, own_of_value,
     inverses, offsets, scales, sizes, peaks, heads, positions, features, width, rows_of_piece,
@@ -194,7 +199,7 @@ def causal_queries(
         tl.store(sizes + row + count - 1, count.to(tl.int32))
         tl.store(scales + rows, scale, mask=inside)
         if LOGS:
-            tl.store(peaks + row * features + feature, peak, mask=feature < features)
+            tl.store(_at_row(peaks, row, feature, features), peak, mask=feature < features)
         store_rows(own_of_value, product(tl.trans(scores), gradients, RULE), row, inside, channel, width)
         mixed -= offset[None, :] * total[:, None]
         of_scores = rounded(lower_triangle(of_scores - offset[:, None], index), RULE)
@@ -216,7 +221,7 @@ def _step_before(
     row = end - count
     peak = above
     if LOGS:
-        peak = tl.load(peaks + row * features + feature, mask=feature < features, other=NOTHING)
+        peak = tl.load(_at_row(peaks, row, feature, features), mask=feature < features, other=NOTHING)
         later, later_total = rescale(later, later_total, tl.minimum(peak, above), above, LOGS)
     return row, index < count, peak, later, later_total, above
 
@@ -294,11 +299,13 @@ def _sums_behind(
         if going:
             going = continues_document(ids, end)
         if LOGS:
-            above = tl.load(peaks + end * features + feature, mask=going & (feature < features), other=NOTHING)
+            above = tl.load(_at_row(peaks, end, feature, features), mask=going & (feature < features), other=NOTHING)
         while going:
             own_above = above
             if LOGS:
-                own_above = tl.load(peaks + piece * rows * features + feature, mask=feature < features, other=NOTHING)
+                own_above = tl.load(
+                    _at_row(peaks, piece * rows, feature, features), mask=feature < features, other=NOTHING
+                )
             own, own_total = rescale(
                 tl.load(state_of_piece(later_states, piece, FEATURES, CHANNELS)),
                 tl.load(total_of_piece(later_totals, piece, FEATURES)), above, own_above, LOGS,

@@ -27,5 +27,10 @@ def dtypes_of(dtype: torch.dtype, *tensors: torch.Tensor | None) -> tuple[torch.
 
 
 def documents(batch: int, positions: int, generator: torch.Generator) -> torch.Tensor:
-    """Document ids (B, N) int64: a document begins at every tenth row or so, and ids return."""
-    return (torch.rand(batch, positions, generator=generator) < 0.1).cumsum(1) % 3 - 1
+    """Document ids (B, N) int64: a document begins at every tenth row or so, and ids return.
+
+    That in the middle of the first sample is longer than pieces of rows, into which programs may cut heads.
+    """
+    begins = torch.rand(batch, positions, generator=generator) < 0.1
+    begins[:1, positions // 4 : positions * 7 // 8] = False
+    return begins.cumsum(1) % 3 - 1

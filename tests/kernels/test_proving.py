@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from longmix.kernels import build, ops, proof_worker, proving, selection, verdicts
+from longmix.kernels.common.proof_inputs import documents
 from longmix.kernels.selection import OPERATIONS
 
 CPU = torch.device("cpu")
@@ -460,16 +461,27 @@ def test_inputs_of_a_form_are_of_that_form(change, cases, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 40, 3), (1, 2, 12, 3), (3, 2, 40, 3), (1, 5, 40, 3), (1, 1, 40, 300)])
-def test_a_form_says_whether_heads_are_cut(shape):
+@pytest.mark.parametrize(("causal", "documents"), [(False, False), (True, False), (True, True)])
+def test_a_form_says_whether_heads_are_cut(shape, causal, documents):
     from longmix.kernels.attention import gpu_kernels
 
     proof = proving.proof_module("feature_attention")
     query, value = torch.ones(*shape[:3], 2), torch.ones(shape)
-    form = proof.form(query, query, value, None, False, None)
+    ids = torch.zeros(shape[0], shape[2], dtype=torch.int64) if documents else None
+    form = proof.form(query, query, value, None, causal, ids)
     inputs = proof.inputs("feature_attention", form, 19, True, torch.Generator())
-    for rows, values in ((query, value), (inputs[0], inputs[2])):
-        grid, _ = gpu_kernels._launch(rows, values, False, True, None)
+    for rows, values, own_ids in ((query, value, ids), (inputs[0], inputs[2], inputs[5])):
+        grid, _ = gpu_kernels._launch(rows, values, causal, True, own_ids)
         assert (grid[2] > 1) == form.cut
+
+
+# Of proofs of 12 heads on a GPU, whose heads are cut into three pieces.
+@pytest.mark.parametrize(("positions", "rows_of_piece"), [(352, 128), (323, 112)])
+def test_a_document_of_a_proof_goes_over_a_whole_piece(positions, rows_of_piece):
+    """What a piece hands on by way of the next one is in no shorter document."""
+    first = documents(3, positions, torch.Generator())[0]
+    assert len(first[rows_of_piece - 1 : 2 * rows_of_piece + 1].unique()) == 1
+    assert len(first[:rows_of_piece].unique()) == 3 and len(first[2 * rows_of_piece :].unique()) > 1
 
 
 @pytest.mark.parametrize("heads", [1, 2])
