@@ -100,19 +100,43 @@ def triton(monkeypatch, require_or_skip):
     return importlib.import_module("longmix.kernels.attention.gpu_kernels")
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("with_documents", [False, True])
 @pytest.mark.parametrize("tensor_cores", [False, True])
-def test_half_precision_is_rounded_to_the_nearest(with_documents, tensor_cores, triton, monkeypatch):
+def test_half_precision_is_rounded_to_the_nearest(causal, with_documents, tensor_cores, triton, monkeypatch):
     """Means of ones, in fp32: where digits were cut off, all of them would be smaller, by 1e-3 on the mean."""
     monkeypatch.setattr(triton, "multiply_tf32", lambda: tensor_cores)
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 2, 1, 19, 32, generator=generator)
     lengths, documents = torch.tensor([19, 11]), (torch.arange(19) // 8).expand(2, 19) if with_documents else None
     value, result = torch.ones(2, 1, 19, 4, dtype=torch.float16), torch.empty(2, 1, 19, 4)
-    triton.attend(result, query, key, value, lengths, documents, False, True)
+    triton.attend(result, query, key, value, lengths, documents, causal, True)
     means = torch.cat([result[0, 0], result[1, 0, :11]])
     assert (means - 1).abs().max() < (1e-3 if tensor_cores else 1e-6)
     assert (means - 1).mean().abs() < 1e-4
+
+
+@pytest.mark.parametrize(("causal", "with_documents"), [(False, False), (False, True), (True, False), (True, True)])
+def test_factors_of_tensor_cores_have_their_digits(causal, with_documents, triton, monkeypatch):
+    """They would cut off the others: the last 13 bits of fp32."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    multiply, beyond = interpreter.InterpreterBuilder.create_dot, []
+
+    def checked(self, left, right, sums, precision, *rest):
+        assert str(precision).endswith("TF32")
+        beyond.extend(int((factor.data.view("int32") & 0x1FFF).any()) for factor in (left, right))
+        return multiply(self, left, right, sums, precision, *rest)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", checked)
+    monkeypatch.setattr(triton, "multiply_tf32", lambda: True)
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 1, 1, 40, 32, generator=generator)
+    value, gradient = torch.randn(2, 1, 1, 40, 16, generator=generator).half()
+    documents = (torch.arange(40) // 29)[None] if with_documents else None
+    arguments = query, key, value, torch.tensor([37]), documents, causal, True
+    triton.attend(torch.empty_like(value), *arguments)
+    triton.attention_backward(gradient, *arguments)
+    assert len(beyond) > 20 and sum(beyond) == 0
 
 
 @pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, -1], ids=["usual", "an NVIDIA card's", "negative"])
