@@ -18,6 +18,7 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import commands
 import transformers
@@ -29,6 +30,7 @@ from glue_table.results import collect, gate, joined, tuned
 from glue_table.rows import ROWS
 from glue_table.stages import Part, Runner, cores
 
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import make_folder, write_text
 from longmix.trainer.processes.ending import exit_code
 from longmix.trainer.tables.writing import aligned, as_csv, as_json
@@ -47,6 +49,8 @@ def main() -> int:
     jobs = arguments.jobs or (1 if arguments.size == "small" else 2)
     runner = Runner(jobs, max(1, cores() // jobs) if arguments.size != "tiny" else 1)
     table = _table(arguments, work, runner)
+    if arguments.record:
+        _refuse_another_record(table.budget)
     everything = Part(tuple(arguments.rows), tuple(range(table.budget.pretraining_seeds)), tuple(table.tasks))
     runner.measure(table, everything)
     if not arguments.plan:
@@ -138,16 +142,36 @@ def _write(table: Table, part: Part, arguments: argparse.Namespace, work: Path) 
     """Write the page, and what it is made of."""
     names = [f"{path.resolve().parent.name}/{path.name}" for path in arguments.corpus]
     results = collect(table, part, data.count_baselines(table.corpus, work), names)
-    pages = {work / "results": results}
+    _write_page(work / "results", results)
     if arguments.record:
-        before = RECORDED / "results.json"
-        is_first = not before.exists()
-        pages[RECORDED] = results if is_first else joined(results, json.loads(before.read_text(encoding="utf-8")))
-    for folder, shown in pages.items():
-        make_folder(folder)
-        write_text(folder / "report.md", page.render(shown, COMMAND))
-        write_text(folder / "results.json", as_json(shown))
-        write_text(folder / "results.csv", as_csv(page.CSV_COLUMNS, page.csv_records(shown)))
+        before = _recorded()
+        _write_page(RECORDED, results if before is None else joined(results, before))
+
+
+def _write_page(folder: Path, results: dict[str, Any]) -> None:
+    make_folder(folder)
+    write_text(folder / "report.md", page.render(results, COMMAND))
+    write_text(folder / "results.json", as_json(results))
+    write_text(folder / "results.csv", as_csv(page.CSV_COLUMNS, page.csv_records(results)))
+
+
+def _recorded() -> dict[str, Any] | None:
+    path = RECORDED / "results.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _refuse_another_record(budget: Budget) -> None:
+    """Before the first run.
+
+    Raises:
+        UserError: the table that is recorded was made with another budget.
+    """
+    before = _recorded()
+    if before is not None and (told := budget.changes(before["budget"])):
+        raise UserError(
+            f"the recorded table has another budget ({told}): leave out --record, or begin a new one by removing "
+            f"{RECORDED / 'results.json'}"
+        )
 
 
 if __name__ == "__main__":

@@ -88,12 +88,16 @@ class Budget:
         Raises:
             UserError: its runs were begun with another one.
         """
-        path, mine = work / "budget.json", self.described()
+        path = work / "budget.json"
         if not path.is_file():
-            write_json(path, mine)
+            write_json(path, self.described())
             return
-        there = json.loads(path.read_text(encoding="utf-8"))
-        changed = [name for name in mine if there.get(name) != mine[name]]
-        if changed:
-            told = ", ".join(f"{name} {there.get(name)}, now {mine[name]}" for name in changed)
+        if told := self.changes(json.loads(path.read_text(encoding="utf-8"))):
             raise UserError(f"--work {work} was begun with another budget ({told}): choose another folder")
+
+    def changes(self, before: dict[str, object]) -> str:
+        """What is another in this budget than in one that was described, in words; empty where nothing is."""
+        mine = self.described()
+        return ", ".join(
+            f"{name} {before.get(name)}, now {mine[name]}" for name in mine if before.get(name) != mine[name]
+        )

@@ -14,6 +14,7 @@ from glue_table.rows import model_words
 
 from longmix.data_prep.files import make_folder, write_json
 from longmix.trainer.settings import reading
+from longmix.trainer.settings.configuration import RunConfiguration
 
 STARTS = ("pretrained", "random", "random at scale")
 # Of the two runs that measure the speed.
@@ -208,8 +209,18 @@ class Table:
         )
 
 
-@functools.cache
 def samples_of_a_step(budget: Budget) -> int:
-    """Samples of a step, as the recipe, what it extends and the overrides say; the model and data change nothing."""
+    return _resolved(budget).batch.samples
+
+
+def decay_share(budget: Budget) -> float | None:
+    """Of the steps, those at the end in which the rate falls; None: it falls all the time."""
+    optim = _resolved(budget).optim
+    return optim.decay_share if optim.schedule == "wsd" else None
+
+
+@functools.cache
+def _resolved(budget: Budget) -> RunConfiguration:
+    """As the recipe, what it extends and the overrides say; the model and data change nothing."""
     placeholders = ("model.model_type=transformer", "data.train=none", "run.dir=none")
-    return reading.load([str(budget.recipe)], [*placeholders, *budget.overrides]).batch.samples
+    return reading.load([str(budget.recipe)], [*placeholders, *budget.overrides])

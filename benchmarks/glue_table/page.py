@@ -11,7 +11,6 @@ from glue_table.data import BIGRAM, EVALUATED_SHARE, TASKS
 from glue_table.results import CONTROLS, differences, gate, is_above
 from glue_table.spread import crossing, score
 
-from longmix.trainer.settings.sections import DECAY_SHARE
 from longmix.trainer.tables.figures import ABSENT, percent
 
 ACCURACY, LOSS = 1, 2  # columns of a curve
@@ -33,8 +32,7 @@ def render(results: dict[str, Any], command: str) -> str:
         _curves(results),
         "## Fine-tuning",
         _paragraph(
-            "Every score is on the dev set (of IMDb: on a fixed part of its test reviews), which nothing is chosen on"
-            f"{_passed_over(budget)}. "
+            f"Every score is on the dev set{_reviews(results)}, by which no run of the table is chosen. "
             f"There are {budget['tuning_seeds']} seeds of fine-tuning for each of {budget['pretraining_seeds']} seeds "
             f"of pre-training, {budget['control_seeds']} for each of as many draws of a control's weights. Rates of "
             "fine-tuning are searched for each row, "
@@ -58,10 +56,13 @@ def render(results: dict[str, Any], command: str) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _passed_over(budget: dict[str, Any]) -> str:
-    """Nothing of an older table, which reported those very reviews."""
-    passed_over = budget.get("passed_over", 0)
-    return f": the {passed_over:,} by which the way of fine-tuning was found are not among them" if passed_over else ""
+def _reviews(results: dict[str, Any]) -> str:
+    if "imdb" not in results["tasks"]:
+        return ""
+    passed_over = results["budget"].get("passed_over", 0)
+    how = "without" if passed_over else "among them"
+    count = f"the {passed_over:,} " if passed_over else "those "
+    return f" (of IMDb: on a fixed part of its test reviews, {how} {count}by which the way of fine-tuning was found)"
 
 
 def _paragraph(text: str) -> str:
@@ -108,10 +109,15 @@ def _pretraining(results: dict[str, Any]) -> str:
         f"{_list(results['budget']['rates'])} by the held-out loss after a whole schedule over "
         f"{percent(results['budget']['search_share'], 0)} % of the tokens. Tokens/s are of training: of a core, "
         "or of the GPU where there is one; under different load, they do not compare. The tokens to "
-        "pass the bigram are read from the curve of a run between two evaluations; where they are in the last "
-        f"{percent(DECAY_SHARE, 0)} % of the budget, the falling rate has helped."
+        f"pass the bigram are read from the curve of a run between two evaluations{_falling(results)}."
     )
     return "\n\n".join(["## Pre-training", text, tables.draw(header, lines)])
+
+
+def _falling(results: dict[str, Any]) -> str:
+    share = results.get("decay_share")
+    told = "; where they are in the last {} % of the budget, the falling rate has helped"
+    return "" if share is None else told.format(percent(share, 0))
 
 
 def _curves(results: dict[str, Any]) -> str:

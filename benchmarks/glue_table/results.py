@@ -7,7 +7,7 @@ from typing import Any
 import record
 from glue_table import bag_of_words
 from glue_table.budget import PILOT, PILOT_TASK
-from glue_table.cases import STARTS, Table
+from glue_table.cases import STARTS, Table, decay_share
 from glue_table.plan import plan
 from glue_table.rows import ROWS
 from glue_table.spread import Difference, difference, score
@@ -39,6 +39,7 @@ def collect(table: Table, part: Part, counted: dict[str, dict[str, float]], name
     made = {(one["commit"], one["machine"], one["threads"]) for one in (found["made"] for found in records)}
     return {
         "budget": table.budget.described(),
+        "decay_share": decay_share(table.budget),
         "corpus": {"files": names, "tokens": manifest.tokens, "vocabulary": manifest.vocab_size},
         "counted": counted,
         "rows": rows,

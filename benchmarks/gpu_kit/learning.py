@@ -103,14 +103,18 @@ def _work(setting: Setting) -> Path:
     return setting.work / "glue"
 
 
+def _middle(rates: tuple[float, ...]) -> tuple[float, ...]:
+    return rates[(len(rates) - 1) // 2 :][:1]
+
+
 def _table(setting: Setting, tokens: int) -> Table:
     """The table of glue.py with one seed of pre-training and few of fine-tuning; quick, with a single rate."""
     about = corpus(setting)
     budget = Budget.of("small" if setting.device == "cuda" else "tiny", tokens, None, RECIPE)
     budget = replace(budget, pretraining_seeds=1, tuning_seeds=3)
     if setting.quick:
-        budget = replace(budget, rates=budget.rates[1:2], tuning_rates=budget.tuning_rates[1:2], evaluations=1)
-        budget = replace(budget, tuning_seeds=1, control_seeds=1)
+        budget = replace(budget, rates=_middle(budget.rates), tuning_rates=_middle(budget.tuning_rates))
+        budget = replace(budget, evaluations=1, tuning_seeds=1, control_seeds=1)
     elif setting.half != "bfloat16":
         budget = replace(budget, overrides=("precision=fp16", *budget.overrides[1:]))
     made = data.tasks(_work(setting), budget, Path(about["glue"]), None)

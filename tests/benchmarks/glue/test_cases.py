@@ -1,6 +1,7 @@
 """The runs of the GLUE table (benchmarks/glue.py): their commands, searches and plan."""
 
 import dataclasses
+import json
 
 import pytest
 import transformers
@@ -75,6 +76,9 @@ def test_a_step_has_the_samples_of_the_recipe_or_of_what_it_extends(script, file
     extended = dataclasses.replace(budget, recipe=tmp_path / "own.yaml")
     assert samples(budget) == samples(extended) == 4
     assert samples(dataclasses.replace(extended, overrides=("batch.samples=8",))) == 8
+    share = script("glue_table.cases").decay_share
+    assert share(budget) is None
+    assert share(dataclasses.replace(budget, overrides=("optim.schedule=wsd", "optim.decay_share=0.3"))) == 0.3
 
 
 def test_fine_tuning_takes_the_rate_that_its_own_search_has_found(table):
@@ -159,3 +163,15 @@ def test_hours_say_how_many_tokens(script, table):
     assert sum(one.hours for one in planned) == pytest.approx(50.0, rel=0.1)
     with pytest.raises(UserError, match=r"--hours 0\.01: all but pre-training takes"):
         plans.tokens_for(table, part, 0.01)
+
+
+def test_a_table_of_another_budget_is_not_recorded_beside_the_one_that_stands(script, budget, tmp_path, monkeypatch):
+    glue = script("glue")
+    monkeypatch.setattr(glue, "RECORDED", tmp_path)
+    glue._refuse_another_record(budget)
+    (tmp_path / "results.json").write_text(json.dumps({"budget": budget.described()}))
+    glue._refuse_another_record(budget)
+    with pytest.raises(
+        UserError, match=r"another budget \(tokens 4000, now 5000\): leave out --record, or begin a new"
+    ):
+        glue._refuse_another_record(dataclasses.replace(budget, tokens=5000))

@@ -110,6 +110,19 @@ def test_the_page_shows_every_figure(script, budget):
     assert "most frequent class gives 50.0." in joined and "`the command` makes the page" in joined
 
 
+def test_the_page_says_which_reviews_are_reported_and_where_the_rate_falls(script, budget):
+    page = script("glue_table.page")
+    results = {**results_of(script, budget, imdb={"paramixer": GOOD}), "decay_share": 0.25}
+    text = " ".join(page.render(results, "COMMAND").split())
+    assert "a fixed part of its test reviews, without the 5 by which the way of fine-tuning was found), by" in text
+    assert "where they are in the last 25 % of the budget, the falling rate has helped." in text
+    del results["budget"]["passed_over"]
+    text = " ".join(page.render({**results, "decay_share": None}, "COMMAND").split())
+    assert "its test reviews, among them those by which the way of fine-tuning was found), by" in text
+    assert "falling rate" not in text
+    assert "reviews" not in page.render(results_of(script, budget, cola={"paramixer": GOOD}), "COMMAND")
+
+
 def test_a_curve_is_shown_where_a_run_was_evaluated_and_nowhere_else(script, budget):
     results = results_of(script, dataclasses.replace(budget, tokens=4000, evaluations=4))
     # Evaluations come after whole steps.
