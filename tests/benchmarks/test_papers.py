@@ -156,17 +156,22 @@ def test_a_logistic_regression_stands_below_the_table(script, tmp_path, lengths,
     random = np.random.default_rng(0)
     data = {}
     for split, size in (("train", 300), ("eval", 60), ("test", 60)):
-        rows = []
+        rows, inverted = [], []
         for label in random.integers(0, 2, size).tolist():
             tokens = random.integers(10, 90, random.integers(lengths[0], lengths[1] + 1))
             # 1, 2 and 2, 1 differ in their order alone.
             tokens[2:4] = (1, 2) if label else (2, 1)
             rows.append({"input_ids": tokens.tolist(), "labels": label})
+            inverted.append({**rows[-1], "labels": 1 - label})
         fields = {"split": split, "split_rule": "all", "vocab_size": 100}
         data[split] = str(tmp_path / split)
-        write_dataset(tmp_path / split, rows, {"input_ids": LIST_INT32, "labels": SCALAR_INT64}, **fields)
-    found = script("learned.linear_baseline").score(data)
+        for folder, samples in ((split, rows), (f"inverted {split}", inverted)):
+            write_dataset(tmp_path / folder, samples, {"input_ids": LIST_INT32, "labels": SCALAR_INT64}, **fields)
+    score = script("learned.linear_baseline").score
+    found = score(data)
     assert found["reads"] == reads and found["accuracy"] > 0.95
+    wrong = score({**data, "test": str(tmp_path / "inverted test")})
+    assert wrong == {**found, "accuracy": pytest.approx(1 - found["accuracy"])}
     text = script("learned.papers_tables").linear_section({"task-6": found})
     assert f"| task-6 | {100 * found['accuracy']:.1f} | {100 * found['validation']:.1f} | {reads} | " in text
 
