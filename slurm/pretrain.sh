@@ -7,8 +7,8 @@
 # GPU nodes get one task per GPU. CPU nodes get LONGMIX_TASKS_PER_NODE tasks (default 1).
 # Submit from the repository, or set LONGMIX_HOME to it. Paths are relative to the folder you submit from.
 # The job saves ahead of its time limit and puts itself into the queue again, as it does when Slurm takes its nodes away
-# and when the run fails; not when a failure repeats itself at the same step. To stop it: scancel, or a file STOP in the
-# run folder. With sbatch --no-requeue it ends instead.
+# and when the run fails; not when a failure repeats itself at the same step, nor when five starts have brought no new
+# checkpoint. To stop it: scancel, or a file STOP in the run folder. With sbatch --no-requeue it ends instead.
 # The state of the job is its exit code: 0 finished; 75 interrupted, checkpoint saved: submit the same command again and
 # it goes on; 2 a mistake of yours, in one line of the log; 1 a failure of ours, with its reason in the log.
 

@@ -23,7 +23,7 @@ def add_parser(verbs) -> None:
         "--step",
         type=int,
         metavar="N",
-        help="the checkpoint of step N (default: the run's final model, or the newest checkpoint)",
+        help="the checkpoint of step N (default: the newest one; RUN/model is what checkpoint.best has chosen)",
     )
     parser.add_argument("--output", type=output_folder, required=True, metavar="DIR", help="the folder to write")
     parser.add_argument(

@@ -15,8 +15,8 @@ def add_parser(verbs) -> None:
         description="Train every run file with every seed; the runs are run.dir/seed-N, and what they say goes to "
         "run.dir/seed-N.log. Finished runs stay, interrupted ones go on, and the same command runs failed ones again. "
         "longmix report makes the tables.",
-        epilog="Example: longmix sweep configs/listops_flt.yaml configs/listops_wavspa.yaml --seeds 5 "
-        "optim.max_steps=2000. " + EXPLANATION,
+        epilog="Example: longmix sweep configs/papers/converter_listops.yaml configs/papers/wavspa_listops.yaml "
+        "--seeds 5 optim.max_steps=2000. " + EXPLANATION,
     )
     add_settings(parser, "run files, each an experiment of its own with its own run.dir, and changes for all of them")
     add_sweep_options(parser)
