@@ -5,6 +5,7 @@ An operation's operator.py declares its operators; cpu_kernels.py and gpu_kernel
 
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch.library import CustomOpDef
@@ -22,7 +23,8 @@ def operator(package: str, name: str) -> Callable[[Callable], CustomOpDef]:
 
     def register(declaration: Callable) -> CustomOpDef:
         def compute(kernels: str, *arguments: object) -> object:
-            return getattr(importlib.import_module(f"{package}.{kernels}"), name)(*arguments)
+            with on_their_card(arguments):
+                return getattr(importlib.import_module(f"{package}.{kernels}"), name)(*arguments)
 
         schema = torch.library.infer_schema(declaration, mutates_args=())
         registered = torch.library.custom_op(f"longmix::{name}", compute, mutates_args=(), schema=schema)
@@ -30,6 +32,14 @@ def operator(package: str, name: str) -> Callable[[Callable], CustomOpDef]:
         return registered
 
     return register
+
+
+def on_their_card(arguments: tuple[object, ...]) -> AbstractContextManager:
+    """Context whose current GPU is that of the tensors: Triton launches on the current one, wherever tensors lie."""
+    cards = (value.device for value in arguments if isinstance(value, torch.Tensor) and value.is_cuda)
+    card = next(cards, None)
+    # Where none is initialised, the tensors only pretend to lie on one.
+    return nullcontext() if card is None or not torch.cuda.is_initialized() else torch.cuda.device(card)
 
 
 def keep_arguments(output: torch.Tensor, *arguments: object) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -68,6 +68,22 @@ class BatchContext:
         context = copy.copy(self)
         object.__setattr__(context, "shared", shared)
         return context
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "BatchContext":
+        """The same batch on another device: a model's layers may lie on several (accelerate's `device_map`)."""
+
+        def moved(value):
+            if isinstance(value, torch.Tensor):
+                return value.to(device, non_blocking=non_blocking)
+            if not isinstance(value, tuple) or all(moved(part) is part for part in value):
+                return value
+            parts = map(moved, value)
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+
+        given = [getattr(self, one.name) for one in fields(self) if one.init]
+        found = [moved(value) for value in given]
+        is_there = all(one is other for one, other in zip(given, found, strict=True))
+        return self if is_there else BatchContext(*found)  # what was found out lies on the other device
 
     @property
     def segments(self) -> Segments | None:

@@ -1,5 +1,6 @@
 """Operators, which torch.compile and export see in place of the kernels: they keep to torch's rules."""
 
+import contextlib
 import importlib
 import itertools
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longmix.kernels import ops
+from longmix.kernels import operators, ops
 from longmix.kernels.selection import OPERATIONS, obstacle
 
 for _operation, _folder in OPERATIONS.items():
@@ -124,3 +125,29 @@ def test_torchs_rules(name, check):
 @pytest.mark.parametrize("name", OPERATORS)
 def test_torchs_rules_in_all_other_kinds_of_calls(name, check):
     check(name, is_covering=False)
+
+
+def test_kernels_are_launched_on_the_card_that_holds_the_tensors(monkeypatch):
+    """Triton asks for the current one, which in a process of several cards may be another."""
+
+    class OnCard(torch.Tensor):
+        is_cuda, device = True, torch.device("cuda", 1)
+
+    entered = []
+    monkeypatch.setattr(torch.cuda, "device", lambda card: entered.append(card) or contextlib.nullcontext())
+    here, there = torch.ones(2), torch.ones(2).as_subclass(OnCard)
+    for is_initialized in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda known=is_initialized: known)
+        for arguments in ((here, None), (None, 3, there, there)):
+            with operators.on_their_card(arguments):
+                pass
+    assert entered == [torch.device("cuda", 1)]
+
+
+def test_an_operator_computes_on_the_card_of_its_tensors(monkeypatch):
+    seen = []
+    monkeypatch.setattr(operators, "on_their_card", lambda values: seen.append(values) or contextlib.nullcontext())
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    if obstacle("link_mix", "cpu", "cpu") is None:
+        ops.link_mix(torch.ones(1, 3, 2), torch.ones(1, 3, 1, 2), torch.zeros(1, 2, dtype=torch.int64))
+        assert len(seen) == 1

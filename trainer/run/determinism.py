@@ -35,7 +35,8 @@ def threads_of(run: RunSection) -> int:
 
 @contextlib.contextmanager
 def computing(run: RunSection, device: torch.device) -> Iterator[None]:
-    """Context in which torch computes with `run.threads`, and deterministically if `run.deterministic` says so.
+    """Context in which torch computes with `run.threads`, in fp32 with all of its digits, and deterministically if
+    `run.deterministic` says so.
 
     Enter it before the first product on a GPU.
     """
@@ -47,10 +48,14 @@ def computing(run: RunSection, device: torch.device) -> Iterator[None]:
             # Accelerate, which finds no number, would set one of its own.
             before.callback(os.environ.pop, "OMP_NUM_THREADS", None)
             os.environ["OMP_NUM_THREADS"] = str(threads)
+        backends = torch.backends
+        if device.type == "cuda":
+            # torch spares products of fp32 from TF32, but not convolutions and recurrent layers.
+            before.callback(setattr, backends.cudnn, "allow_tf32", backends.cudnn.allow_tf32)
+            backends.cudnn.allow_tf32 = False
         if run.deterministic:
             if device.type == "cuda":
                 os.environ.setdefault(CUBLAS_VARIABLE, CUBLAS_VALUES[0])
-            backends = torch.backends
             before.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
             before.callback(setattr, backends.cudnn, "deterministic", backends.cudnn.deterministic)
             before.callback(setattr, backends.cudnn, "benchmark", backends.cudnn.benchmark)

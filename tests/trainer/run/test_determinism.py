@@ -48,6 +48,13 @@ def test_torch_is_told_for_the_run_alone(threads, monkeypatch):
     assert state() == before
 
 
+def test_fp32_keeps_its_digits_in_convolutions_on_a_gpu(threads):
+    assert torch.backends.cudnn.allow_tf32
+    with determinism.computing(RunSection("r"), GPU):
+        assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
+    assert torch.backends.cudnn.allow_tf32
+
+
 def test_products_on_a_gpu_need_a_workspace_of_their_own(monkeypatch):
     monkeypatch.setenv(determinism.CUBLAS_VARIABLE, ":0:0")
     with pytest.raises(UserError, match="CUBLAS_WORKSPACE_CONFIG=:0:0: unset it, or set it to :4096:8 or :16:8"):
