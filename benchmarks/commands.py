@@ -87,6 +87,11 @@ def watched_longmix(
     return took, moments
 
 
+def one_card() -> dict[str, str]:
+    """Variables with which a command has one GPU of those that this process has: else it starts a rank for each."""
+    return {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]}
+
+
 def last_line(log: Path) -> str:
     """The last line of a command's output, which says how it ended."""
     return log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]

@@ -77,7 +77,10 @@ class Runner:
         """Run what has not finished and note its figures as it ends."""
         waiting = [case for case in cases if case.record() is None]
         with ThreadPoolExecutor(self.jobs) as pool:
-            running = {pool.submit(commands.timed_longmix, *self._prepared(case)): case for case in waiting}
+            running = {
+                pool.submit(commands.timed_longmix, *self._prepared(case), **commands.one_card()): case
+                for case in waiting
+            }
             try:
                 for future in as_completed(running):
                     # In this thread: transformers cannot load two models at the same time.

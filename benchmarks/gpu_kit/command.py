@@ -39,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(setting: Setting, records: Records, arguments: argparse.Namespace) -> int:
+    for name in ("LONGMIX_KERNELS", "TRITON_INTERPRET"):  # each measurement chooses, and has what a user has
+        os.environ.pop(name, None)
     for name, value in environment(setting).items():
         os.environ.setdefault(name, value)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH")]))
@@ -73,7 +75,7 @@ def _stages(setting: Setting, records: Records, arguments: argparse.Namespace, e
             cost.end()
         folder = page.make(setting, records, answer)
         records.close()
-    states = [row["status"] for key, row in records.newest().items() if "/" in key]
+    states = [row["status"] for key, row in records.newest().items() if not key.endswith(("/plan", "/budget"))]
     counts = ", ".join(f"{states.count(state)} {state}" for state in (DONE, ABSENT, FAILED))
     print(f"{'interrupted; ' if code else ''}{counts}; the same command goes on; the page: {folder}/report.html")
     return code

@@ -66,15 +66,22 @@ class Block:
         for parameter in model.parameters():
             parameter.data = parameter.data.to(dtype)
         block = model.layers[0].train()
-        shared = model.shared.parameters() if model.shared is not None else ()
         context = BatchContext(embeddings=x)
         if self.documents:
             ids = document_ids(self.batch, length)
             # As the collate gives them: without segments softmax attention would search them, and wait for the GPU.
             segments = segments_of(self.batch, length, ids, device)
             context = BatchContext(document_ids=ids.to(device), embeddings=x, documents=segments)
+        # What a model makes once for all of its layers is no part of a block.
+        made = model.contexts(context)[0]
+        shared, leaves = made.shared, []
+        if shared is not None:
+            leaves = [one.detach().requires_grad_() for one in shared if one is not None and one.requires_grad]
+            waiting = iter(leaves)
+            parts = (next(waiting) if one is not None and one.requires_grad else one for one in shared)
+            made = made.with_shared(type(shared)(*parts) if hasattr(shared, "_fields") else tuple(parts))
         call = torch.compile(block, dynamic=False) if self.compiled else block
-        return Prepared(lambda: call(x, context), [x, *block.parameters(), *shared], weights)
+        return Prepared(lambda: call(x, made), [x, *block.parameters(), *leaves], weights)
 
 
 def document_ids(batch: int, length: int) -> torch.Tensor:
@@ -93,7 +100,7 @@ def segments_of(batch: int, length: int, ids: torch.Tensor | None, device: torch
 
 
 # -----------------------------------------------------------------------------
-# Softmax attention by itself, (B, H, N, d).
+# Softmax attention by itself: rows (B, N, H, d), of which each way has views (B, H, N, d).
 
 
 def attention(way: str, batch: int, heads: int, length: int, documents: bool) -> Operation:
@@ -105,9 +112,13 @@ def attention(way: str, batch: int, heads: int, length: int, documents: bool) ->
     ids = document_ids(batch, length) if documents else None
 
     def make(positions, generator):
-        return list(torch.randn(3, batch, heads, positions, HEAD_WIDTH, generator=generator))
+        return list(torch.randn(3, batch, positions, heads, HEAD_WIDTH, generator=generator))
 
-    apply = WAYS[way](ids)
+    attend = WAYS[way](ids)
+
+    def apply(*rows):  # as a layer's projection has them, of which a way may or may not want a copy
+        return attend(*(x.transpose(1, 2) for x in rows)).transpose(1, 2)
+
     return Operation(f"attention {way}", (), f"H={heads} d={HEAD_WIDTH}", make, apply, values=2, batch=batch)
 
 

@@ -23,6 +23,8 @@ PRETRAINING = 0.6
 STARTING, LIMIT = 60.0, 3600.0
 # Tokens per second where stage 3 has not measured them: of a GPU, and of a CPU.
 SLOW, SLOW_CPU = 20000.0, 500.0
+# Of a row, below which it has learnt nothing that tells it from others: some hundred steps.
+FEWEST_TOKENS = 5_000_000
 TASKS = ("cola", "sst2")  # of those that a pack may hold
 
 
@@ -40,6 +42,10 @@ def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement
     earlier = [row["answer"] for row in records.rows if row["key"] == "4/budget"]
     # Decided once, so that those of a later call had the same.
     tokens = earlier[0] if earlier else int(PRETRAINING * max(1.0, each - STARTING) * speed)
+    if tokens < FEWEST_TOKENS and not setting.quick:
+        needed = len(ROWS) * (STARTING + FEWEST_TOKENS / PRETRAINING / speed) / 60
+        print(f"stage 4 has too little time to say anything: give it --stages 4 --minutes {needed:.0f}", flush=True)
+        return []
     if not earlier:
         records.append("4/budget", DONE, answer=tokens)
     made = [Measurement("4/corpus", "gpu_kit.learning:corpus", seconds=300, alone=False)]

@@ -59,11 +59,14 @@ def _times(setting: Setting, newest: dict[str, dict], prediction: dict | None) -
 def _speeds(setting: Setting, newest: dict[str, dict], prediction: dict | None) -> dict[str, tuple]:
     """Run -> tokens per second measured and predicted, the last run first, as bars are drawn from below."""
     rows = {
-        key.removeprefix("3/speed/"): row["answer"]["tokens_per_second"]
+        key.removeprefix("3/speed/"): row["answer"]
         for key, row in reversed(newest.items())
         if key.startswith("3/speed/") and row["status"] == DONE
     }
-    return {name: (speed, tokens_per_second(prediction, setting, name.split("/")[0])) for name, speed in rows.items()}
+    return {
+        name: (answer["tokens_per_second"], tokens_per_second(prediction, setting, name.split("/")[0], answer))
+        for name, answer in rows.items()
+    }
 
 
 def _draw_blocks(axes, length: int, layers: list[str], blocks: dict[tuple, tuple]) -> None:

@@ -13,12 +13,13 @@ from commands import end_with_parent
 from gpu_kit.setting import LAYERS_OF_THE_TRANSFORMER, Setting
 
 from longmix.data_prep.files import write_json
+from longmix.trainer.processes import cards
 
 # In a pack, and in the work folder.
 FILE = "prediction.json"
 _COUNT = "import sys; from gpu_kit import prediction; prediction.write(sys.argv[1])"
-# The model's cards; a name is a part of what the driver calls the card.
-CARDS = ("V100", "A100", "H100", "H200")
+# The model's cards, by the names of ours: the nearest of the same chip and memory.
+CARDS = {"V100": "V100", "V100-PCIe": "V100", "A100-40": "A100", "A100-80": "A100", "H100": "H100", "H200": "H200"}
 # The model's names of what stage 2 measures: plain PyTorch has a name of its own, except where there is nothing else.
 _PLAIN = ", portable"
 _BASELINE = "transformer"
@@ -68,7 +69,15 @@ class CostModel:
 
 def card_of(name: str) -> str | None:
     """The model's name of a card; None: it has none."""
-    return next((card for card in CARDS if card in name), None)
+    card = cards.card_of(name)
+    return None if card is None else CARDS.get(card.name)
+
+
+def modelled(name: str) -> str:
+    """Which card the model's figures are of, for the page."""
+    from gpu_model.cards import CARDS as MODELS
+
+    return next(card.model for card in MODELS if card.name == card_of(name))
 
 
 def milliseconds(
@@ -88,9 +97,15 @@ def milliseconds(
     return None
 
 
-def tokens_per_second(prediction: dict | None, setting: Setting, model: str, cards: int = 1) -> float | None:
-    """What the layers of a base model alone would allow in training, by plain PyTorch; None: not predicted."""
-    layer = milliseconds(prediction, setting.card, model, "portable", setting.rows)
+def tokens_per_second(prediction: dict | None, setting: Setting, model: str, answer: dict) -> float | None:
+    """What the layers of a base model alone would allow in training, with the kernels that the run had; None: not
+    predicted.
+
+    Args:
+        answer: of the run, with `kernels` as it noted them, and with `cards` where it had several.
+    """
+    way = "kernels" if "triton" in answer.get("kernels", "") else "portable"
+    layer = milliseconds(prediction, setting.card, model, way, setting.rows)
     if layer is None:
         return None
-    return 1e3 * setting.tokens / (LAYERS_OF_THE_TRANSFORMER * layer) * cards
+    return 1e3 * setting.tokens / (LAYERS_OF_THE_TRANSFORMER * layer) * answer.get("cards", 1)

@@ -46,6 +46,7 @@ class Setting:
         quick: small sizes, for a trial.
         pack: folder that benchmarks/gpu_pack.py has made; None: there is none.
         commit: of the code that measures.
+        exclusive: the GPU is for one process at a time.
     """
 
     work: Path
@@ -56,6 +57,7 @@ class Setting:
     quick: bool
     pack: Path | None
     commit: str = ""
+    exclusive: bool = False
 
     @classmethod
     def find(cls, work: Path, quick: bool, pack: Path | None) -> "Setting":
@@ -69,7 +71,8 @@ class Setting:
         found = json.loads(told.strip().rpartition("\n")[2] or "null")
         if found is not None:
             name, major, minor, count = found
-            return cls(work, "cuda", name, count, (major, minor), quick, pack, commit_with(pack))
+            made = commit_with(pack)
+            return cls(work, "cuda", name, count, (major, minor), quick, pack, made, _is_exclusive())
         if not quick:
             raise UserMistakeError(
                 "torch sees no GPU here (longmix doctor says why); to try the kit on a CPU, add --quick"
@@ -111,7 +114,7 @@ class Setting:
     @property
     def together(self) -> int:
         """Processes at a time, of those that are not timed."""
-        return max(1, min(len(os.sched_getaffinity(0)), 12))
+        return 1 if self.exclusive else max(1, min(len(os.sched_getaffinity(0)), 12))
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -142,6 +145,15 @@ class Setting:
             raise UserMistakeError(
                 f"--work {self.work} holds results of another setting ({changed}): choose another folder"
             )
+
+
+def _is_exclusive() -> bool:
+    """Whether a GPU of the machine takes one process at a time, as `nvidia-smi --compute-mode` sets it."""
+    command = ["nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"]
+    try:
+        return "Exclusive" in subprocess.run(command, capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def commit_with(pack: Path | None) -> str:

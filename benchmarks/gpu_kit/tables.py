@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpu_kit.prediction import card_of, milliseconds, tokens_per_second
+from gpu_kit.prediction import card_of, milliseconds, modelled, tokens_per_second
 from gpu_kit.records import ABSENT, DONE, FAILED
 from gpu_kit.setting import Setting
 
@@ -99,7 +99,7 @@ def _blocks(setting: Setting, newest: dict[str, dict], prediction: dict | None) 
             "models of equal parameters: for each layer of the transformer, so that 8 of S3Attention's blocks count as "
             "12. The model's figure is computed from bytes and operations (benchmarks/gpu_cost.py), not measured"
             + (
-                ": forward and backward, beside compiled that of portable PyTorch."
+                f" and is of {modelled(setting.card)}: forward and backward, beside compiled that of portable PyTorch."
                 if has_model
                 else "; there is none for this card."
             )
@@ -155,7 +155,8 @@ def _training(setting: Setting, newest: dict[str, dict], prediction: dict | None
             "longmix train on rows of 512 random tokens; the engine null is Accelerate. MFU counts matrix products, "
             "convolutions and softmax attention, forward and backward. Waits: calls in which a step waits "
             "for the GPU, each step being logged. "
-            "The model's figure is what its layers alone would allow, without embeddings, head, loss and optimizer."
+            "The model's figure is what its layers alone would allow, with Triton's kernels where the run had them, "
+            "without embeddings, head, loss and optimizer."
         ],
         ["model, engine, precision", "tokens/s", "p20 to p80", "MFU", "memory, MB", "waits", "loss", "model", "trace"],
     )
@@ -165,7 +166,7 @@ def _training(setting: Setting, newest: dict[str, dict], prediction: dict | None
             if row["status"] != DONE:
                 section.rows.append([name, *[NOTHING] * 7, f"{row['status']}: {answer}"])
                 continue
-            predicted = tokens_per_second(prediction, setting, name.split("/")[0], answer.get("cards", 1))
+            predicted = tokens_per_second(prediction, setting, name.split("/")[0], answer)
             label = f"{name}, {answer['cards']} cards" if "cards" in answer else name
             section.rows.append(
                 [

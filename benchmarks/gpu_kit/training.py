@@ -1,7 +1,6 @@
 """Stage 3: whole models of 110 million parameters in `longmix train`."""
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
@@ -104,6 +103,7 @@ def speed(setting: Setting, model: str, dtype: str, engine: str) -> dict[str, ob
     """
     from longmix.trainer.processes import world as distributed
     from longmix.trainer.run import loop
+    from longmix.trainer.run.folder import noted_facts
     from longmix.trainer.settings import reading
 
     warm, timed, watched = QUICK_STEPS if setting.quick else (WARM, TIMED, WATCHED)
@@ -113,12 +113,11 @@ def speed(setting: Setting, model: str, dtype: str, engine: str) -> dict[str, ob
     paths, changes = ([word for word in words if ("=" in word) is is_change] for is_change in (False, True))
     trace = setting.work / TRACE if model == SHOWN and not (setting.work / TRACE).is_file() else None
     watch = Watch(setting.device, warm + timed, watched, trace)
-    os.environ.pop("LONGMIX_KERNELS", None)
     try:
         world = distributed.join()
         with mock.patch.object(loop._Run, "_step", watch.wrapped(loop._Run._step)):
             loop.train(reading.load(paths, changes), world)
-        steps = commands.records(run, "train")
+        steps, kernels = commands.records(run, "train"), noted_facts(run)["kernels"]
     finally:
         shutil.rmtree(run, ignore_errors=True)
     counted = steps[warm : warm + timed]
@@ -131,8 +130,9 @@ def speed(setting: Setting, model: str, dtype: str, engine: str) -> dict[str, ob
         "data_wait": quantile([step["data_wait_fraction"] for step in counted], 0.5),
         "loss": [steps[0]["loss"], steps[-1]["loss"]],
         "skipped": steps[-1]["skipped_steps"],
-        "memory": torch.cuda.max_memory_allocated() / 1e6 if setting.device == "cuda" else None,
-        "reserved": torch.cuda.max_memory_reserved() / 1e6 if setting.device == "cuda" else None,
+        "kernels": kernels,
+        # The loop takes each step's peak; of a GPU alone.
+        "memory": max(step["gpu_memory_gib"] for step in steps) * 2**30 / 1e6 if setting.device == "cuda" else None,
         "waits": watch.waits,
         "trace": watch.note,
         "clocks": clocks(),
@@ -216,19 +216,22 @@ class Watch:
 
 def cards(setting: Setting, model: str, engine: str) -> dict[str, object]:
     """Tokens per second of all GPUs together, by the command line."""
+    from longmix.trainer.run.folder import noted_facts
+
     warm, timed, _ = QUICK_STEPS if setting.quick else (WARM, TIMED, WATCHED)
     run = setting.work / "runs" / f"{model}-{engine}-cards"
     shutil.rmtree(run, ignore_errors=True)
     words = run_arguments(setting, model, setting.half, engine, warm + timed, run, setting.cards)
     try:
         _ended(_train(words, setting.cards))
-        steps = commands.records(run, "train")[warm:]
+        steps, kernels = commands.records(run, "train")[warm:], noted_facts(run)["kernels"]
     finally:
         shutil.rmtree(run, ignore_errors=True)
     speeds = [step["tokens_per_second"] for step in steps]
     mfu = steps[-1]["mfu"]
     return {
         "cards": setting.cards,
+        "kernels": kernels,
         "tokens_per_second": quantile(speeds, 0.5),
         "mfu": mfu,
         "loss": [steps[0]["loss"], steps[-1]["loss"]],
@@ -284,11 +287,13 @@ def resume(setting: Setting, model: str, engine: str) -> dict[str, object]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     behind = [step for step in expected if step > checkpoint]
-    differences = [abs(found[step] - expected[step]) / abs(expected[step]) for step in behind]
+    # A step that both have dropped, as fp16 does while it looks for its scale, has no loss.
+    known = [step for step in behind if found[step] is not None and expected[step] is not None]
+    differences = [abs(found[step] - expected[step]) / abs(expected[step]) for step in known]
     return {
         "compared": len(behind),
         "equal": sum(found[step] == expected[step] for step in behind),
-        "largest": max(differences),
+        "largest": max(differences, default=0.0),
         "killed_at": killed_at,
         "resumed_at": checkpoint,
     }

@@ -1,5 +1,6 @@
 """The cases of benchmarks/kernel_speed.py: the operations and whole mixers."""
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -57,13 +58,19 @@ def _givens(size: Size) -> Operation:
     return Operation("givens_mix", ("givens_mix",), f"H=1 d={size.width} L=1", make, apply, batch=size.batch)
 
 
+@functools.cache
+def _chord(device: torch.device) -> torch.Tensor:
+    """Copied once: a copy to a GPU waits for it, which would be timed."""
+    return CHORD.to(device)
+
+
 def _link(size: Size) -> Operation:
     def make(length, generator):
         value = torch.randn(size.batch, length, size.width, generator=generator)
         return [value, torch.randn(size.batch, length, FACTORS, LINKS, generator=generator) / LINKS]
 
     def apply(value, weights):
-        return ops.link_mix(value, weights, CHORD.to(value.device))
+        return ops.link_mix(value, weights, _chord(value.device))
 
     return Operation("link_mix", ("link_mix",), f"D={size.width} M={FACTORS} K={LINKS}", make, apply, batch=size.batch)
 
