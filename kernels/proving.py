@@ -33,6 +33,8 @@ from .common.interpreter import interpreted
 from .selection import OPERATIONS, obstacle
 from .verdicts import Outcome, VerdictFile, alone, digest, kept_identities
 
+# A rank's number on its host, where LOCAL_RANK is that of its only GPU.
+HOST_RANK = "LONGMIX_HOST_RANK"
 WORKER = (sys.executable, "-P", "-m", "longmix.kernels.proof_worker")
 # Folders whose launchers an operation's own call.
 LAUNCHES = {"random_attention": ("attention",), "token_givens": ("givens_mix",)}
@@ -203,7 +205,7 @@ def card(device: torch.device) -> str:
 
 def _speaks(device: torch.device) -> bool:
     """True in one rank of a host, and in one for each further kind of card there."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if os.environ.get(HOST_RANK, os.environ.get("LOCAL_RANK", "0")) == "0":
         return True
     before = range(device.index or 0)
     return len(before) > 0 and card(device) not in {card(torch.device(device.type, number)) for number in before}

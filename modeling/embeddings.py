@@ -80,7 +80,9 @@ class Embeddings(nn.Module):
             waves = sinusoids(length, embeddings.shape[2], embeddings.device)
             return embeddings + (scale * waves).to(embeddings.dtype)
         if kind == "gru" and embeddings.numel():  # the network refuses empty tensors
-            return embeddings + self.position_network(embeddings)[0]
+            # Of any half precision torch's autocast makes fp16 on a GPU, in which small gradients are lost.
+            with torch.autocast(embeddings.device.type, enabled=False):
+                return embeddings + self.position_network(embeddings.to(self.position_network.weight_ih_l0.dtype))[0]
         return embeddings
 
 

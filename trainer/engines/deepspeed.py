@@ -75,6 +75,9 @@ class DeepSpeedEngine:
             for group in optimizer.param_groups:
                 group["lr"] = 0.0
         cast_shares(model, _DTYPES[precision])
+        # Of a model that was built in shares DeepSpeed moves nothing: its parameters are where they belong.
+        for buffer in model.buffers():
+            buffer.data = buffer.data.to(world.device)
         with naming_refusals(configuration.deepspeed), _one_optimizer_at_stages_1_and_2():
             self.module, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values

@@ -18,6 +18,7 @@ from ..settings.configuration import RunConfiguration
 from ..settings.objectives import FORECASTING, OBJECTIVES
 from ..settings.sections import ObjectiveSection
 from .field_check import FROM, unknown_fields
+from .fourier import transform_in_fp32
 from .loading import load_config, load_model, reason
 from .model_types import config_class, field_names
 from .sizes import impossible_sizes
@@ -141,6 +142,7 @@ def build_model(
         model = _checkpoint(load_model, configuration.model[FROM], auto_class, config, notes)
     else:
         model = auto_class.from_config(config, dtype=torch.float32)
+        transform_in_fp32(model)
     if auto_class is transformers.AutoModelForCausalLM and config.model_type not in longmix.modeling.MODEL_TYPES:
         _refuse_looking_ahead(model)
     if configuration.run.gradient_checkpointing:

@@ -21,6 +21,7 @@ from longmix.data_prep.tokenizer import load_tokenizer
 
 from .folder import CONFIGURATION, held, is_damaged, refuse_sizes, weight_files
 from .foreign_code import ADAPTER, foreign_code_mistakes
+from .fourier import transform_in_fp32
 from .hub import why_unreachable
 from .sizes import measure
 
@@ -138,6 +139,7 @@ def load_model(
     spoilt = not_finite(model)
     if spoilt is not None:
         raise UserError(f"{source}: the weights hold NaN or infinity, first in {spoilt}: take another checkpoint")
+    transform_in_fp32(model)
     if notes is not None:
         anew = [*missing, *(name for name, *_ in report["mismatched_keys"])]
         notes += _start_notes(source, saved, wanted, anew, sorted(report["unexpected_keys"]))

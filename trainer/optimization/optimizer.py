@@ -118,15 +118,16 @@ def is_fused(optimizer: torch.optim.Optimizer) -> bool:
 
 def set_fused(optimizer: torch.optim.Optimizer, fused: bool) -> None:
     """Let an optimizer of torch's that knows both ways step in one of them from here on, with the state that it has."""
-    for group in optimizer.param_groups:
-        if "fused" not in group:
-            continue  # none of torch's
+    groups = [group for group in optimizer.param_groups if "fused" in group]
+    if not groups:
+        return  # none of torch's
+    for group in groups:
         group["fused"] = True if fused else None  # torch chooses among the others
-        for parameter in group["params"]:
-            state = optimizer.state.get(parameter, {})
-            if "step" in state:
-                # Fused steps count on the parameter's device, the others on the host.
-                state["step"] = state["step"].to(parameter.device if fused else "cpu")
+    # Not by the groups' parameters: at stage 3 of DeepSpeed they have none between two steps.
+    for parameter, state in optimizer.state.items():
+        if "step" in state:
+            # Fused steps count on the parameter's device, the others on the host.
+            state["step"] = state["step"].to(parameter.device if fused else "cpu")
 
 
 # Guarding its steps: a run that spikes, or whose gradients are not finite, must not change its weights.

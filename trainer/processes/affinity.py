@@ -28,12 +28,12 @@ def stay_near(device: torch.device) -> set[int] | None:
 def cpus_near(device: torch.device) -> set[int]:
     """The CPUs of the GPU's NUMA node, as the system has them; empty where it does not say."""
     about = torch.cuda.get_device_properties(device)
-    address = f"{about.pci_domain_id:04x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
     try:
+        address = f"{about.pci_domain_id:04x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
         node = int((SYSTEM / "bus/pci/devices" / address / "numa_node").read_text())
         # Of a host with one part the system says -1.
         return set() if node < 0 else _listed((SYSTEM / f"devices/system/node/node{node}/cpulist").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # torch says its address from 2.8 on
         return set()
 
 

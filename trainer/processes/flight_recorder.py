@@ -8,23 +8,21 @@ import json
 import sys
 
 LONGEST_LIST = 32
+# torch's functions for them: NCCL's, and from torch 2.9 on gloo's.
+RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
 def last_exchanges() -> str:
     """A line for each, the last one first; empty if there is nothing to tell, or this torch has no recorder."""
+    lines = dict.fromkeys(line for name in RECORDERS for line in _lines(name))
+    return "".join(["the last exchanges, the newest first:\n", *lines]) if lines else ""
+
+
+def _lines(name: str) -> list[str]:
     with contextlib.suppress(Exception):  # whatever state the process is in: this must not keep it from ending
-        entries = json.loads(_dump())["entries"]
-        newest = sorted(entries, key=lambda entry: entry["record_id"], reverse=True)[:LONGEST_LIST]
-        if newest:
-            return "".join(["the last exchanges, the newest first:\n", *map(_line, newest)])
-    return ""
-
-
-def _dump() -> bytes:
-    backend = sys.modules["torch"]._C._distributed_c10d
-    # Its name before torch 2.9, of NCCL alone.
-    dump = getattr(backend, "_dump_fr_trace_json", None) or backend._dump_nccl_trace_json
-    return dump()
+        entries = json.loads(getattr(sys.modules["torch"]._C._distributed_c10d, name)())["entries"]
+        return [_line(entry) for entry in sorted(entries, key=lambda one: one["record_id"])[: -LONGEST_LIST - 1 : -1]]
+    return []
 
 
 def _line(entry: dict) -> str:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed
 
 from longmix.data_prep.errors import MachineFault, UserError
+from longmix.kernels.proving import HOST_RANK
 
 from .affinity import stay_near
 from .launch import free_port
@@ -168,11 +169,13 @@ def join(hang_minutes: float = 0.0) -> World:
     # Libraries read them behind our back.
     for name, value in ((RANK, place.rank), (SIZE, place.size), (LOCAL_RANK, place.local_rank)):
         os.environ[name] = str(value)
+    os.environ[HOST_RANK] = str(place.local_rank)
     if place.size > MOST_CONNECTED:
         os.environ.setdefault(LAZY, "1")
     os.environ.setdefault(ADDRESS, "127.0.0.1")
     os.environ.setdefault(PORT, str(free_port()))
     timeout = datetime.timedelta(minutes=max(hang_minutes, START_MINUTES) + 2)
+    _wait_as_long(timeout)
     store = None
     if not torch.distributed.is_initialized():
         # A lone rank meets nobody: no port.
@@ -180,6 +183,8 @@ def join(hang_minutes: float = 0.0) -> World:
     if torch.cuda.is_available():
         # Slurm may show each task one device only: its local rank then exceeds what it sees.
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
+        # DeepSpeed and Accelerate take it for the device's number.
+        os.environ[LOCAL_RANK] = str(device.index)
         torch.cuda.set_device(device)
         stay_near(device)
     else:
@@ -193,6 +198,15 @@ def join(hang_minutes: float = 0.0) -> World:
         )
     control = torch.distributed.new_group(backend="gloo", timeout=timeout)
     return World(place.rank, place.size, device, control, store=store)
+
+
+def _wait_as_long(timeout: datetime.timedelta) -> None:
+    """Let groups of ranks for which nobody says how long they wait, as DeepSpeed's, wait as long as all others.
+
+    NCCL's own would end the ranks after ten minutes, before a watchdog has told why.
+    """
+    groups = torch.distributed.distributed_c10d
+    groups.default_pg_timeout = groups.default_pg_nccl_timeout = timeout
 
 
 def is_lost_rank(error: Exception) -> bool:

@@ -327,4 +327,6 @@ def fill(
             types["grad_accum_dtype"] = types.get("grad_accum_dtype") or gradients
             values["communication_data_type"] = values.get("communication_data_type") or types["grad_accum_dtype"]
     values.setdefault("steps_per_print", 2**31)
+    # It waits for the GPU at every forward pass and step, for a speed that nobody reads.
+    values.setdefault("timers", {}).setdefault("throughput", {}).setdefault("enabled", False)
     return values

@@ -290,6 +290,7 @@ def test_shipped_files_pass_and_are_filled(configured, stage):
     assert values["train_batch_size"] == 16 and values["train_micro_batch_size_per_gpu"] == 4
     assert values["gradient_accumulation_steps"] == 2 and values["gradient_clipping"] == 0.5
     assert values["bf16"]["enabled"] is True and values["fp16"]["enabled"] is False
+    assert values["timers"] == {"throughput": {"enabled": False}}  # it would wait for the GPU twice in each step
     if stage:
         assert values["zero_optimization"]["reduce_bucket_size"] == 4_000_000
 
@@ -573,3 +574,15 @@ def test_a_file_that_is_no_json_object(configured, tmp_path, text):
     (tmp_path / "ds.json").write_text(text)
     with pytest.raises(UserError, match=r"ds\.json"):
         deepspeed_file.check(configuration, "fp32", 1)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_fused_steps_count_where_the_parameters_are(fused):
+    """Also of parameters that no group has at the moment, as at stage 3 of DeepSpeed."""
+    parameter = torch.empty(2, device="meta", requires_grad=True)
+    optimizer = torch.optim.AdamW([parameter])
+    optimizer.state[parameter]["step"] = torch.tensor(3.0)
+    optimizer.param_groups[0]["params"] = []
+    set_fused(optimizer, fused)
+    assert optimizer.state[parameter]["step"].device.type == ("meta" if fused else "cpu")
+    assert optimizer.param_groups[0]["fused"] is (True if fused else None)

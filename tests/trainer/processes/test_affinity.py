@@ -59,3 +59,9 @@ def test_a_device_that_the_system_does_not_list_changes_nothing(host, tmp_path):
     bound = host("0\n", range(16))
     (tmp_path / "bus/pci/devices/0000:c1:00.0/numa_node").unlink()
     assert affinity.stay_near(DEVICE) is None and bound == []
+
+
+def test_where_torch_does_not_say_which_device_it_is_nothing_is_bound(host, monkeypatch):
+    bound = host("1\n", range(16))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(name="card"))
+    assert affinity.stay_near(DEVICE) is None and bound == []

@@ -52,6 +52,14 @@ def test_without_exchanges_or_a_recorder_nothing_is_told(recorded, monkeypatch):
     assert flight_recorder.last_exchanges() == ""
 
 
+def test_exchanges_of_nccl_are_told_beside_those_of_gloo(recorded, monkeypatch):
+    recorded(entry(3))
+    dump = lambda: json.dumps({"entries": [entry(7)]}).encode()  # noqa: E731
+    monkeypatch.setattr(torch._C._distributed_c10d, "_dump_nccl_trace_json", dump, raising=False)
+    _, first, second = flight_recorder.last_exchanges().splitlines()
+    assert "number 7 of" in first and "number 3 of" in second
+
+
 def test_earlier_versions_of_torch_have_it_under_another_name(monkeypatch):
     monkeypatch.delattr(torch._C._distributed_c10d, "_dump_fr_trace_json", raising=False)
     dump = lambda: json.dumps({"entries": [entry(7)]}).encode()  # noqa: E731

@@ -1,0 +1,47 @@
+"""How a process joins the others where there are GPUs, which torch pretends to see here."""
+
+import datetime
+import os
+
+import pytest
+import torch
+from torch.distributed import distributed_c10d
+
+from longmix.kernels.proving import HOST_RANK
+from longmix.trainer.processes import world
+
+
+@pytest.fixture
+def joined(monkeypatch):
+    """joined(GPUs that the process sees): the world of rank 3 of 4, the second one of its host."""
+    place = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in {**place, HOST_RANK: "", "DS_ACCELERATOR": "cpu"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
+        monkeypatch.setattr(distributed_c10d, name, None)
+    for name in ("init_process_group", "new_group"):
+        monkeypatch.setattr(torch.distributed, name, lambda *arguments, **options: None)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+    monkeypatch.setattr(world, "meet", lambda place, timeout: None)
+    monkeypatch.setattr(world, "stay_near", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+
+    def make(count, **options):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        return world.join(**options)
+
+    return make
+
+
+@pytest.mark.parametrize(("count", "device"), [(2, 1), (1, 0)])
+def test_libraries_are_told_of_the_gpu_that_the_process_sees(joined, count, device):
+    """Slurm may show each task its own alone, which DeepSpeed and Accelerate find by LOCAL_RANK."""
+    assert joined(count).device == torch.device("cuda", device)
+    assert (os.environ["LOCAL_RANK"], os.environ[HOST_RANK]) == (str(device), "1")
+
+
+def test_groups_that_libraries_make_wait_as_long_as_ours(joined):
+    joined(2, hang_minutes=90)
+    for backend in ("nccl", "gloo"):
+        assert distributed_c10d._get_default_timeout(backend) == datetime.timedelta(minutes=92)
