@@ -33,7 +33,7 @@ from .common.interpreter import interpreted
 from .selection import OPERATIONS, obstacle
 from .verdicts import Outcome, VerdictFile, alone, digest, kept_identities
 
-# A rank's number on its host, where LOCAL_RANK is that of its only GPU.
+# A rank's number on its host, where LOCAL_RANK is its GPU's.
 HOST_RANK = "LONGMIX_HOST_RANK"
 WORKER = (sys.executable, "-P", "-m", "longmix.kernels.proof_worker")
 # Folders whose launchers an operation's own call.

@@ -1,6 +1,7 @@
 """Stage 4: the table of benchmarks/glue.py at the kit's size: every row pre-trained on the same tokens, with the same
 search, and fine-tuned beside controls."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +40,12 @@ def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement
     # Stage 3 has timed models of twice this one's size, or more.
     speed = min(speeds, default=SLOW if setting.device == "cuda" else SLOW_CPU)
     each = max(1.0, seconds / len(ROWS))
-    earlier = [row["answer"] for row in records.rows if row["key"] == "4/budget"]
+    earlier = [row["answer"] for row in records.rows if row["key"] == "4/budget" and _is_enough(setting, row["answer"])]
     # Decided once, so that those of a later call had the same.
     tokens = earlier[0] if earlier else int(PRETRAINING * max(1.0, each - STARTING) * speed)
-    if tokens < FEWEST_TOKENS and not setting.quick:
-        needed = len(ROWS) * (STARTING + FEWEST_TOKENS / PRETRAINING / speed) / 60
-        print(f"stage 4 has too little time to say anything: give it --stages 4 --minutes {needed:.0f}", flush=True)
+    if not _is_enough(setting, tokens):
+        needed = 2 + math.ceil(1.05 * len(ROWS) * (STARTING + FEWEST_TOKENS / PRETRAINING / speed) / 60)
+        print(f"stage 4 has too little time to say anything: give it --stages 4 --minutes {needed}", flush=True)
         return []
     if not earlier:
         records.append("4/budget", DONE, answer=tokens)
@@ -55,6 +56,10 @@ def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement
             Measurement(f"4/{kind}/{one['model']}", f"gpu_kit.learning:{job}", one, seconds=LIMIT) for one in arguments
         ]
     return made
+
+
+def _is_enough(setting: Setting, tokens: int) -> bool:
+    return setting.quick or tokens >= FEWEST_TOKENS
 
 
 def corpus(setting: Setting) -> dict[str, object]:

@@ -67,7 +67,7 @@ def forget():
 def nothing_is_known(monkeypatch, tmp_path):
     """Every test begins with an empty cache, and no choice made."""
     pytest.importorskip("triton")
-    for name in ("LONGMIX_KERNELS", "LOCAL_RANK", "RANK"):
+    for name in ("LONGMIX_KERNELS", "LOCAL_RANK", "RANK", proving.HOST_RANK):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(build.TOLD, "1")
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # CPUs have Triton's kernels then
@@ -172,6 +172,16 @@ def test_of_another_card_its_first_rank_says_why_too(monkeypatch):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
         speaking.append(proving._speaks(torch.device("cuda", rank)))
     assert speaking == [True, False, True, False]
+
+
+def test_of_ranks_that_see_one_card_each_the_first_says_why(monkeypatch):
+    monkeypatch.setattr(proving, "card", lambda device: "A")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    speaking = []
+    for rank in range(3):
+        monkeypatch.setenv(proving.HOST_RANK, str(rank))
+        speaking.append(proving._speaks(torch.device("cuda", 0)))
+    assert speaking == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,8 @@ class Command:
 
 def clean_environment():
     """Ours without what an earlier in-process run has set for a lone rank."""
-    mine = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LONGMIX_LAUNCHER")
+    of_rank = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LONGMIX_HOST_RANK")
+    mine = (*of_rank, "MASTER_ADDR", "MASTER_PORT", "LONGMIX_LAUNCHER")
     kept = {name: value for name, value in os.environ.items() if name not in mine}
     return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 

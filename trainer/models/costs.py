@@ -20,6 +20,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from longmix.kernels.selection import as_on_gpus
 
 from ..processes.cards import Card
+from .fourier import transform_in_fp32
 from .kept import KeptTensors
 from .sizes import with_layers
 
@@ -141,6 +142,7 @@ def _count(
         _Roofline(card, kind) as roofline,
     ):
         model = auto_class.from_config(config, dtype=torch.float32 if casts else kind).train()
+        transform_in_fp32(model)
         roofline.seconds = 0.0
         autocast = torch.autocast("cpu", kind) if casts and precision != "fp32" else contextlib.nullcontext()
         kept = KeptTensors(model)

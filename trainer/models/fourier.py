@@ -17,6 +17,8 @@ def transform_in_fp32(model: torch.nn.Module) -> None:
 
 
 def _real_part(rows: torch.Tensor, dim: tuple[int, ...]) -> torch.Tensor:
-    """The real part of the transform of (B, N, D), in the dtype of the rows."""
+    """The real part of the transform of (B, N, D), in the dtype of the rows; under autocast in fp32, as on CPUs."""
+    keeps = torch.is_autocast_enabled(rows.device.type)
     with torch.autocast(rows.device.type, enabled=False):
-        return torch.fft.fftn(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=dim).real.to(rows.dtype)
+        found = torch.fft.fftn(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=dim).real
+    return found if keeps else found.to(rows.dtype)

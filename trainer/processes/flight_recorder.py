@@ -15,7 +15,7 @@ RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 def last_exchanges() -> str:
     """A line for each, the last one first; empty if there is nothing to tell, or this torch has no recorder."""
     lines = dict.fromkeys(line for name in RECORDERS for line in _lines(name))
-    return "".join(["the last exchanges, the newest first:\n", *lines]) if lines else ""
+    return "".join(["the last exchanges, of each library the newest first:\n", *lines]) if lines else ""
 
 
 def _lines(name: str) -> list[str]:

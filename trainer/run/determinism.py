@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,8 +52,9 @@ def computing(run: RunSection, device: torch.device) -> Iterator[None]:
         backends = torch.backends
         if device.type == "cuda":
             # torch spares products of fp32 from TF32, but not convolutions and recurrent layers.
-            before.callback(setattr, backends.cudnn, "allow_tf32", backends.cudnn.allow_tf32)
-            backends.cudnn.allow_tf32 = False
+            with warnings.catch_warnings(action="ignore"):  # of a newer name, which older versions do not have
+                before.callback(setattr, backends.cudnn, "allow_tf32", backends.cudnn.allow_tf32)
+                backends.cudnn.allow_tf32 = False
         if run.deterministic:
             if device.type == "cuda":
                 os.environ.setdefault(CUBLAS_VARIABLE, CUBLAS_VALUES[0])

@@ -328,5 +328,5 @@ def fill(
             values["communication_data_type"] = values.get("communication_data_type") or types["grad_accum_dtype"]
     values.setdefault("steps_per_print", 2**31)
     # It waits for the GPU at every forward pass and step, for a speed that nobody reads.
-    values.setdefault("timers", {}).setdefault("throughput", {}).setdefault("enabled", False)
+    values.setdefault("timers", {"throughput": {"enabled": False}})
     return values

@@ -17,6 +17,11 @@ def test_fnet_computes_in_half_precision(dtype):
     transform_in_fp32(model)
     if dtype == torch.float32:
         assert torch.equal(model(ids).logits, expected)
+    if dtype == torch.bfloat16:
+        plain = AutoModelForMaskedLM.from_config(config).eval()
+        plain.load_state_dict(model.state_dict())
+        with torch.autocast("cpu", dtype):  # where autocast has it in fp32
+            assert torch.equal(model(ids).logits, plain(ids).logits)
     found = model.to(dtype)(ids).logits
     assert found.dtype == dtype
     found.sum().backward()

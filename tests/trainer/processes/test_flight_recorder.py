@@ -37,7 +37,7 @@ def recorded(monkeypatch):
 def test_the_newest_comes_first_and_the_list_ends(recorded):
     recorded(*(entry(number) for number in range(100)))
     head, first, *rest = flight_recorder.last_exchanges().splitlines()
-    assert head == "the last exchanges, the newest first:"
+    assert head == "the last exchanges, of each library the newest first:"
     assert first == "  nccl:all_reduce number 99 of group 0, default_pg: [[3, 99]] Float, scheduled"
     assert len(rest) == flight_recorder.LONGEST_LIST - 1
 

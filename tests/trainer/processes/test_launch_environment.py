@@ -135,9 +135,10 @@ def test_a_launcher_that_has_gone_is_told():
 @pytest.mark.parametrize(("size", "lazy"), [(2, None), (64, None), (65, "1")])
 def test_many_ranks_connect_to_those_alone_that_they_exchange_with(monkeypatch, size, lazy):
     """A process may have 1,024 files open on most systems, and each connection is one."""
-    for name in (world.RANK, world.SIZE, world.LOCAL_RANK, world.ADDRESS, world.PORT, world.LAZY):
+    for name in (world.RANK, world.SIZE, world.LOCAL_RANK, world.HOST_RANK, world.ADDRESS, world.PORT, world.LAZY):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
+    monkeypatch.setattr(world, "_wait_as_long", lambda timeout: None)
     place = SimpleNamespace(rank=0, size=size, local_rank=0)
     monkeypatch.setattr(world.LaunchEnvironment, "read", lambda: place)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
