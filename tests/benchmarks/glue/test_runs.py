@@ -19,7 +19,8 @@ def test_what_fails_takes_no_other_row_with_it(script, table, monkeypatch):
     stages, cases = script("glue_table.stages"), script("glue_table.cases")
     said = {"flt": "ten steps in a row had a loss or gradients that are not finite", "bert": "Killed", "fnet": ""}
 
-    def longmix(words, log, threads):
+    def longmix(words, log, threads, **environment):
+        assert list(environment) == ["CUDA_VISIBLE_DEVICES"]  # else a run would take all GPUs
         row = log.parent.name
         log.write_text(f"begin\n{said[row]}\n")
         return (0 if row == "fnet" else 1), {"seconds": 2.0, "cpu_seconds": 1.0, "peak_bytes": 1}
