@@ -18,7 +18,7 @@ from longmix.trainer.processes import cards
 # In a pack, and in the work folder.
 FILE = "prediction.json"
 _COUNT = "import sys; from gpu_kit import prediction; prediction.write(sys.argv[1])"
-# The model's cards, by the names of ours: of the same chip, and as fast to half or less of a difference.
+# The model's cards, by the names of ours: of the same chip. The page names the data sheet that the figures are of.
 CARDS = {"V100": "V100", "V100-PCIe": "V100", "A100-40": "A100", "A100-80": "A100", "H100": "H100", "H200": "H200"}
 # The model's names of what stage 2 measures: plain PyTorch has a name of its own, except where there is nothing else.
 _PLAIN = ", portable"
