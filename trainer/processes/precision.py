@@ -1,4 +1,6 @@
-"""The precision that `precision: auto` stands for on a device."""
+"""The precision that `precision: auto` stands for on a device, and the digits of fp32."""
+
+import warnings
 
 import torch
 
@@ -24,6 +26,12 @@ def choose_precision(device: torch.device) -> tuple[str, str]:
     if torch.cuda.get_device_capability(device) >= (8, 0):
         return "bf16", "this GPU has bf16 arithmetic"
     return "fp16", "this GPU has no bf16 arithmetic"
+
+
+def keep_digits_of_fp32() -> None:
+    """Let GPUs compute convolutions and recurrent layers of fp32 as torch lets them compute products: not in TF32."""
+    with warnings.catch_warnings(action="ignore"):  # of a newer name, which older versions do not have
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def bf16_of_processor() -> str | None:

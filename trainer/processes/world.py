@@ -17,6 +17,7 @@ from .affinity import stay_near
 from .launch import free_port
 from .launch_environment import ADDRESS, LOCAL_RANK, PORT, RANK, SIZE, LaunchEnvironment
 from .meeting import meet
+from .precision import keep_digits_of_fp32
 from .progress import START_MINUTES, Progress
 from .signals import StopRequests
 
@@ -154,6 +155,7 @@ def begin_together(world: World, requests: StopRequests) -> None:
 # rank in every group, none would be left of the 1,024 files that a process may have open on most systems.
 MOST_CONNECTED = 64
 LAZY = "TORCH_GLOO_LAZY_INIT"
+OPEN_MPI_LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"
 
 
 def join(hang_minutes: float = 0.0) -> World:
@@ -183,10 +185,13 @@ def join(hang_minutes: float = 0.0) -> World:
     if torch.cuda.is_available():
         # Slurm may show each task one device only: its local rank then exceeds what it sees.
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
-        # DeepSpeed and Accelerate take it for the device's number.
+        # DeepSpeed and Accelerate take it for the device's number; DeepSpeed wants that of Open MPI to be the same.
         os.environ[LOCAL_RANK] = str(device.index)
+        if OPEN_MPI_LOCAL_RANK in os.environ:
+            os.environ[OPEN_MPI_LOCAL_RANK] = str(device.index)
         torch.cuda.set_device(device)
         stay_near(device)
+        keep_digits_of_fp32()
     else:
         device = torch.device("cpu")
     # Else DeepSpeed, which Accelerate and transformers import behind our back, guesses it and warns about its guess.

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from longmix.data_prep.errors import UserError
 
+from ..processes.precision import keep_digits_of_fp32
 from ..settings.sections import RunSection
 
 # cuBLAS keeps its workspaces apart, and its results equal, with one of these; it reads them at its first product.
@@ -51,10 +51,8 @@ def computing(run: RunSection, device: torch.device) -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = str(threads)
         backends = torch.backends
         if device.type == "cuda":
-            # torch spares products of fp32 from TF32, but not convolutions and recurrent layers.
-            with warnings.catch_warnings(action="ignore"):  # of a newer name, which older versions do not have
-                before.callback(setattr, backends.cudnn, "allow_tf32", backends.cudnn.allow_tf32)
-                backends.cudnn.allow_tf32 = False
+            before.callback(setattr, backends.cudnn, "allow_tf32", backends.cudnn.allow_tf32)
+            keep_digits_of_fp32()
         if run.deterministic:
             if device.type == "cuda":
                 os.environ.setdefault(CUBLAS_VARIABLE, CUBLAS_VALUES[0])

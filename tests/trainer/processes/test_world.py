@@ -21,6 +21,7 @@ def joined(monkeypatch):
         monkeypatch.setattr(distributed_c10d, name, None)
     for name in ("init_process_group", "new_group"):
         monkeypatch.setattr(torch.distributed, name, lambda *arguments, **options: None)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
     monkeypatch.setattr(world, "meet", lambda place, timeout: None)
     monkeypatch.setattr(world, "stay_near", lambda device: None)
@@ -39,6 +40,18 @@ def test_libraries_are_told_of_the_gpu_that_the_process_sees(joined, count, devi
     """Slurm may show each task its own alone, which DeepSpeed and Accelerate find by LOCAL_RANK."""
     assert joined(count).device == torch.device("cuda", device)
     assert (os.environ["LOCAL_RANK"], os.environ[HOST_RANK]) == (str(device), "1")
+
+
+def test_open_mpis_name_for_it_agrees(joined, monkeypatch):
+    """DeepSpeed ends a run in which it does not."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1")
+    joined(1)
+    assert os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] == os.environ["LOCAL_RANK"] == "0"
+
+
+def test_fp32_keeps_its_digits_on_a_gpu_whatever_is_computed(joined):
+    joined(1)
+    assert not torch.backends.cudnn.allow_tf32
 
 
 def test_groups_that_libraries_make_wait_as_long_as_ours(joined):
