@@ -56,6 +56,7 @@ class _Rehearsal:
         self.share = self.batch.samples // world.size
         self.objective_name = prepared.configuration.objective.name
         self.rate = prepared.configuration.optim.lr
+        self.compile = prepared.configuration.run.compile
         self.longest = agree(world, lambda: longest_sample(self.data))
 
     def run(self) -> None:
@@ -126,6 +127,13 @@ class _Rehearsal:
                 raise UserError(
                     f"run.deterministic: {operation}, which this {self.model.config.model_type} needs on "
                     f"{self.world.device.type}, has no deterministic form in torch: set it to false"
+                ) from error
+            if self.compile and self.engine.stage == 3:
+                reason = str(error).partition("\n")[0]  # torch goes on at length
+                raise UserError(
+                    f"run.compile is {str(self.compile).lower()}, but at ZeRO stage 3 a compiled layer does not find "
+                    f"parameters that it reads outside of their own module, as {self.model.config.model_type} may: set "
+                    f"it to false, or take a lower stage ({reason})"
                 ) from error
             shapes = ", ".join(f"{name} {tuple(np.shape(value))}" for name, value in batch.items())
             raise UserError(

@@ -165,6 +165,12 @@ def test_what_the_model_does_not_take_is_told_with_its_shapes(train, tmp_path, m
     assert text.endswith("mat1 and mat2 shapes cannot be multiplied (3x5 and 6x2)") and "\n" not in text
 
 
+def test_a_compiled_layer_without_its_parameters_is_told(train, tmp_path):
+    changes = {"run.compile": "layer", "model.model_type": "converter"}
+    with pytest.raises(UserError, match="run.compile is layer, but at ZeRO stage 3 .* set it to false, or take a lower"):
+        train(tmp_path / "run", deepspeed="zero3", **changes)
+
+
 def test_it_is_made_before_a_checkpoint_is_loaded(train, tmp_path, smaller_memory):
     assert train(tmp_path / "run", **{"run.stop_at_step": 2}).code == 75
     smaller_memory(4)
