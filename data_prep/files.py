@@ -44,11 +44,30 @@ def sha256_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def files_below(folder: Path, within: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Every file below a folder, also in the folders that links in it lead to; sorted by names, folder by folder.
+
+    Args:
+        within: the folders that this one lies in, by their real paths: a link back to one of them is not followed.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    real = os.path.realpath(folder)
+    if real in within:
+        return
+    for item in sorted(folder.iterdir()):
+        if item.is_dir():
+            yield from files_below(item, (*within, real))
+        elif item.is_file():
+            yield item
+
+
 def sha256_of_folder(folder: str | Path) -> str:
     """Hexadecimal SHA-256 over the names and contents of all files below `folder`, in sorted order, but for MARKER."""
     folder = Path(folder)
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MARKER):
+    for path in sorted(path for path in files_below(folder) if path != folder / MARKER):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_of_file(path)}\n".encode())
     return digest.hexdigest()
 

@@ -20,8 +20,8 @@ from longmix.kernels.selection import obstacle
 # Library -> its name in the package index, where they differ.
 _DISTRIBUTIONS = {"fla": "flash-linear-attention"}
 DTYPES = ("float32", "bfloat16", "float16")
-# Hard inputs of an operation in a trial on a CPU: it tries the kit, and the interpreter takes ten seconds for some.
-CASES_OF_A_TRIAL = 2
+# Hard inputs of an operation in a trial on a CPU: it tries the kit, and the interpreter takes a minute for some.
+CASES_OF_A_TRIAL = 1
 
 
 def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement]:

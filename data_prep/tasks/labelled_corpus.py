@@ -17,13 +17,13 @@ from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_INT64
-from longmix.data_prep.split_names import SPLIT_NAMES, SPLITS, TEST, TRAIN, VALIDATION
+from longmix.data_prep.split_names import SPLIT_NAMES, SPLITS, TEST, TRAIN, VALIDATION, find_splits
 from longmix.data_prep.tasks.labelled_files import Example, Layout, visible
 from longmix.data_prep.tasks.task_folder import Split, write_task
 
 LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 MOST_CLASSES = 1000
-_PART_NUMBER = re.compile(r"-\d+-of-\d+$")
+_PART_NUMBER = re.compile(r"-\d+-of-\d+(-[0-9a-f]{8,})?$")  # a hash may follow
 _RANGE = 1 << 64
 
 
@@ -76,7 +76,7 @@ class CorpusSettings:
         if len(set(paths)) < len(paths):
             raise UserError("--source names the same path twice: name every one once")
         if len(paths) == 1 and paths[0].is_dir():
-            return _find_splits(paths[0]) or {TRAIN: paths}
+            return _find_splits(paths[0]) or _find_published_splits(paths[0]) or {TRAIN: paths}
         return {TRAIN: paths}
 
 
@@ -245,6 +245,13 @@ def _find_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
         if items:
             found[split] = tuple(items)
     return found if TRAIN in found else {}
+
+
+def _find_published_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """Those that names tell otherwise, as reviews_train.tsv and Train do, where there is another one beside train."""
+    is_table = {item: item.suffix in (".tsv", ".parquet") and item.is_file() for item in visible(folder)}
+    files = [item if is_table[item] else item / "file" for item in is_table if is_table[item] or item.is_dir()]
+    return {split: tuple(paths) for split, paths in find_splits(folder, files).items()}
 
 
 def _split_name(path: Path) -> str:

@@ -6,12 +6,13 @@ Everything is read a row, or a file, at a time.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from longmix.data_prep.errors import UserError, refused
+from longmix.data_prep.files import files_below
 from longmix.data_prep.parquet_columns import CLASS, TEXT, read_rows
 from longmix.kernels.common.safe_files import open_input
 
@@ -106,7 +107,7 @@ class Layout:
         found = False
         for item in visible(folder):
             if item.is_dir() and item.name not in self.ignored:
-                files = [file for file in visible(item, "**/*") if self._is_class_file(file)]
+                files = [file for file in _visible_below(item) if self._is_class_file(file)]
                 for file in files:
                     yield from self._read_class(file, item.name)
                 found = found or bool(files)
@@ -137,12 +138,21 @@ def content_digest(texts: Sequence[str]) -> bytes:
     return single[0] if len(single) == 1 else hashlib.blake2b(b"".join(single), digest_size=DIGEST_BYTES).digest()
 
 
-def visible(folder: Path, pattern: str = "*") -> list[Path]:
-    """The contents of a folder, sorted, without what begins with a dot or lies in such a folder."""
+def visible(folder: Path) -> list[Path]:
+    """The contents of a folder, sorted, without what begins with a dot."""
+    return _without_hidden(folder, folder.iterdir)
+
+
+def _visible_below(folder: Path) -> list[Path]:
+    """The files below a folder, sorted, without what begins with a dot or lies in such a folder."""
+    return _without_hidden(folder, lambda: files_below(folder))
+
+
+def _without_hidden(folder: Path, find: Callable[[], Iterable[Path]]) -> list[Path]:
     try:
-        found = list(folder.glob(pattern))
+        found = list(find())
     except OSError as error:
-        raise refused(f"{folder} cannot be read", error) from None
+        raise refused(f"{error.filename} cannot be read", error) from None
     relative = [(item.relative_to(folder), item) for item in found]
     return [item for name, item in sorted(relative) if not any(part.startswith(".") for part in name.parts)]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import unicodedata
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -21,9 +22,10 @@ _WORD = re.compile(r"[^\W_]+")
 class HeldOut:
     """The marks of the held-out documents: their text and, under a heading ' = Title = ', their title.
 
-    Of both only letters and digits count, in one case, since one text may be tokenised ("0 @.@ 7") and the other not
-    ("0.7"). 16 bytes are kept of each; and of every WINDOW_WORDS words in a row 8 bytes, for `overlap`. So memory grows
-    with the held-out text alone: by about 1.5 bytes for each of its own.
+    Of both only letters and digits count, in one case and one Unicode form (NFKC), since one text may be tokenised
+    ("0 @.@ 7") and the other not ("0.7"), or hold accents as characters of their own. 16 bytes are kept of each; and of
+    every WINDOW_WORDS words in a row 8 bytes, for `overlap`. So memory grows with the held-out text alone: by about 1.5
+    bytes for each of its own.
     """
 
     def __init__(self) -> None:
@@ -78,7 +80,7 @@ class HeldOut:
 
 def _windows(text: str, step: int) -> Iterator[int]:
     """A number for every window of WINDOW_WORDS words of a text, of which each begins `step` words behind the last."""
-    words = _WORD.findall(text.casefold())
+    words = _WORD.findall(_in_one_form(text))
     for start in range(0, len(words) - WINDOW_WORDS + 1, step):
         window = " ".join(words[start : start + WINDOW_WORDS]).encode()
         yield int.from_bytes(hashlib.blake2b(window, digest_size=8).digest(), "big")
@@ -93,6 +95,10 @@ def _body(text: str, title: str | None) -> str:
     return text if title is None else text[len(title) :] + "\n"
 
 
+def _in_one_form(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
 def _key(text: str) -> bytes:
-    letters = _OTHER_CHARACTERS.sub("", text.casefold()) or "".join(text.split())
+    letters = _OTHER_CHARACTERS.sub("", _in_one_form(text)) or "".join(text.split())
     return hashlib.blake2b(letters.encode(), digest_size=16).digest()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of, refused
-from longmix.data_prep.files import sha256_of_file
+from longmix.data_prep.files import files_below, sha256_of_file
 from longmix.data_prep.parquet_columns import TEXT, read_rows
 from longmix.data_prep.split_names import TRAIN, find_splits
 from longmix.kernels.common.safe_files import open_input
@@ -289,7 +289,10 @@ def _find_source(name: str, column: str, option: str, file_format: str | None) -
         raise UserError(
             f"{option} {name} is not a regular file (only those can be read twice): save its text to a file"
         )
-    files = [item for item in path.rglob("*") if item.is_file() and not _is_hidden(item.relative_to(path))]
+    try:
+        files = [item for item in files_below(path) if not _is_hidden(item.relative_to(path))]
+    except OSError as error:
+        raise refused(f"{error.filename} cannot be read", error) from None
     if not files:
         raise UserError(f"{option} {name} is a folder without files")
     files.sort(key=lambda item: item.relative_to(path).as_posix())

@@ -111,3 +111,15 @@ def test_a_tokenizer_whose_files_are_none_is_not_loaded_without_them(tmp_path):
         file.truncate(2**36)
     with pytest.raises(UserError, match="no tokenizer needs"):
         load_tokenizer(tmp_path)
+
+
+def test_linked_folders_are_entered_but_for_those_that_lead_back(tmp_path):
+    (tmp_path / "elsewhere" / "part").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "part" / "a.txt").touch()
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "b.txt").touch()
+    (tmp_path / "text" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "text")
+    (tmp_path / "text" / "gone").symlink_to(tmp_path / "nowhere")
+    found = [path.relative_to(tmp_path / "text").as_posix() for path in files.files_below(tmp_path / "text")]
+    assert found == ["b.txt", "linked/part/a.txt"]

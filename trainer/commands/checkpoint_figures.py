@@ -14,6 +14,7 @@ from ..models.folder import objective_of
 from ..models.loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
 from ..objectives.forecasting import Forecasting
 from ..objectives.objective import make_objective
+from ..prediction.texts import unwritten_ids
 from ..processes import world as distributed
 from ..run.evaluation import evaluate
 from ..run.setup import tokenizer_loader
@@ -107,7 +108,7 @@ def fill(checkpoint: str, text: str, top: int) -> str:
             f"{config.vocab_size - 1}: copy the files of one checkpoint, or save the tokenizer with its model again"
         )
     model = load_model(checkpoint, transformers.AutoModelForMaskedLM).eval()
-    unseen = set(tokenizer.all_special_ids) - {tokenizer.mask_token_id}
+    unseen = unwritten_ids(tokenizer) - {tokenizer.mask_token_id}
     with torch.no_grad():
         logits = model(input_ids=inputs["input_ids"]).logits[0, places]
     lines = []

@@ -12,8 +12,9 @@ DESCRIPTION = """Fine-tune a checkpoint on GLUE, or on a task of your own, with 
 
 The checkpoint is one of longmix or any Hugging Face encoder. Each task and seed is one run below OUTPUT/TASK; a run
 that is finished is used again, an interrupted one goes on: give the same command again. The best checkpoint of a run
-is chosen on a tenth of the training data; the dev set is read for the reported figures alone. OUTPUT holds
-results.json, results.md, and submission/ with predictions of the test files in GLUE's format."""
+is chosen on a tenth of the training data, at least an example of each class; the dev set is read for the reported
+figures alone. OUTPUT holds results.json, results.md, and submission/ with predictions of the test files in GLUE's
+format."""
 
 EPILOG = """examples:
   longmix finetune --model runs/small/model --task cola --task sst2 --data glue --output runs/glue

@@ -40,9 +40,9 @@ def load_custom(
     Raises:
         UserError: a missing folder, split, column or label name.
     """
-    if text_columns and label_column in text_columns:
+    if text_columns and (label_column or LABEL) in text_columns:
         raise UserError(
-            f"--label-column {label_column} is one of --text-columns, too: the text would give the label away"
+            f"--label-column {label_column or LABEL} is one of --text-columns, too: the text would give the label away"
         )
     tables, missing = _tables(data, columns)
     for name in ("train", "dev"):
@@ -91,7 +91,7 @@ def read_examples(table: Table, task: Task, *, test: bool = False) -> Examples:
         first.append(one)
         second.append(other)
         if not test:
-            labels.append(parse_label(task, row.texts[texts], row.place))
+            labels.append(parse_label(task, row.texts[texts].strip(), row.place))
         indices.append(row.texts[-1] if has_index else str(len(indices)))
     if not first:
         raise UserError(f"{table.source}: no rows")
@@ -111,10 +111,11 @@ def labelled(
     Classes are written by their names, or, where the first row does not, as their numbers.
     """
     task = custom_task(tuple(text_columns), label_column, tuple(names))
-    first = next(iter(table.rows([label_column])), None)
-    if names and first is not None and first.texts[0] not in names:
+    row = next(iter(table.rows([label_column])), None)
+    first = None if row is None else row.texts[0].strip()
+    if names and first is not None and first not in names:
         numbers = tuple(map(str, range(len(names))))
-        if first.texts[0] in numbers:
+        if first in numbers:
             task = custom_task(tuple(text_columns), label_column, numbers)
     examples = read_examples(table, task)
     return examples, np.asarray(examples.labels, dtype=np.int64 if names else np.float64)
@@ -170,9 +171,10 @@ def _columns(
 def _class_names(table: Table, label_column: str) -> tuple[str, ...]:
     names: set[Any] = set()
     for row in table.rows([label_column]):
-        if not row.texts[0].strip():
+        name = row.texts[0].strip()
+        if not name:
             raise UserError(f"{row.place}: {label_column} is empty, expected a class")
-        names.add(row.texts[0])
+        names.add(name)
     if len(names) < 2:
         raise UserError(f"{table.source}: column {label_column!r} holds one class only; two are needed")
     if len(names) > MOST_CLASSES:

@@ -224,7 +224,8 @@ def _earlier_tokenizer(folder: Path, names: list[str]) -> str | None:
 
 
 def selection_split(train: Examples, task: Task) -> tuple[list[int], list[int]]:
-    """Rows to train on and rows that choose the checkpoint: a tenth, at most 2,000, with every class in its share.
+    """Rows to train on and rows that choose the checkpoint: a tenth, at most 2,000, with every class in its share, and
+    at least one of each class that has several.
 
     Raises UserError below 10 examples.
     """

@@ -96,8 +96,10 @@ def joined(tables: list[Table]) -> Table:
 
 def _tsv(path: Path, columns: list[str] | None) -> Table:
     first, *rest = read_lines(path)
+    header = first.split("\t")
+    _refuse_header(path, header, columns)
     body, start = ([first, *rest], 1) if columns is not None else (rest, 2)
-    names = first.split("\t") if columns is None else columns
+    names = header if columns is None else columns
     fields = (line.split("\t") for line in body)
     numbered = list(enumerate(fields, start))
     return _of_fields(path, names, numbered, "tab-separated fields")._replace(has_decimal_commas=True)
@@ -117,6 +119,7 @@ def _csv(path: Path, columns: list[str] | None) -> Table:
                 rows.append((reader.line_num, fields))
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
+    _refuse_header(path, rows[0][1] if rows else [], columns)
     if columns is None and rows:
         columns = rows.pop(0)[1]
     table = _of_fields(path, columns or [], rows, f"fields between {delimiter!r}")
@@ -255,7 +258,7 @@ def _named(value: Any, names: list[str] | None) -> Any:
 
 def _text(value: Any, name: str, place: str) -> str:
     """A value as a file of texts would hold it."""
-    if value is None:
+    if value is None or value != value:  # NaN is pandas' word for none
         return ""
     if isinstance(value, str):
         # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
@@ -268,6 +271,12 @@ def _text(value: Any, name: str, place: str) -> str:
 def _refuse_columns(source: str, columns: Sequence[str] | None) -> None:
     if columns is not None:
         raise UserError(f"--columns is for files without a header, and {source} names its columns itself")
+
+
+def _refuse_header(path: Path, first: list[str], columns: list[str] | None) -> None:
+    """Raise UserError if the first line is the header that `columns` are given in place of: it is no row."""
+    if first == columns:
+        raise UserError(f"{path}: its first line is a header ({', '.join(first)}): leave --columns out")
 
 
 OPENERS: dict[str, Callable[[Path, list[str] | None], Table]] = {

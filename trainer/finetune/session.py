@@ -27,7 +27,7 @@ from ..settings.mistakes import say
 from ..tables.figures import percent
 from .collect import collect
 from .custom import load_custom
-from .encode import Encoder, encode_task, load_encoder
+from .encode import Encoder, encode_task, load_encoder, selection_split
 from .jobs import DROPOUT_FIELDS, Job, begin, quiet, run_job, selection_score, unknown_to
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
@@ -369,7 +369,8 @@ def _plan(
 ) -> TaskPlan:
     """Encode a task and make its jobs below `output`; learning rates that compete have folders of their own."""
     task = data.task
-    _say(f"{task.name}: {len(data.train)} training examples")
+    held_out = len(selection_split(data.train, task)[1])
+    _say(f"{task.name}: {len(data.train)} training examples, of which {held_out} choose the checkpoint")
     folder = output / task.name
     encoded = encode_task(data, start.encoder, folder / "data", start.tokenizer_folder)
     notes = []

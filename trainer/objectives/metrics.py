@@ -100,8 +100,8 @@ def baseline(names: Sequence[str], labels: np.ndarray) -> Scores:
     return Scores(scores.values, scores.score)
 
 
-# Intervals by bootstrap. Thousands of draws through scikit-learn would take minutes: here all draws are counted into
-# confusion matrices, or correlated as rows of an array, at once.
+# Intervals by bootstrap. Thousands of draws through scikit-learn would take minutes: here all draws are counted, or
+# correlated as rows of an array, at once.
 
 
 def intervals(
@@ -133,29 +133,26 @@ def _draw_classification(names, labels, predictions, draws, generator) -> dict[s
     """
     patterns, counts = np.unique(np.vstack([labels, predictions]), axis=1, return_counts=True)
     drawn = generator.multinomial(labels.size, counts / labels.size, size=draws).astype(np.float64)
-    classes = int(patterns.max()) + 1
-    result = {name: np.empty((draws, len(predictions))) for name in names}
-    for run in range(len(predictions)):
-        cell = patterns[0] * classes + patterns[1 + run]
-        to_cell = np.zeros((patterns.shape[1], classes * classes))
-        to_cell[np.arange(patterns.shape[1]), cell] = 1.0
-        confusion = (drawn @ to_cell).reshape(draws, classes, classes)  # (draws, true class, predicted class)
-        for name in names:
-            result[name][:, run] = _from_confusion(name, confusion)
-    return result
+    return {
+        name: np.stack([_of_counts(name, drawn, patterns[0], found) for found in patterns[1:]], axis=1)
+        for name in names
+    }
 
 
-def _from_confusion(name: str, confusion: np.ndarray) -> np.ndarray:
-    """A metric of each confusion matrix (draws, true class, predicted class); equal to scikit-learn's."""
-    total = confusion.sum(axis=(1, 2))
-    correct = np.trace(confusion, axis1=1, axis2=2)
+def _of_counts(name: str, counts: np.ndarray, labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+    """A metric (draws,) of examples of which `counts` (draws, n) has how often each is there; equal to scikit-learn's.
+
+    The counts of labels and of predictions suffice: whole confusion matrices of many classes would not fit into memory.
+    """
+    total = counts.sum(axis=1)
+    correct = counts @ (labels == predictions).astype(np.float64)
     if name == "accuracy":
         return correct / total
-    true, predicted = confusion.sum(axis=2), confusion.sum(axis=1)
+    classes = np.arange(max(2, labels.max() + 1, predictions.max() + 1))
+    true, predicted = (counts @ (found[:, None] == classes).astype(np.float64) for found in (labels, predictions))
     if name == "f1":
-        if confusion.shape[1] < 2:
-            return np.zeros(len(confusion))
-        return _ratio(2 * confusion[:, 1, 1], true[:, 1] + predicted[:, 1])
+        hits = counts @ ((labels == 1) & (predictions == 1)).astype(np.float64)
+        return _ratio(2 * hits, true[:, 1] + predicted[:, 1])
     if name != "matthews":
         raise ValueError(f"{name!r} is no classification metric; known: {', '.join(CLASSIFICATION_METRICS)}")
     covariance = correct * total - (true * predicted).sum(axis=1)

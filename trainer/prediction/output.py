@@ -53,6 +53,8 @@ def _write_tsv(parts: Iterable[Answers], columns: dict[str, type], path: Path) -
 def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, list) and all(isinstance(entry, float) for entry in value):
+        return " ".join(map(str, value))  # numbers, though a spreadsheet might take the first sign for a formula's
     return csv_cell(" ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 

@@ -81,6 +81,8 @@ def _text_answers(
     reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length, LONGEST))
     table = open_table(arguments.data, arguments.columns)
     wanted = text_columns_of(table, arguments.text_columns, inputs, arguments.model)
+    if kind is texts.FilledMasks and len(wanted) > 1:
+        raise UserError(f"--text-columns names {', '.join(wanted)}, but masks are filled in one text: name its column")
     rows = (as_pair(row.texts) for row in table.rows(wanted))
     return rows, kind(source, config, reader, distributed.join().device, arguments.batch_size), wanted
 

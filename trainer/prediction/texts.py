@@ -140,7 +140,7 @@ class TokenLabels(SampleAnswers):
     columns = {"row": int, "tokens": list[str], "labels": list[str]}  # noqa: RUF012
 
     def answers(self, samples, inputs):
-        names, special = class_names(self.config), set(self.reader.encoder.tokenizer.all_special_ids)
+        names, special = class_names(self.config), unwritten_ids(self.reader.encoder.tokenizer)
         for sample, row in zip(samples, self.logits(inputs).argmax(dim=-1).tolist(), strict=True):
             kept = [(token, names[label]) for token, label in zip(sample["input_ids"], row, strict=False)]
             kept = [(token, label) for token, label in kept if token not in special]
@@ -183,7 +183,7 @@ class FilledMasks(SampleAnswers):
 
     def answers(self, samples, inputs):
         tokenizer = self.reader.encoder.tokenizer
-        unseen = set(tokenizer.all_special_ids)
+        unseen = unwritten_ids(tokenizer)
         for sample, row in zip(samples, self.logits(inputs), strict=True):
             ids = list(sample["input_ids"])
             places = [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id]
@@ -210,6 +210,11 @@ class Embeddings(SampleAnswers):
         means = (hidden * mask).sum(dim=1) / mask.sum(dim=1)
         for row in means.cpu().tolist():
             yield {"embedding": rounded(row)}
+
+
+def unwritten_ids(tokenizer: transformers.PreTrainedTokenizerBase) -> set[int]:
+    """The special tokens that no text holds: all but that of unknown pieces, which stands for some."""
+    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
 def class_names(config: Any) -> list[str]:

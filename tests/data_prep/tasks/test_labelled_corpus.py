@@ -66,6 +66,9 @@ def test_the_label_does_not_decide_the_split(tmp_path):
         ("new_aan_pairs.train.tsv", "new_aan_pairs.test.tsv"),
         ("train/all.tsv", "test/all.tsv"),
         ("train-00000-of-00001.tsv", "test-00000-of-00001.tsv"),
+        ("train-00000-of-00001-b42a775f407cee45.tsv", "test-00000-of-00001-04ab7a5e0b0c1d2e.tsv"),
+        ("reviews_train.tsv", "reviews_test.tsv"),
+        ("Train/all.tsv", "Test/all.tsv"),
     ],
 )
 def test_splits_of_a_folder_are_kept_and_validation_is_cut_off_train(tmp_path, train, test):

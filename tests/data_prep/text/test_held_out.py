@@ -1,5 +1,7 @@
 """Held-out documents: which split has them, by text and by title."""
 
+import unicodedata
+
 from longmix.data_prep.text.held_out import SAME_TEXT, SAME_TITLE, HeldOut, _windows
 
 
@@ -29,6 +31,13 @@ def test_what_either_split_holds_is_found():
     assert made.find("green", None) == SAME_TEXT and made.find("the tide", None) == SAME_TEXT
     assert made.find("= Moss =red", "= Moss =") == SAME_TITLE
     assert made.find("red", None) is None and made.splits == {"test", "validation"}
+
+
+def test_accents_as_characters_of_their_own_make_no_other_text():
+    text = "déjà vu, un été à l'hôtel de la forêt où naît près d'ici le ruisseau léger et gelé"
+    made = held_out_of(test=[(None, unicodedata.normalize("NFC", text))])
+    other = unicodedata.normalize("NFD", text)
+    assert other != text and made.find(other, None) == SAME_TEXT and made.overlap(other) == 1
 
 
 def words(first, count):

@@ -234,6 +234,26 @@ def test_masks_are_filled(saved, tmp_path):
     piece = transformers.AutoTokenizer.from_pretrained(model).convert_ids_to_tokens(int(best.indices))
     assert (first["pieces"], first["probabilities"]) == ([piece], [pytest.approx(best.values.item(), rel=1e-5)])
     assert "[MASK]" not in first["filled"] and len(second["pieces"]) == 2 and "cat" in second["filled"]
+    (unknown,) = answers_to(model, ["the 東京 [MASK]"], tmp_path)
+    assert "[UNK]" in unknown["filled"]
+
+
+def test_masks_are_filled_in_one_text(saved, tmp_path, capsys):
+    (tmp_path / "t.tsv").write_text("one\ttwo\na [MASK]\tb [MASK]\n")
+    told = mistake(
+        capsys, saved(transformers.AutoModelForMaskedLM), "--data", tmp_path / "t.tsv", "--output",
+        tmp_path / "out.tsv", "--text-columns", "one", "two",
+    )  # fmt: skip
+    assert "--text-columns names one, two, but masks are filled in one text: name its column" in told
+
+
+def test_vectors_are_numbers_in_tsv_too(saved, tmp_path):
+    (tmp_path / "t.txt").write_text("\n".join(TEXTS))
+    model = saved(transformers.AutoModelForMaskedLM)
+    out = tmp_path / "vectors.tsv"
+    assert predict(model, "--data", tmp_path / "t.txt", "--output", out, "--embeddings") == 0
+    vectors = [list(map(float, line.split("\t")[1].split())) for line in out.read_text().splitlines()[1:]]
+    assert len(vectors) == len(TEXTS) and any(vector[0] < 0 for vector in vectors)
 
 
 def test_values_and_labels_of_tokens(saved, tmp_path):

@@ -53,6 +53,12 @@ def test_the_first_line_of_a_file_without_a_header_is_a_row(tmp_path, name):
         list(open_table(path, COLUMNS[:2]).rows(COLUMNS[:1]))
 
 
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
+def test_a_header_that_is_there_is_no_row(tmp_path, name):
+    with pytest.raises(UserError, match=rf"{name}: its first line is a header \(label, title, text\): leave --columns"):
+        open_table(str(write(tmp_path, name)), COLUMNS)
+
+
 def test_what_a_csv_file_needs_is_not_taken_from_others(tmp_path):
     """The longest field that csv allows is a setting of the whole process."""
     open_table(str(write(tmp_path, "t.csv")))
@@ -104,6 +110,28 @@ def test_a_task_of_several_text_columns_without_a_dev_split(tmp_path, suffix):
     assert (data.train.first, data.train.second) == ([row[1] for row in ROWS], [row[2] for row in ROWS])
     assert list(data.dev) == ["test"] and data.dev["test"].labels == [1, 0, 1] and data.test == {}
     assert data.notes == ["no dev split: the figures are those of the labelled test split"]
+
+
+def test_the_spaces_around_a_class_are_not_of_its_name(tmp_path):
+    for name in ("train.csv", "dev.csv"):
+        write(tmp_path, name, [("pos ", "", "a"), (" neg", "", "b"), ("pos", "", "c")])
+    data = load_custom(str(tmp_path), ("text",), None)
+    assert data.task.label_names == ("neg", "pos") and data.train.labels == data.dev["dev"].labels == [1, 0, 1]
+
+
+def test_what_pandas_calls_none_is_no_class(tmp_path):
+    for name in ("train.jsonl", "dev.jsonl"):
+        (tmp_path / name).write_text('{"text": "a", "label": 1.0}\n{"text": "b", "label": NaN}\n')
+    with pytest.raises(UserError, match=r"train.jsonl, line 2: label is empty, expected a class"):
+        load_custom(str(tmp_path), ("text",), None)
+
+
+def test_a_text_is_not_the_label(tmp_path):
+    for name in ("train.csv", "dev.csv"):
+        write(tmp_path, name)
+    for label in (None, "label"):
+        with pytest.raises(UserError, match="--label-column label is one of --text-columns"):
+            load_custom(str(tmp_path), ("text", "label"), label)
 
 
 def test_columns_that_are_named_are_texts_but_for_the_label(tmp_path):

@@ -1,8 +1,8 @@
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
-from sklearn import metrics as sklearn_metrics
 
 from longmix.trainer.objectives import metrics
 
@@ -66,9 +66,19 @@ def test_interval_arithmetic_agrees_with_scikit_learn(name, classes):
     generator = np.random.default_rng(3)
     labels = generator.integers(0, classes, 60)
     predictions = np.where(generator.random(60) < 0.6, labels, generator.integers(0, classes, 60))
-    confusion = sklearn_metrics.confusion_matrix(labels, predictions, labels=range(classes)).astype(float)
-    own = metrics._from_confusion(name, confusion[None])[0]
-    assert own == pytest.approx(metrics.evaluate((name,), labels, predictions).values[name])
+    counts = generator.integers(0, 4, (2, 60))  # of two draws
+    own = metrics._of_counts(name, counts.astype(float), labels, predictions)
+    drawn = [metrics.evaluate((name,), *(found.repeat(times) for found in (labels, predictions))) for times in counts]
+    assert own == pytest.approx([scores.values[name] for scores in drawn])
+
+
+def test_intervals_of_many_classes_fit_into_memory():
+    labels = np.arange(3000) % 1000
+    predictions = np.where(np.arange(3000) % 4 == 0, 0, labels)
+    tracemalloc.start()
+    low, high = metrics.intervals(("accuracy", "matthews"), labels, predictions, draws=100)["accuracy"]
+    assert low < 0.75 < high and tracemalloc.get_traced_memory()[1] < 2e8
+    tracemalloc.stop()
 
 
 def test_accuracy_interval_is_the_binomial_one():
