@@ -9,6 +9,7 @@ from longmix.data_prep.manifest import Manifest
 
 from ..checkpoints.state import RunState
 from ..models.folder import INPUTS, OBJECTIVE, Inputs
+from ..samples.label_scale import LabelScale
 from ..settings.configuration import RunConfiguration
 from ..settings.forecast_figures import variable_of
 from ..settings.objectives import OBJECTIVES
@@ -100,7 +101,7 @@ class ModelCard:
             name=escaped(Path(configuration.run.dir).name),
             load=LOAD_WITH_LONGMIX,
             data=markdown(_DATA_COLUMNS, data),
-            notes="".join(f"{escaped(note)}\n\n" for note in self.notes),
+            notes="".join(f"{escaped(note)}\n\n" for note in [*self.notes, *_told_of_labels(inputs)]),
             state=state,
             empty=f", {state.empty} passed over with nothing to predict" if state.empty else "",
             scores=f"{self._hidden()}{markdown(('figure', 'value'), scores)}" if figures else _NOT_EVALUATED,
@@ -116,6 +117,14 @@ class ModelCard:
         return f"Evaluations hide {100 * share:g} % of the tokens.\n\n"
 
 
+def _told_of_labels(inputs: Inputs) -> list[str]:
+    """A line about what the model's answers mean, where they are no labels as they were given."""
+    if inputs.label_scale is None:
+        return []
+    mean, deviation = inputs.label_scale.mean, inputs.label_scale.deviation
+    return [f"Its labels were standardised: an answer of the model times {deviation:g}, plus {mean:g}, is a label."]
+
+
 def inputs_of(manifest: Manifest) -> Inputs:
     """What a model that was trained on this data set reads, as far as its manifest says more than its columns."""
     columns = manifest.report.get("text_columns")
@@ -123,4 +132,5 @@ def inputs_of(manifest: Manifest) -> Inputs:
         return Inputs(series={key: manifest.series[key] for key in ("names", "mean", "scale")})
     if not isinstance(columns, list):
         return Inputs()
-    return Inputs(columns, manifest.report.get("label_column"), manifest.sequence_length)
+    label_column, scale = manifest.report.get("label_column"), LabelScale.of_manifest(manifest)
+    return Inputs(columns, label_column, manifest.sequence_length, label_scale=scale)

@@ -20,6 +20,7 @@ from longmix.data_prep.state_files import read_or_none
 from longmix.data_prep.tokenizer import TOKENIZER_FILES, call, encode, required_ids
 
 from ..models.loading import load_checkpoint_tokenizer, load_config
+from ..samples.label_scale import LabelScale
 from .readers import Examples
 from .sources import TaskData
 from .tasks import Task
@@ -161,14 +162,19 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     Raises UserError when the training data are too few for a selection split.
     """
     tokenizer_hash = sha256_of_folder(tokenizer_folder)
-    fingerprint = _fingerprint(data, encoder, tokenizer_hash)
     train_rows, selection_rows = selection_split(data.train, data.task)
+    record = folder / RECORD
+    refuse_other_json(record, "fingerprint")
+    kept, scale = read_or_none(record, dict[str, str]), None
+    fingerprint = _fingerprint(data, encoder, tokenizer_hash)
+    # What an earlier version has begun keeps the labels of its regression as they are.
+    if data.task.regression and kept != {"fingerprint": fingerprint}:
+        scale = LabelScale.of(data.train.select(train_rows).labels)
+        fingerprint = _fingerprint(data, encoder, tokenizer_hash, scale)
     encoded = EncodedTask(
         data.task, folder, fingerprint, tuple(data.dev), tuple(data.test), len(train_rows), tuple(data.notes)
     )
-    record = folder / RECORD
-    refuse_other_json(record, "fingerprint")
-    if read_or_none(record, dict[str, str]) == {"fingerprint": fingerprint}:
+    if kept == {"fingerprint": fingerprint}:
         return encoded
     record.unlink(missing_ok=True)
     # A copy: a data set names no tokenizer but one beside it.
@@ -190,7 +196,7 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     for name, (examples, split_rule) in parts.items():
         write_dataset(
             folder / name,
-            _samples(examples, encoder),
+            _samples(examples, encoder, scale),
             _columns(examples, encoder, data.task),
             split=name,
             split_rule=split_rule,
@@ -208,6 +214,7 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
                 "text_columns": list(data.task.text_columns),
                 "label_column": data.task.label_column,
                 "indices": examples.indices,
+                **({} if scale is None else scale.report()),
             },
         )
     write_json(record, {"fingerprint": fingerprint})
@@ -261,17 +268,19 @@ def _columns(examples: Examples, encoder: Encoder, task: Task) -> dict[str, dict
     return columns
 
 
-def _samples(examples: Examples, encoder: Encoder) -> Iterator[dict[str, Any]]:
+def _samples(examples: Examples, encoder: Encoder, scale: LabelScale | None) -> Iterator[dict[str, Any]]:
     for row, sample in enumerate(encoder.encode(examples.first, examples.second)):
         if examples.labels is not None:
-            sample["labels"] = examples.labels[row]
+            label = examples.labels[row]
+            sample["labels"] = label if scale is None else scale.standardised(label)
         yield sample
 
 
-def _fingerprint(data: TaskData, encoder: Encoder, tokenizer_hash: str) -> str:
+def _fingerprint(data: TaskData, encoder: Encoder, tokenizer_hash: str, scale: LabelScale | None = None) -> str:
     """A hash of everything that the written data sets depend on."""
     settings = [FORMAT, data.task.name, list(data.task.label_names), tokenizer_hash]
     settings += [encoder.max_length, encoder.token_types, encoder.vocab_size]
+    settings += [] if scale is None else [scale.report()]
     digest = hashlib.sha256(json.dumps(settings).encode())
     for name, part in {"train": data.train, **data.dev, **data.test}.items():
         digest.update(json.dumps([name, part.first, part.second, part.labels, part.indices]).encode())

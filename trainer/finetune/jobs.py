@@ -34,6 +34,7 @@ from ..processes.launch_environment import LAUNCH_VARIABLES
 from ..processes.signals import StopRequests
 from ..run import evaluation, loop
 from ..samples.dataset import ShardedDataset
+from ..samples.label_scale import LabelScale
 from ..settings import reading
 from ..settings.exit_codes import INTERRUPTED
 from .encode import EncodedTask
@@ -309,7 +310,8 @@ def predict(model: Path, data: Path, task: Task, batch_size: int, world: distrib
         _, outputs = evaluation.run(loaded, _Window(samples), objective, world, longest_first, batch_size)
         logits = np.concatenate(outputs)[:, :-1]
         answers[start + longest_first] = logits[:, 0] if task.regression else logits.argmax(axis=1)
-    return answers
+    scale = LabelScale.of_manifest(dataset.manifest)
+    return answers if scale is None else scale.given(answers)
 
 
 @dataclass
@@ -331,8 +333,10 @@ def read_labels(folder: Path) -> np.ndarray:
         parquet_file(folder / shard["file"]).read(columns=["labels"]).column("labels").to_numpy()
         for shard in manifest.shards
     ]
-    labels = np.concatenate(parts)
-    return labels if labels.dtype == np.int64 else labels.astype(np.float64)
+    labels, scale = np.concatenate(parts), LabelScale.of_manifest(manifest)
+    if labels.dtype == np.int64:
+        return labels
+    return labels.astype(np.float64) if scale is None else scale.given(labels.astype(np.float64))
 
 
 def read_predictions(job: Job, split: str) -> np.ndarray:

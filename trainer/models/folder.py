@@ -15,6 +15,7 @@ from longmix.data_prep.state_files import LARGEST, read_state
 from longmix.data_prep.typed_maps import Mistake, build
 from longmix.kernels.common.safe_files import read_input
 
+from ..samples.label_scale import LabelScale
 from ..settings.configuration import section_mistakes
 from ..settings.objectives import FORECASTING, OBJECTIVES
 from ..settings.sections import ObjectiveSection
@@ -94,12 +95,14 @@ class Inputs:
         text_columns, label_column: of the table that it was fine-tuned on.
         max_length: of its inputs there, in tokens.
         series: of forecasting: names of the variables, and what was subtracted from each and divided by.
+        label_scale: of a regression whose labels were standardised.
     """
 
     text_columns: list[str] | None = None
     label_column: str | None = None
     max_length: int | None = None
     series: dict[str, Any] | None = None
+    label_scale: LabelScale | None = None
 
 
 def read_inputs(source: str) -> Inputs:

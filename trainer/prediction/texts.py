@@ -13,6 +13,7 @@ from longmix.data_prep.tokenizer import call
 
 from ..engines.base import to_device
 from ..finetune.encode import Encoder
+from ..models.folder import read_inputs
 from ..models.loading import load_model
 from ..objectives.model_inputs import accepted
 from ..samples.collate import Sample, collate, count_positions, length_of
@@ -123,14 +124,19 @@ class PairClasses(Classes):
 
 
 class Values(SampleAnswers):
-    """The value of a regression."""
+    """The value of a regression, in the unit of its labels."""
 
     auto_class = transformers.AutoModelForSequenceClassification
     columns = {"row": int, "value": float}  # noqa: RUF012
 
+    def __init__(self, source: str, *arguments: Any):
+        super().__init__(source, *arguments)
+        self.scale = read_inputs(source).label_scale
+
     def answers(self, samples, inputs):
         for row in self.logits(inputs):
-            yield {"value": rounded(row[0].item())}
+            value = row[0].item()
+            yield {"value": rounded(value if self.scale is None else self.scale.given(value))}
 
 
 class TokenLabels(SampleAnswers):

@@ -8,11 +8,15 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.tokenizer import encode, load_tokenizer
+from longmix.trainer.export.card import inputs_of
+from longmix.trainer.finetune import encode as encode_module
 from longmix.trainer.finetune.encode import Encoder, encode_task, load_encoder, longest_first, selection_split
+from longmix.trainer.finetune.jobs import read_labels
 from longmix.trainer.finetune.readers import Examples
 from longmix.trainer.finetune.sources import TaskData
 from longmix.trainer.finetune.tasks import TASKS, custom_task
 from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.label_scale import LabelScale
 
 
 def examples(count, pairs=False, labels=True, classes=2):
@@ -165,11 +169,36 @@ def test_data_sets_are_reused_until_something_changes(tmp_path, tokenizer_folder
     assert encode_task(data, encoder, folder, tokenizer_folder).fingerprint != first.fingerprint
 
 
-def test_regression_labels_are_float(tmp_path, tokenizer_folder):
+@pytest.fixture
+def values():
+    """A task of regression whose labels are far from 0."""
     train = examples(20, True)
-    train.labels = [i / 4 for i in range(20)]
-    data = TaskData(TASKS["stsb"], train, {"dev": train}, {}, "x")
-    encode_task(data, own_encoder(tokenizer_folder), tmp_path / "data", tokenizer_folder)
+    train.labels = [2000 + i / 4 for i in range(20)]
+    return TaskData(TASKS["stsb"], train, {"dev": train}, {}, "x")
+
+
+def test_labels_of_a_regression_are_standardised_by_those_that_are_trained_on(tmp_path, tokenizer_folder, values):
+    encode_task(values, own_encoder(tokenizer_folder), tmp_path / "data", tokenizer_folder)
     manifest = Manifest.load(tmp_path / "data" / "dev")
     assert (manifest.num_labels, manifest.label_names, manifest.columns["labels"]["dtype"]) == (None, None, "float32")
-    assert ShardedDataset(str(tmp_path / "data" / "dev")).read(np.arange(2))[1]["labels"] == 0.25
+    train = ShardedDataset(str(tmp_path / "data" / "train"))
+    labels = np.array([sample["labels"] for sample in train.read(np.arange(len(train)))])
+    assert abs(labels.mean()) < 1e-6 and labels.std() == pytest.approx(1)
+    assert read_labels(tmp_path / "data" / "dev") == pytest.approx(values.train.labels)
+    assert inputs_of(manifest).label_scale == LabelScale.of_manifest(train.manifest)
+
+
+def test_what_an_earlier_version_has_begun_keeps_its_labels(tmp_path, tokenizer_folder, values, monkeypatch):
+    encoder, folder = own_encoder(tokenizer_folder), tmp_path / "data"
+    hashed = encode_module._fingerprint
+    with monkeypatch.context() as earlier:
+        earlier.setattr(encode_module.LabelScale, "of", lambda labels: None)
+        first = encode_task(values, encoder, folder, tokenizer_folder)
+    assert first.fingerprint == hashed(values, encoder, sha256_of_folder(tokenizer_folder))
+    assert encode_task(values, encoder, folder, tokenizer_folder) == first
+    assert ShardedDataset(str(folder / "dev")).read(np.arange(2))[1]["labels"] == 2000.25
+    assert inputs_of(Manifest.load(folder / "dev")).label_scale is None
+
+
+def test_equal_labels_are_no_division_by_zero():
+    assert LabelScale.of([7.0] * 3).standardised(8.0) == 1.0

@@ -304,6 +304,7 @@ def test_a_task_of_files_without_a_header_is_trained_predicted_and_scored(bert_f
         "label_column": "kind",
         "max_length": 12,
         "series": None,
+        "label_scale": None,
     }
     assert predict(run, "--data", test, *columns, "--output", tmp_path / "file.jsonl") == 0
     prepared = tmp_path / "out" / "custom" / "data" / "test"
@@ -318,3 +319,25 @@ def test_a_task_of_files_without_a_header_is_trained_predicted_and_scored(bert_f
     assert main(["evaluate", str(run), "--data", str(test), *columns]) == 0
     printed = capsys.readouterr().out
     assert f"{right / 20:.4f}" in printed and "f1 is of the class 'none'" in printed
+
+
+def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences):
+    """Of labels in the hundreds of thousands, too: a model that had to learn them would not leave their mean."""
+    found = {}
+    for unit, offset in ((1.0, 0.0), (30_000.0, 200_000.0)):
+        folder = tmp_path / str(unit)
+        folder.mkdir()
+        rows = [f"{text}\t{unit * len(text.split()) + offset}\n" for text in sentences[:80]]
+        for name, part in (("train", rows[:60]), ("dev", rows[60:])):
+            (folder / f"{name}.tsv").write_text("text\tlabel\n" + "".join(part))
+        task = ("--task", "custom", "--regression", "--seeds", "1", "--epochs", "2", "--jobs", "1")
+        place = ("--data", str(folder), "--output", str(folder / "out"))
+        assert main(["finetune", "--model", str(bert_folder), *task, *place]) == 0
+        run = folder / "out" / "custom" / "seed-0"
+        out = folder / "answers.jsonl"
+        assert predict(run, "--data", folder / "dev.tsv", "--text-columns", "text", "--output", out) == 0
+        values = np.array([json.loads(line)["value"] for line in out.read_text().splitlines()])
+        assert json.loads((run / "predictions" / "dev.json").read_text()) == pytest.approx(values, rel=1e-4)
+        found[unit] = (values - offset) / unit
+    assert found[1.0] == pytest.approx(found[30_000.0], abs=1e-3) and np.std(found[1.0]) > 0.01
+    assert "plus 2" in (run / "model" / "README.md").read_text()

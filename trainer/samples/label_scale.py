@@ -1,0 +1,49 @@
+"""Standardised labels of a regression: a model learns numbers around 0 in few steps, and those of most units never."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TypeVar
+
+import numpy as np
+
+from longmix.data_prep.manifest import Manifest
+
+_KEY = "label_scale"
+Number = TypeVar("Number", float, np.ndarray)
+
+
+@dataclass(frozen=True)
+class LabelScale:
+    """What labels are standardised by.
+
+    Attributes:
+        mean, deviation: of the labels that are trained on.
+    """
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, labels: Sequence[float]) -> "LabelScale":
+        """That of some labels; equal ones keep their unit."""
+        return cls(float(np.mean(labels)), float(np.std(labels)) or 1.0)
+
+    @classmethod
+    def of_manifest(cls, manifest: Manifest) -> "LabelScale | None":
+        """That of a data set's labels; None: they are as they were given, as far as its report says."""
+        values = manifest.report.get(_KEY)
+        if not isinstance(values, dict) or set(values) != {field.name for field in fields(cls)}:
+            return None
+        return cls(**values) if all(isinstance(value, float) for value in values.values()) else None
+
+    def report(self) -> dict[str, dict[str, float]]:
+        """For the report of a manifest."""
+        return {_KEY: asdict(self)}
+
+    def standardised(self, label: float) -> float:
+        """A label as models learn it."""
+        return (label - self.mean) / self.deviation
+
+    def given(self, value: Number) -> Number:
+        """What a model says, in the unit of the labels."""
+        return value * self.deviation + self.mean
