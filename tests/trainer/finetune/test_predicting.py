@@ -340,4 +340,4 @@ def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences):
         assert json.loads((run / "predictions" / "dev.json").read_text()) == pytest.approx(values, rel=1e-4)
         found[unit] = (values - offset) / unit
     assert found[1.0] == pytest.approx(found[30_000.0], abs=2e-4) and np.std(found[1.0]) > 2e-3
-    assert "plus 2" in (run / "model" / "README.md").read_text()
+    assert "Its labels were standardised: an answer" in (run / "model" / "README.md").read_text()
