@@ -34,7 +34,7 @@ def seconds_per_million(
     partitions = partitions or default_partitions(batch)
     order = RunOrder([len(dataset)], [1.0], partitions, default_window(partitions), seed=0)
     objective = make_objective(ObjectiveSection(), 0, dataset.manifest, None)
-    with BatchStream([dataset], order, objective, batch, micro_batch, 0, ranks, 0, 0) as stream:
+    with BatchStream([dataset], order, objective, batch, micro_batch, 0, ranks, 0, 0, 0) as stream:
         for step in range(DRAWN_STEPS):
             stream.prepare(step)
         began = time.process_time()

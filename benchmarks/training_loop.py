@@ -63,7 +63,7 @@ def bare_seconds(checked: configuration.RunConfiguration, world: distributed.Wor
     model = prepared.build().to(world.device).train()
     optimizer = make_optimizer(parameter_groups(model, checked.optim), checked.optim, checked.precision)
     data = prepared.data
-    with BatchStream(data.train, data.order, prepared.objective, 32, 16, 0, 1, 0, 1) as stream:
+    with BatchStream(data.train, data.order, prepared.objective, 32, 16, 0, 1, 0, 1, 0) as stream:
         (batch,) = list(stream)
     micro_batches = [to_device(part, world.device) for part in batch.micro_batches]
     started = time.perf_counter()

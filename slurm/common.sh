@@ -26,16 +26,19 @@ job=$SLURM_JOB_ID
 prepare_job() {
     [[ $1 =~ ^[1-9][0-9]*$ ]] || fail "LONGMIX_TASKS_PER_NODE is '$1', but must be a number from 1 on"
     MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
-    # Below the range that systems give out by themselves, and another one for each job that shares the node.
-    MASTER_PORT=${MASTER_PORT:-$((10000 + SLURM_JOB_ID % 20000))}
+    # Below the range that systems give out by themselves, another one for each job that shares the node, with one
+    # beside it (look_at_nodes); and another one at each start, as somebody may have taken the last one.
+    MASTER_PORT=${MASTER_PORT:-$((10000 + (2 * SLURM_JOB_ID + 5002 * ${SLURM_RESTART_COUNT:-0}) % 20000))}
     # 64(x3),48 means three nodes with 64 and one with 48: the smallest counts.
     cpus_per_node=$(tr ',' '\n' <<<"$SLURM_JOB_CPUS_PER_NODE" | cut -d '(' -f 1 | sort -n | head -n 1)
     if ((cpus_per_node < $1)); then
         say "slow: $1 workers share $cpus_per_node CPUs of each node (sbatch --exclusive gives the job all of them)"
     fi
+    given_threads=${OMP_NUM_THREADS:-}
     OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(share_of_cpus "$1")}
     PYTHONUNBUFFERED=1
     export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS PYTHONUNBUFFERED
+    [[ -z ${LONGMIX_LOCAL_DISK:-} ]] || export LONGMIX_LOCAL_DISK
     [[ -z ${LONGMIX_ENVIRONMENT:-} ]] || stage_environment "$LONGMIX_ENVIRONMENT"
 }
 
@@ -43,14 +46,16 @@ prepare_job() {
 # Hundreds of processes would else read thousands of files from a shared disk. A node that has it from an earlier job
 # keeps it; the name tells size and time of the archive.
 stage_environment() {
-    local archive=$1 name folder
+    local archive=$1 name folder made
     name=$(stat --format=longmix-%Y-%s "$archive" 2>/dev/null) ||
         fail "LONGMIX_ENVIRONMENT is $archive, which is no file: make it with tar --create --file $archive --directory $LONGMIX_HOME .venv"
     folder=${LONGMIX_LOCAL_DISK:-/tmp}/$name-$(id --user)
+    # Other jobs may do the same on the same nodes: each makes one of its own, and the first puts it in place.
+    made=$folder.$SLURM_JOB_ID
     if ! on_each_node check "$folder" 2>/dev/null; then
         say "copying $archive to the disks of $SLURM_JOB_NUM_NODES nodes"
-        if ! { on_each_node prepare "$folder" && sbcast --force "$archive" "$folder/environment.tar" &&
-            on_each_node unpack "$folder"; }; then
+        if ! { on_each_node prepare "$folder" "$made" && sbcast --force "$archive" "$made/environment.tar" &&
+            on_each_node unpack "$folder" "$made"; }; then
             fail "cannot unpack $archive to $folder on every node (above)"
         fi
     fi
@@ -79,6 +84,8 @@ run_step() {
     local tasks_per_node=$1 overcommit=() binding=() code
     shift
     ((tasks_per_node <= cpus_per_node)) || overcommit=(--overcommit)
+    # Of runs side by side longmix gives each its share.
+    [[ ($1 != sweep && $1 != finetune) || -n $given_threads ]] || unset OMP_NUM_THREADS
     # Each rank goes to the CPUs beside its GPU by itself: Slurm hands out CPUs in another order.
     [[ -z ${SLURM_GPUS_ON_NODE:-} ]] || binding=(--cpu-bind=none)
     LONGMIX_ENDINGS=$(mktemp --directory --tmpdir="$PWD" ".longmix-$SLURM_JOB_ID-XXXX") ||

@@ -1,30 +1,45 @@
 #!/usr/bin/env bash
-# One node's part of stage_environment in common.sh: `stage.sh check|prepare|unpack FOLDER`.
+# One node's part of stage_environment in common.sh: `stage.sh check|prepare|unpack FOLDER [MADE]`. MADE is this job's own,
+# and becomes FOLDER when it is whole, unless another job's has.
 
 set -e
-folder=$2
+folder=$2 made=$3
+
+# is_mine FOLDER: in /tmp anybody could have made a folder of that name.
+is_mine() { [[ -O $1 && ! -L $1 ]]; }
+
+is_there() { is_mine "$folder" && [[ -e $folder/complete ]]; }
+
+# remove FOLDER: what a job has left that did not come to its end.
+remove() {
+    [[ -e $1 || -L $1 ]] || return 0
+    if ! is_mine "$1"; then
+        echo "longmix: error: $1 on $SLURMD_NODENAME is not yours: set LONGMIX_LOCAL_DISK to another folder" >&2
+        exit 1
+    fi
+    rm -rf "$1"
+}
+
 case $1 in
     check)
-        # In /tmp anybody could have made a folder of that name.
-        [[ -O $folder && ! -L $folder && -e $folder/complete ]]
+        is_there
         ;;
     prepare)
-        if [[ -e $folder || -L $folder ]]; then
-            if [[ ! -O $folder || -L $folder ]]; then
-                echo "longmix: error: $folder on $SLURMD_NODENAME is not yours: set LONGMIX_LOCAL_DISK to another folder" >&2
-                exit 1
-            fi
-            rm -rf "$folder"
-        fi
-        mkdir --mode=700 "$folder"
+        is_there || remove "$folder"
+        remove "$made"
+        mkdir --mode=700 "$made"
         ;;
     unpack)
-        tar --extract --file "$folder/environment.tar" --directory "$folder"
-        rm "$folder/environment.tar"
-        mkdir "$folder/bin"
-        # Not .venv/bin/longmix, whose first line names the Python of the folder that it was installed into.
-        printf '#!/usr/bin/env bash\nexec "%s/.venv/bin/python" -m longmix.trainer "$@"\n' "$folder" >"$folder/bin/longmix"
-        chmod +x "$folder/bin/longmix"
-        touch "$folder/complete"
+        if ! is_there; then
+            tar --extract --file "$made/environment.tar" --directory "$made"
+            rm "$made/environment.tar"
+            mkdir "$made/bin"
+            # Not .venv/bin/longmix, whose first line names the Python of the folder that it was installed into.
+            printf '#!/usr/bin/env bash\nexec "%s/.venv/bin/python" -P -m longmix.trainer "$@"\n' "$folder" >"$made/bin/longmix"
+            chmod +x "$made/bin/longmix"
+            touch "$made/complete"
+            mv --no-target-directory "$made" "$folder" || is_there
+        fi
+        remove "$made"
         ;;
 esac

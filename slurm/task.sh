@@ -6,6 +6,7 @@ trap 'touch "$LONGMIX_ENDINGS/signalled"' USR1 TERM
 
 if [[ $1 == train || $1 == doctor ]]; then
     export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID
+    export LOCAL_WORLD_SIZE=$((SLURM_NTASKS / SLURM_NNODES))
 fi
 # Kernels that Triton and Inductor compile lie on the node's own disk: hundreds of processes would else write to one
 # folder of a shared one. In /tmp anybody could have made a folder of that name, and put kernels into it.
@@ -27,6 +28,7 @@ case $code in
     2) ending=2 ;;
     *) ending=1 ;;
 esac
-[[ -z $ending ]] || touch "$LONGMIX_ENDINGS/$ending"
+# What cannot be noted must not look as if it were done.
+[[ -z $ending ]] || touch "$LONGMIX_ENDINGS/$ending" || exit "$code"
 [[ $code != 75 ]] || code=0
 exit "$code"

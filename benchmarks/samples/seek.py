@@ -69,7 +69,7 @@ def first_batch(folder: str, share: float) -> dict[str, float]:
     order = RunOrder([len(dataset)], [1.0], PARTITIONS, WINDOW, seed=0)
     objective = make_objective(ObjectiveSection(), 0, dataset.manifest, None)
     step = int(share * len(dataset)) // BATCH
-    with BatchStream([dataset], order, objective, BATCH, 16, 0, 1, step, step + 1) as stream:
+    with BatchStream([dataset], order, objective, BATCH, 16, 0, 1, step, step + 1, BATCH * step) as stream:
         next(iter(stream))
     ended, computed = time.perf_counter(), time.process_time() - computed
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -84,7 +84,7 @@ def test_ranks(stub, options, environment, per_node):
     job = stub(RANKS, "my run.yaml", "a=1", options=("--nodes=2", *options), **environment)
     assert job.wait() == ("COMPLETED", 0), job.text()
     lines = sorted(line for line in job.text().splitlines() if line.startswith("rank "))
-    port = 10000 + job.number % 20000
+    port = 10000 + 2 * job.number % 20000
     assert lines == [
         f"rank {rank} of {2 * per_node}, {rank % per_node} on longmix-n{rank // per_node + 1}, longmix-n1:{port}, "
         "train my run.yaml a=1"
@@ -101,12 +101,12 @@ def test_the_ranks_meet_where_env_says_and_nowhere_else(stub, tmp_path):
     stale = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "1"}
     job = stub(RANKS, "x", options=("--nodes=2",), **stale)
     assert job.wait() == ("COMPLETED", 0), job.text()
-    assert job.text().count(f"longmix-n1:{10000 + job.number % 20000}") == 2
+    assert job.text().count(f"longmix-n1:{10000 + 2 * job.number % 20000}") == 2
     with open(tmp_path / "home" / "slurm" / "env.sh", "a") as file:
         file.write("MASTER_ADDR=$SLURMD_NODENAME-ib0\n")
     job = stub(RANKS, "x", options=("--nodes=2",), **stale)
     assert job.wait() == ("COMPLETED", 0), job.text()
-    assert job.text().count(f"longmix-n1-ib0:{10000 + job.number % 20000}") == 2
+    assert job.text().count(f"longmix-n1-ib0:{10000 + 2 * job.number % 20000}") == 2
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_the_environment_is_copied_to_the_nodes_disks_once(stub, tmp_path):
         assert job.wait() == ("COMPLETED", 0), job.text()
         (folder,) = local.iterdir()
         assert job.text().count("copying ") == copies
-        assert f"staged {folder}/.venv/bin/python -m longmix.trainer train x on longmix-n" in job.text()
+        assert f"staged {folder}/.venv/bin/python -P -m longmix.trainer train x on longmix-n" in job.text()
         assert not (folder / "environment.tar").exists() and folder.stat().st_mode & 0o777 == 0o700
     (folder / "complete").unlink()
     os.chown(folder, 12345, 12345)

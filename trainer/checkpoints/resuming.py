@@ -41,6 +41,7 @@ def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world
     agree(world, lambda: _refuse_passed_stop(configuration.run, configuration.optim.max_steps, state))
     agree(world, lambda: _refuse_other_data(configuration, state.data, now))
     agree(world, lambda: _refuse_other_order(configuration, state.order, order))
+    agree(world, lambda: _refuse_other_groups(configuration, state))
     state.data, state.order = now, order
     see_together(world, folder)
     agree(world, lambda: engine.load(folder))
@@ -88,6 +89,17 @@ def _refuse_other_order(configuration: RunConfiguration, before: list[int], now:
         f"belongs to another order of the samples: set data.partitions={partitions} and data.window={window}, or allow "
         "it with 'run.allow_changes=[data.partitions]'"
     )
+
+
+def _refuse_other_groups(configuration: RunConfiguration, state: RunState) -> None:
+    """Raise UserError if batches of similar length had another size before: their order is made for one size."""
+    batch = configuration.batch
+    if batch.group_by_length and state.samples != state.step * batch.samples:
+        raise UserError(
+            f"batch.samples is {batch.samples}, but the run in {configuration.run.dir} was begun with another one, and "
+            "batch.group_by_length orders the samples for it: bring it back, or begin a new run from its model "
+            "(model.from)"
+        )
 
 
 def _difference(key: str, paths: list[str], before: list[str], now: list[str]) -> str:

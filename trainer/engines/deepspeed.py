@@ -82,6 +82,7 @@ class DeepSpeedEngine:
             self.module, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
             )
+        drop_at_lowest_scale(self.module.optimizer)
         fused, gradients = is_fused(self.module.basic_optimizer), deepspeed_file.gradients_of(values, precision)
         self.layout = elastic.Layout(self.stage, world.size, precision, fused, gradients)
         self.module.checkpoint_engine = Collector()
@@ -170,6 +171,7 @@ class DeepSpeedEngine:
         self.module._config.load_universal_checkpoint = source.is_converted
         with elastic.keeping_settings(self.module.optimizer, source.saved.precision != self.precision):
             found, _ = self.module.load_checkpoint(str(source.folder), tag=elastic.ENGINE)
+        drop_at_lowest_scale(self.module.optimizer)  # its scaler is the checkpoint's
         if found is None:
             raise UserError(f"{source.folder}: DeepSpeed finds no state that it can load there")
         if source.is_converted:
@@ -290,3 +292,13 @@ def import_deepspeed(world: World):
     logger.setLevel("WARNING" if world.is_first else "ERROR")
     deepspeed.init_distributed(dist_backend="nccl" if world.device.type == "cuda" else "gloo", verbose=False)
     return deepspeed
+
+
+def drop_at_lowest_scale(optimizer: Any) -> None:
+    """Let an overflow of fp16 at the lowest loss scale be a step that is dropped, as at any other.
+
+    DeepSpeed would raise an error of its own, before the run comes to tell of so many dropped steps in a row.
+    """
+    scaler = getattr(optimizer, "loss_scaler", None)
+    if hasattr(scaler, "raise_error_at_min_scale"):
+        scaler.raise_error_at_min_scale = False

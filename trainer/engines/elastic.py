@@ -22,7 +22,7 @@ from longmix.data_prep.state_files import read_json
 
 from ..optimization.optimizer import set_fused
 from ..processes.shared_files import see_together
-from ..processes.world import World, agree
+from ..processes.world import World, agree, fault_of
 
 LAYOUT = "layout.json"
 # The engine's part of a checkpoint; DeepSpeed calls it a tag.
@@ -208,7 +208,9 @@ def _convert(folder: Path, saved: Layout, now: Layout, names: set[str]) -> Path:
             if saved.stage == 3:
                 _drop_unread_state(target / ENGINE / "zero" / "optimizer_state.pt")
     except Exception as error:
-        # The files are whole: it is the disk that refuses, or DeepSpeed.
+        if (fault := fault_of(error)) is not None:
+            raise fault from error
+        # The files are whole: it is DeepSpeed that refuses.
         raise UserError(
             f"{folder} was written {saved}; to go on {now}, it cannot be converted: "
             f"{reason_of(error)}; resume as it was written, or {_way_round(folder)}"

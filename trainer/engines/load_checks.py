@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.errors import MachineFault, UserError, reason_of
 
-from ..processes.world import LoneMistake, is_lost_rank
+from ..processes.world import LoneFault, LoneMistake, fault_of, is_lost_rank
 
 _REMEDY = "move this checkpoint out of the run folder, and the run goes on from the one before it"
 
@@ -41,18 +41,21 @@ def refuse_foreign_names(folder: Path) -> None:
 
 @contextlib.contextmanager
 def loading(folder: Path) -> Iterator[None]:
-    """Context in which an engine loads: whatever it fails at comes from the files.
+    """Context in which an engine loads: what it fails at comes from the files, unless the machine is at fault.
 
     Raises:
         LoneMistake: other ranks may wait in an exchange of the engine's.
+        LoneFault: no memory, a disk or a device that fails; the files may be whole.
     """
     try:
         yield
-    except UserError:
+    except (UserError, MachineFault):
         raise
     except Exception as error:
         if is_lost_rank(error):
             raise
+        if (fault := fault_of(error)) is not None:
+            raise LoneFault(f"{folder} could not be loaded: {fault}") from error
         remedy = _OTHER_SHAPE if _SHAPES_DIFFER.search(str(error)) else _REMEDY
         raise LoneMistake(f"{folder} cannot be loaded ({_in_a_line(error)}): {remedy}") from error
 

@@ -14,7 +14,7 @@ from longmix.data_prep.errors import refused
 from longmix.data_prep.files import make_folder
 from longmix.kernels.common.safe_files import open_to_append
 
-from ..processes.launch_environment import LAUNCH_VARIABLES, LAUNCHER, THREADS
+from ..processes.launch_environment import LAUNCH_VARIABLES, LAUNCHER, THREADS, usable_cpus
 from ..processes.signals import STOP_SIGNALS
 
 POLL_SECONDS = 0.2
@@ -86,7 +86,7 @@ def environment(gpus: Sequence[str], worker: int, workers: int) -> dict[str, str
     """
     values = {name: value for name, value in os.environ.items() if name not in LAUNCH_VARIABLES}
     values["CUDA_VISIBLE_DEVICES"] = gpus[worker % len(gpus)] if gpus else ""
-    values.setdefault(THREADS, str(max(1, (os.cpu_count() or 1) // workers)))
+    values.setdefault(THREADS, str(max(1, usable_cpus() // workers)))
     return values
 
 
@@ -106,7 +106,7 @@ def start(arguments: Sequence[str], folder: Path, environment: dict[str, str], s
         raise refused(f"{log} cannot be written", error) from None
     with appended as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
+            [sys.executable, "-P", "-m", *arguments],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -14,7 +14,7 @@ from longmix.data_prep.errors import MachineFault
 
 from ..settings.exit_codes import INTERRUPTED, OURS, USER_MISTAKE
 from ..settings.mistakes import tell
-from .launch_environment import ADDRESS, LAUNCHER, LOCAL_RANK, PORT, RANK, SIZE, THREADS, launcher
+from .launch_environment import ADDRESS, LAUNCHER, LOCAL_RANK, PORT, RANK, SIZE, THREADS, launcher, usable_cpus
 from .signals import STOP_SIGNALS, StopRequests
 
 # The time in which the other workers may end by themselves once one has failed: an exchange that they wait in fails.
@@ -46,7 +46,7 @@ def launch(arguments: list[str], processes: int, requests: StopRequests) -> int:
         LAUNCHER: str(os.getpid()),
     }
     # Workers that each take every core slow one another down.
-    environment.setdefault(THREADS, str(max(1, (os.cpu_count() or 1) // processes)))
+    environment.setdefault(THREADS, str(max(1, usable_cpus() // processes)))
     workers: list[subprocess.Popen] = []
     forwarded: set[int] = set()
 
@@ -64,7 +64,7 @@ def launch(arguments: list[str], processes: int, requests: StopRequests) -> int:
         for rank in range(processes):
             workers.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "longmix.trainer", *arguments],
+                    [sys.executable, "-P", "-m", "longmix.trainer", *arguments],
                     env={**environment, RANK: str(rank), LOCAL_RANK: str(rank)},
                     # A terminal's Ctrl-C reaches this process alone, which passes it on once.
                     start_new_session=True,

@@ -24,6 +24,11 @@ LARGEST_PROCESS = 2**22
 MOST_THREADS = 2**12
 
 
+def usable_cpus() -> int:
+    """How many CPUs this process may run on: of a part of a machine not all."""
+    return len(os.sched_getaffinity(0))
+
+
 class EnvironmentMistake(UserError):
     """The environment describes no run: nothing says which rank should tell that, so each does."""
 

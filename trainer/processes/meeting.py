@@ -22,6 +22,8 @@ RESOLVING_SECONDS = 10.0
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.5
 LONGEST_LIST = 16
 _COUNT, _ALL = "arrived", "all"
+# Of torchrun: whether its agent is the host, and how often it has started the ranks again.
+_AGENT, _ATTEMPT = "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"
 
 
 def meet(place: LaunchEnvironment, timeout: datetime.timedelta) -> torch.distributed.Store:
@@ -29,12 +31,13 @@ def meet(place: LaunchEnvironment, timeout: datetime.timedelta) -> torch.distrib
 
     Raises:
         UserError: the environment does not say where to meet, or names a place where that is impossible.
-        MachineFault: not all have come in time.
+        MachineFault: not all have come in time, the port is taken, or no name server answers.
     """
     address, port = place.require_meeting_point()
     _resolve(address, port)
     # Under torchrun its agent is the host.
-    is_host = place.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    has_agent = os.environ.get(_AGENT) == "True"
+    is_host = place.rank == 0 and not has_agent
     arrivals = _Arrivals(place, f"{address}:{port}")
     with arrivals.told():
         try:
@@ -43,10 +46,15 @@ def meet(place: LaunchEnvironment, timeout: datetime.timedelta) -> torch.distrib
             )
         except torch.distributed.DistNetworkError as error:
             doing = f"listen at {address}:{port}" if is_host else f"reach rank 0 at {address}:{port}"
-            raise UserError(
+            told = (
                 f"rank {place.rank} cannot {doing} ({_first_line(error)}): {ADDRESS} and {PORT} must name the first "
                 "rank's machine, and a free port there"
-            ) from None
+            )
+            # Somebody else may leave it free by the next start, which may also have another one.
+            raise (MachineFault if "EADDRINUSE" in str(error) else UserError)(told) from None
+        if has_agent:
+            # An agent's store outlives the ranks: those that it starts again must not find what the others left.
+            store = torch.distributed.PrefixStore(f"attempt {os.environ.get(_ATTEMPT, '0')}", store)
         arrivals.wait(torch.distributed.PrefixStore("longmix", store), timeout)
     return store
 
@@ -121,7 +129,9 @@ class _Arrivals:
 
 
 def _resolve(address: str, port: int) -> None:
-    """Raise EnvironmentMistake if the name of the first rank's machine is not known."""
+    """Raise EnvironmentMistake if the name of the first rank's machine is not known, MachineFault if no name server
+    answers.
+    """
     deadline, is_told = time.monotonic() + RESOLVING_SECONDS, False
     while True:
         try:
@@ -130,7 +140,8 @@ def _resolve(address: str, port: int) -> None:
         except (OSError, UnicodeError) as error:
             final = not isinstance(error, socket.gaierror) or error.errno != socket.EAI_AGAIN
             if final or time.monotonic() > deadline:
-                raise EnvironmentMistake(
+                kind = EnvironmentMistake if final else MachineFault
+                raise kind(
                     f"{ADDRESS} is {address[:100]!r}, which does not resolve ({reason_of(error)}): give the name or "
                     "the number of the first rank's machine"
                 ) from None

@@ -15,6 +15,7 @@ import torch
 from longmix.data_prep.errors import reason_of
 
 from .launch_environment import LaunchEnvironment
+from .world import gpus_by_slurm
 
 HOST_BYTES, GPU_BYTES = 2**28, 2**30
 SIDE, GPU_SIDE = 1024, 8192
@@ -36,6 +37,9 @@ def look(place: LaunchEnvironment) -> tuple[list[str], bool]:
         for what, check in (("memory", _memory), ("products", _products)):
             with _noting(f"{device} {what}", problems):
                 lines.append(f"{device}: {check(device)}")
+    given, seen = gpus_by_slurm(), torch.cuda.device_count()
+    if seen < given and seen != 1:  # each task may see its own alone
+        problems.append(f"GPUs: Slurm has given {given}, and torch sees {seen}")
     if place.is_worker and place.size > 1:
         with _noting("network", problems):
             lines.append(_exchange(place))

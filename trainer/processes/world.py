@@ -2,6 +2,8 @@
 
 import datetime
 import os
+import re
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from longmix.data_prep.errors import MachineFault, UserError
+from longmix.data_prep.errors import MachineFault, UserError, in_one_line, reason_of
 from longmix.kernels.proving import HOST_RANK
 
 from .affinity import stay_near
@@ -32,6 +34,10 @@ class SharedFault(MachineFault):
 
 class LoneMistake(UserError):
     """A mistake that a rank meets where others may wait in an exchange: it leaves at once, and they are ended."""
+
+
+class LoneFault(MachineFault):
+    """A fault of the machine that a rank meets where others may wait in an exchange: as a LoneMistake."""
 
 
 # The exchanges. All run over gloo, on the CPU, beside those that an engine makes on its devices: small values whose
@@ -118,7 +124,7 @@ def agree(world: World, work: Callable[[], Any]) -> Any:
     result, end = None, None
     try:
         result = work()
-    except LoneMistake:
+    except (LoneMistake, LoneFault):
         raise
     except (UserError, MachineFault) as error:
         end = isinstance(error, UserError), str(error)
@@ -182,6 +188,7 @@ def join(hang_minutes: float = 0.0) -> World:
     if not torch.distributed.is_initialized():
         # A lone rank meets nobody: no port.
         store = torch.distributed.HashStore() if place.size == 1 else meet(place, timeout)
+    _refuse_other_gpus(place)
     if torch.cuda.is_available():
         # Slurm may show each task one device only: its local rank then exceeds what it sees.
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
@@ -205,6 +212,37 @@ def join(hang_minutes: float = 0.0) -> World:
     return World(place.rank, place.size, device, control, store=store)
 
 
+def gpus_by_slurm() -> int:
+    """The GPUs of this node that Slurm has given the job, where they are not hidden; 0 without Slurm."""
+    told = os.environ.get("SLURM_GPUS_ON_NODE", "")
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    return int(told) if re.fullmatch(r"\d{1,4}", told, re.ASCII) and not is_hidden else 0
+
+
+def _refuse_other_gpus(place: LaunchEnvironment) -> None:
+    """Raise where a rank would not have a GPU of its own, though there are or should be some.
+
+    Raises:
+        UserError: more ranks were started than there are GPUs, or this torch uses none.
+        MachineFault: Slurm has given more than are there.
+    """
+    given, count = gpus_by_slurm(), torch.cuda.device_count()
+    if not place.is_worker:
+        return
+    if given and count == 0:
+        told = f"Slurm has given this job {given} of {socket.gethostname()}'s GPUs, but torch sees none"
+        if torch.version.cuda is None and torch.version.hip is None:
+            raise UserError(f"{told}: this torch was built for CPUs; install one for GPUs, or ask for no GPUs")
+        raise MachineFault(f"{told}: longmix doctor --node looks at a node; CUDA_VISIBLE_DEVICES= trains on its CPUs")
+    # One that sees a single GPU may have it to itself, unless our launcher, which hides none, has started it.
+    if place.local_rank >= count > (0 if place.launcher is not None else 1):
+        kind = MachineFault if given > count else UserError
+        raise kind(
+            f"rank {place.rank} is process {place.local_rank + 1} of {socket.gethostname()}, where torch sees {count} "
+            f"GPU{'s' if count > 1 else ''}: start one process for each"
+        )
+
+
 def _wait_as_long(timeout: datetime.timedelta) -> None:
     """Let groups of ranks for which nobody says how long they wait, as DeepSpeed's, wait as long as all others.
 
@@ -212,6 +250,18 @@ def _wait_as_long(timeout: datetime.timedelta) -> None:
     """
     groups = torch.distributed.distributed_c10d
     groups.default_pg_timeout = groups.default_pg_nccl_timeout = timeout
+
+
+# Of a device that fails, or of a network between devices. Memory that does not suffice is a fault of its own.
+_OF_DEVICES = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "NCCL error")
+
+
+def fault_of(error: BaseException) -> MachineFault | None:
+    """The fault of the machine that an exception means; None: it is at what was asked of the machine."""
+    found = in_one_line(error)
+    if found is None and isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OF_DEVICES):
+        return MachineFault(f"the device or its network fails ({reason_of(error)[:300]})")
+    return found if isinstance(found, MachineFault) else None
 
 
 def is_lost_rank(error: Exception) -> bool:

@@ -98,7 +98,7 @@ class Agreement:
         """Whether each thing that differs between ranks by design is this rank's own."""
         configuration, world, state = self._configuration, self._world, self._state
         samples = configuration.batch.samples
-        share = self._order.share_of_rank((state.step - 1) * samples, samples, world.rank, world.size)
+        share = self._order.share_of_rank(state.samples - samples, samples, world.rank, world.size)
         is_share = all(np.array_equal(*pair) for pair in zip(_of(draw), _of(share), strict=True))
         own = {"the share of the samples": is_share}
         # A run that goes on with another seed keeps its generators.
@@ -113,7 +113,7 @@ class Agreement:
         """The values that are the same on all ranks, by name, in the order of comparison."""
         state, samples = self._state, self._configuration.batch.samples
         numpy_state = np.random.get_state()
-        everyone = self._order.draw((state.step - 1) * samples, samples)
+        everyone = self._order.draw(state.samples - samples, samples)
         common = {
             "the step": state.step,
             "the number of samples": state.samples,

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.errors import MachineFault, UserError, reason_of
 from longmix.data_prep.manifest import Manifest
 
 from ..engines.base import Engine, to_device
 from ..objectives.objective import Objective
-from ..processes.world import SharedMistake, World, agree, is_lost_rank
+from ..processes.world import SharedMistake, World, agree, fault_of, is_lost_rank
 from ..samples.collate import SECOND, TOKEN_IDS, Batch, is_pair, length_of
 from ..samples.dataset import ShardedDataset
 from ..samples.run_data import RunData
@@ -120,8 +120,10 @@ class _Rehearsal:
         try:
             yield
         except (RuntimeError, ValueError, IndexError) as error:
-            if isinstance(error, UserError) or is_lost_rank(error):
+            if isinstance(error, UserError | MachineFault) or is_lost_rank(error):
                 raise
+            if (fault := fault_of(error)) is not None:
+                raise fault from error
             operation = operation_refused(error)
             if operation is not None:
                 raise UserError(

@@ -216,6 +216,7 @@ class _Run:
             self.world.size,
             first_step=state.step,
             last_step=self.last_step,
+            first_place=state.samples,  # also of a run that goes on with other batches
             pins=self.world.device.type == "cuda",
         )
         with stream:

@@ -38,7 +38,8 @@ class StepBatch:
 
 
 class BatchStream:
-    """Iterates over the steps [first_step, last_step) of a run; a thread reads, masks and pads ahead.
+    """Iterates over the steps [first_step, last_step) of a run, whose samples begin at `first_place` of its order; a
+    thread reads, masks and pads ahead.
 
     Close it, or use it as a context manager: the thread ends then. With `pins` the tensors lie in memory that a GPU
     copies from while its host goes on.
@@ -58,6 +59,7 @@ class BatchStream:
         world_size: int,
         first_step: int,
         last_step: int,
+        first_place: int,
         pins: bool = False,
     ):
         self.datasets, self.order, self.objective = datasets, order, objective
@@ -65,7 +67,7 @@ class BatchStream:
         self.rank, self.world_size, self.pins = rank, world_size, pins
         self.waited = 0.0
         self._draws: dict[int, Draw] = {}
-        self._steps = range(first_step, last_step)
+        self._steps, self._first_place = range(first_step, last_step), first_place
         self._steps_left = iter(self._steps)
         self._queue: queue.Queue = queue.Queue(maxsize=PREFETCHED_STEPS)
         self._closed = threading.Event()
@@ -125,14 +127,9 @@ class BatchStream:
 
     def _draw(self, step: int) -> Draw:
         if step not in self._draws:
-            self._draws = dict(
-                enumerate(
-                    self.order.shares_of_rank(
-                        step * self.batch_samples, self.batch_samples, DRAWN_STEPS, self.rank, self.world_size
-                    ),
-                    start=step,
-                )
-            )
+            place = self._first_place + (step - self._steps.start) * self.batch_samples
+            shares = self.order.shares_of_rank(place, self.batch_samples, DRAWN_STEPS, self.rank, self.world_size)
+            self._draws = dict(enumerate(shares, start=step))
         return self._draws[step]
 
     def _fill(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.errors import MachineFault, UserError, in_one_line, reason_of
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.parquet_columns import parquet_file
@@ -244,5 +244,8 @@ def _rows(columns: dict[str, Column]) -> int:
     return len(values) if offsets is None else len(offsets) - 1
 
 
-def _damaged(path: Path | str, error: Exception) -> UserError:
+def _damaged(path: Path | str, error: Exception) -> UserError | MachineFault:
+    """A mistake: the data must be brought back; or a fault, where it is the disk or the network that fails."""
+    if isinstance(error, OSError) and isinstance(found := in_one_line(error), MachineFault):
+        return found
     return UserError(f"{path} cannot be read as a shard ({reason_of(error)}): prepare or copy it again")

@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -357,3 +358,17 @@ def test_another_number_of_ranks_goes_on(make, read_metrics, tmp_path):
         curves.append([record["loss"] for record in read_metrics(folder, "train")])
         assert [record["step"] for record in read_metrics(folder, "train")] == list(range(1, 9))
     np.testing.assert_allclose(curves[1:], [curves[0]] * 2, rtol=0, atol=1e-5)
+
+
+def test_an_overflow_of_fp16_at_the_lowest_scale_is_a_dropped_step(monkeypatch):
+    from deepspeed.runtime.fp16 import loss_scaler
+
+    from longmix.trainer.engines.deepspeed import drop_at_lowest_scale
+
+    monkeypatch.setattr(loss_scaler.dist, "get_rank", lambda: 1)  # no others are here
+    scaler = loss_scaler.DynamicLossScaler(2.0, 1000, min_scale=1.0, delayed_shift=1, consecutive_hysteresis=False)
+    drop_at_lowest_scale(SimpleNamespace(loss_scaler=scaler))
+    for _ in range(20):
+        scaler.update_scale(overflow=True)
+    assert scaler.cur_scale == scaler.min_scale
+    drop_at_lowest_scale(SimpleNamespace())  # of other precisions

@@ -100,6 +100,37 @@ def test_a_name_that_does_not_resolve_is_told_at_once(monkeypatch):
         meeting.meet(place_of(1, 2, 12345, "head.invalid"), datetime.timedelta(minutes=1))
 
 
+def test_a_name_server_that_does_not_answer_is_no_mistake(monkeypatch):
+    def silent(*arguments, **keywords):
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    monkeypatch.setattr(meeting, "RESOLVING_SECONDS", 0.0)
+    with pytest.raises(MachineFault, match=r"which does not resolve \(.*Temporary failure"):
+        meeting.meet(place_of(1, 2, 12345, "head"), datetime.timedelta(minutes=1))
+
+
+def test_a_port_that_somebody_has_is_no_mistake():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(MachineFault, match=r"EADDRINUSE.* and a free port there"):
+            meeting.meet(place_of(0, 2, other.getsockname()[1]), datetime.timedelta(seconds=5))
+
+
+def test_ranks_that_an_agent_starts_again_wait_for_each_other(monkeypatch):
+    """Its store still holds what the ranks before them left there."""
+    port = free_port()
+    agent = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    for attempt in range(2):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(attempt))
+        with pytest.raises(MachineFault, match=r"rank 0 of 2 waited .* for rank 1"):
+            meeting.meet(place_of(0, 2, port), datetime.timedelta(seconds=0.3))
+        meeting.meet(place_of(1, 2, port), datetime.timedelta(seconds=10))
+    del agent
+
+
 def test_who_waits_says_for_whom_and_where(monkeypatch, capsys):
     monkeypatch.setattr(meeting, "FIRST_LINE_SECONDS", 0.05)
     port = free_port()

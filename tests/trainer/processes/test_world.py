@@ -1,13 +1,16 @@
 """How a process joins the others where there are GPUs, which torch pretends to see here."""
 
 import datetime
+import errno
 import os
 
 import pytest
 import torch
 from torch.distributed import distributed_c10d
 
+from longmix.data_prep.errors import MachineFault, UserError
 from longmix.kernels.proving import HOST_RANK
+from longmix.trainer.engines import load_checks
 from longmix.trainer.processes import world
 
 
@@ -17,6 +20,8 @@ def joined(monkeypatch):
     place = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     for name, value in {**place, HOST_RANK: "", "DS_ACCELERATOR": "cpu"}.items():
         monkeypatch.setenv(name, value)
+    for name in ("SLURM_GPUS_ON_NODE", "CUDA_VISIBLE_DEVICES", "LONGMIX_LAUNCHER"):
+        monkeypatch.delenv(name, raising=False)
     for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
         monkeypatch.setattr(distributed_c10d, name, None)
     for name in ("init_process_group", "new_group"):
@@ -25,11 +30,12 @@ def joined(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
     monkeypatch.setattr(world, "meet", lambda place, timeout: None)
     monkeypatch.setattr(world, "stay_near", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
 
     def make(count, **options):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         return world.join(**options)
 
     return make
@@ -40,6 +46,47 @@ def test_libraries_are_told_of_the_gpu_that_the_process_sees(joined, count, devi
     """Slurm may show each task its own alone, which DeepSpeed and Accelerate find by LOCAL_RANK."""
     assert joined(count).device == torch.device("cuda", device)
     assert (os.environ["LOCAL_RANK"], os.environ[HOST_RANK]) == (str(device), "1")
+
+
+def test_gpus_that_slurm_has_given_are_not_done_without(joined, monkeypatch):
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "2")
+    with pytest.raises(MachineFault, match=r"Slurm has given this job 2 of .*'s GPUs, but torch sees none: "):
+        joined(0)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UserError, match="this torch was built for CPUs; install one for GPUs, or ask for no GPUs"):
+        joined(0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hidden on purpose
+    assert joined(0).device.type == "cpu"
+
+
+def test_two_ranks_never_share_a_gpu(joined, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    with pytest.raises(UserError, match=r"rank 3 is process 4 of .*, where torch sees 3 GPUs: start one "):
+        joined(3)
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
+    with pytest.raises(MachineFault, match="where torch sees 3 GPUs"):
+        joined(3)
+    assert joined(1).device.index == 0  # each task sees its own
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setenv("LONGMIX_LAUNCHER", str(os.getppid()))  # which shows all to all
+    with pytest.raises(MachineFault, match="where torch sees 1 GPU: start"):
+        joined(1)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_fault"),
+    [
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (OSError(errno.EIO, "Input/output error"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), False),
+    ],
+)
+def test_faults_of_the_machine_are_told_from_mistakes(error, is_fault, tmp_path):
+    assert (world.fault_of(error) is not None) == is_fault
+    with pytest.raises(world.LoneFault if is_fault else world.LoneMistake), load_checks.loading(tmp_path):
+        raise error
 
 
 def test_open_mpis_name_for_it_agrees(joined, monkeypatch):

@@ -89,7 +89,7 @@ def test_what_differs_is_named_with_its_rank(name):
     for wrong in ([2], [0], [1, 3]):
         breakage = BREAKAGES[name]
         everywhere = [facts_of(rank, breakage if rank in wrong else None) for rank in range(RANKS)]
-        if name in ("the step", "the order of the samples"):  # of another step, another share is right
+        if name in ("the number of samples", "the order of the samples"):  # at another place another share is right
             for own, _ in everywhere:
                 own["the share of the samples"] = True
         assert first_difference(everywhere) == (name, wrong)
@@ -118,7 +118,7 @@ def test_it_is_checked_every_so_many_steps_and_told_in_one_line():
     one = one_rank(0, gather)
     checked = agreement_of(one)
     for step in (6, 7, 8, 9):
-        one.state.step = step
+        one.state.step, one.state.samples = step, step * SAMPLES
         one.draw = one.order.share_of_rank((step - 1) * SAMPLES, SAMPLES, 0, RANKS)
         if step < 9:
             checked.check_if_due(one.draw)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import MachineFault, UserError
 from longmix.modeling.s3attention import batch_norm
 from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.objectives.objective import make_objective
@@ -163,6 +163,16 @@ def test_what_the_model_does_not_take_is_told_with_its_shapes(train, tmp_path, m
     )
     assert "labels (4, 24)" in text and "attention_mask (4, 24)" in text
     assert text.endswith("mat1 and mat2 shapes cannot be multiplied (3x5 and 6x2)") and "\n" not in text
+
+
+@pytest.mark.parametrize("engine", [None, "zero3"])
+def test_a_device_that_fails_is_no_mistake(train, tmp_path, monkeypatch, engine):
+    def forward(self, model, batch, items):
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    monkeypatch.setattr(LabelledPositions, "forward", forward)
+    with pytest.raises(MachineFault, match=r"the device or its network fails \(CUDA error: uncorrectable ECC"):
+        train(tmp_path / "run", deepspeed=engine)
 
 
 def test_a_compiled_layer_without_its_parameters_is_told(train, tmp_path):

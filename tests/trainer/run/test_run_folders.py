@@ -17,6 +17,7 @@ from longmix.trainer.export import publish as export
 from longmix.trainer.processes import world
 from longmix.trainer.run import folder, loop
 from longmix.trainer.run.folder import LOCK, RunLock, is_in_work
+from longmix.trainer.samples.order import RunOrder
 from longmix.trainer.settings import reading
 from longmix.trainer.settings.sections import CheckpointSection
 
@@ -69,6 +70,29 @@ def test_fewer_steps_than_are_done_are_refused(train, tmp_path):
     # With as many as are done it is finished.
     outcome = train(tmp_path / "run", **few, **{"optim.max_steps": 5})
     assert (outcome.code, outcome.state.step) == (0, 5) and (tmp_path / "run" / "model" / "config.json").is_file()
+
+
+def test_other_batches_go_on_with_the_samples_that_were_not_read(train, tmp_path, monkeypatch):
+    """Not at the place that so many steps of the new size would have come to."""
+    whole, places = RunOrder.shares_of_rank, []
+
+    def noting(self, first, count, *arguments):
+        places.append((first, count))
+        return whole(self, first, count, *arguments)
+
+    monkeypatch.setattr(RunOrder, "shares_of_rank", noting)
+    settings = {"data.eval": None, "run.check_every": 1, "run.allow_changes": ["batch.samples"]}
+    assert train(tmp_path / "run", **settings, **{"batch.samples": 8, "run.stop_at_step": 3}).code == 75
+    del places[:]
+    outcome = train(tmp_path / "run", **settings, **{"batch.samples": 4, "batch.micro_batch": 4})
+    assert places[0] == (24, 4) and outcome.state.samples == 24 + 4 * (outcome.state.step - 3)
+
+
+def test_other_batches_of_similar_length_are_refused(train, tmp_path):
+    settings = {"data.eval": None, "batch.group_by_length": True, "run.allow_changes": ["batch.samples"]}
+    assert train(tmp_path / "run", **settings, **{"batch.samples": 8, "run.stop_at_step": 3}).code == 75
+    with pytest.raises(UserError, match=r"batch.samples is 4, but the run in .* orders the samples for it: bring it"):
+        train(tmp_path / "run", **settings, **{"batch.samples": 4, "batch.micro_batch": 4})
 
 
 def test_another_metric_seeks_the_best_checkpoint_anew(train, tmp_path):

@@ -1,5 +1,6 @@
 """Data sets that are damaged, or not what they say: one clear line each, and nothing read from elsewhere."""
 
+import errno
 import json
 import shutil
 
@@ -8,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from longmix.data_prep.errors import UserError
+from longmix.data_prep.errors import MachineFault, UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 from longmix.trainer.cli import main
+from longmix.trainer.samples import dataset as dataset_module
 from longmix.trainer.samples.dataset import ShardedDataset
 
 GOOD = {"input_ids": [0, 7, 8, 1], "document_starts": [0, 2], "labels": [-100, 3, 1, -100]}
@@ -50,6 +52,18 @@ def mistake_of(folder, indices=(0,)):
     text = str(caught.value)
     assert "\n" not in text and len(text) < 500
     return text
+
+
+def test_a_disk_that_fails_is_no_damage(tmp_path, monkeypatch):
+    folder = write(tmp_path / "set")
+    dataset = ShardedDataset(str(folder))
+
+    def failing(*_):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(dataset_module, "parquet_file", failing)
+    with pytest.raises(MachineFault, match="Stale file handle"):
+        dataset.read(np.arange(2))
 
 
 def test_a_sound_data_set_is_read(tmp_path):

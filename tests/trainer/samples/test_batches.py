@@ -190,6 +190,7 @@ def make_stream(folder, first_step=0, last_step=20, **arguments):
             "world_size": 1,
             "first_step": first_step,
             "last_step": last_step,
+            "first_place": 16 * first_step,
             **arguments,
         },
     )
@@ -236,7 +237,7 @@ def test_an_error_in_the_data_thread_reaches_the_consumer(data):
     objective = make_objective(ObjectiveSection(), 0, dataset.manifest, None)
     order = RunOrder([len(dataset)], [1.0], 8, 8192, 0)
     with (
-        BatchStream([failing], order, objective, 16, 4, 0, 1, 0, 20) as broken,
+        BatchStream([failing], order, objective, 16, 4, 0, 1, 0, 20, 0) as broken,
         pytest.raises(UserError, match="shard gone"),
     ):
         next(iter(broken))

@@ -66,7 +66,7 @@ def work_of_first_batch(folder, step, monkeypatch):
         objective = make_objective(ObjectiveSection(), 0, dataset.manifest, None)
         order = RunOrder([len(dataset)], [1.0], 64, 1024, seed=3)
         tracemalloc.start()
-        stream = BatchStream([dataset], order, objective, BATCH, 16, 0, 1, step, step)
+        stream = BatchStream([dataset], order, objective, BATCH, 16, 0, 1, step, step, BATCH * step)
         batch = stream.prepare(step)
         counts["memory"] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
