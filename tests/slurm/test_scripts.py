@@ -147,7 +147,7 @@ def test_the_environment_is_copied_to_the_nodes_disks_once(stub, tmp_path):
     for copies in (1, 0):
         job = stub("exit 1\n", "x", options=("--nodes=1",))
         assert job.wait() == ("COMPLETED", 0), job.text()
-        (folder,) = local.iterdir()
+        (folder,) = local.glob("longmix-[0-9]*")  # beside the caches of kernels
         assert job.text().count("copying ") == copies
         assert f"staged {folder}/.venv/bin/python -P -m longmix.trainer train x on longmix-n" in job.text()
         assert not (folder / "environment.tar").exists() and folder.stat().st_mode & 0o777 == 0o700
@@ -162,6 +162,31 @@ def test_the_environment_is_copied_to_the_nodes_disks_once(stub, tmp_path):
     job = stub("exit 1\n", "x")
     assert job.wait() == ("FAILED", 2), job.text()
     assert f"LONGMIX_ENVIRONMENT is {archive}, which is no file: make it with tar --create" in job.text()
+
+
+def test_jobs_that_copy_the_environment_at_once_leave_each_other_s_alone(tmp_path):
+    packed, folder = tmp_path / "packed", tmp_path / "longmix-1-2"
+    (packed / ".venv").mkdir(parents=True)
+    archive = tmp_path / "environment.tar"
+    subprocess.run(["tar", "--create", "--file", archive, "--directory", packed, ".venv"], check=True)
+
+    def stage(verb, job):
+        command = ["bash", REPOSITORY / "slurm" / "stage.sh", verb, folder, f"{folder}.{job}"]
+        return subprocess.run(command, env={**os.environ, "SLURMD_NODENAME": "n1"}).returncode
+
+    def copied(job):
+        shutil.copy(archive, f"{folder}.{job}/environment.tar")
+
+    assert stage("check", 1) == 1
+    for job in (1, 2):
+        assert stage("prepare", job) == 0
+        copied(job)
+    assert stage("unpack", 1) == 0 == stage("check", 1)
+    (folder / "in-use").touch()
+    assert stage("prepare", 3) == 0
+    copied(3)
+    assert stage("unpack", 2) == stage("unpack", 3) == 0
+    assert (folder / "in-use").exists() and sorted(tmp_path.glob("longmix-*")) == [folder]
 
 
 @pytest.mark.slow
