@@ -10,6 +10,7 @@ from longmix.data_prep.manifest import Manifest
 from ..checkpoints.state import RunState
 from ..models.folder import INPUTS, OBJECTIVE, Inputs
 from ..samples.label_scale import LabelScale
+from ..samples.windows import characters_of
 from ..settings.configuration import RunConfiguration
 from ..settings.forecast_figures import variable_of
 from ..settings.objectives import OBJECTIVES
@@ -131,6 +132,6 @@ def inputs_of(manifest: Manifest) -> Inputs:
     if manifest.series is not None:
         return Inputs(series={key: manifest.series[key] for key in ("names", "mean", "scale")})
     if not isinstance(columns, list):
-        return Inputs()
+        return Inputs(characters=characters_of(manifest))
     label_column, scale = manifest.report.get("label_column"), LabelScale.of_manifest(manifest)
     return Inputs(columns, label_column, manifest.sequence_length, label_scale=scale)

@@ -96,6 +96,7 @@ class Inputs:
         max_length: of its inputs there, in tokens.
         series: of forecasting: names of the variables, and what was subtracted from each and divided by.
         label_scale: of a regression whose labels were standardised.
+        characters: that the inputs number, in their order.
     """
 
     text_columns: list[str] | None = None
@@ -103,6 +104,7 @@ class Inputs:
     max_length: int | None = None
     series: dict[str, Any] | None = None
     label_scale: LabelScale | None = None
+    characters: str | None = None
 
 
 def read_inputs(source: str) -> Inputs:

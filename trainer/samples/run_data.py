@@ -16,7 +16,7 @@ from .dataset import ShardedDataset
 from .length_groups import LengthGroupedOrder
 from .order import RunOrder
 from .shard_check import COORDINATES
-from .windows import Dataset, as_seen, scales
+from .windows import Dataset, as_seen, characters_of, scales
 
 # Fields of the manifest that data sets of one run must have in common.
 _COMMON = (
@@ -178,6 +178,8 @@ def _refuse_other_kind(path: str, manifest: Manifest, first_path: str, first: Da
         raise UserError(
             f"{path} holds other variables than {first_path}, or standardised otherwise: prepare them together"
         )
+    if characters_of(first.manifest) != characters_of(manifest):
+        raise UserError(f"{path} numbers other characters than {first_path}: prepare them together")
     if (first.manifest.tokenizer or {}).get("sha256") != (manifest.tokenizer or {}).get("sha256"):
         raise UserError(
             f"{path} was made with another tokenizer than {first_path}: "

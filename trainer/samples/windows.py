@@ -109,6 +109,13 @@ def scales(manifest: Manifest) -> list[Any] | None:
     return None if manifest.series is None else [manifest.series[key] for key in ("names", "mean", "scale")]
 
 
+def characters_of(manifest: Manifest) -> str | None:
+    """The characters that a data set numbers, in their order; None for other data sets."""
+    task = manifest.report.get("task")
+    characters = task.get("vocabulary") if isinstance(task, dict) else None
+    return characters if isinstance(characters, str) else None
+
+
 def first_window(manifest: Manifest, input_length: int) -> int:
     """The step at which the first window of a series begins.
 

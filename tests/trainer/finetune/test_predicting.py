@@ -305,6 +305,7 @@ def test_a_task_of_files_without_a_header_is_trained_predicted_and_scored(bert_f
         "max_length": 12,
         "series": None,
         "label_scale": None,
+        "characters": None,
     }
     assert predict(run, "--data", test, *columns, "--output", tmp_path / "file.jsonl") == 0
     prepared = tmp_path / "out" / "custom" / "data" / "test"
