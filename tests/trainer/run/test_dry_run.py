@@ -175,6 +175,8 @@ def test_a_device_that_fails_is_no_mistake(train, tmp_path, monkeypatch, engine)
         train(tmp_path / "run", deepspeed=engine)
 
 
+@pytest.mark.slow
+@pytest.mark.full
 def test_a_compiled_layer_without_its_parameters_is_told(train, tmp_path):
     changes = {"run.compile": "layer", "model.model_type": "converter"}
     with pytest.raises(UserError, match=r"run\.compile is layer, but at ZeRO stage 3 .* set it to false, or take"):
