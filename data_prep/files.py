@@ -44,30 +44,42 @@ def sha256_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def files_below(folder: Path, within: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Every file below a folder, also in the folders that links in it lead to; sorted by names, folder by folder.
+def files_below(folder: Path) -> list[Path]:
+    """Every file below a folder, also in the folders that links in it lead to, sorted.
 
-    Args:
-        within: the folders that this one lies in, by their real paths: a link back to one of them is not followed.
+    No folder is read twice: not by a link beside it, nor by one that leads back. Hidden folders, and what a file system
+    keeps for itself, may be unreadable.
 
     Raises:
-        OSError: a folder cannot be read.
+        OSError: another folder cannot be read.
     """
-    real = os.path.realpath(folder)
-    if real in within:
-        return
-    for item in sorted(folder.iterdir()):
-        if item.is_dir():
-            yield from files_below(item, (*within, real))
-        elif item.is_file():
+    root = os.path.realpath(folder)
+    return sorted(_files_below(folder, root, {root}))
+
+
+def _files_below(folder: Path, root: str, entered: set[str]) -> Iterator[Path]:
+    try:
+        items = list(folder.iterdir())
+    except PermissionError:
+        if folder.name.startswith(".") or folder.name == VOLUMES_OWN:
+            return
+        raise
+    for item in items:
+        if item.is_file():
             yield item
+        elif item.is_dir():
+            real = os.path.realpath(item)
+            inside, outside = f"{real}/".startswith(f"{root}/"), f"{root}/".startswith(f"{real}/")
+            if real not in entered and not (item.is_symlink() and (inside or outside)):
+                entered.add(real)
+                yield from _files_below(item, root, entered)
 
 
 def sha256_of_folder(folder: str | Path) -> str:
     """Hexadecimal SHA-256 over the names and contents of all files below `folder`, in sorted order, but for MARKER."""
     folder = Path(folder)
     digest = hashlib.sha256()
-    for path in sorted(path for path in files_below(folder) if path != folder / MARKER):
+    for path in (path for path in files_below(folder) if path != folder / MARKER):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_of_file(path)}\n".encode())
     return digest.hexdigest()
 

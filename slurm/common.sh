@@ -56,6 +56,7 @@ stage_environment() {
         say "copying $archive to the disks of $SLURM_JOB_NUM_NODES nodes"
         if ! { on_each_node prepare "$folder" "$made" && sbcast --force "$archive" "$made/environment.tar" &&
             on_each_node unpack "$folder" "$made"; }; then
+            on_each_node discard "$folder" "$made" || true
             fail "cannot unpack $archive to $folder on every node (above)"
         fi
     fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One node's part of stage_environment in common.sh: `stage.sh check|prepare|unpack FOLDER [MADE]`. MADE is this job's own,
+# One node's part of stage_environment in common.sh: `stage.sh check|prepare|unpack|discard FOLDER [MADE]`. MADE is this job's own,
 # and becomes FOLDER when it is whole, unless another job's has.
 
 set -e
@@ -28,6 +28,9 @@ case $1 in
         is_there || remove "$folder"
         remove "$made"
         mkdir --mode=700 "$made"
+        ;;
+    discard)
+        remove "$made"
         ;;
     unpack)
         if ! is_there; then

@@ -251,7 +251,16 @@ def _find_published_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Those that names tell otherwise, as reviews_train.tsv and Train do, where there is another one beside train."""
     is_table = {item: item.suffix in (".tsv", ".parquet") and item.is_file() for item in visible(folder)}
     files = [item if is_table[item] else item / "file" for item in is_table if is_table[item] or item.is_dir()]
-    return {split: tuple(paths) for split, paths in find_splits(folder, files).items()}
+    found = {split: tuple(paths) for split, paths in find_splits(folder, files).items()}
+    taken = {path for paths in found.values() for path in paths}
+    others = [item.name for item in is_table if is_table[item] and item not in taken]
+    if found and others:
+        names = ", ".join(path.name for path in sorted(taken))
+        raise UserError(
+            f"{folder} holds the splits {names}, and {', '.join(others)}: name the ones that are meant with --train, "
+            "--validation and --test"
+        )
+    return found
 
 
 def _split_name(path: Path) -> str:

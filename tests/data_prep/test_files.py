@@ -1,5 +1,6 @@
 """Files that are there whole or not at all, whatever becomes of the process that writes them."""
 
+import errno
 import fcntl
 import os
 import stat
@@ -113,13 +114,34 @@ def test_a_tokenizer_whose_files_are_none_is_not_loaded_without_them(tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_linked_folders_are_entered_but_for_those_that_lead_back(tmp_path):
+def test_linked_folders_are_entered_once_and_not_where_they_lead_back(tmp_path):
     (tmp_path / "elsewhere" / "part").mkdir(parents=True)
     (tmp_path / "elsewhere" / "part" / "a.txt").touch()
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "b.txt").touch()
-    (tmp_path / "text" / "linked").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "text")
-    (tmp_path / "text" / "gone").symlink_to(tmp_path / "nowhere")
-    found = [path.relative_to(tmp_path / "text").as_posix() for path in files.files_below(tmp_path / "text")]
-    assert found == ["b.txt", "linked/part/a.txt"]
+    root = tmp_path / "text"
+    (root / "v2").mkdir(parents=True)
+    (root / "v2" / "b.txt").touch()
+    (root / "latest").symlink_to("v2")
+    (root / "linked").symlink_to(tmp_path / "elsewhere")
+    (root / "up").symlink_to(tmp_path)
+    (tmp_path / "elsewhere" / "back").symlink_to(root)
+    (root / "gone").symlink_to(tmp_path / "nowhere")
+    found = [path.relative_to(root).as_posix() for path in files.files_below(root)]
+    assert found == ["linked/part/a.txt", "v2/b.txt"]
+
+
+def test_what_a_file_system_keeps_for_itself_may_be_unreadable(tmp_path, monkeypatch):
+    for name in ("lost+found", ".Trash-0", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").touch()
+    whole, shut = Path.iterdir, {"lost+found", ".Trash-0"}
+
+    def reading(self):
+        if self.name in shut:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return whole(self)
+
+    monkeypatch.setattr(Path, "iterdir", reading)
+    assert files.files_below(tmp_path) == [tmp_path / "mine" / "a.txt"]
+    shut.add("mine")
+    with pytest.raises(PermissionError):
+        files.files_below(tmp_path)

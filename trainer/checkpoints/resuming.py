@@ -94,11 +94,13 @@ def _refuse_other_order(configuration: RunConfiguration, before: list[int], now:
 def _refuse_other_groups(configuration: RunConfiguration, state: RunState) -> None:
     """Raise UserError if batches of similar length had another size before: their order is made for one size."""
     batch = configuration.batch
-    if batch.group_by_length and state.samples != state.step * batch.samples:
+    is_free_to = is_free("batch.group_by_length", configuration.run.allow_changes)
+    if batch.group_by_length and state.samples != state.step * batch.samples and not is_free_to:
         raise UserError(
-            f"batch.samples is {batch.samples}, but the run in {configuration.run.dir} was begun with another one, and "
-            "batch.group_by_length orders the samples for it: bring it back, or begin a new run from its model "
-            "(model.from)"
+            f"batch.samples is {batch.samples}, but the run in {configuration.run.dir} has had another one, and "
+            "batch.group_by_length orders the samples for it: bring it back, begin a new run from its model "
+            "(model.from), or let it take samples twice and others never with "
+            "'run.allow_changes=[batch.group_by_length]'"
         )
 
 

@@ -12,7 +12,7 @@ from ..checkpoints.model_folders import told_model_folder
 from ..models.build import refuse_other_inputs
 from ..models.folder import objective_of
 from ..models.loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
-from ..models.meaning import refuse_other_meaning
+from ..models.meaning import refuse_other_labels, refuse_other_numbering
 from ..objectives.forecasting import Forecasting
 from ..objectives.objective import make_objective
 from ..prediction.texts import unwritten_ids
@@ -55,7 +55,8 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
         )
     dataset = as_seen(dataset, section)
     _check_variables(checkpoint, config, data, dataset)
-    refuse_other_meaning(checkpoint, config, data, dataset.manifest)
+    refuse_other_labels(checkpoint, config, data, dataset.manifest)
+    refuse_other_numbering(checkpoint, data, dataset.manifest)
     objective = make_objective(section, 0, dataset.manifest, tokenizer_loader(folder))
     if isinstance(objective, Forecasting):
         objective.variables = dataset.manifest.series["names"]  # also of many: this is one table, and no log

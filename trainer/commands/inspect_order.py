@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
 def samples_of_step(configuration: RunConfiguration, step: int, processes: int) -> Iterator[str]:
     """Lines of a table: rank, source, epoch, sample, and where that sample is stored; in the order of reading.
 
-    Step 1 is the first. Time and memory depend on the batch, not on how far into the run the step is.
+    Step 1 is the first; every step is taken to have `batch.samples`, whatever the run had before. Time and memory
+    depend on the batch, not on how far into the run the step is.
 
     Raises:
         UserError: a step that the run does not have, or whatever training would refuse of its data.

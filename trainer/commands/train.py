@@ -82,9 +82,9 @@ def _announce(doing: str, configuration: RunConfiguration, place: LaunchEnvironm
 
 
 def _devices() -> int:
-    import torch
+    from ..processes.world import usable_gpus
 
-    return max(1, torch.cuda.device_count())
+    return max(1, usable_gpus())
 
 
 def _check(configuration: RunConfiguration, place: LaunchEnvironment, arguments: argparse.Namespace) -> int:

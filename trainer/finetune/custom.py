@@ -111,6 +111,8 @@ def labelled(
     Classes are written by their names, or, where the first row does not, as their numbers.
     """
     task = custom_task(tuple(text_columns), label_column, tuple(names))
+    if len({name.strip() for name in names}) == len(names):
+        names = [name.strip() for name in names]  # earlier versions kept the spaces around them
     row = next(iter(table.rows([label_column])), None)
     first = None if row is None else row.texts[0].strip()
     if names and first is not None and first not in names:

@@ -23,11 +23,15 @@ Job = TypeVar("Job")
 
 
 def devices() -> list[str]:
-    """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES takes them; empty without one."""
-    import torch
+    """Names of the GPUs that this process may use, as CUDA_VISIBLE_DEVICES takes them; empty without one.
+
+    Raises:
+        UserError, MachineFault: there should be some (see `usable_gpus`).
+    """
+    from ..processes.world import usable_gpus
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = torch.cuda.device_count()
+    count = usable_gpus()
     if visible and count:
         return [name.strip() for name in visible.split(",")][:count]
     return [str(index) for index in range(count)]

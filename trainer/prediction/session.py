@@ -20,7 +20,7 @@ from ..finetune.records import HUB, Table, open_table
 from ..models.build import refuse_other_inputs
 from ..models.folder import Inputs, objective_of, read_inputs
 from ..models.loading import has_other_vocabulary, load_config
-from ..models.meaning import refuse_other_meaning
+from ..models.meaning import refuse_other_numbering
 from ..processes import world as distributed
 from ..samples.dataset import ShardedDataset
 from ..samples.tokenizer import tokenizer_folder
@@ -104,7 +104,7 @@ def _sample_answers(
     folder = tokenizer_folder(arguments.data, dataset.manifest)
     if (dataset.manifest.vocab_size or 0) > getattr(config, "vocab_size", 0) or has_other_vocabulary(source, folder):
         raise UserError(f"{arguments.data} was made with another tokenizer than that of {arguments.model}")
-    refuse_other_meaning(source, config, arguments.data, dataset.manifest)
+    refuse_other_numbering(source, arguments.data, dataset.manifest)
     device = distributed.join().device
     answers = kind(source, config, texts.SampleReader(dataset), device, arguments.batch_size)
     return iter(range(len(dataset))), answers
@@ -132,7 +132,7 @@ def _forecasts(
             f"{answers.model.config.input_channels}: it was trained on another series"
         )
     if (Path(arguments.data) / FILE_NAME).is_file():
-        refuse_other_meaning(source, answers.model.config, arguments.data, dataset.manifest)
+        refuse_other_numbering(source, arguments.data, dataset.manifest)
     return rows, answers, scales["names"]
 
 

@@ -33,6 +33,10 @@ class EnvironmentMistake(UserError):
     """The environment describes no run: nothing says which rank should tell that, so each does."""
 
 
+class EnvironmentFault(MachineFault):
+    """This rank's machine is not as the environment says: others find nothing wrong, so it tells that itself."""
+
+
 @dataclass(frozen=True)
 class LaunchEnvironment:
     """The place of this process in a run.
@@ -93,7 +97,7 @@ def launcher(values: Mapping[str, str] = os.environ) -> int | None:
 
 def tells(told: UserError | MachineFault) -> bool:
     """Whether this process tells what all ranks of its run find alike. Never raises: anything may have gone wrong."""
-    if isinstance(told, EnvironmentMistake):
+    if isinstance(told, EnvironmentMistake | EnvironmentFault):
         return True
     return re.fullmatch(r"0*[1-9]\d{0,6}", os.environ.get(RANK, "")) is None
 

@@ -13,7 +13,7 @@ import torch.distributed
 from longmix.data_prep.errors import MachineFault, UserError, reason_of
 
 from ..settings.mistakes import say
-from .launch_environment import ADDRESS, PORT, EnvironmentMistake, LaunchEnvironment
+from .launch_environment import ADDRESS, PORT, EnvironmentFault, EnvironmentMistake, LaunchEnvironment
 
 # Ranks that load from one file system begin some seconds apart; later lines come twice as late as the one before.
 FIRST_LINE_SECONDS = 15.0
@@ -140,7 +140,7 @@ def _resolve(address: str, port: int) -> None:
         except (OSError, UnicodeError) as error:
             final = not isinstance(error, socket.gaierror) or error.errno != socket.EAI_AGAIN
             if final or time.monotonic() > deadline:
-                kind = EnvironmentMistake if final else MachineFault
+                kind = EnvironmentMistake if final else EnvironmentFault
                 raise kind(
                     f"{ADDRESS} is {address[:100]!r}, which does not resolve ({reason_of(error)}): give the name or "
                     "the number of the first rank's machine"

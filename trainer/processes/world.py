@@ -17,7 +17,16 @@ from longmix.kernels.proving import HOST_RANK
 
 from .affinity import stay_near
 from .launch import free_port
-from .launch_environment import ADDRESS, LOCAL_RANK, PORT, RANK, SIZE, LaunchEnvironment
+from .launch_environment import (
+    ADDRESS,
+    LOCAL_RANK,
+    PORT,
+    RANK,
+    SIZE,
+    EnvironmentFault,
+    EnvironmentMistake,
+    LaunchEnvironment,
+)
 from .meeting import meet
 from .precision import keep_digits_of_fp32
 from .progress import START_MINUTES, Progress
@@ -182,13 +191,13 @@ def join(hang_minutes: float = 0.0) -> World:
         os.environ.setdefault(LAZY, "1")
     os.environ.setdefault(ADDRESS, "127.0.0.1")
     os.environ.setdefault(PORT, str(free_port()))
+    _refuse_shared_gpu(place)  # before others wait for this rank
     timeout = datetime.timedelta(minutes=max(hang_minutes, START_MINUTES) + 2)
     _wait_as_long(timeout)
     store = None
     if not torch.distributed.is_initialized():
         # A lone rank meets nobody: no port.
         store = torch.distributed.HashStore() if place.size == 1 else meet(place, timeout)
-    _refuse_other_gpus(place)
     if torch.cuda.is_available():
         # Slurm may show each task one device only: its local rank then exceeds what it sees.
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
@@ -219,24 +228,33 @@ def gpus_by_slurm() -> int:
     return int(told) if re.fullmatch(r"\d{1,4}", told, re.ASCII) and not is_hidden else 0
 
 
-def _refuse_other_gpus(place: LaunchEnvironment) -> None:
-    """Raise where a rank would not have a GPU of its own, though there are or should be some.
+def usable_gpus() -> int:
+    """The GPUs that this process can compute with. To be asked by whatever trains.
 
     Raises:
-        UserError: more ranks were started than there are GPUs, or this torch uses none.
-        MachineFault: Slurm has given more than are there.
+        EnvironmentMistake: Slurm has given some, and this torch uses none.
+        EnvironmentFault: Slurm has given some, and torch sees none.
     """
-    given, count = gpus_by_slurm(), torch.cuda.device_count()
+    # A driver that does not start is counted, and not available.
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count == 0 and (given := gpus_by_slurm()):
+        told = f"Slurm has given this job {given} of {socket.gethostname()}'s GPUs, but torch "
+        if torch.version.cuda is None and torch.version.hip is None:
+            raise EnvironmentMistake(f"{told}was built for CPUs: install one for GPUs, or ask for no GPUs")
+        raise EnvironmentFault(
+            f"{told}sees none: longmix doctor --node looks at a node; CUDA_VISIBLE_DEVICES= trains on its CPUs"
+        )
+    return count
+
+
+def _refuse_shared_gpu(place: LaunchEnvironment) -> None:
+    """Raise as `usable_gpus` does, or EnvironmentMistake if more ranks were started here than there are GPUs."""
     if not place.is_worker:
         return
-    if given and count == 0:
-        told = f"Slurm has given this job {given} of {socket.gethostname()}'s GPUs, but torch sees none"
-        if torch.version.cuda is None and torch.version.hip is None:
-            raise UserError(f"{told}: this torch was built for CPUs; install one for GPUs, or ask for no GPUs")
-        raise MachineFault(f"{told}: longmix doctor --node looks at a node; CUDA_VISIBLE_DEVICES= trains on its CPUs")
+    count = usable_gpus()
     # One that sees a single GPU may have it to itself, unless our launcher, which hides none, has started it.
     if place.local_rank >= count > (0 if place.launcher is not None else 1):
-        kind = MachineFault if given > count else UserError
+        kind = EnvironmentFault if gpus_by_slurm() > count else EnvironmentMistake
         raise kind(
             f"rank {place.rank} is process {place.local_rank + 1} of {socket.gethostname()}, where torch sees {count} "
             f"GPU{'s' if count > 1 else ''}: start one process for each"
@@ -252,14 +270,18 @@ def _wait_as_long(timeout: datetime.timedelta) -> None:
     groups.default_pg_timeout = groups.default_pg_nccl_timeout = timeout
 
 
-# Of a device that fails, or of a network between devices. Memory that does not suffice is a fault of its own.
-_OF_DEVICES = ("CUDA error", "CUBLAS_STATUS", "CUDNN_STATUS", "NCCL error")
+# Of a device that fails, or of a network between devices: not of what a program asked of them.
+_OF_DEVICES = re.compile(
+    "uncorrectable|ECC error|NVLink|unspecified launch failure|GPU is lost|fallen off the bus|CUDA error: unknown|"
+    "STATUS_ALLOC_FAILED|NCCL error(?!.*invalid)",
+    re.DOTALL,
+)
 
 
 def fault_of(error: BaseException) -> MachineFault | None:
     """The fault of the machine that an exception means; None: it is at what was asked of the machine."""
     found = in_one_line(error)
-    if found is None and isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OF_DEVICES):
+    if found is None and isinstance(error, RuntimeError) and _OF_DEVICES.search(str(error)):
         return MachineFault(f"the device or its network fails ({reason_of(error)[:300]})")
     return found if isinstance(found, MachineFault) else None
 

@@ -26,7 +26,9 @@ class LabelScale:
     @classmethod
     def of(cls, labels: Sequence[float]) -> "LabelScale":
         """That of some labels; equal ones keep their unit."""
-        return cls(float(np.mean(labels)), float(np.std(labels)) or 1.0)
+        if min(labels) == max(labels):
+            return cls(float(labels[0]), 1.0)
+        return cls(float(np.mean(labels)), float(np.std(labels)))
 
     @classmethod
     def of_manifest(cls, manifest: Manifest) -> "LabelScale | None":

@@ -67,8 +67,6 @@ def test_the_label_does_not_decide_the_split(tmp_path):
         ("train/all.tsv", "test/all.tsv"),
         ("train-00000-of-00001.tsv", "test-00000-of-00001.tsv"),
         ("train-00000-of-00001-b42a775f407cee45.tsv", "test-00000-of-00001-04ab7a5e0b0c1d2e.tsv"),
-        ("reviews_train.tsv", "reviews_test.tsv"),
-        ("Train/all.tsv", "Test/all.tsv"),
     ],
 )
 def test_splits_of_a_folder_are_kept_and_validation_is_cut_off_train(tmp_path, train, test):
@@ -81,6 +79,17 @@ def test_splits_of_a_folder_are_kept_and_validation_is_cut_off_train(tmp_path, t
     assert 20 < len(made["validation"]) < 60
     named = divide(train=str(tmp_path / Path(train).parts[0]), test=str(tmp_path / Path(test).parts[0]))
     assert named == made
+
+
+@pytest.mark.parametrize(("train", "test"), [("reviews_train.tsv", "reviews_test.tsv"), ("Train/a.tsv", "Test/a.tsv")])
+def test_published_splits_are_found_by_other_names_too(tmp_path, train, test):
+    table(tmp_path / train, rows(400))
+    table(tmp_path / test, rows(100, "test"))
+    made = divide(source=(str(tmp_path),))
+    assert made["test"] == set(rows(100, "test")) and made["train"] | made["validation"] == set(rows(400))
+    table(tmp_path / "more.tsv", rows(5, "more"))
+    with pytest.raises(UserError, match=r"holds the splits .*, and more\.tsv: name the ones that are meant"):
+        divide(source=(str(tmp_path),))
 
 
 @pytest.mark.parametrize("name", ["validation", "valid", "val", "dev", "eval"])

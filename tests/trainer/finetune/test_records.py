@@ -10,7 +10,7 @@ import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.trainer.finetune import records
-from longmix.trainer.finetune.custom import load_custom
+from longmix.trainer.finetune.custom import labelled, load_custom
 from longmix.trainer.finetune.records import open_table
 
 COLUMNS = ("label", "title", "text")
@@ -117,6 +117,12 @@ def test_the_spaces_around_a_class_are_not_of_its_name(tmp_path):
         write(tmp_path, name, [("pos ", "", "a"), (" neg", "", "b"), ("pos", "", "c")])
     data = load_custom(str(tmp_path), ("text",), None)
     assert data.task.label_names == ("neg", "pos") and data.train.labels == data.dev["dev"].labels == [1, 0, 1]
+
+
+def test_names_that_an_earlier_model_has_with_spaces_are_found(tmp_path):
+    path = write(tmp_path, "t.csv", [("pos ", "", "a"), (" neg", "", "b")])
+    _, labels = labelled(open_table(str(path)), ("text",), "label", [" neg", "pos "])
+    assert labels.tolist() == [1, 0]
 
 
 def test_what_pandas_calls_none_is_no_class(tmp_path):

@@ -8,7 +8,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.modeling.transformer import TransformerConfig
 from longmix.trainer.cli import main
-from longmix.trainer.models.meaning import refuse_other_meaning
+from longmix.trainer.models.meaning import refuse_other_labels, refuse_other_numbering
 
 CLASSES = {0: "bio", 1: "chem", 2: "phys"}
 
@@ -18,7 +18,8 @@ def manifest(**fields):
 
 
 def check(source, data, **fields):
-    refuse_other_meaning(str(source), TransformerConfig(vocab_size=20, **fields), "data", data)
+    refuse_other_labels(str(source), TransformerConfig(vocab_size=20, **fields), "data", data)
+    refuse_other_numbering(str(source), "data", data)
 
 
 def test_classes_are_compared_by_their_names(tmp_path):
@@ -26,6 +27,8 @@ def test_classes_are_compared_by_their_names(tmp_path):
     check(tmp_path, manifest(num_labels=3, label_names=["bio", "chem", "phys"]), **known)
     check(tmp_path, manifest(num_labels=2, label_names=["bio", "chem"]), **known)
     check(tmp_path, manifest(num_labels=3), **known)
+    for names in (["BIO", "Chem ", "phys"], ["0", "1", "2"]):
+        check(tmp_path, manifest(num_labels=3, label_names=names), **known)
     check(tmp_path, manifest(num_labels=3, label_names=["chem", "phys", "bio"]), num_labels=3)  # LABEL_0 says nothing
     check(tmp_path, manifest(num_labels=3, label_names=["chem", "phys", "bio"]))  # of a model without labels
     with pytest.raises(
@@ -47,6 +50,14 @@ def test_characters_and_variables_are_compared(tmp_path):
         check(tmp_path, manifest(series={**series, "names": ["wind", "load"]}))
     with pytest.raises(UserError, match=r"data is standardised otherwise than the series .* or give its table"):
         check(tmp_path, manifest(series={**series, "mean": [1.0, 2.5]}))
+
+
+def test_labels_in_another_unit_are_refused(tmp_path):
+    scale = {"label_scale": {"mean": 5.0, "deviation": 2.0}}
+    with pytest.raises(UserError, match="the labels of data are not in the unit that"):
+        check(tmp_path, manifest(report=scale))
+    (tmp_path / "inputs.json").write_text(json.dumps(scale))
+    check(tmp_path, manifest(report=scale))
 
 
 def test_a_corpus_that_was_prepared_by_itself_is_refused(tmp_path, capsys):
@@ -72,8 +83,11 @@ def test_a_corpus_that_was_prepared_by_itself_is_refused(tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(json.dumps(run))
     assert main(["train", str(tmp_path / "run.yaml")]) == 0
     capsys.readouterr()
-    for command, more in (("evaluate", ()), ("predict", ("--output", str(tmp_path / "out.tsv")))):
+    for command, more, told in (
+        ("evaluate", (), "numbers the classes chem, phys"),
+        ("predict", ("--output", str(tmp_path / "out.tsv")), "numbers other characters"),
+    ):
         assert main([command, str(tmp_path / "run"), "--data", str(tmp_path / "one-data" / "test"), *more]) == 0
         capsys.readouterr()
         assert main([command, str(tmp_path / "run"), "--data", str(tmp_path / "other-data" / "test"), *more]) == 2
-        assert "numbers the classes chem, phys" in capsys.readouterr().err
+        assert told in capsys.readouterr().err

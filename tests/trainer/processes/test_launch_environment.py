@@ -14,7 +14,12 @@ import torch
 from longmix.data_prep.errors import MachineFault, UserError
 from longmix.trainer.cli import main
 from longmix.trainer.processes import meeting, world
-from longmix.trainer.processes.launch_environment import LAUNCH_VARIABLES, EnvironmentMistake, LaunchEnvironment
+from longmix.trainer.processes.launch_environment import (
+    LAUNCH_VARIABLES,
+    EnvironmentFault,
+    EnvironmentMistake,
+    LaunchEnvironment,
+)
 
 WHOLE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "12345"}
 
@@ -106,7 +111,7 @@ def test_a_name_server_that_does_not_answer_is_no_mistake(monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)
     monkeypatch.setattr(meeting, "RESOLVING_SECONDS", 0.0)
-    with pytest.raises(MachineFault, match=r"which does not resolve \(.*Temporary failure"):
+    with pytest.raises(EnvironmentFault, match=r"which does not resolve \(.*Temporary failure"):
         meeting.meet(place_of(1, 2, 12345, "head"), datetime.timedelta(minutes=1))
 
 
@@ -170,7 +175,7 @@ def test_many_ranks_connect_to_those_alone_that_they_exchange_with(monkeypatch, 
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setattr(world, "_wait_as_long", lambda timeout: None)
-    place = SimpleNamespace(rank=0, size=size, local_rank=0)
+    place = SimpleNamespace(rank=0, size=size, local_rank=0, is_worker=True, launcher=None)
     monkeypatch.setattr(world.LaunchEnvironment, "read", lambda: place)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
 

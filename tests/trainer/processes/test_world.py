@@ -10,8 +10,11 @@ from torch.distributed import distributed_c10d
 
 from longmix.data_prep.errors import MachineFault, UserError
 from longmix.kernels.proving import HOST_RANK
+from longmix.trainer.commands import train
 from longmix.trainer.engines import load_checks
+from longmix.trainer.many_runs import pool
 from longmix.trainer.processes import world
+from longmix.trainer.processes.launch_environment import EnvironmentFault, EnvironmentMistake, tells
 
 
 @pytest.fixture
@@ -50,10 +53,15 @@ def test_libraries_are_told_of_the_gpu_that_the_process_sees(joined, count, devi
 
 def test_gpus_that_slurm_has_given_are_not_done_without(joined, monkeypatch):
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "2")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # listed by a driver that does not start
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for ask in (world.usable_gpus, pool.devices, train._devices):
+        with pytest.raises(MachineFault, match="but torch sees none"):
+            ask()
     with pytest.raises(MachineFault, match=r"Slurm has given this job 2 of .*'s GPUs, but torch sees none: "):
         joined(0)
     monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(UserError, match="this torch was built for CPUs; install one for GPUs, or ask for no GPUs"):
+    with pytest.raises(UserError, match="but torch was built for CPUs: install one for GPUs, or ask for no GPUs"):
         joined(0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hidden on purpose
     assert joined(0).device.type == "cpu"
@@ -61,10 +69,10 @@ def test_gpus_that_slurm_has_given_are_not_done_without(joined, monkeypatch):
 
 def test_two_ranks_never_share_a_gpu(joined, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
-    with pytest.raises(UserError, match=r"rank 3 is process 4 of .*, where torch sees 3 GPUs: start one "):
+    with pytest.raises(EnvironmentMistake, match=r"rank 3 is process 4 of .*, where torch sees 3 GPUs: start one "):
         joined(3)
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", "4")
-    with pytest.raises(MachineFault, match="where torch sees 3 GPUs"):
+    with pytest.raises(EnvironmentFault, match="where torch sees 3 GPUs"):
         joined(3)
     assert joined(1).device.index == 0  # each task sees its own
     monkeypatch.setenv("LOCAL_RANK", "3")
@@ -79,6 +87,9 @@ def test_two_ranks_never_share_a_gpu(joined, monkeypatch):
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), True),
         (torch.OutOfMemoryError("CUDA out of memory"), True),
         (OSError(errno.EIO, "Input/output error"), True),
+        (RuntimeError("NCCL error in: x.cpp: unhandled system error"), True),
+        (RuntimeError("NCCL error in: x.cpp: invalid usage"), False),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), False),
     ],
@@ -87,6 +98,13 @@ def test_faults_of_the_machine_are_told_from_mistakes(error, is_fault, tmp_path)
     assert (world.fault_of(error) is not None) == is_fault
     with pytest.raises(world.LoneFault if is_fault else world.LoneMistake), load_checks.loading(tmp_path):
         raise error
+
+
+def test_what_one_rank_finds_it_tells_itself(monkeypatch):
+    """Rank 0, which tells what all find, does not know of it."""
+    monkeypatch.setenv("RANK", "3")
+    assert tells(EnvironmentFault("x")) and tells(EnvironmentMistake("x"))
+    assert not tells(MachineFault("x")) and not tells(UserError("x"))
 
 
 def test_open_mpis_name_for_it_agrees(joined, monkeypatch):
