@@ -110,9 +110,9 @@ def labelled(
 
     Classes are written by their names, or, where the first row does not, as their numbers.
     """
-    task = custom_task(tuple(text_columns), label_column, tuple(names))
     if len({name.strip() for name in names}) == len(names):
         names = [name.strip() for name in names]  # earlier versions kept the spaces around them
+    task = custom_task(tuple(text_columns), label_column, tuple(names))
     row = next(iter(table.rows([label_column])), None)
     first = None if row is None else row.texts[0].strip()
     if names and first is not None and first not in names:
