@@ -6,9 +6,9 @@ from pathlib import Path
 
 SPLITS = TRAIN, VALIDATION, TEST = "train", "validation", "test"
 SPLIT_NAMES = {
-    TRAIN: ("train",),
+    TRAIN: ("train", "training", "trainset"),
     VALIDATION: ("validation", "valid", "val", "dev", "eval"),
-    TEST: ("test",),
+    TEST: ("test", "testing", "testset"),
 }
 _SPLITS = {word: split for split, words in SPLIT_NAMES.items() for word in words}
 _WORD = f"(?P<word>{'|'.join(_SPLITS)})"

@@ -34,6 +34,12 @@ case $1 in
         ;;
     unpack)
         if ! is_there; then
+            # Its name ends in the archive's size and the user: one that was still being written has another.
+            size=${folder%-*}
+            if [[ $(stat --format=%s "$made/environment.tar") != "${size##*-}" ]]; then
+                echo "longmix: error: $made/environment.tar on $SLURMD_NODENAME is no whole copy" >&2
+                exit 1
+            fi
             tar --extract --file "$made/environment.tar" --directory "$made"
             rm "$made/environment.tar"
             mkdir "$made/bin"
@@ -41,7 +47,7 @@ case $1 in
             printf '#!/usr/bin/env bash\nexec "%s/.venv/bin/python" -P -m longmix.trainer "$@"\n' "$folder" >"$made/bin/longmix"
             chmod +x "$made/bin/longmix"
             touch "$made/complete"
-            mv --no-target-directory "$made" "$folder" || is_there
+            mv --no-target-directory "$made" "$folder" 2>/dev/null || is_there
         fi
         remove "$made"
         ;;

@@ -76,7 +76,8 @@ class CorpusSettings:
         if len(set(paths)) < len(paths):
             raise UserError("--source names the same path twice: name every one once")
         if len(paths) == 1 and paths[0].is_dir():
-            return _find_splits(paths[0]) or _find_published_splits(paths[0]) or {TRAIN: paths}
+            found = _find_splits(paths[0]) or _find_published_splits(paths[0])
+            return found or _as_a_whole(paths[0])
         return {TRAIN: paths}
 
 
@@ -261,6 +262,18 @@ def _find_published_splits(folder: Path) -> dict[str, tuple[Path, ...]]:
             "--validation and --test"
         )
     return found
+
+
+def _as_a_whole(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """A folder without splits, unless a table in it says that it is another one than the training split."""
+    held_out = (*SPLIT_NAMES[VALIDATION], *SPLIT_NAMES[TEST])
+    named = [item.name for item in visible(folder) if item.is_file() and _split_name(item).lower() in held_out]
+    if named:
+        raise UserError(
+            f"{folder} holds {', '.join(named)}, and no training split by its name: name the splits with --train, "
+            "--validation and --test"
+        )
+    return {TRAIN: (folder,)}
 
 
 def _split_name(path: Path) -> str:

@@ -165,10 +165,12 @@ def test_the_environment_is_copied_to_the_nodes_disks_once(stub, tmp_path):
 
 
 def test_jobs_that_copy_the_environment_at_once_leave_each_other_s_alone(tmp_path):
-    packed, folder = tmp_path / "packed", tmp_path / "longmix-1-2"
+    packed = tmp_path / "packed"
     (packed / ".venv").mkdir(parents=True)
     archive = tmp_path / "environment.tar"
     subprocess.run(["tar", "--create", "--file", archive, "--directory", packed, ".venv"], check=True)
+
+    folder = tmp_path / f"longmix-1-{archive.stat().st_size}-0"
 
     def stage(verb, job):
         command = ["bash", REPOSITORY / "slurm" / "stage.sh", verb, folder, f"{folder}.{job}"]
@@ -187,6 +189,11 @@ def test_jobs_that_copy_the_environment_at_once_leave_each_other_s_alone(tmp_pat
     copied(3)
     assert stage("unpack", 2) == stage("unpack", 3) == 0
     assert (folder / "in-use").exists() and sorted(tmp_path.glob("longmix-*")) == [folder]
+    shutil.rmtree(folder)
+    assert stage("prepare", 4) == 0
+    Path(f"{folder}.4/environment.tar").write_bytes(archive.read_bytes()[:1024])  # it is still being packed
+    assert stage("unpack", 4) == 1 == stage("check", 4)
+    assert stage("discard", 4) == 0 and not list(tmp_path.glob("longmix-*"))
 
 
 @pytest.mark.slow

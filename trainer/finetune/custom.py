@@ -108,19 +108,26 @@ def labelled(
 ) -> tuple[Examples, np.ndarray]:
     """The examples of a labelled table for a model with classes `names`, or values without, and the labels (n,).
 
-    Classes are written by their names, or, where the first row does not, as their numbers.
+    Classes are written by their names or, where no row has one of these and no name is a number, as their numbers.
     """
     if len({name.strip() for name in names}) == len(names):
         names = [name.strip() for name in names]  # earlier versions kept the spaces around them
     task = custom_task(tuple(text_columns), label_column, tuple(names))
-    row = next(iter(table.rows([label_column])), None)
-    first = None if row is None else row.texts[0].strip()
-    if names and first is not None and first not in names:
-        numbers = tuple(map(str, range(len(names))))
-        if first in numbers:
+    numbers = tuple(map(str, range(len(names))))
+    if names and not any(_is_number(name) for name in names):
+        written = {row.texts[0].strip() for row in table.rows([label_column])}
+        if written <= set(numbers):
             task = custom_task(tuple(text_columns), label_column, numbers)
     examples = read_examples(table, task)
     return examples, np.asarray(examples.labels, dtype=np.int64 if names else np.float64)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 # -----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from longmix.data_prep.tokenizer import TOKENIZER_FILES, call, encode, required_
 
 from ..models.loading import load_checkpoint_tokenizer, load_config
 from ..samples.label_scale import LabelScale
-from .readers import Examples
+from .readers import LARGEST_VALUE, Examples
 from .sources import TaskData
 from .tasks import Task
 
@@ -273,6 +273,11 @@ def _samples(examples: Examples, encoder: Encoder, scale: LabelScale | None) -> 
         if examples.labels is not None:
             label = examples.labels[row]
             sample["labels"] = label if scale is None else scale.standardised(label)
+            if abs(sample["labels"]) > LARGEST_VALUE:
+                raise UserError(
+                    f"example {row + 1}: its label {label:g} lies {abs(sample['labels']):.0e} standard deviations from "
+                    f"the mean {scale.mean:g} of those that are trained on, too far for a number in fp32"
+                )
         yield sample
 
 

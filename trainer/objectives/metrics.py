@@ -44,6 +44,8 @@ def evaluate(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) 
         raise ValueError(
             f"labels {labels.shape} and predictions {predictions.shape} must be vectors of one length, at least 1"
         )
+    if set(names) & set(REGRESSION_METRICS):
+        labels, predictions = _in_one_unit(labels, predictions)
     notes: list[str] = []
     values = {name: _metric(name, labels, predictions, notes) for name in names}
     return Scores(values, float(np.mean(list(values.values()))), tuple(notes))
@@ -68,7 +70,7 @@ def _metric(name: str, labels: np.ndarray, predictions: np.ndarray, notes: list[
             notes.append(f"{name}: undefined for constant values, counted as 0.0")
             return 0.0
         compute = stats.pearsonr if name == "pearson" else stats.spearmanr
-        return float(compute(labels.astype(np.float64), predictions.astype(np.float64)).statistic)
+        return float(compute(labels, predictions).statistic)
     raise ValueError(f"unknown metric {name!r}; known: {', '.join((*CLASSIFICATION_METRICS, *REGRESSION_METRICS))}")
 
 
@@ -82,6 +84,15 @@ def roc_auc(labels: np.ndarray, scores: np.ndarray) -> float:
     if len(np.unique(labels)) < 2 or not np.isfinite(scores).all():
         return 0.5
     return float(sklearn_metrics.roc_auc_score(labels, scores))
+
+
+def _in_one_unit(labels: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both in float64, standardised by the labels: what counts as rounding does not depend on their unit."""
+    labels, predictions = labels.astype(np.float64), predictions.astype(np.float64)
+    if np.ptp(labels) == 0:
+        return labels, predictions
+    mean, deviation = labels.mean(), labels.std()
+    return (labels - mean) / deviation, (predictions - mean) / deviation
 
 
 def _constant(values: np.ndarray) -> bool:
@@ -162,7 +173,7 @@ def _of_counts(name: str, counts: np.ndarray, labels: np.ndarray, predictions: n
 
 def _draw_correlations(names, labels, predictions, draws, generator) -> dict[str, np.ndarray]:
     """(draws, runs) of each correlation."""
-    labels, predictions = labels.astype(np.float64), predictions.astype(np.float64)
+    labels, predictions = _in_one_unit(labels, predictions)
     finite = np.isfinite(predictions).all(axis=1)
     result = {name: np.zeros((draws, len(predictions))) for name in names}
     for start in range(0, draws, 250):  # bounds the memory: 250 draws of 1,500 examples are 3 MB

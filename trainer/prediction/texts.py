@@ -136,7 +136,7 @@ class Values(SampleAnswers):
     def answers(self, samples, inputs):
         for row in self.logits(inputs):
             value = row[0].item()
-            yield {"value": rounded(value if self.scale is None else self.scale.given(value))}
+            yield {"value": rounded(value) if self.scale is None else self.scale.rounded(value, DIGITS)}
 
 
 class TokenLabels(SampleAnswers):

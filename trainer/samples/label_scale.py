@@ -1,5 +1,6 @@
 """Standardised labels of a regression: a model learns numbers around 0 in few steps, and those of most units never."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TypeVar
@@ -45,6 +46,10 @@ class LabelScale:
     def standardised(self, label: float) -> float:
         """A label as models learn it."""
         return (label - self.mean) / self.deviation
+
+    def rounded(self, value: float, digits: int) -> float:
+        """`given`, with as many digits of what tells labels apart, however far from 0 they are."""
+        return round(self.given(value), digits - 1 - math.floor(math.log10(self.deviation)))
 
     def given(self, value: Number) -> Number:
         """What a model says, in the unit of the labels."""

@@ -81,7 +81,14 @@ def test_splits_of_a_folder_are_kept_and_validation_is_cut_off_train(tmp_path, t
     assert named == made
 
 
-@pytest.mark.parametrize(("train", "test"), [("reviews_train.tsv", "reviews_test.tsv"), ("Train/a.tsv", "Test/a.tsv")])
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("reviews_train.tsv", "reviews_test.tsv"),
+        ("Train/a.tsv", "Test/a.tsv"),
+        ("training_set.tsv", "testing_set.tsv"),
+    ],
+)
 def test_published_splits_are_found_by_other_names_too(tmp_path, train, test):
     table(tmp_path / train, rows(400))
     table(tmp_path / test, rows(100, "test"))
@@ -89,6 +96,13 @@ def test_published_splits_are_found_by_other_names_too(tmp_path, train, test):
     assert made["test"] == set(rows(100, "test")) and made["train"] | made["validation"] == set(rows(400))
     table(tmp_path / "more.tsv", rows(5, "more"))
     with pytest.raises(UserError, match=r"holds the splits .*, and more\.tsv: name the ones that are meant"):
+        divide(source=(str(tmp_path),))
+
+
+def test_a_test_split_alone_is_not_trained_on(tmp_path):
+    table(tmp_path / "a.tsv", rows(60))
+    table(tmp_path / "test.tsv", rows(30, "test"))
+    with pytest.raises(UserError, match=r"holds test\.tsv, and no training split by its name: name the splits with"):
         divide(source=(str(tmp_path),))
 
 

@@ -200,5 +200,17 @@ def test_what_an_earlier_version_has_begun_keeps_its_labels(tmp_path, tokenizer_
     assert inputs_of(Manifest.load(folder / "dev")).label_scale is None
 
 
+def test_labels_too_far_from_those_that_are_trained_on_are_told(tmp_path, tokenizer_folder, values):
+    values.dev["dev"] = dataclasses.replace(values.train, labels=[1e38] * 20)
+    values.train.labels = [1e-3 * label for label in values.train.labels]
+    with pytest.raises(UserError, match=r"example 1: its label 1e\+38 lies .* standard deviations from the mean 2"):
+        encode_task(values, own_encoder(tokenizer_folder), tmp_path / "data", tokenizer_folder)
+
+
+def test_answers_have_the_digits_that_tell_labels_apart():
+    assert LabelScale(1.7e9, 150.0).rounded(0.123456789, 7) == 1700000018.5185
+    assert LabelScale(0.0, 2e-7).rounded(0.5, 7) == 1e-7
+
+
 def test_equal_labels_are_no_division_by_zero():
     assert LabelScale.of([0.1] * 1000).standardised(1.1) == 1.0  # whose deviation is rounding

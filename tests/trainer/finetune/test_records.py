@@ -125,6 +125,14 @@ def test_names_that_an_earlier_model_has_with_spaces_are_found(tmp_path):
     assert labels.tolist() == [1, 0]
 
 
+def test_numbers_stand_for_classes_only_where_no_name_is_one(tmp_path):
+    path = write(tmp_path, "t.csv", [("1", "", "a"), ("0", "", "b")])
+    assert labelled(open_table(str(path)), ("text",), "label", ["neg", "pos"])[1].tolist() == [1, 0]
+    for names in (["1.0", "2.0"], ["1", "2"]):
+        with pytest.raises(UserError, match=r"label is '[01]', expected one of: 1"):
+            labelled(open_table(str(path)), ("text",), "label", names)
+
+
 def test_what_pandas_calls_none_is_no_class(tmp_path):
     for name in ("train.jsonl", "dev.jsonl"):
         (tmp_path / name).write_text('{"text": "a", "label": 1.0}\n{"text": "b", "label": NaN}\n')

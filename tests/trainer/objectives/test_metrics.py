@@ -81,6 +81,19 @@ def test_intervals_of_many_classes_fit_into_memory():
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize(("unit", "offset"), [(1e-7, 0.0), (1.0, 1.7e9), (3e4, 2e5)])
+def test_correlations_do_not_depend_on_the_unit(unit, offset):
+    generator = np.random.default_rng(3)
+    labels = generator.normal(size=40)
+    predictions = labels + generator.normal(size=40)
+    names, constant = ("pearson", "spearman"), np.full(40, offset) * (1 + 1e-17)
+    found = metrics.evaluate(names, unit * labels + offset, unit * predictions + offset)
+    assert found.values == pytest.approx(metrics.evaluate(names, labels, predictions).values, abs=1e-6)
+    drawn = metrics.intervals(names, unit * labels + offset, unit * predictions + offset, draws=50)["pearson"]
+    assert drawn == pytest.approx(metrics.intervals(names, labels, predictions, draws=50)["pearson"], abs=1e-6)
+    assert metrics.evaluate(names, unit * labels + offset, constant).score == 0
+
+
 def test_accuracy_interval_is_the_binomial_one():
     labels = np.zeros(400, dtype=int)
     predictions = np.array([0] * 300 + [1] * 100)
