@@ -50,6 +50,9 @@ class MixerConfig(PreTrainedConfig):
         ValueError: with the field, its value and what is allowed.
     """
 
+    # What transformers' Trainer does not collect as predictions.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["hidden_states", "auxiliary_loss", "task_loss"]
+
     not_causal_because: ClassVar[str | None] = None
     no_rope_because: ClassVar[str | None] = "it has no queries and keys that stand at positions"
     # What fields meant in the configurations and runs that earlier versions saved, which did not have them, or had

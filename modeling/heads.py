@@ -27,7 +27,7 @@ class MixerHeadOutput(ModelOutput):
         logits: language models: (labelled, V) in row-major order when labels are given, else (B, N, V);
             classification of sequences and pairs: (B, labels); of tokens: (B, N, labels); forecasts: (B, horizon, C).
         hidden_states: see MixerModelOutput; None for pairs.
-        auxiliary_loss: see MixerModelOutput.
+        auxiliary_loss: see MixerModelOutput; None of answers, that is without labels and in evaluation mode.
         task_loss: the loss without its share of the auxiliary loss, detached, where it has one.
     """
 
@@ -96,7 +96,8 @@ class MixerLanguageModel(MixerPreTrainedModel):
         )
         hidden_states = outputs.last_hidden_state
         if labels is None:
-            return MixerHeadOutput(None, self.head(hidden_states), outputs.hidden_states, outputs.auxiliary_loss)
+            auxiliary_loss = outputs.auxiliary_loss if self.training else None
+            return MixerHeadOutput(None, self.head(hidden_states), outputs.hidden_states, auxiliary_loss)
         check_labels(labels, hidden_states.shape[:2])
         labels = self._targets(labels)
         if output_all_logits:
@@ -108,7 +109,8 @@ class MixerLanguageModel(MixerPreTrainedModel):
             labels = labels.flatten().index_select(0, label_positions)
         loss = classification_loss(logits, labels, num_items_in_batch)
         loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
+        auxiliary_loss = outputs.auxiliary_loss if self.training or labels is not None else None
+        return MixerHeadOutput(loss, logits, outputs.hidden_states, auxiliary_loss, task_loss)
 
     def _targets(self, labels: torch.Tensor) -> torch.Tensor:
         """Labels of what each position predicts, (B, N)."""
@@ -245,7 +247,8 @@ class MixerClassifier(MixerPreTrainedModel):
         if labels is not None:
             loss = self._loss(logits, labels, num_items_in_batch)
             loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, logits, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
+        auxiliary_loss = outputs.auxiliary_loss if self.training or labels is not None else None
+        return MixerHeadOutput(loss, logits, outputs.hidden_states, auxiliary_loss, task_loss)
 
     def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         raise NotImplementedError
@@ -343,7 +346,8 @@ class MixerForSequencePairClassification(MixerPreTrainedModel):
         if labels is not None:
             loss = sequence_loss(self.config, logits, labels, num_items_in_batch)
             loss, task_loss = self._training_loss(loss, first, count_items(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, logits, None, first.auxiliary_loss, task_loss)
+        auxiliary_loss = first.auxiliary_loss if self.training or labels is not None else None
+        return MixerHeadOutput(loss, logits, None, auxiliary_loss, task_loss)
 
 
 class SequenceHead(nn.Module):

@@ -8,6 +8,7 @@ from torch import nn
 from ..attention import Attention, SoftmaxAttention
 from ..context import BatchContext
 from ..masking import keep_valid
+from ..plain_linear import are_plain
 from ..precision import narrowed
 
 
@@ -67,6 +68,9 @@ def _together(
 
 def linear_of_bands(rows: torch.Tensor, layers: Sequence[nn.Linear]) -> torch.Tensor:
     """Each layer on the samples of its band, which follow each other: (J B, n, in) -> (J B, n, out)."""
+    if not are_plain(layers):
+        bands = rows.unflatten(0, (len(layers), -1)).unbind()
+        return torch.cat([layer(band) for layer, band in zip(layers, bands, strict=True)])
     parameters = [layer.weight for layer in layers] + [layer.bias for layer in layers]
     return _LinearOfBands.apply(*narrowed(rows, *parameters))
 
