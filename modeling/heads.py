@@ -69,6 +69,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
         num_items_in_batch: int | torch.Tensor | None = None,
         output_all_logits: bool = False,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> MixerHeadOutput:
         """Encode a batch and predict tokens.
 
@@ -92,6 +93,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
             segment_offsets=segment_offsets,
             longest_segment=longest_segment,
             output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
             return_dict=True,
         )
         hidden_states = outputs.last_hidden_state
@@ -172,7 +174,11 @@ class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> dict[str, torch.Tensor | None]:
         """The whole text so far; there is no cache."""
-        return {"input_ids": input_ids, "attention_mask": attention_mask}
+        return {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "token_type_ids": kwargs.get("token_type_ids"),
+        }
 
     def _targets(self, labels: torch.Tensor) -> torch.Tensor:
         return functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)[:, : labels.shape[1]]
@@ -220,6 +226,7 @@ class MixerClassifier(MixerPreTrainedModel):
         labels: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> MixerHeadOutput:
         """Encode a batch and classify it.
 
@@ -240,6 +247,7 @@ class MixerClassifier(MixerPreTrainedModel):
             segment_offsets=segment_offsets,
             longest_segment=longest_segment,
             output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
             return_dict=True,
         )
         logits = self._logits(outputs.last_hidden_state, attention_mask)

@@ -176,6 +176,7 @@ class MixerModel(MixerPreTrainedModel):
         segment_offsets: torch.Tensor | None = None,
         longest_segment: int | None = None,
         output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
     ) -> MixerModelOutput:
         """Encode a batch.
 
@@ -193,10 +194,16 @@ class MixerModel(MixerPreTrainedModel):
                 values are trusted: to check them would wait too.
             longest_segment: positions of the longest of these segments.
             output_hidden_states: return the embeddings and each block's output as well.
+            output_attentions: None or False, which libraries around models pass.
 
         Raises:
-            ValueError: none or several inputs, a wrong shape, or more than max_position_embeddings positions.
+            ValueError: output_attentions, which no mixer has; none or several inputs, a wrong shape, or more than
+                max_position_embeddings positions.
         """
+        if output_attentions:
+            raise ValueError(
+                "output_attentions is true, but the mixers have no matrices of attention weights to return"
+            )
         shape = self._check_inputs(input_ids, inputs_embeds, values)
         self._check_shapes(shape, token_type_ids, document_ids, coordinates)
         documents = self._documents(shape, document_ids, segment_offsets, longest_segment)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from longmix.modeling import MODEL_TYPES
@@ -63,3 +64,24 @@ def adapted(model):
         for name, child in list(parent.named_children()):
             if isinstance(child, Adapter):
                 yield parent, name, child
+
+
+@pytest.mark.parametrize(
+    "auto_class", [transformers.AutoModelForMaskedLM, transformers.AutoModelForSequenceClassification]
+)
+def test_what_libraries_around_models_pass_is_taken(auto_class, make_model):
+    model = make_model("transformer", auto_class)
+    ids = torch.tensor([[5, 6, 7]])
+    plain = model(input_ids=ids).logits
+    assert torch.equal(model(input_ids=ids, output_attentions=None, output_hidden_states=False).logits, plain)
+    with pytest.raises(ValueError, match="output_attentions is true, but the mixers have no matrices"):
+        model(input_ids=ids, output_attentions=True)
+
+
+def test_answers_hold_nothing_but_themselves(make_model):
+    """Pipelines take them apart sample by sample; the auxiliary loss is one number for all."""
+    model = make_model("converter", transformers.AutoModelForSequenceClassification)
+    ids = torch.tensor([[5, 6, 7]])
+    assert set(model(input_ids=ids)) == {"logits"}
+    assert "auxiliary_loss" in model(input_ids=ids, labels=torch.tensor([1])) and "auxiliary_loss" in model.train()(ids)
+    assert "auxiliary_loss" in model.config.keys_to_ignore_at_inference
