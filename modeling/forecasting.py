@@ -84,4 +84,5 @@ class MixerForForecasting(MixerPreTrainedModel):
                 raise ValueError(f"labels has shape {tuple(labels.shape)}; allowed: {tuple(forecast.shape)}")
             loss = forecasting_loss(forecast, labels, num_items_in_batch)
             loss, task_loss = self._training_loss(loss, outputs, len(labels), num_items_in_batch)
-        return MixerHeadOutput(loss, forecast, outputs.hidden_states, outputs.auxiliary_loss, task_loss)
+        auxiliary_loss = self._told_auxiliary_loss(outputs, labels)
+        return MixerHeadOutput(loss, forecast, outputs.hidden_states, auxiliary_loss, task_loss)

@@ -98,7 +98,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
         )
         hidden_states = outputs.last_hidden_state
         if labels is None:
-            auxiliary_loss = outputs.auxiliary_loss if self.training else None
+            auxiliary_loss = self._told_auxiliary_loss(outputs, labels)
             return MixerHeadOutput(None, self.head(hidden_states), outputs.hidden_states, auxiliary_loss)
         check_labels(labels, hidden_states.shape[:2])
         labels = self._targets(labels)
@@ -111,7 +111,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
             labels = labels.flatten().index_select(0, label_positions)
         loss = classification_loss(logits, labels, num_items_in_batch)
         loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
-        auxiliary_loss = outputs.auxiliary_loss if self.training or labels is not None else None
+        auxiliary_loss = self._told_auxiliary_loss(outputs, labels)
         return MixerHeadOutput(loss, logits, outputs.hidden_states, auxiliary_loss, task_loss)
 
     def _targets(self, labels: torch.Tensor) -> torch.Tensor:
@@ -255,7 +255,7 @@ class MixerClassifier(MixerPreTrainedModel):
         if labels is not None:
             loss = self._loss(logits, labels, num_items_in_batch)
             loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
-        auxiliary_loss = outputs.auxiliary_loss if self.training or labels is not None else None
+        auxiliary_loss = self._told_auxiliary_loss(outputs, labels)
         return MixerHeadOutput(loss, logits, outputs.hidden_states, auxiliary_loss, task_loss)
 
     def _logits(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -354,7 +354,7 @@ class MixerForSequencePairClassification(MixerPreTrainedModel):
         if labels is not None:
             loss = sequence_loss(self.config, logits, labels, num_items_in_batch)
             loss, task_loss = self._training_loss(loss, first, count_items(labels), num_items_in_batch)
-        auxiliary_loss = first.auxiliary_loss if self.training or labels is not None else None
+        auxiliary_loss = self._told_auxiliary_loss(first, labels)
         return MixerHeadOutput(loss, logits, None, auxiliary_loss, task_loss)
 
 

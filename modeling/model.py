@@ -108,6 +108,10 @@ class MixerPreTrainedModel(PreTrainedModel):
         mixed = mix_auxiliary_loss(loss, outputs.auxiliary_loss, weight, own_items, num_items_in_batch)
         return mixed, loss.detach()
 
+    def _told_auxiliary_loss(self, outputs: MixerModelOutput, labels: torch.Tensor | None) -> torch.Tensor | None:
+        """The auxiliary loss that a head's output holds: answers have none, for it is one number for all samples."""
+        return outputs.auxiliary_loss if self.training or labels is not None else None
+
     # Longer sequences after training. The model only goes round: each module knows itself how to grow, and a new
     # configuration is put in place first, for modules read the new length from it.
 

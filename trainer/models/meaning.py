@@ -27,7 +27,8 @@ def refuse_other_labels(source: str, config: transformers.PreTrainedConfig, data
     own = [str(config.id2label[index]).strip().casefold() for index in range(min(len(names), config.num_labels))]
     if len(own) == len(names) and names != own and _have_names(names) and _have_names(own):
         raise UserError(f"{data} numbers the classes {_shown(names)}, {source} {_shown(own)}: {_ADVICE}")
-    if LabelScale.of_manifest(manifest) != read_inputs(source).label_scale:
+    is_regression = config.problem_type == "regression"
+    if is_regression and LabelScale.of_manifest(manifest) != read_inputs(source).label_scale:
         raise UserError(f"the labels of {data} are not in the unit that {source} was trained on: {_ADVICE}")
 
 

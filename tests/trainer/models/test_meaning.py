@@ -55,9 +55,10 @@ def test_characters_and_variables_are_compared(tmp_path):
 def test_labels_in_another_unit_are_refused(tmp_path):
     scale = {"label_scale": {"mean": 5.0, "deviation": 2.0}}
     with pytest.raises(UserError, match="the labels of data are not in the unit that"):
-        check(tmp_path, manifest(report=scale))
+        check(tmp_path, manifest(report=scale), problem_type="regression")
+    check(tmp_path, manifest(report=scale))  # of a model that reads no labels
     (tmp_path / "inputs.json").write_text(json.dumps(scale))
-    check(tmp_path, manifest(report=scale))
+    check(tmp_path, manifest(report=scale), problem_type="regression")
 
 
 def test_a_corpus_that_was_prepared_by_itself_is_refused(tmp_path, capsys):
