@@ -168,14 +168,14 @@ SMALL = {
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_real_processes_prove_the_interpreted_kernels(pretend, monkeypatch):
+def test_real_processes_prove_the_interpreted_kernels(pretend, monkeypatch, pytestconfig):
+    """A third of them at each commit, for the interpreter takes half a minute for some."""
     monkeypatch.setattr(proving, "WORKER", (sys.executable, "-P", "-m", "longmix.kernels.proof_worker"))
-    proofs = [
-        proving.Proof(name, proving.proof_module(name).Form(torch.float32, *form)) for name, form in SMALL.items()
-    ]
+    names = list(SMALL)[pytestconfig.getoption("fault_seed") % 3 :: 3]
+    proofs = [proving.Proof(name, proving.proof_module(name).Form(torch.float32, *SMALL[name])) for name in names]
     verdicts = proving.prove_all(proofs, CPU)
     assert [(verdict.operation, verdict.passed, verdict.reason) for verdict in verdicts] == [
-        (name, True, None) for name in SMALL
+        (name, True, None) for name in names
     ]
     assert proving.fault(CPU) is None
     assert "cannot use the device" in proving.fault("cuda:99")
