@@ -12,9 +12,7 @@ SAMPLES = 32
 ROUNDS = 4  # positions looked at in each sample
 
 
-def by_distance(
-    model: transformers.PreTrainedModel, distances: list[int], length: int, seed: int = 0
-) -> dict[int, float]:
+def by_distance(model: transformers.PreTrainedModel, distances: list[int], length: int) -> dict[int, float]:
     """Root mean square influence over both sides at each distance, relative to that of the position on itself.
 
     Args:
@@ -24,7 +22,7 @@ def by_distance(
     Returns:
         {distance: relative influence}, for the distances and 0, which is 1 by definition.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(1, model.config.vocab_size, (SAMPLES, length), generator=generator)
     squares = np.zeros(length)
     counts = np.zeros(length)

@@ -177,11 +177,11 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         make_folder(folder)
     except OSError as error:
-        raise refused(f"--output {folder} cannot be used", error) from None
+        raise refused(f"{folder} cannot be used", error) from None
     try:
         stream = open_lock(path)
     except OSError as error:
-        raise refused(f"--output {folder} cannot be used: {path}", error) from None
+        raise refused(f"{folder} cannot be used: {path}", error) from None
     with stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -31,13 +31,13 @@ def refuse_foreign_files(folder: Path, names: Iterable[str], earlier: Earlier, o
         raise UserError(f"{path} {what}, and would be written over: move it away, or choose another {option}")
 
 
-def write_files(folder: Path, files: Mapping[str, str], earlier: Earlier, option: str = "--output") -> None:
+def write_files(folder: Path, files: Mapping[str, str], earlier: Earlier) -> None:
     """Write texts under their names into a folder; all or none, but for a kill in between.
 
     Raises:
         UserError: see `refuse_foreign_files`.
     """
-    refuse_foreign_files(folder, files, earlier, option)
+    refuse_foreign_files(folder, files, earlier)
     before = _listed(folder)
     now = {name: [sha256_of_text(text)] for name, text in files.items()}
     # Both until all are written: after a kill in between each file is still known.
@@ -48,14 +48,14 @@ def write_files(folder: Path, files: Mapping[str, str], earlier: Earlier, option
     write_json(folder / RECORD, {"files": {**before, **now}})
 
 
-def put_file(made: Path, target: Path, earlier: Earlier, option: str = "--output") -> None:
+def put_file(made: Path, target: Path, earlier: Earlier) -> None:
     """Flush a finished file, and give it its name in a folder of the user's, on the same file system.
 
     Raises:
         UserError: see `refuse_foreign_files`.
     """
     folder, name = target.parent, target.name
-    refuse_foreign_files(folder, [name], earlier, option)
+    refuse_foreign_files(folder, [name], earlier)
     before, now = _listed(folder), sha256_of_file(made)
     flush_to_disk(made)
     # Both until it has its name: after a kill in between the file is still known.

@@ -223,7 +223,6 @@ def put_in_place(
     folder: Path,
     kind: str,
     earlier: Earlier = nothing_earlier,
-    name: str | None = None,
     hashed: Iterable[Mapping[str, Any]] = (),
 ) -> None:
     """Mark the finished folder `new`, of `new_folder`, and rename it to `folder`; what was there is removed afterwards.
@@ -236,7 +235,7 @@ def put_in_place(
     _mark(new, kind, {entry["file"]: entry for entry in hashed})
     # Two at once take turns, and each finds a whole folder.
     with _locked(folder.parent, fcntl.LOCK_EX):
-        swap(new, folder, refuse_foreign(folder, kind, earlier, name))
+        swap(new, folder, refuse_foreign(folder, kind, earlier))
 
 
 def swap(new: Path, folder: Path, names: Iterable[str]) -> None:

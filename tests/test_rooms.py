@@ -31,11 +31,26 @@ def test_imports_run_one_way_and_in_no_circle(tmp_path):
     assert result.returncode == 0
 
 
-def test_names_of_modules_in_texts_follow_the_arrows_too():
-    """Imports by name, which the contracts do not see; the rows of settings alone name what stands above them."""
+def test_the_page_has_the_rooms_in_their_order():
+    """CONTRIBUTING.md, of what pyproject.toml enforces."""
+    lines = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()
+    rows = [re.match(r"\| (\d+) \| `(\w+)/` \|", line) for line in lines]
+    told = {row[2]: int(row[1]) for row in rows if row}
+    rooms = {room: number for room, number in heights().items() if (ROOT / "trainer" / room).is_dir()}
+    first = min(rooms.values())
+    assert told == {room: 1 + number - first for room, number in rooms.items()} and len(told) > 10
+
+
+def heights():
+    """Room of the trainer, or module above them -> its place from the top."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(one["layers"] for one in contracts if one.get("containers") == ["longmix.trainer"])
-    height = {room: number for number, layer in enumerate(layers) for room in layer.split(" | ")}
+    return {room: number for number, layer in enumerate(layers) for room in layer.split(" | ")}
+
+
+def test_names_of_modules_in_texts_follow_the_arrows_too():
+    """Imports by name, which the contracts do not see; the rows of settings alone name what stands above them."""
+    height = heights()
     rows = [ROOT / "trainer" / "settings" / f"{name}.py" for name in ("objectives", "optimizers")]
     found = set()
     for path in (ROOT / "trainer").rglob("*.py"):

@@ -88,7 +88,7 @@ def cases(mixers: tuple[str, ...] = MIXERS, lengths: tuple[int, ...] = LENGTHS) 
     return made
 
 
-def document_lengths(positions: int, tokens: int = TOKENS, mean: int = MEAN_DOCUMENT) -> list[int]:
+def document_lengths(positions: int, tokens: int = TOKENS) -> list[int]:
     """Lengths of the packed documents of a batch, the same stream of documents for every mixer and length.
 
     They are drawn from an exponential distribution, and cut where a sample ends.
@@ -96,7 +96,7 @@ def document_lengths(positions: int, tokens: int = TOKENS, mean: int = MEAN_DOCU
     generator = torch.Generator("cpu").manual_seed(0)
     lengths, taken = [], 0
     while taken < tokens:
-        drawn = max(1, round(torch.empty(()).exponential_(1 / mean, generator=generator).item()))
+        drawn = max(1, round(torch.empty(()).exponential_(1 / MEAN_DOCUMENT, generator=generator).item()))
         while drawn > 0 and taken < tokens:
             piece = min(drawn, positions - taken % positions, tokens - taken)
             lengths.append(piece)

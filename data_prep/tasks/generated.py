@@ -10,7 +10,7 @@ import numpy as np
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.split_names import SPLITS, TEST, TRAIN, VALIDATION
-from longmix.data_prep.tasks.task_folder import Split
+from longmix.data_prep.tasks.task_folder import Split, check_seed
 
 RULE = "samples of their own, drawn by split, seed and number"
 LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
@@ -36,7 +36,7 @@ class GeneratedSettings:
     def __post_init__(self) -> None:
         for name in ("train_samples", "validation_samples", "test_samples"):
             self.require(name, getattr(self, name) >= 1, "at least 1")
-        self.require("seed", self.seed >= 0, "at least 0")
+        check_seed(self.seed)
 
     def require(self, field: str, condition: bool, allowed: str) -> None:
         """Raise UserError with the option of `field`, its value and what is allowed, unless `condition` holds."""

@@ -19,7 +19,7 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_INT64
 from longmix.data_prep.split_names import SPLIT_NAMES, SPLITS, TEST, TRAIN, VALIDATION, find_splits
 from longmix.data_prep.tasks.labelled_files import Example, Layout, visible
-from longmix.data_prep.tasks.task_folder import Split, write_task
+from longmix.data_prep.tasks.task_folder import Split, check_seed, write_task
 
 LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 MOST_CLASSES = 1000
@@ -65,8 +65,7 @@ class CorpusSettings:
             raise UserError("--validation-share and --test-share add up to 1 or more: nothing is left to train on")
         if not 0 < self.share <= 1:
             raise UserError(f"--share is {self.share}, but must be above 0 and at most 1")
-        if not 0 <= self.seed < _RANGE:
-            raise UserError(f"--seed is {self.seed}, but must be at least 0 and below 2^64")
+        check_seed(self.seed)
 
     def find_parts(self) -> dict[str, tuple[Path, ...]]:
         """The files or folders of each split that the data come with; what has no splits is TRAIN alone."""

@@ -22,7 +22,7 @@ from longmix.data_prep.manifest_fields import IGNORED, ONE_PER_ROW
 from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.data_prep.split_names import TRAIN, VALIDATION
-from longmix.data_prep.tasks.task_folder import describe, refuse_others
+from longmix.data_prep.tasks.task_folder import check_seed, describe, refuse_others
 
 TASKS = ("copy", "lookup")
 LEFT, RIGHT, BOTH = "left", "right", "both"
@@ -102,8 +102,7 @@ class ProbeSettings:
             raise UserError(f"--length is {self.length}, but must be at most {LONGEST_SAMPLE}")
         if self.samples < 1:
             raise UserError(f"--samples is {self.samples}, but must be at least 1")
-        if self.seed < 0:
-            raise UserError(f"--seed is {self.seed}, but must be at least 0")
+        check_seed(self.seed)
 
     @property
     def shortest(self) -> int:

@@ -144,7 +144,7 @@ def kept_in(split: str, splits: Mapping[str, Split]) -> Iterator[Mapping[str, An
 def check_seed(seed: int) -> None:
     """Raises `UserError` if numpy takes no such seed."""
     if not 0 <= seed < 2**63:
-        raise UserError(f"--seed is {seed}, but must be 0 to {2**63 - 1}")
+        raise UserError(f"--seed is {seed}, but must be at least 0 and below 2^63")
 
 
 # -----------------------------------------------------------------------------

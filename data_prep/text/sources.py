@@ -21,7 +21,7 @@ from longmix.data_prep.split_names import TRAIN, find_splits
 from longmix.kernels.common.safe_files import open_input
 
 HUB_PREFIX = "hub:"
-HUB_FORM = "hub:NAME[:SPLIT[:COLUMN]]"
+HUB_FORM = "hub:NAME[@CONFIGURATION][:SPLIT[:COLUMN]]"
 LONGEST_LINE = 1 << 28  # bytes: a line is held in memory, several times over
 TEXT_FORMAT, JSON_LINES_FORMAT, PARQUET_FORMAT = "text", "json-lines", "parquet"
 CSV_FORMAT, TSV_FORMAT = "csv", "tsv"

@@ -41,12 +41,11 @@ class NotPrivate(OSError):
 # Files: opened, or refused with what they are. The text of a refusal follows the name of the file.
 
 
-def open_regular(path: str | Path, flags: int, mode: int = 0o666, *, folder: int | None = None) -> int:
+def open_regular(path: str | Path, flags: int, *, folder: int | None = None) -> int:
     """The descriptor of a regular file, opened with `flags`; no link is followed, nothing waited for or emptied.
 
     Args:
         flags: of os.open, with O_CREAT for a file that may be new; never O_TRUNC, which empties what it finds.
-        mode: of a new file.
         folder: the descriptor of the folder that `path` is relative to.
 
     Raises:
@@ -57,7 +56,7 @@ def open_regular(path: str | Path, flags: int, mode: int = 0o666, *, folder: int
         # Before it is opened: opening alone makes some devices act.
         _refuse_irregular(path, os.stat(path, dir_fd=folder, follow_symlinks=False))
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, mode, dir_fd=folder)
+    descriptor = os.open(path, flags, 0o666, dir_fd=folder)
     try:
         _refuse_irregular(path, os.fstat(descriptor))
     except BaseException:

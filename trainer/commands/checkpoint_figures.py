@@ -61,7 +61,7 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
     if isinstance(objective, Forecasting):
         objective.variables = dataset.manifest.series["names"]  # also of many: this is one table, and no log
     try:
-        refuse_other_inputs(config, dataset.manifest)
+        refuse_other_inputs(config, dataset.manifest, is_trained=True)
     except UserError as error:
         raise UserError(f"{checkpoint} does not fit {data}: {error}") from None
     world = distributed.join()

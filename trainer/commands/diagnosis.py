@@ -11,6 +11,7 @@ from longmix.kernels import ops
 from longmix.kernels.selection import obstacle
 
 from ..processes.precision import choose_precision
+from ..run.memory import host_memory
 from ..settings.provenance import versions
 from .kernel_proofs import faulty_devices, proof_tables
 
@@ -23,7 +24,11 @@ def report() -> tuple[str, bool]:
     faulty = faulty_devices(gpus, problems) if gpus else set()
     proofs = proof_tables([gpu for gpu in gpus if gpu not in faulty], problems)
     lines = [
-        ("system", f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, {_memory()}"),
+        (
+            "system",
+            f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors, "
+            f"{host_memory() / 2**30:.0f} GiB memory with swap",
+        ),
         *versions().items(),
         ("torch built", f"CUDA {torch.version.cuda or 'no'}, C++ ABI {int(torch._C._GLIBCXX_USE_CXX11_ABI)}"),
         *_devices(problems),
@@ -40,14 +45,6 @@ def report() -> tuple[str, bool]:
     text = "\n".join(f"{name:<{width}}{value}" for name, value in lines)
     verdict = "\n".join(f"wrong: {problem}" for problem in problems) if problems else "nothing is wrong"
     return "\n".join((text, *proofs, "", verdict)), not problems
-
-
-def _memory() -> str:
-    try:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return "memory unknown"
-    return f"{size / 2**30:.0f} GiB memory"
 
 
 def _devices(problems: list[str]) -> list[tuple[str, str]]:

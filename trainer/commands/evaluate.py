@@ -38,7 +38,7 @@ def add_parser(verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if (arguments.data is None) == (arguments.fill is None):
-        raise UserError("longmix evaluate takes --data DIR or --fill TEXT, one of the two")
+        raise UserError("longmix evaluate takes --data DIR|FILE or --fill TEXT, one of the two")
     for name in ("samples", "micro_batch", "top", "max_length"):
         value = getattr(arguments, name)
         if value is not None and value < 1:

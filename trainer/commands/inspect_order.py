@@ -8,6 +8,7 @@ from longmix.data_prep.errors import UserError, printable
 from ..models.field_check import quick_field_mistakes
 from ..settings import reading
 from ..settings.configuration import RunConfiguration
+from ..tables.writing import in_columns
 from .arguments import add_settings, split
 
 
@@ -62,6 +63,4 @@ def samples_of_step(configuration: RunConfiguration, step: int, processes: int) 
             shard, row = data.train[source].locate(sample)
             file = data.train[source].manifest.shards[shard]["file"]
             rows.append((str(rank), paths[source], str(epoch), str(sample), file, str(row)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    yield from in_columns(rows)

@@ -30,6 +30,7 @@ from ..samples.windows import manifest_seen
 from ..settings import deepspeed_file
 from ..settings.configuration import SHIPPED_DEEPSPEED, RunConfiguration
 from ..settings.objectives import OBJECTIVES
+from ..tables.writing import in_columns
 from .rounding import about_bytes, about_count, about_time
 
 # Of a card's memory what tensors may take: the rest is the driver's, the network's and lost between them.
@@ -267,9 +268,8 @@ def report(configuration: RunConfiguration, cluster: Cluster, sequence_length: i
         told = f"{largest} ({about_bytes(plan.needed(stage, largest))})" if largest else "none fits"
         kept = plan.costs.kept(2, plan.every) - plan.costs.kept(1, plan.every)
         rows.append((named, *map(about_bytes, (plan.states(stage), plan.buffers(stage), kept)), told))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*(f"{key:<8}{text}" for key, text in lines), "", *table, "", *_time(plan, own, best), *_notes()])
+    told = [*(f"{key:<8}{text}" for key, text in lines), "", *in_columns(rows), ""]
+    return "\n".join([*told, *_time(plan, own, best), *_notes()])
 
 
 def _time(plan: Plan, stage: int | None, samples: int) -> list[str]:

@@ -32,8 +32,9 @@ def add_parser(verbs) -> None:
     parser.add_argument(
         "--data",
         required=True,
-        metavar="FILE|hub:NAME",
-        help="new inputs: .tsv, .csv, .jsonl, .parquet, .txt (a text a line), or hub:NAME[@CONFIGURATION][:SPLIT]",
+        metavar="FILE|FOLDER|hub:NAME",
+        help="new inputs: .tsv, .csv, .jsonl, .parquet, .txt (a text a line), the folder of a prepared split, or "
+        "hub:NAME[@CONFIGURATION][:SPLIT]",
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="the file to write: .tsv, .jsonl or .parquet")
     add_table_options(parser)

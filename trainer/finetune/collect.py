@@ -12,11 +12,11 @@ from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.state_files import checked
 
-from ..tables.figures import percent
+from ..tables.figures import over_seeds, percent
 from .encode import SELECTION
 from .jobs import EARLIER_SETTINGS, Job, read_labels, read_predictions, selection_figures, selection_score
 from .plans import TaskPlan
-from .results import SearchedRate, SplitResult, TaskResult, over_seeds, summarize
+from .results import SearchedRate, SplitResult, TaskResult, summarize
 from .submission import write_submission
 
 

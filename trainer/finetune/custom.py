@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 
 from .readers import Examples, parse_label
 from .records import HUB, OPENERS, Table, hub_splits, hub_table, joined, open_table
@@ -16,7 +17,7 @@ from .tasks import Task, custom_task
 LABEL = "label"
 MOST_CLASSES = 1000
 # The names that a split goes by, ours first.
-_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
+_NAMES = {TRAIN: SPLIT_NAMES[TRAIN], "dev": ("dev", *SPLIT_NAMES[VALIDATION]), TEST: SPLIT_NAMES[TEST]}
 
 
 def load_custom(

@@ -1,7 +1,7 @@
 """Results of fine-tuning: from the predictions of several seeds to a table on the console, as JSON and as Markdown."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from longmix.data_prep.state_files import read_json
 
 from ..objectives import metrics
 from ..tables import writing
-from ..tables.figures import Figure, interval, percent
+from ..tables.figures import Figure, interval, over_seeds, percent
 from ..tables.text import escaped
 from .tasks import TASKS, Task
 
@@ -163,12 +163,6 @@ def is_earlier(path: Path) -> bool:
 # From predictions to figures. Scores, bootstrap intervals and baselines all come from `objectives.metrics`.
 
 
-def over_seeds(values: list[float]) -> Figure:
-    """Mean and spread of one value for each seed."""
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Figure(values, mean=float(np.mean(values)), spread=spread, interval=None)
-
-
 def summarize(
     task: Task,
     seeds: Sequence[int],
@@ -188,8 +182,7 @@ def summarize(
         columns = {metric: ([run.values[metric] for run in runs], constant.values[metric]) for metric in task.metrics}
         columns["score"] = ([run.score for run in runs], constant.score)
         figures = {
-            metric: replace(over_seeds(values), interval=bounds[metric], baseline=majority)
-            for metric, (values, majority) in columns.items()
+            metric: over_seeds(values, bounds[metric], majority) for metric, (values, majority) in columns.items()
         }
         splits.append(SplitResult(name, len(gold), figures))
     return TaskResult(task.name, list(seeds), splits, settings or {}, all_notes)

@@ -4,7 +4,7 @@ The order of a task's classes is GLUE's own (that of the hub's `nyu-mll/glue`), 
 elsewhere agrees.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Task:
     # Range that submitted predictions are clipped to (regression only).
     value_range: tuple[float, float] | None = None
     epochs: int = 3
-    custom: bool = field(default=False)
+    custom: bool = False
 
     @property
     def regression(self) -> bool:

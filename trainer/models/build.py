@@ -98,30 +98,37 @@ def model_configuration(
     return config
 
 
-def refuse_other_inputs(config: transformers.PreTrainedConfig, manifest: Manifest) -> None:
-    """Raise UserError unless the model reads what the data hold, as long as it is."""
+def refuse_other_inputs(config: transformers.PreTrainedConfig, manifest: Manifest, *, is_trained: bool = False) -> None:
+    """Raise UserError unless the model reads what the data hold, as long as it is.
+
+    `is_trained`: no key of a run file changes the model any more, so that none is named as the remedy.
+    """
+
+    def refuse(field: str, found: str, remedy: str) -> None:
+        named = f"the model's {field}" if is_trained else f"model.{field}"
+        raise UserError(f"{named} {found}: {'take data that it was made for' if is_trained else remedy}")
+
     needed = _positions(config.model_type, manifest, config.pad_token_id)
     positions = getattr(config, "max_position_embeddings", None)
     if needed is not None and positions is not None and positions < needed:
-        raise UserError(
-            f"model.max_position_embeddings is {positions}, but the data's samples of {manifest.sequence_length} "
-            f"tokens need {needed}: raise it, or prepare the data with a smaller --sequence-length"
+        refuse(
+            "max_position_embeddings",
+            f"is {positions}, but the data's samples of {manifest.sequence_length} tokens need {needed}",
+            "raise it, or prepare the data with a smaller --sequence-length",
         )
     channels = getattr(config, "input_channels", None)
     if TOKEN_IDS in manifest.columns and channels is not None:
-        raise UserError("model.input_channels is set, but the data holds tokens: leave it out")
+        refuse("input_channels", "is set, but the data holds tokens", "leave it out")
     held = _width(manifest, VALUES)
     if held is not None and not hasattr(config, "input_channels"):
-        raise UserError(
-            f"model.model_type {config.model_type} reads tokens, but the data holds real values; these read them: "
-            f"{', '.join(sorted(longmix.modeling.MODEL_TYPES))}"
-        )
+        others = ", ".join(sorted(longmix.modeling.MODEL_TYPES))
+        refuse("model_type", f"{config.model_type} reads tokens, but the data holds real values", f"take {others}")
     if held is not None and channels != held:
-        raise UserError(f"model.input_channels is {channels}, but the data's values have {held} channels")
+        refuse("input_channels", f"is {channels}, but the data's values have {held} channels", f"set it to {held}")
     dimensions, given = getattr(config, "coordinate_dimensions", 0), _width(manifest, COORDINATES)
     if dimensions and manifest.columns and dimensions != given:
         found = "no coordinates" if given is None else f"coordinates of {given} dimensions"
-        raise UserError(f"model.coordinate_dimensions is {dimensions}, but the data holds {found}: leave it out")
+        refuse("coordinate_dimensions", f"is {dimensions}, but the data holds {found}", "leave it out")
 
 
 # The model itself, built or loaded.

@@ -137,7 +137,7 @@ class NeighbourBigram:
     def evaluate(self, where: Positions) -> dict[str, float]:
         """`masked_accuracy` and `loss` (nats) at these positions, as the trainer's figures are called."""
         hits, loss = 0, 0.0
-        for _, chunk in _chunks(where):
+        for chunk in _chunks(where):
             weights = np.stack([self._weights_of(case) for case in map(tuple, chunk.known().tolist())])
             mixed = np.einsum("pnv,np->nv", self._parts(chunk), weights)
             hits += int((mixed.argmax(axis=1) == chunk.targets).sum())
@@ -159,7 +159,7 @@ def most_frequent(model: NeighbourBigram, where: Positions) -> dict[str, dict[st
     }
 
 
-def _chunks(where: Positions) -> Iterator[tuple[int, Positions]]:
+def _chunks(where: Positions) -> Iterator[Positions]:
     for start in range(0, len(where), CHUNK):
         part = slice(start, start + CHUNK)
-        yield start, Positions(where.targets[part], where.left[part], where.right[part], where.shown[part])
+        yield Positions(where.targets[part], where.left[part], where.right[part], where.shown[part])

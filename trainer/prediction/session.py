@@ -98,7 +98,7 @@ def _sample_answers(
         raise UserError(f"{source} was trained for {name}: name a file of texts, or give --embeddings")
     dataset = ShardedDataset(arguments.data)
     try:
-        refuse_other_inputs(config, dataset.manifest)
+        refuse_other_inputs(config, dataset.manifest, is_trained=True)
     except UserError as error:
         raise UserError(f"{arguments.model} does not fit {arguments.data}: {error}") from None
     folder = tokenizer_folder(arguments.data, dataset.manifest)

@@ -23,7 +23,7 @@ from ..many_runs.read import METRICS, Run, missing_seeds
 from ..models.fields import default_fields, earlier_default_fields
 from ..settings.configuration import flatten
 from ..settings.forecast_figures import variable_of
-from ..tables.figures import Figure
+from ..tables.figures import Figure, over_seeds
 from .budget import Budget, budget_of, conditions, letters
 from .cited import Cited, citations
 from .data import find_data
@@ -241,21 +241,21 @@ def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
     has_chance = "accuracy" in names and first.objective.endswith("classification")
     chance, reason = _chance(first) if has_chance else (None, None)
     chances = {"accuracy": chance, **first.reported_chances}
-    figures = {name: over_seeds(name, [run.figures[name] for run in group], chances.get(name)) for name in names}
+    values = {name: [run.figures[name] for run in group] for name in names}
+    figures = {name: over_seeds(values[name], interval_of(name, values[name]), chances.get(name)) for name in names}
     return Row(setting, label, group, figures, missing, reason, citations(first))
 
 
-def over_seeds(metric: str, values: list[float], baseline: float | None = None) -> Figure:
-    """The figure of a metric, with the CONFIDENCE interval of its mean by Student's t over the seeds.
+def interval_of(metric: str, values: list[float]) -> tuple[float, float] | None:
+    """The CONFIDENCE interval of a mean by Student's t over the seeds; None of one, or where one is not finite.
 
-    The interval of a share ends at 0 and 1, that of a correlation at -1 and 1, which no mean of them can pass.
+    That of a share ends at 0 and 1, that of a correlation at -1 and 1, which no mean of them can pass.
     """
-    mean = statistics.fmean(values)
     if len(values) < 2 or not all(map(math.isfinite, values)):
-        return Figure(values, mean, None, None, baseline)
-    spread = statistics.stdev(values)
+        return None
+    mean, spread = statistics.fmean(values), statistics.stdev(values)
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(len(values))
-    return Figure(values, mean, spread, _bounded(metric, mean - half, mean + half), baseline)
+    return _bounded(metric, mean - half, mean + half)
 
 
 def _bounded(metric: str, low: float, high: float) -> tuple[float, float]:

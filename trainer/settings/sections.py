@@ -224,7 +224,8 @@ class OptimSection:
         for key in ("momentum", "update_rms"):
             value = getattr(self, key)
             if value != getattr(OptimSection, key) and key not in OPTIMIZERS[self.name].arguments:
-                yield key, f"is {value}, but is for muon, and optim.name is {self.name}: leave it out"
+                takers = " or ".join(name for name, row in OPTIMIZERS.items() if key in row.arguments)
+                yield key, f"is {value}, but is for {takers}, and optim.name is {self.name}: leave it out"
         yield from _positive(self, "grad_clip", text="must be positive, or null for no clipping")
         for word, factor in self.lr_factors.items():
             if not isinstance(word, str) or not word:

@@ -1,5 +1,7 @@
 """Figures over seeds, and how they are written."""
 
+import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,6 +31,14 @@ class Figure:
             return None
         low, high = self.interval
         return "above" if low > self.baseline else "below" if high < self.baseline else "contains"
+
+
+def over_seeds(
+    values: list[float], interval: tuple[float, float] | None = None, baseline: float | None = None
+) -> Figure:
+    """The figure of a metric that has a value for each seed."""
+    spread = statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
+    return Figure(values, statistics.fmean(values), spread, interval, baseline)
 
 
 def percent(value: float, digits: int = 1) -> str:

@@ -30,15 +30,22 @@ def _cell(text: str) -> str:
 
 
 def aligned(header: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """The lines of a table for a terminal, in columns as wide as their longest cell."""
+    """The lines of a table for a terminal, in columns as wide as their longest cell, with a rule below the header."""
     table = [[printable(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
+    rule = ["-" * width for width in widths]
+    return in_columns([table[0], rule, *table[1:]], right)
+
+
+def in_columns(rows: Iterable[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """The same without a rule; there is at least one row."""
+    table = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = []
     for row in table:
         cells = enumerate(zip(row, widths, strict=True))
         padded = [cell.rjust(width) if column in right else cell.ljust(width) for column, (cell, width) in cells]
         lines.append("  ".join(padded).rstrip())
-    lines.insert(1, "  ".join("-" * width for width in widths))
     return lines
 
 

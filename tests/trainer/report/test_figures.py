@@ -15,7 +15,7 @@ from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.many_runs.run_values import checked_values
 from longmix.trainer.report import tables
 from longmix.trainer.report.page import page
-from longmix.trainer.report.summary import error_of, over_seeds
+from longmix.trainer.report.summary import error_of, interval_of
 
 STEPS = 40
 
@@ -43,10 +43,10 @@ def test_the_interval_of_a_share_stays_within_it(tmp_path, values, interval, wri
     (row,) = report_of(tmp_path).rows
     assert row.figures["accuracy"].interval == pytest.approx(interval, abs=1e-4)
     # The loss of these runs is a figure that may be any number.
-    low, high = over_seeds("loss", values).interval
+    low, high = interval_of("loss", values)
     assert low + high == pytest.approx(sum(values)) and (low < 0 or high > 1)
-    assert over_seeds("pearson", [0.5, 0.9]).interval == (-1, 1)
-    assert over_seeds("matthews", [-0.9, -0.5]).interval == (-1, 1)
+    assert interval_of("pearson", [0.5, 0.9]) == (-1, 1)
+    assert interval_of("matthews", [-0.9, -0.5]) == (-1, 1)
 
 
 def test_figures_are_those_of_the_test_record_alone(tmp_path, write_run):
