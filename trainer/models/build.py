@@ -169,7 +169,9 @@ def _recompute_layers(model: transformers.PreTrainedModel, every: int) -> None:
     """Have every `every`-th layer computed again in the backward pass; the others keep what they need for it."""
     if not model.supports_gradient_checkpointing:
         raise UserError(f"run.gradient_checkpointing: {model.config.model_type} does not support it; set it to false")
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    # The first name is that of the latest transformers, which warn of the second.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
     if every > 1:
         for index, layer in enumerate(_layers(model, "run.gradient_checkpointing")):
             layer.gradient_checkpointing = index % every == 0
