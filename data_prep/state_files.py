@@ -24,7 +24,7 @@ def parse(text: str | bytes, allows_nan: bool = False) -> Any:
         text = text.decode()
     refusal = {} if allows_nan else {"parse_constant": _refuse_constant}
     try:
-        return json.loads(text, object_pairs_hook=_unique, **refusal)
+        return json.loads(text, object_pairs_hook=unique_keys, **refusal)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -76,11 +76,12 @@ def read_or_none(path: Path, schema: Any) -> Any:
         return None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object's map. Raises ValueError if a key stands twice."""
     values = dict(pairs)
     if len(values) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands in it twice")
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
     return values
 
 

@@ -13,7 +13,6 @@ from longmix.data_prep.split_names import SPLITS, TEST, TRAIN, VALIDATION
 from longmix.data_prep.tasks.task_folder import Split, check_seed
 
 RULE = "samples of their own, drawn by split, seed and number"
-LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 
 
 @dataclass(frozen=True, kw_only=True)

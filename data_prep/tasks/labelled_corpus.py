@@ -19,9 +19,8 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import SCALAR_INT64
 from longmix.data_prep.split_names import SPLIT_NAMES, SPLITS, TEST, TRAIN, VALIDATION, find_splits
 from longmix.data_prep.tasks.labelled_files import Example, Layout, visible
-from longmix.data_prep.tasks.task_folder import Split, check_seed, write_task
+from longmix.data_prep.tasks.task_folder import LONGEST_SAMPLE, Split, check_seed, write_task
 
-LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 MOST_CLASSES = 1000
 _PART_NUMBER = re.compile(r"-\d+-of-\d+(-[0-9a-f]{8,})?$")  # a hash may follow
 _RANGE = 1 << 64

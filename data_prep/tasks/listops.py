@@ -22,14 +22,13 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.data_prep.tasks.generated import (
-    LONGEST_SAMPLE,
     GeneratedSettings,
     add_option,
     add_sample_options,
     option_of,
 )
 from longmix.data_prep.tasks.listops_expressions import DIGITS, FILES, OPERATORS, SYMBOLS, evaluate, read_tsv
-from longmix.data_prep.tasks.task_folder import FIRST_VALUE, TOKEN_FIELDS, Split, describe, write_task
+from longmix.data_prep.tasks.task_folder import FIRST_VALUE, LONGEST_SAMPLE, TOKEN_FIELDS, Split, describe, write_task
 
 LIST_PROBABILITY = 0.25
 ATTEMPTS = 200_000  # by default 1 in 14 fits

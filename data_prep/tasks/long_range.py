@@ -22,12 +22,11 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64
 from longmix.data_prep.tasks.generated import (
-    LONGEST_SAMPLE,
     GeneratedSettings,
     add_option,
     add_sample_options,
 )
-from longmix.data_prep.tasks.task_folder import FIRST_VALUE, TOKEN_FIELDS, describe, write_task
+from longmix.data_prep.tasks.task_folder import FIRST_VALUE, LONGEST_SAMPLE, TOKEN_FIELDS, describe, write_task
 
 ADDING, TEMPORAL_ORDER = "adding", "temporal-order"
 ADDING_TOLERANCE = 0.04

@@ -22,13 +22,12 @@ from longmix.data_prep.manifest_fields import IGNORED, ONE_PER_ROW
 from longmix.data_prep.options import given_options
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.data_prep.split_names import TRAIN, VALIDATION
-from longmix.data_prep.tasks.task_folder import check_seed, describe, refuse_others
+from longmix.data_prep.tasks.task_folder import LONGEST_SAMPLE, check_seed, describe, refuse_others
 
 TASKS = ("copy", "lookup")
 LEFT, RIGHT, BOTH = "left", "right", "both"
 DIRECTIONS = (LEFT, RIGHT, BOTH)
 SPLITS = (TRAIN, VALIDATION)
-LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 VALIDATION_SHARE = 10  # one validation sample for so many training samples
 
 # Copy: padding, then the symbols. Lookup: padding, tokens without a meaning, pairs (a token each), queries.

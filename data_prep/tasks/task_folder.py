@@ -31,6 +31,7 @@ _ANSWERS = ("labels", LABEL_PLACES)
 COMPARED = "compared"
 _SECOND = "_b"  # ends the names of the columns of a pair's second input
 _SHOWN_CLASSES = 10
+LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
 
 # Ids of tasks without a tokenizer: padding and mask are no values of the data, which begin at FIRST_VALUE.
 PADDING, MASK, FIRST_VALUE = 0, 1, 2

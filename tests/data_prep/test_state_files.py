@@ -45,7 +45,7 @@ def test_a_whole_file_is_read(tmp_path):
         (WHOLE.replace("1}}", '"1"}}'), "figures.loss is '1', but takes a number"),
         (WHOLE.replace('["a"]', "[1]"), r"part\.names\[0\] is 1, but takes a text"),
         (WHOLE.replace('"format"', '"formal"'), "formal is not a key of this file; did you mean format"),
-        (WHOLE.replace('"figures"', '"format": 2, "figures"'), "the key 'format' stands in it twice"),
+        (WHOLE.replace('"figures"', '"format": 2, "figures"'), "the key 'format' stands twice"),
         (WHOLE.replace("1}}", "NaN}}"), "it holds NaN"),
         ("[" * 100_000, "nested too deeply"),
         (b"\xff\xfe{}", "decode"),

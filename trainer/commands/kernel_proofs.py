@@ -11,12 +11,11 @@ import torch
 from longmix.kernels import ops, proving
 from longmix.kernels.selection import GPU, may_prove, obstacle
 
-from ..processes.precision import resolve_precision
+from ..processes.precision import DTYPES, resolve_precision
 from ..tables.writing import aligned
 
 MEASURED_POSITIONS = 4096  # in a batch of proof.BATCH samples
 HEADER = ("kernel", "dtype", "for", "relative error", "compiled, s", "proved, s", "Triton, ms", "PyTorch, ms", "runs")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def faulty_devices(devices: Sequence[torch.device], problems: list[str]) -> set[torch.device]:

@@ -23,6 +23,7 @@ from ..optimization.optimizer import (
     parameter_groups,
     set_learning_rate,
 )
+from ..processes.precision import DTYPES
 from ..processes.world import World, agree, is_lost_rank
 from ..samples.collate import Batch
 from ..settings import deepspeed_file
@@ -33,8 +34,6 @@ from .collector import Collector
 from .feeding import Feed
 from .load_checks import loading, refuse_not_finite
 from .zero_shares import cast_shares, gathered_masters, shares_of
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class DeepSpeedEngine:
@@ -74,7 +73,7 @@ class DeepSpeedEngine:
         if takes_a_step:
             for group in optimizer.param_groups:
                 group["lr"] = 0.0
-        cast_shares(model, _DTYPES[precision])
+        cast_shares(model, DTYPES[precision])
         # Of a model that was built in shares DeepSpeed moves nothing: its parameters are where they belong.
         for buffer in model.buffers():
             buffer.data = buffer.data.to(world.device)

@@ -10,6 +10,7 @@ from longmix.data_prep.files import require_input
 from longmix.data_prep.parquet_columns import check_columns, parquet_file
 
 from .readers import ADVICE, Examples, hub_columns, read_lines, read_table, read_tsv
+from .records import HUB
 from .tasks import Task
 
 NOTE = "note.txt"
@@ -41,8 +42,8 @@ def load_task(data: str, task: Task) -> TaskData:
     Raises MissingTask when the task's training or dev file is not there, UserError when `data` itself is not or a file
     is damaged.
     """
-    if data.startswith("hub:"):
-        return _load_hub(data.removeprefix("hub:"), task)
+    if data.startswith(HUB):
+        return _load_hub(data.removeprefix(HUB), task)
     root = Path(data)
     if not root.is_dir():
         raise UserError(

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from longmix.kernels.selection import as_on_gpus
 
 from ..processes.cards import Card
+from ..processes.precision import DTYPES
 from .fourier import transform_in_fp32
 from .kept import KeptTensors
 from .sizes import with_layers
@@ -132,7 +133,7 @@ def _count(
     card: Card,
     casts: bool,
 ) -> PassCosts:
-    kind = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    kind = DTYPES[precision]
     fused = sdpa_kernel(SDPBackend.FLASH_ATTENTION)  # whatever a CPU would choose
     with (
         FakeTensorMode(allow_non_fake_inputs=True),

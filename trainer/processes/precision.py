@@ -7,6 +7,7 @@ import torch
 # What the system calls a processor's bf16 products, and what people call them.
 _BF16_FLAGS = {"amx_bf16": "AMX-BF16", "avx512_bf16": "AVX512-BF16"}
 _CPU_FACTS = "/proc/cpuinfo"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_precision(precision: str, device: torch.device) -> str:

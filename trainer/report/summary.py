@@ -21,6 +21,7 @@ from longmix.data_prep.parquet_columns import parquet_file
 
 from ..many_runs.read import METRICS, Run, missing_seeds
 from ..models.fields import default_fields, earlier_default_fields
+from ..objectives.metrics import CONFIDENCE
 from ..settings.configuration import flatten
 from ..settings.forecast_figures import variable_of
 from ..tables.figures import Figure, over_seeds
@@ -29,7 +30,6 @@ from .cited import Cited, citations
 from .data import find_data
 from .settings import Setting, settings_of, shortest
 
-CONFIDENCE = 0.95
 # Metrics that are shown in percent; all others are as they come.
 _PERCENT = re.compile(r"accuracy|(^|_)f1$|roc_auc")
 _CORRELATION = re.compile(r"matthews|pearson|spearman")

@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 from longmix.data_prep.errors import UserError, reason_of
+from longmix.data_prep.state_files import unique_keys
 from longmix.kernels.common.safe_files import read_input
 
 from .configuration import SHIPPED_DEEPSPEED, RunConfiguration, flatten
@@ -91,7 +92,7 @@ def read(name: str) -> dict[str, Any]:
     if name in SHIPPED_DEEPSPEED:
         return json.loads(resources.files("longmix.configs").joinpath(f"deepspeed/{name}.json").read_text())
     try:
-        values = json.loads(read_input(name, _MOST_BYTES).decode(), object_pairs_hook=_distinct)
+        values = json.loads(read_input(name, _MOST_BYTES).decode(), object_pairs_hook=unique_keys)
         _refuse_deep(values, _MOST_LEVELS)
     except RecursionError:
         raise UserError(f"deepspeed: {name} is not a readable JSON file: its values are nested too deeply") from None
@@ -100,14 +101,6 @@ def read(name: str) -> dict[str, Any]:
         raise UserError(f"deepspeed: {name} is not a readable JSON file: {reason}") from None
     if not isinstance(values, dict):
         raise UserError(f"deepspeed: {name} must hold a JSON object")
-    return values
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
     return values
 
 

@@ -247,7 +247,7 @@ def test_missing_and_overlapping_sources(tmp_path):
 
 @pytest.mark.parametrize("name", ["hub:", "hub:a:b:c:d", "hub:a::text"])
 def test_malformed_hub_names(name):
-    with pytest.raises(UserError, match=r"hub:NAME\[:SPLIT\[:COLUMN\]\]"):
+    with pytest.raises(UserError, match=r"hub:NAME\[@CONFIGURATION\]\[:SPLIT\[:COLUMN\]\]"):
         find_sources([name])
 
 
