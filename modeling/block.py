@@ -10,6 +10,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration import MixerConfig
 from .context import BatchContext
+from .wide_sums import LayerNorm
 
 
 class PreNormBlock(GradientCheckpointingLayer):
@@ -20,9 +21,9 @@ class PreNormBlock(GradientCheckpointingLayer):
 
     def __init__(self, config: MixerConfig, mixer: "Mixer"):
         super().__init__()
-        self.mixer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mixer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.mixer = mixer
-        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 

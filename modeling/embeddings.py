@@ -7,6 +7,7 @@ from torch import nn
 
 from .configuration import MixerConfig
 from .masking import keep_valid
+from .wide_sums import Embedding, LayerNorm
 
 
 class Embeddings(nn.Module):
@@ -20,11 +21,11 @@ class Embeddings(nn.Module):
         width = config.hidden_size
         self.config = config
         if config.input_channels is None:
-            self.word_embeddings = nn.Embedding(config.vocab_size, width)
+            self.word_embeddings = Embedding(config.vocab_size, width)
         else:
             self.value_projection = nn.Linear(config.input_channels, width)
         if config.type_vocab_size:
-            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+            self.token_type_embeddings = Embedding(config.type_vocab_size, width)
         if config.position_embedding_type == "learned":
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
         elif config.position_embedding_type == "gru":
@@ -32,7 +33,7 @@ class Embeddings(nn.Module):
             self.position_network = nn.GRU(
                 width, width, num_layers=2, batch_first=True, dropout=config.hidden_dropout_prob
             )
-        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps) if normalise else nn.Identity()
+        self.norm = LayerNorm(width, eps=config.layer_norm_eps) if normalise else nn.Identity()
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def resize_positions(self) -> None:

@@ -15,6 +15,7 @@ from .configuration import MixerConfig
 from .losses import IGNORED_LABEL, check_labels, classification_loss, count_items, sequence_loss
 from .masking import as_mask, keep_valid, masked_mean
 from .model import MixerModel, MixerPreTrainedModel
+from .wide_sums import LayerNorm
 
 
 @dataclass
@@ -191,7 +192,7 @@ class MaskedLMHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = ACT2FN[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:

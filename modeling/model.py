@@ -16,6 +16,7 @@ from .context import BatchContext, Segments
 from .embeddings import Embeddings
 from .losses import mix_auxiliary_loss
 from .masking import Compaction, as_mask
+from .wide_sums import LayerNorm
 
 
 @dataclass
@@ -152,9 +153,7 @@ class MixerModel(MixerPreTrainedModel):
             for layer in self.layers:
                 layer.mixer.use_shared(self.shared)
         self.final_norm = (
-            nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-            if block_class.needs_final_norm
-            else nn.Identity()
+            LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if block_class.needs_final_norm else nn.Identity()
         )
         self.gradient_checkpointing = False
         self.post_init()

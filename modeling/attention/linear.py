@@ -11,6 +11,7 @@ from longmix.kernels import ops
 from ..block import buffer_generator
 from ..configuration import MixerConfig
 from ..context import BatchContext
+from ..wide_sums import LayerNorm
 from .base import Attention
 from .features import orthogonal_projection
 
@@ -72,7 +73,7 @@ class ReluPerformerAttention(Attention):
     def __init__(self, config: MixerConfig, width: int | None = None):
         super().__init__(config, width)
         size = config.hidden_size // config.num_attention_heads
-        self.norms = nn.ModuleList(nn.LayerNorm(size, eps=config.layer_norm_eps) for _ in range(3))
+        self.norms = nn.ModuleList(LayerNorm(size, eps=config.layer_norm_eps) for _ in range(3))
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext

@@ -4,6 +4,9 @@ import torch
 
 from ..derivatives import by_autograd
 
+# Tokens: a score grows with the square root of their number, and with weights of 0.6 it is 41,502 here.
+MOST_IN_FP16 = 16_384
+
 
 def column_attention(
     projected: torch.Tensor, shares: torch.Tensor | None, own_heads: torch.Tensor, dropout: float
@@ -80,8 +83,17 @@ def _weights(
     query, key, _ = _parts(projected, own_heads)
     if shares is not None:
         key = key * shares
-    scores = torch.baddbmm(own_heads, key.mT, query, alpha=scale)
+    scores = _scores(query, key, own_heads, scale)
     return scores.softmax(1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+
+def _scores(query: torch.Tensor, key: torch.Tensor, own_heads: torch.Tensor, scale: float) -> torch.Tensor:
+    """(B, C, D): scaled products over the tokens, in fp32 where those of all tokens may be too large for fp16."""
+    if query.dtype != torch.float16 or query.shape[1] <= MOST_IN_FP16:
+        return torch.baddbmm(own_heads, key.mT, query, alpha=scale)
+    parts = zip(query.split(MOST_IN_FP16, 1), key.split(MOST_IN_FP16, 1), strict=True)
+    found = (torch.baddbmm(own_heads, keys.mT, rows, beta=0, alpha=scale).float() for rows, keys in parts)
+    return sum(found, own_heads.float())
 
 
 def _thinned(weights: torch.Tensor, kept: torch.Tensor | None, keep: float) -> torch.Tensor:

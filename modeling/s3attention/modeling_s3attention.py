@@ -25,6 +25,7 @@ from ..heads import (
 )
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
+from ..wide_sums import LayerNorm
 from .batch_norm import MaskedBatchNorm
 from .column_attention import column_attention
 from .configuration_s3attention import S3AttentionConfig
@@ -86,7 +87,7 @@ class Smoother(nn.Module):
         self.spectrum = nn.Parameter(torch.empty(config.n_fft // 2 + 1, width, 2))
         self.stem = RowConvolution(2 * width, width, kernel_size=3, padding=1)
         self.norm = (
-            nn.LayerNorm(width, eps=config.layer_norm_eps)
+            LayerNorm(width, eps=config.layer_norm_eps)
             if config.normalization == "layer"
             else MaskedBatchNorm(config.max_position_embeddings, config.layer_norm_eps)
         )
@@ -183,8 +184,8 @@ class SkeletonAttention(nn.Module):
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
-        self.row_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.column_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.row_norm = LayerNorm(width, eps=config.layer_norm_eps)
+        self.column_norm = LayerNorm(width, eps=config.layer_norm_eps)
         self.output = nn.Linear(width, width)
         self.register_buffer("landmark_fractions", torch.empty(config.row_landmarks, dtype=torch.int64))
         self.register_buffer("column_channels", torch.empty(config.column_landmarks, dtype=torch.int64))

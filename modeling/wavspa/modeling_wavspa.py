@@ -22,6 +22,7 @@ from ..heads import (
 )
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
+from ..wide_sums import LayerNorm
 from .band_attention import attend_in_bands
 from .configuration_wavspa import WavSpAConfig
 from .spaces import WaveletSpace, make_space
@@ -38,7 +39,7 @@ class WavSpABlock(GradientCheckpointingLayer):
 
     def __init__(self, config: WavSpAConfig, mixer: Mixer):
         super().__init__()
-        self.mixer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mixer_norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.mixer = mixer
         self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)

@@ -146,6 +146,13 @@ def test_column_attention_is_that_of_every_head_and_hands_queries_on(padded, dro
         torch.testing.assert_close(found, truth, rtol=0, atol=1e-12)
 
 
+def test_scores_of_very_many_tokens_stay_finite_in_fp16():
+    """256 tokens' square root by 17 x 17 is more than fp16 holds, and cancels in the softmax."""
+    projected = torch.full((1, 256 * 256, 4), 17.0, dtype=torch.float16)
+    _, column = column_attention(projected, None, torch.zeros(1, 2), 0.0)
+    assert torch.equal(column, torch.full_like(column, 17.0))
+
+
 def test_the_projection_of_a_mean_is_a_linear_layer():
     layer = torch.nn.Linear(4, 3).double()
     pair = [torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2)]
