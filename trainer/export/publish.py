@@ -22,6 +22,7 @@ from longmix.data_prep.made_folders import (
     swap,
 )
 from longmix.data_prep.state_files import read_json
+from longmix.data_prep.tokenizer import CONFIGURATION as TOKENIZER_CONFIGURATION
 from longmix.data_prep.tokenizer import load_tokenizer, save_tokenizer
 
 from ..checkpoints import folders
@@ -51,6 +52,20 @@ def save_model(
         path.chmod(mode)
     if tokenizer is not None:
         save_tokenizer(load_tokenizer(tokenizer), folder)
+        tell_token_types(folder)
+
+
+def tell_token_types(folder: Path) -> None:
+    """Have the tokenizer of ours in a model folder return `token_type_ids`, where its model tells the texts of a pair
+    apart: without them transformers' pipelines would show it the second text as a part of the first.
+    """
+    path = folder / TOKENIZER_CONFIGURATION
+    if not path.is_file():
+        return
+    values, config = read_json(path), read_json(folder / CONFIGURATION)
+    is_ours = values.get("token_type_ids_pattern") == "bert_style" and "special_tokens_pattern" in values
+    if is_ours and (config.get("type_vocab_size") or 0) > 1:
+        write_json(path, values | {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]})
 
 
 def publish(source: Path, target: Path, complete: Callable[[Path], None] | None = None) -> None:
@@ -136,18 +151,20 @@ def _copy(folder: Path, target: Path, self_contained: bool, onnx: bool) -> None:
     odd = next((path for path in sorted(folder.rglob("*")) if not path.is_file() and not path.is_dir()), None)
     if odd is not None:
         raise UserError(f"{odd} is neither a file nor a folder, and cannot be copied: move it away")
-    steps: list[Callable[[Path], None]] = []
+    in_place = target.is_dir() and target.samefile(folder)
+    # Earlier versions did not; but a copy onto itself changes no file that is there.
+    steps: list[Callable[[Path], None]] = [] if in_place else [tell_token_types]
     if self_contained or any(map(is_flat_file, folder.iterdir())):
         from . import self_contained as code  # imports the models, which other copies can do without
 
         steps.append(code.remove_code)
         if self_contained:
             code.check_model_type(folder)
-            steps = [functools.partial(code.add_code, name=target.resolve().name)]
+            steps[-1] = functools.partial(code.add_code, name=target.resolve().name)
     if onnx:
         from . import onnx as graph  # imports the models
 
-        if target.is_dir() and target.samefile(folder) and (folder / graph.ONNX).exists():
+        if in_place and (folder / graph.ONNX).exists():
             raise UserError(f"{folder} holds {graph.ONNX} already: move it away, or name another folder")
         graph.check_onnx(folder)
         steps.append(graph.add_onnx)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ SELECTION_SHARE = 0.1
 SELECTION_LIMIT = 2000
 SELECTION_SEED = 0
 SMALLEST_TRAIN = 10
+FEWEST_CUTS = 0.01  # share of the examples
 DEFAULT_LENGTH = 128  # as in BERT's own GLUE runs
 LONGEST = 2**20  # of models that bound it nowhere
 SHORTEST = 8
@@ -47,11 +48,12 @@ class Encoder:
     """A tokenizer with the length and the inputs that the model takes.
 
     `literal` marks our SentencePiece tokenizers, which read "[MASK]" in a text as letters; any other tokenizer is
-    called as its authors meant it.
+    called as its authors meant it. `limit` is the longest `max_length` that the model takes.
     """
 
     tokenizer: Any
     max_length: int
+    limit: int
     token_types: bool
     literal: bool
     vocab_size: int
@@ -131,6 +133,7 @@ def load_encoder(checkpoint: str, max_length: int | None, default: int = DEFAULT
     return Encoder(
         tokenizer=tokenizer,
         max_length=max_length,
+        limit=limit,
         token_types=(getattr(config, "type_vocab_size", 0) or 0) > 1,
         literal=literal,
         vocab_size=config.vocab_size,
@@ -143,7 +146,10 @@ def load_encoder(checkpoint: str, max_length: int | None, default: int = DEFAULT
 
 @dataclass(frozen=True)
 class EncodedTask:
-    """Folders of one task's data sets: `train`, `selection`, and one for each name in `dev` and `test`."""
+    """Folders of one task's data sets: `train`, `selection`, and one for each name in `dev` and `test`.
+
+    `full_samples`: how many training examples have all tokens that they may have; None of an earlier version.
+    """
 
     task: Task
     folder: Path
@@ -152,6 +158,14 @@ class EncodedTask:
     test: tuple[str, ...]
     train_samples: int
     notes: tuple[str, ...]
+    full_samples: int | None = None
+
+    def notes_of_cuts(self, encoder: Encoder, examples: int) -> list[str]:
+        """That texts are cut, unless few of the `examples` to train on are."""
+        if not self.full_samples or self.full_samples < FEWEST_CUTS * examples:
+            return []
+        note = f"{self.full_samples} of {examples} training examples fill all {encoder.max_length} tokens, and are cut"
+        return [f"{note}: the model takes --max-length {encoder.limit}" if encoder.limit > encoder.max_length else note]
 
 
 def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder: Path) -> EncodedTask:
@@ -164,18 +178,18 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     tokenizer_hash = sha256_of_folder(tokenizer_folder)
     train_rows, selection_rows = selection_split(data.train, data.task)
     record = folder / RECORD
-    refuse_other_json(record, "fingerprint")
-    kept, scale = read_or_none(record, dict[str, str]), None
+    refuse_other_json(record, "fingerprint", "full_samples")
+    kept, scale = read_or_none(record, dict[str, str]) or {}, None
     fingerprint = _fingerprint(data, encoder, tokenizer_hash)
     # What an earlier version has begun keeps the labels of its regression as they are.
-    if data.task.regression and kept != {"fingerprint": fingerprint}:
+    if data.task.regression and kept.get("fingerprint") != fingerprint:
         scale = LabelScale.of(data.train.select(train_rows).labels)
         fingerprint = _fingerprint(data, encoder, tokenizer_hash, scale)
     encoded = EncodedTask(
         data.task, folder, fingerprint, tuple(data.dev), tuple(data.test), len(train_rows), tuple(data.notes)
     )
-    if kept == {"fingerprint": fingerprint}:
-        return encoded
+    if kept.get("fingerprint") == fingerprint:
+        return replace(encoded, full_samples=int(kept["full_samples"]) if "full_samples" in kept else None)
     record.unlink(missing_ok=True)
     # A copy: a data set names no tokenizer but one beside it.
     make_folder(folder)
@@ -193,10 +207,17 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     parts |= {name: (part, "given dev file, for the reported figures only") for name, part in data.dev.items()}
     parts |= {name: (part, "given test file") for name, part in data.test.items()}
     special = [encoder.tokenizer.cls_token_id, encoder.tokenizer.sep_token_id, encoder.tokenizer.pad_token_id]
+    full = dict.fromkeys(parts, 0)
+
+    def counted(name: str, examples: Examples) -> Iterator[dict[str, Any]]:
+        for sample in _samples(examples, encoder, scale):
+            full[name] += len(sample["input_ids"]) == encoder.max_length
+            yield sample
+
     for name, (examples, split_rule) in parts.items():
         write_dataset(
             folder / name,
-            _samples(examples, encoder, scale),
+            counted(name, examples),
             _columns(examples, encoder, data.task),
             split=name,
             split_rule=split_rule,
@@ -217,8 +238,9 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
                 **({} if scale is None else scale.report()),
             },
         )
-    write_json(record, {"fingerprint": fingerprint})
-    return encoded
+    full_samples = full["train"] + full[SELECTION]
+    write_json(record, {"fingerprint": fingerprint, "full_samples": str(full_samples)})
+    return replace(encoded, full_samples=full_samples)
 
 
 def _earlier_tokenizer(folder: Path, names: list[str]) -> str | None:

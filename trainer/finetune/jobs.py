@@ -192,9 +192,20 @@ def begin(job: Job) -> None:
 def unknown_to(folder: Path) -> set[str]:
     """The names among EARLIER_SETTINGS that the version did not know by which runs of a task below `folder` were begun;
     none where there are no runs."""
+    return set().union(*(set(EARLIER_SETTINGS) - set(settings) for settings in _settings_below(folder)))
+
+
+def begun_rate(folder: Path, rate: float) -> float:
+    """The learning rate by which runs of a task below `folder` were begun, if it is `rate` in six digits: earlier
+    versions did not round their default. Else `rate`."""
+    found = (settings.get("learning_rate") for settings in _settings_below(folder))
+    return next((one for one in found if isinstance(one, float) and math.isclose(one, rate, rel_tol=1e-6)), rate)
+
+
+def _settings_below(folder: Path) -> list[dict[str, Any]]:
     paths = [*folder.glob(f"seed-*/{JOB}"), *folder.glob(f"lr-*/seed-*/{JOB}")]
     found = (read_or_none(path, dict[str, Any]) for path in paths)
-    return set().union(*(set(EARLIER_SETTINGS) - set(settings) for settings in found if settings is not None))
+    return [settings for settings in found if settings is not None]
 
 
 def _difference(name: str, found: Any, wanted: Any) -> str:

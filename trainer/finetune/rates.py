@@ -10,4 +10,5 @@ def default_learning_rate(width: int | None, is_relative: bool) -> float:
     small ones that it is made for (measured: docs/learning.md).
     """
     rate = DEFAULT_LEARNING_RATE if width is None else DEFAULT_LEARNING_RATE * ITS_WIDTH / width
-    return rate / 2 if is_relative else rate
+    # In six digits, as it is shown: the same number as if it were given.
+    return float(f"{rate / 2 if is_relative else rate:.6g}")

@@ -28,7 +28,7 @@ from ..tables.figures import percent
 from .collect import collect
 from .custom import load_custom
 from .encode import Encoder, encode_task, load_encoder, selection_split
-from .jobs import DROPOUT_FIELDS, Job, begin, quiet, run_job, selection_score, unknown_to
+from .jobs import DROPOUT_FIELDS, Job, begin, begun_rate, quiet, run_job, selection_score, unknown_to
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
 from .relative_rates import is_relative_by_default
@@ -373,7 +373,9 @@ def _plan(
     _say(f"{task.name}: {len(data.train)} training examples, of which {held_out} choose the checkpoint")
     folder = output / task.name
     encoded = encode_task(data, start.encoder, folder / "data", start.tokenizer_folder)
-    notes = []
+    notes = encoded.notes_of_cuts(start.encoder, len(data.train))
+    for note in notes:
+        _say(f"{task.name}: {note}")
     # What an earlier version has begun goes on as it was begun.
     unknown = unknown_to(folder)
     is_earlier_folder = "group_by_length" in unknown
@@ -387,7 +389,8 @@ def _plan(
         origin = "an earlier version's" if is_earlier_folder else f"for a model of width {start.width or 'unknown'}"
         origin += " and relative rates" if relative_lr else ""
         notes.append(f"learning rate {rates[0]:g} by default, {origin}")
-        _say(f"{task.name}: {notes[0]}")
+        _say(f"{task.name}: {notes[-1]}")
+    rates = [begun_rate(folder, rate) for rate in rates]
     if relative_lr:
         notes.append("rates relative to the size of the weights")
     if is_earlier_folder:

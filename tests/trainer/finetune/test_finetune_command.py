@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -245,6 +246,34 @@ def test_the_default_rate_follows_the_width(glue, bert_folder, trained, tmp_path
     assert "learning rate 0.0024 by default, for a model of width 16" in printed.err
     assert "learning rate 0.0024 by default, for a model of width 16" in " ".join(printed.out.split())
     assert [default_learning_rate(width, is_relative=False) for width in (768, None)] == [5e-5, 5e-5]
+
+
+def test_the_default_rate_is_the_number_that_is_shown(glue, bert_folder, trained, tmp_path):
+    assert [default_learning_rate(width, is_relative=True) for width in (64, 128, 640)] == [3e-4, 1.5e-4, 3e-5]
+    assert [default_learning_rate(width, is_relative=False) for width in (64, 128, 640)] == [6e-4, 3e-4, 6e-5]
+    arguments = (bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds")
+    assert finetune(*arguments, 1) == 0
+    assert finetune(*arguments, 1, "--lr", "0.0024") == 0 and len(trained) == 1
+    # An earlier version has begun this one, and did not round.
+    path = tmp_path / "out" / "cola" / "seed-0" / "job.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps(settings | {"learning_rate": 0.0024000000000000002}))
+    assert finetune(*arguments, 2) == 0
+    assert trained[-1]["optim"]["lr"] == 0.0024000000000000002 and len(trained) == 2
+
+
+def test_that_texts_are_cut_is_told(glue, bert_folder, trained, tmp_path, capsys):
+    arguments = (bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds", 1)
+    assert finetune(*arguments, "--max-length", 8) == 0
+    printed = capsys.readouterr()
+    told = re.search(r"cola: (\d+) of 40 training examples fill all 8 tokens, and are cut: the model takes", printed.err)
+    assert 0 < int(told[1]) <= 40 and "--max-length 32" in printed.err
+    assert "fill all 8 tokens" in " ".join(printed.out.split())
+    # Also by a command that finds them encoded.
+    assert finetune(*arguments, "--max-length", 8) == 0
+    assert told[0] in capsys.readouterr().err
+    assert finetune(bert_folder, glue, tmp_path / "whole", "--task", "cola", "--seeds", 1) == 0
+    assert "fill all" not in capsys.readouterr().err
 
 
 def test_options_reach_the_run_and_its_settings(glue, bert_folder, trained, tmp_path):

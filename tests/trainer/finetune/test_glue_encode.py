@@ -30,7 +30,7 @@ def examples(count, pairs=False, labels=True, classes=2):
 
 def own_encoder(folder, max_length=16, token_types=True):
     tokenizer = load_tokenizer(folder)
-    return Encoder(tokenizer, max_length, token_types, True, len(tokenizer))
+    return Encoder(tokenizer, max_length, max_length, token_types, True, len(tokenizer))
 
 
 def test_longest_first_cuts_one_token_at_a_time():
