@@ -229,9 +229,8 @@ def test_shapes_that_do_not_fit(changed, message):
         pytest.param(True, None, True, marks=pytest.mark.full),
     ],
 )
-def test_triton_with_large_slabs_equals_the_reference(with_documents, lengths, wrap, monkeypatch):
+def test_triton_with_large_slabs_equals_the_reference(with_documents, lengths, wrap, triton, monkeypatch):
     """Eight channels, each walk by itself, and the gradients of two factors at a time."""
-    pytest.importorskip("triton")
     monkeypatch.setattr(slabs, "SLAB", 64)
     value, weights, offsets = inputs(2, 13, 11, 3, 9)
     offsets = offsets if wrap else offsets % 7 - 3
@@ -292,8 +291,7 @@ def test_portable_for_gpus_has_second_derivatives(monkeypatch):
 
 
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float32), (torch.float32, torch.float16)])
-def test_triton_takes_weights_of_another_dtype(dtypes, monkeypatch):
-    pytest.importorskip("triton")
+def test_triton_takes_weights_of_another_dtype(dtypes, triton, monkeypatch):
     value, weights, offsets = inputs(1, 7, 4, 2, 3)
     arguments = [x.detach().to(dtype).requires_grad_() for x, dtype in zip((value, weights), dtypes, strict=True)]
     exact = [x.detach().double().requires_grad_() for x in arguments]
