@@ -9,10 +9,8 @@ import json
 import os
 import socket
 import sys
-from pathlib import Path
 
 os.environ["DS_ACCELERATOR"] = "cpu"
-sys.path.insert(0, str(Path(__file__).parent))
 
 import deepspeed.checkpoint.ds_to_universal
 import deepspeed.module_inject.auto_ep_layer
