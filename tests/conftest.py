@@ -111,6 +111,14 @@ def triton(require_or_skip):
 
 
 @pytest.fixture
+def poisoned_memory():
+    """Memory that is allocated and that nobody writes holds NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
 def count_elements():
     """with count_elements() as count: count.total is the number of elements of all tensors made since, count.largest
     that of the largest one: work and memory without a clock."""

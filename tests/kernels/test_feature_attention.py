@@ -14,10 +14,6 @@ from longmix.kernels.selection import obstacle
 from longmix.modeling.attention import orthogonal_projection
 
 
-def relative_rms(value, truth):
-    return ((value.double() - truth.double()).square().mean().sqrt() / truth.double().square().mean().sqrt()).item()
-
-
 def falling(size):
     """Keys of 80 at first, -80 in the end."""
     return torch.where(torch.arange(200) < 100, size, -size)[:, None].expand(200, 6)
@@ -40,7 +36,7 @@ def random(size):
 @pytest.mark.parametrize("size", [80.0, 2000.0])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("with_documents", [False, True])
-def test_features_beyond_the_range_of_exponentials(keys, size, causal, with_documents, monkeypatch):
+def test_features_beyond_the_range_of_exponentials(keys, size, causal, with_documents, relative_rms, monkeypatch):
     generator = torch.Generator().manual_seed(1)
     key = (keys(size) + torch.randn(200, 6, generator=generator))[None, None]
     query = size * (2 * torch.rand(1, 1, 200, 6, generator=generator) - 1)
