@@ -1,5 +1,7 @@
 """What every test may ask for, and what holds for all of them."""
 
+import importlib
+import importlib.util
 import os
 import random
 import runpy
@@ -98,6 +100,22 @@ def require_or_skip():
         pytest.skip(f"{name}: {reason}")
 
     return decide
+
+
+@pytest.fixture(scope="session")
+def triton(require_or_skip):
+    """The package Triton, for tests that run, compile or count its kernels."""
+    if importlib.util.find_spec("triton") is None:
+        require_or_skip("triton", "triton is not installed")
+    return importlib.import_module("triton")
+
+
+@pytest.fixture
+def poisoned_memory():
+    """Memory that is allocated and that nobody writes holds NaN."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

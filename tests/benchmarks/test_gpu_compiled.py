@@ -1,7 +1,6 @@
 """The Triton kernels, compiled for cards that are not here: what they spill, whether cards take them, and which."""
 
 import ast
-import importlib.util
 import json
 from pathlib import Path
 
@@ -13,10 +12,8 @@ SHARES = 20  # of which one of the unchanged kernels is compiled again
 
 
 @pytest.fixture(scope="module")
-def compiling(script, require_or_skip):
+def compiling(script, triton):
     """benchmarks/gpu_model/compiling.py."""
-    if importlib.util.find_spec("triton") is None:
-        require_or_skip("triton", "triton is not installed")
     return script("gpu_model.compiling")
 
 

@@ -180,11 +180,10 @@ PLACES = [(layer, kind, length) for layer in BOUNDS for kind in BOUNDS[layer] fo
 
 
 @pytest.fixture(scope="module")
-def costs():
+def costs(triton):
     """{place: costs} of all layers that have bounds, from a process of its own: Triton's interpreter, which other tests
     run, has other blocks.
     """
-    pytest.importorskip("triton")
     counted = "[[place, costs(case)] for case, place in bounded()]"
     program = f"import json; from gpu_model.layer_bounds import bounded, costs; print(json.dumps({counted}))"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -203,9 +202,8 @@ def test_layers_cost_no_more_than_they_did(place, costs):
 
 
 @pytest.mark.full
-def test_the_command_writes_every_row(tmp_path):
+def test_the_command_writes_every_row(triton, tmp_path):
     """In a process of its own: Triton's interpreter, which other tests run, has other blocks. Nothing is compiled."""
-    pytest.importorskip("triton")
     program = "import gpu_cost; gpu_cost.kernel_rows = list; gpu_cost.main()"
     command = [sys.executable, "-c", program, "--json", str(tmp_path / "cost.json")]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

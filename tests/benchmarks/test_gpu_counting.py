@@ -1,5 +1,6 @@
 """What the GPU model counts of each operator and Triton kernel: launches, bytes, operations."""
 
+import importlib
 import math
 import os
 
@@ -144,8 +145,7 @@ def test_transforms_inside_our_operators_are_copied(count):
     assert (transforms["_fft_r2c"].launches, transforms["_fft_c2r"].launches) == (1, 2)
 
 
-def test_copies_inside_our_operators_count(count):
-    pytest.importorskip("triton")
+def test_copies_inside_our_operators_count(count, triton):
     offsets = torch.zeros(1, 2, dtype=torch.int64, device="meta")
     launches = count(lambda x, w: ops.link_mix(x, w, offsets), (2, 16, 8), (2, 16, 1, 2), triton=True)
     assert [launch.bytes for launch in launches if launch.name == "clone"] == [2 * 16 * 2 * 4]  # the weights, by links
@@ -164,8 +164,7 @@ def test_lifting_in_plain_pytorch_scatters_nothing(count):
     assert "bmm" in names and not any(word in name for name in names for word in ("index_add", "scatter", "index_put"))
 
 
-def test_lifting_in_triton_is_a_launch_for_each_step(count):
-    pytest.importorskip("triton")
+def test_lifting_in_triton_is_a_launch_for_each_step(count, triton):
     launches = count(lift, (2, 64, 3), (4, 3), (5, 3), triton=True)
     numbers = {launch.name: 0 for launch in launches}
     for launch, number in launches.items():
@@ -176,8 +175,7 @@ def test_lifting_in_triton_is_a_launch_for_each_step(count):
     assert not any("index_add" in name or "scatter" in name for name in numbers)
 
 
-def test_lifting_in_triton_reads_rows_once_for_all_taps(count):
-    pytest.importorskip("triton")
+def test_lifting_in_triton_reads_rows_once_for_all_taps(count, triton):
     from longmix.kernels.bands.gpu import CHANNELS, ROWS
 
     def analyse(x, predict, update):
@@ -198,8 +196,7 @@ def test_lifting_in_triton_reads_rows_once_for_all_taps(count):
     ]
 
 
-def test_rows_that_a_cache_holds_are_read_once_for_all_links(count, script, monkeypatch):
-    pytest.importorskip("triton")
+def test_rows_that_a_cache_holds_are_read_once_for_all_links(count, triton, script, monkeypatch):
     offsets = torch.zeros(3, 5, dtype=torch.int64, device="meta")
 
     def moved(cache, documents):
@@ -223,8 +220,7 @@ def test_double_precision_is_a_unit_of_its_own(count):
     assert only(count(torch.sin, (8,), dtype=torch.float64)).unit == "fp64"
 
 
-def test_a_triton_launch_has_programs_and_what_they_read(count):
-    pytest.importorskip("triton")
+def test_a_triton_launch_has_programs_and_what_they_read(count, triton):
     from longmix.kernels.attention import gpu_kernels
 
     shape = (2, 3, 128, 16)
@@ -247,8 +243,7 @@ def test_a_triton_launch_has_programs_and_what_they_read(count):
     assert ragged.operations == rows * launch.operations  # each document takes a whole block
 
 
-def test_attentions_of_half_precision_take_tensor_cores_from_a100_on(count, script, monkeypatch):
-    pytest.importorskip("triton")
+def test_attentions_of_half_precision_take_tensor_cores_from_a100_on(count, triton, script, monkeypatch):
     monkeypatch.setattr("longmix.kernels.common.tensor_cores.interpreted", lambda: False)
 
     def launched(**settings):
@@ -268,8 +263,7 @@ def test_attentions_of_half_precision_take_tensor_cores_from_a100_on(count, scri
     assert peaks["A100"]["tf32"] == 156e12 and peaks["V100"]["tf32"] == peaks["V100"]["fp32"]
 
 
-def test_more_samples_than_a_grid_takes_are_refused(count):
-    pytest.importorskip("triton")
+def test_more_samples_than_a_grid_takes_are_refused(count, triton):
     offsets = torch.zeros(1, 2, dtype=torch.int64, device="meta")
     calls = [
         (lambda value, weights: ops.link_mix(value, weights, offsets), lambda samples: (samples, 2, 1, 2)),
@@ -330,9 +324,9 @@ def there_and_back(x, filters):
         pytest.param(there_and_back, [(1, 64, 32), (8, 32)], 0.5, id="wavelets"),
     ],
 )
-def test_kernels_do_no_more_than_the_model_says(count, script, monkeypatch, call, shapes, cached):
+def test_kernels_do_no_more_than_the_model_says(count, triton, script, monkeypatch, call, shapes, cached):
     """What Triton's interpreter loads, stores and multiplies; a share of it is what programs find in a cache."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    interpreter = importlib.import_module("triton.runtime.interpreter")
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("the kernels are compiled, not interpreted")
     builder, done = interpreter.InterpreterBuilder, {"bytes": 0, "operations": 0}

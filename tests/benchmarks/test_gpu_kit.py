@@ -350,8 +350,7 @@ def test_a_wrong_kernel_is_told_and_not_timed(script, setting, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_a_trial_on_a_cpu_is_killed_and_goes_on_to_its_page(tmp_path):
-    pytest.importorskip("triton")
+def test_a_trial_on_a_cpu_is_killed_and_goes_on_to_its_page(triton, tmp_path):
     # A limit, not a duration: a stage that comes to the end of its share leaves measurements for another call.
     command = [sys.executable, str(GPU), "--work", str(tmp_path / "work"), "--quick", "--stages", "1,2,3"]
     command += ["--minutes", "120"]

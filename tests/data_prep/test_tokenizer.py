@@ -31,15 +31,6 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
-SYLLABLES = ["ba", "co", "de", "fin", "gul", "ho", "ji", "ka", "lo", "mer", "nu", "pi", "qua", "ro", "st", "vex", "wy"]
-
-
-def make_texts(count=400, seed=0):
-    generator = random.Random(seed)
-    words = WORDS + ["".join(generator.choices(SYLLABLES, k=generator.randint(1, 4))) for _ in range(200)]
-    return [" ".join(generator.choices(words, k=generator.randint(3, 12))) for _ in range(count)]
-
-
 def adversarial_strings(count=1500):
     generator = random.Random(1)
     strings = ["", *FRAGMENTS, *(f"a{fragment}b" for fragment in FRAGMENTS)]
@@ -50,9 +41,14 @@ def adversarial_strings(count=1500):
 
 
 @pytest.fixture(scope="module")
-def tokenizer_folder(tmp_path_factory):
+def known_texts(make_documents):
+    return make_documents(400, shortest=3, longest=12, words=200, others=WORDS)
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(known_texts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
-    train_tokenizer(make_texts(), folder, vocab_size=60, model_max_length=128)
+    train_tokenizer(known_texts, folder, vocab_size=60, model_max_length=128)
     return folder
 
 
@@ -121,24 +117,24 @@ def test_what_a_kill_has_left_of_saving_is_removed(tokenizer_folder, tmp_path):
     assert sha256_of_folder(tmp_path) == sha256_of_folder(tokenizer_folder)
 
 
-def test_training_repeats_to_the_byte(tokenizer_folder, tmp_path):
-    train_tokenizer(make_texts(), tmp_path, vocab_size=60, model_max_length=128)
+def test_training_repeats_to_the_byte(known_texts, tokenizer_folder, tmp_path):
+    train_tokenizer(known_texts, tmp_path, vocab_size=60, model_max_length=128)
     assert (tmp_path / "tokenizer.model").read_bytes() == (tokenizer_folder / "tokenizer.model").read_bytes()
 
 
-def test_uncased_folds_case(tmp_path, tokenizer_folder):
-    uncased = train_tokenizer(make_texts(), tmp_path, vocab_size=50, uncased=True)
+def test_uncased_folds_case(known_texts, tmp_path, tokenizer_folder):
+    uncased = train_tokenizer(known_texts, tmp_path, vocab_size=50, uncased=True)
     assert encode(uncased, ["STONE Über"]) == encode(uncased, ["stone über"])
     cased = load_tokenizer(tokenizer_folder)
     assert encode(cased, ["STONE Über"]) != encode(cased, ["stone über"])
 
 
-def test_text_that_cannot_fill_the_vocabulary_names_a_size_that_works(tmp_path):
+def test_text_that_cannot_fill_the_vocabulary_names_a_size_that_works(known_texts, tmp_path):
     with pytest.raises(UserError, match="--vocab-size 32000") as caught:
-        train_tokenizer(make_texts(), tmp_path, vocab_size=32000)
+        train_tokenizer(known_texts, tmp_path, vocab_size=32000)
     assert "\n" not in str(caught.value)
     limit = int(re.findall(r"--vocab-size (\d+)", str(caught.value))[-1])
-    assert len(train_tokenizer(make_texts(), tmp_path, vocab_size=limit)) == limit
+    assert len(train_tokenizer(known_texts, tmp_path, vocab_size=limit)) == limit
 
 
 def test_a_small_text_gets_a_small_vocabulary():
@@ -155,17 +151,17 @@ def test_a_size_that_was_given_makes_the_files_that_it_always_made(tokenizer_fol
     assert not model.trainer_spec.HasField("hard_vocab_limit")
 
 
-def test_a_default_size_gives_way_to_the_text(tmp_path):
-    assert len(train_tokenizer(make_texts(), tmp_path / "few", vocab_size=32000, is_about=True)) < 3000
+def test_a_default_size_gives_way_to_the_text(known_texts, tmp_path):
+    assert len(train_tokenizer(known_texts, tmp_path / "few", vocab_size=32000, is_about=True)) < 3000
     many = ["".join(chr(0x4E00 + index * 7 + offset) for index in range(150)) for offset in range(7)]
     assert len(train_tokenizer(many, tmp_path / "many", vocab_size=300, is_about=True)) > 1000
 
 
-def test_vocabulary_smaller_than_the_alphabet_names_a_size_that_works(tmp_path):
+def test_vocabulary_smaller_than_the_alphabet_names_a_size_that_works(known_texts, tmp_path):
     with pytest.raises(UserError, match="characters of the text") as caught:
-        train_tokenizer(make_texts(), tmp_path, vocab_size=12)
+        train_tokenizer(known_texts, tmp_path, vocab_size=12)
     needed = int(str(caught.value).split("--vocab-size ")[-1].split()[0])
-    assert len(train_tokenizer(make_texts(), tmp_path, vocab_size=needed)) == needed
+    assert len(train_tokenizer(known_texts, tmp_path, vocab_size=needed)) == needed
 
 
 @pytest.mark.parametrize("texts", [[], ["", " \n\t"]])

@@ -37,7 +37,7 @@ def make_documents(count, seed):
 @pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
-def test_shares_that_are_killed_and_started_again_make_the_same(tmp_path, monkeypatch, fault_seed, count):
+def test_shares_that_are_killed_and_started_again_make_the_same(contents, tmp_path, monkeypatch, fault_seed, count):
     """All at once, each killed three times at any moment of its life."""
     generator = random.Random(f"{fault_seed} shares {count}")
     for name, documents in (("a", 700), ("b", 500), ("validation", 60), ("test", 30)):
@@ -74,9 +74,5 @@ def test_shares_that_are_killed_and_started_again_make_the_same(tmp_path, monkey
             del running[index]
             if process.returncode:
                 running[index] = start(index)
-    assert files_of(output) == files_of(tmp_path / "whole")
+    assert contents(output) == contents(tmp_path / "whole")
     assert not (output / ".shares").exists()
-
-
-def files_of(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

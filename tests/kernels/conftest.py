@@ -1,10 +1,10 @@
 """Every operation with its cases and its implementations."""
 
 import importlib.util
+import math
 from pathlib import Path
 
 import pytest
-import torch
 
 FOLDER = Path(__file__).parent / "cases"
 
@@ -58,9 +58,19 @@ def cases():
     return list(CASES.values())
 
 
-@pytest.fixture
-def poisoned_memory():
-    """Memory that a kernel allocates and does not write holds NaN."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
+@pytest.fixture(scope="session")
+def relative_rms():
+    """relative_rms(value, truth) -> |value - truth| / |truth| of tensors of one shape.
+
+    A truth that is zero, or empty, would prove little: it is beyond every bound. With `absolute_at_zero` it is for
+    cases whose gradients may be zero, of which rounding leaves something: |value| counts then.
+    """
+
+    def compare(value, truth, absolute_at_zero=False):
+        assert value.shape == truth.shape
+        error, size = (value.double() - truth.double()).norm().item(), truth.double().norm().item()
+        if size == 0:
+            return error if absolute_at_zero else math.inf
+        return error / size
+
+    return compare

@@ -14,10 +14,6 @@ from longmix.kernels.selection import obstacle
 from longmix.modeling.attention import orthogonal_projection
 
 
-def relative_rms(value, truth):
-    return ((value.double() - truth.double()).square().mean().sqrt() / truth.double().square().mean().sqrt()).item()
-
-
 def falling(size):
     """Keys of 80 at first, -80 in the end."""
     return torch.where(torch.arange(200) < 100, size, -size)[:, None].expand(200, 6)
@@ -40,7 +36,7 @@ def random(size):
 @pytest.mark.parametrize("size", [80.0, 2000.0])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("with_documents", [False, True])
-def test_features_beyond_the_range_of_exponentials(keys, size, causal, with_documents, monkeypatch):
+def test_features_beyond_the_range_of_exponentials(keys, size, causal, with_documents, relative_rms, monkeypatch):
     generator = torch.Generator().manual_seed(1)
     key = (keys(size) + torch.randn(200, 6, generator=generator))[None, None]
     query = size * (2 * torch.rand(1, 1, 200, 6, generator=generator) - 1)
@@ -92,7 +88,7 @@ def test_many_random_features_are_softmax_attention(causal):
 
 
 @pytest.fixture
-def triton(monkeypatch, require_or_skip):
+def launchers(monkeypatch, require_or_skip):
     """The launchers of Triton's kernels, which run."""
     if (reason := obstacle("feature_attention", "triton", "cpu")) is not None:
         require_or_skip("triton", reason)
@@ -103,23 +99,23 @@ def triton(monkeypatch, require_or_skip):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("with_documents", [False, True])
 @pytest.mark.parametrize("tensor_cores", [False, True])
-def test_half_precision_is_rounded_to_the_nearest(causal, with_documents, tensor_cores, triton, monkeypatch):
+def test_half_precision_is_rounded_to_the_nearest(causal, with_documents, tensor_cores, launchers, monkeypatch):
     """Means of ones, in fp32: where digits were cut off, all of them would be smaller, by 1e-3 on the mean."""
-    monkeypatch.setattr(triton, "multiply_tf32", lambda: tensor_cores)
+    monkeypatch.setattr(launchers, "multiply_tf32", lambda: tensor_cores)
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 2, 1, 19, 32, generator=generator)
     lengths, documents = torch.tensor([19, 11]), (torch.arange(19) // 8).expand(2, 19) if with_documents else None
     value, result = torch.ones(2, 1, 19, 4, dtype=torch.float16), torch.empty(2, 1, 19, 4)
-    triton.attend(result, query, key, value, lengths, documents, causal, True)
+    launchers.attend(result, query, key, value, lengths, documents, causal, True)
     means = torch.cat([result[0, 0], result[1, 0, :11]])
     assert (means - 1).abs().max() < (1e-3 if tensor_cores else 1e-6)
     assert (means - 1).mean().abs() < 1e-4
 
 
 @pytest.mark.parametrize(("causal", "with_documents"), [(False, False), (False, True), (True, False), (True, True)])
-def test_factors_of_tensor_cores_have_their_digits(causal, with_documents, triton, monkeypatch):
+def test_factors_of_tensor_cores_have_their_digits(causal, with_documents, launchers, monkeypatch):
     """They would cut off the others: the last 13 bits of fp32."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    interpreter = importlib.import_module("triton.runtime.interpreter")
     multiply, beyond = interpreter.InterpreterBuilder.create_dot, []
 
     def checked(self, left, right, sums, precision, *rest):
@@ -128,19 +124,19 @@ def test_factors_of_tensor_cores_have_their_digits(causal, with_documents, trito
         return multiply(self, left, right, sums, precision, *rest)
 
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", checked)
-    monkeypatch.setattr(triton, "multiply_tf32", lambda: True)
+    monkeypatch.setattr(launchers, "multiply_tf32", lambda: True)
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 1, 40, 32, generator=generator)
     value, gradient = torch.randn(2, 1, 1, 40, 16, generator=generator).half()
     documents = (torch.arange(40) // 29)[None] if with_documents else None
     arguments = query, key, value, torch.tensor([37]), documents, causal, True
-    triton.attend(torch.empty_like(value), *arguments)
-    triton.attention_backward(gradient, *arguments)
+    launchers.attend(torch.empty_like(value), *arguments)
+    launchers.attention_backward(gradient, *arguments)
     assert len(beyond) > 20 and sum(beyond) == 0
 
 
 @pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, -1], ids=["usual", "an NVIDIA card's", "negative"])
-def test_nan_passes_through_tensor_cores(bits, triton):
+def test_nan_passes_through_tensor_cores(bits, launchers):
     generator = torch.Generator().manual_seed(0)
     value = torch.randn(1, 1, 20, 4, generator=generator).half().requires_grad_()
     query, key = torch.rand(2, 1, 1, 20, 16, generator=generator)

@@ -52,10 +52,6 @@ def documents_of(batch, positions):
     return ids
 
 
-def relative_rms(value, truth):
-    return ((value.double() - truth.double()).square().mean().sqrt() / truth.double().square().mean().sqrt()).item()
-
-
 SHAPES = [
     # batch, heads, positions, features, width, lengths
     (2, 1, 1, 1, 1, None),
@@ -73,7 +69,7 @@ SHAPES = [
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("with_documents", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_portable_equals_the_explicit_matrices(operation, shape, with_documents, causal, monkeypatch):
+def test_portable_equals_the_explicit_matrices(operation, shape, with_documents, causal, relative_rms, monkeypatch):
     *shape, lengths = shape
     tensors = inputs(operation, shape)
     lengths = None if lengths is None else torch.tensor(lengths)
@@ -188,7 +184,7 @@ def test_the_future_does_not_change_the_past(operation, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("causal", [False, True])
-def test_half_precision_is_computed_in_fp32(operation, dtype, causal, monkeypatch):
+def test_half_precision_is_computed_in_fp32(operation, dtype, causal, relative_rms, monkeypatch):
     tensors = [x.detach().to(dtype) for x in inputs(operation, (2, 2, 90, 8, 4))]
     truth = run("reference", monkeypatch, operation, *(x.double() for x in tensors), None, causal)
     with torch.autocast("cpu", dtype=torch.bfloat16):

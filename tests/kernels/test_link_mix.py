@@ -21,10 +21,6 @@ def inputs(batch, positions, features, factors, links, dtype=torch.float32, seed
     return value.requires_grad_(), weights.requires_grad_(), offsets
 
 
-def relative_rms(value, truth):
-    return ((value.double() - truth.double()).square().mean().sqrt() / truth.double().square().mean().sqrt()).item()
-
-
 SHAPES = [
     # batch, positions, features, factors, links, lengths
     (2, 1, 1, 1, 1, None),
@@ -42,7 +38,7 @@ SHAPES = [
 @pytest.mark.parametrize("with_documents", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", ["portable", "cpu"])
-def test_equals_the_explicit_matrices(name, shape, with_documents, wrap, monkeypatch):
+def test_equals_the_explicit_matrices(name, shape, with_documents, wrap, relative_rms, monkeypatch):
     *sizes, lengths = shape
     value, weights, offsets = inputs(*sizes)
     batch, positions = sizes[:2]
@@ -132,7 +128,7 @@ def test_documents_are_mixed_as_if_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_computed_in_fp32(dtype, monkeypatch):
+def test_half_precision_is_computed_in_fp32(dtype, relative_rms, monkeypatch):
     value, weights, offsets = inputs(2, 20, 8, 5, 4)
     value, weights = value.detach().to(dtype), weights.detach().to(dtype)
     truth = run("reference", monkeypatch, value.double(), weights.double(), offsets)
@@ -229,9 +225,8 @@ def test_shapes_that_do_not_fit(changed, message):
         pytest.param(True, None, True, marks=pytest.mark.full),
     ],
 )
-def test_triton_with_large_slabs_equals_the_reference(with_documents, lengths, wrap, monkeypatch):
+def test_triton_with_large_slabs_equals_the_reference(with_documents, lengths, wrap, triton, relative_rms, monkeypatch):
     """Eight channels, each walk by itself, and the gradients of two factors at a time."""
-    pytest.importorskip("triton")
     monkeypatch.setattr(slabs, "SLAB", 64)
     value, weights, offsets = inputs(2, 13, 11, 3, 9)
     offsets = offsets if wrap else offsets % 7 - 3
@@ -267,7 +262,7 @@ def test_a_proof_has_the_slabs_of_its_form(dtype, with_documents):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("wrap", "lengths"), [(True, None), (False, [17, 5])])
 @pytest.mark.parametrize("with_documents", [False, True])
-def test_portable_for_gpus_equals_the_reference(with_documents, wrap, lengths, dtype, monkeypatch):
+def test_portable_for_gpus_equals_the_reference(with_documents, wrap, lengths, dtype, relative_rms, monkeypatch):
     monkeypatch.setattr(portable, "for_gpu", lambda tensor: True)
     value, weights, offsets = inputs(2, 17, 8, 4, 5)
     arguments = [tensor.detach().to(dtype).requires_grad_() for tensor in (value, weights)]
@@ -292,8 +287,7 @@ def test_portable_for_gpus_has_second_derivatives(monkeypatch):
 
 
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float32), (torch.float32, torch.float16)])
-def test_triton_takes_weights_of_another_dtype(dtypes, monkeypatch):
-    pytest.importorskip("triton")
+def test_triton_takes_weights_of_another_dtype(dtypes, triton, relative_rms, monkeypatch):
     value, weights, offsets = inputs(1, 7, 4, 2, 3)
     arguments = [x.detach().to(dtype).requires_grad_() for x, dtype in zip((value, weights), dtypes, strict=True)]
     exact = [x.detach().double().requires_grad_() for x in arguments]

@@ -32,7 +32,7 @@ def nothing_is_chosen(monkeypatch):
         ("triton", "cuda", "triton is not installed"),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_reason(operation, name, device, reason, monkeypatch):
+def test_what_cannot_run_is_refused_with_the_reason(operation, name, device, reason, monkeypatch, request):
     if name == "cpu" and operation in ("near_attention", "spectral_filter"):
         reason = "it has no cpu implementation"
     monkeypatch.setenv("LONGMIX_KERNELS", name)
@@ -40,7 +40,7 @@ def test_what_cannot_run_is_refused_with_the_reason(operation, name, device, rea
     if "not installed" in reason:
         monkeypatch.setitem(sys.modules, "triton", None)
     elif name == "triton":
-        pytest.importorskip("triton")
+        request.getfixturevalue("triton")
     with pytest.raises(ValueError, match=f"LONGMIX_KERNELS is '{name}', but {operation} cannot run so: {reason}"):
         ops.implementation(operation, device)
 

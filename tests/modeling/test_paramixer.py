@@ -111,16 +111,8 @@ def test_links_are_weighed_alike_on_gpus(dtype, make_mixer, monkeypatch):
     assert torch.autograd.gradgradcheck(_OuterLayers.apply, leaves)
 
 
-@pytest.fixture
-def nan_memory():
-    """Memory that nobody writes holds NaN."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1)], ids=str)
-def test_links_have_a_gradient_wherever_their_networks_inputs_lie(order, nan_memory):
+def test_links_have_a_gradient_wherever_their_networks_inputs_lie(order, poisoned_memory):
     inner, weight, bias = (torch.randn(size, dtype=torch.float64) for size in ((2, 5, 8), (2, 4, 3), (2, 3)))
     apart = inner.permute(order).contiguous().permute([order.index(axis) for axis in range(3)])
     found = []

@@ -4,6 +4,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -154,6 +155,13 @@ def read_metrics():
     return read
 
 
+@pytest.fixture(scope="session")
+def untimed():
+    """untimed(records of metrics.jsonl) -> them without what is measured with a clock."""
+    timed = ("tokens_per_second", "data_wait_fraction")
+    return lambda records: [{key: value for key, value in record.items() if key not in timed} for record in records]
+
+
 class Command:
     """A started `longmix`, or any Python, in a process group of its own, that cannot outlive the test."""
 
@@ -223,6 +231,18 @@ def start_for_module(tmp_path_factory):
     yield from starter(tmp_path_factory.mktemp("started"))
 
 
+def find_free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def free_port():
+    """free_port() -> a port of this host that nobody has at the moment."""
+    return find_free_port
+
+
 class ForkedRanks:
     """The process of forked_ranks.py, which takes as long to start as a run to make, and then forks ranks at once."""
 
@@ -243,7 +263,7 @@ class ForkedRanks:
     def run(self, ranks, jobs, may_fail=False):
         """The report of each job of run_jobs.py, made one after the other by the same ranks; with `may_fail` of those
         that came to their end."""
-        self.process.stdin.write(json.dumps({"ranks": ranks, "jobs": jobs}) + "\n")
+        self.process.stdin.write(json.dumps({"ranks": ranks, "port": find_free_port(), "jobs": jobs}) + "\n")
         self.process.stdin.flush()
         timer = threading.Timer(self.LONGEST_SECONDS, self.kill)
         timer.start()

@@ -1,18 +1,15 @@
 """Groups of ranks, forked from one process that has imported everything.
 
-`python forked_ranks.py` reads a group from each line of its input, {"ranks": 2, "jobs": as run_jobs.py takes them},
-and writes the reports of its jobs and then DONE or FAILED.
+`python forked_ranks.py` reads a group from each line of its input, {"ranks": 2, "port": a free one, "jobs": as
+run_jobs.py takes them}, and writes the reports of its jobs and then DONE or FAILED.
 """
 
 import gc
 import json
 import os
-import socket
 import sys
-from pathlib import Path
 
 os.environ["DS_ACCELERATOR"] = "cpu"
-sys.path.insert(0, str(Path(__file__).parent))
 
 import deepspeed.checkpoint.ds_to_universal
 import deepspeed.module_inject.auto_ep_layer
@@ -27,15 +24,9 @@ import longmix.modeling  # noqa: F401
 transformers.AutoModelForMaskedLM  # noqa: B018 - transformers imports it now
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def run_group(ranks, jobs):
+def run_group(ranks, port, jobs):
     """Whether all ranks ended well, when all have."""
-    port, children = free_port(), []
+    children = []
     for rank in range(ranks):
         child = os.fork()
         if child == 0:

@@ -122,7 +122,7 @@ def test_the_tokenizer_sees_training_text_alone(texts, prepared, tmp_path):
     assert "ж" not in load_tokenizer(prepared / "tokenizer").get_vocab()
 
 
-def test_interrupted_it_goes_on_to_the_same_bytes(texts, prepared, tmp_path, monkeypatch):
+def test_interrupted_it_goes_on_to_the_same_bytes(texts, prepared, contents, tmp_path, monkeypatch):
     pack, packed = blocks.pack_block, []
 
     def failing(path, digest):
@@ -137,13 +137,9 @@ def test_interrupted_it_goes_on_to_the_same_bytes(texts, prepared, tmp_path, mon
     assert packed == ["train-000000", "validation-000000"]
     monkeypatch.setattr(blocks, "pack_block", pack)
     again = prepare_text(settings(texts, "validation", "test"), tmp_path / "out", workers=1)
-    assert not again.was_there and files_of(tmp_path / "out") == files_of(prepared)
+    assert not again.was_there and contents(tmp_path / "out") == contents(prepared)
     there = prepare_text(settings(texts, "validation", "test"), tmp_path / "out", workers=1)
     assert there.was_there and there.test == again.test
-
-
-def files_of(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_test_text_alone_leaves_validation_to_be_cut_off(texts, tmp_path):

@@ -21,17 +21,9 @@ from longmix.data_prep.text.sources import TextFile
 from longmix.data_prep.text.state import TextSettings
 from longmix.data_prep.tokenizer import encode, load_tokenizer
 
-SYLLABLES = ["ba", "co", "de", "fin", "gul", "ho", "ji", "ka", "lo", "mer", "nu", "pi", "qua", "ro", "st", "vex", "wy"]
-
-
-def make_documents(count, seed=0, longest=40):
-    generator = random.Random(seed)
-    words = ["".join(generator.choices(SYLLABLES, k=generator.randint(1, 4))) for _ in range(300)]
-    return [" ".join(generator.choices(words, k=generator.randint(1, longest))) for _ in range(count)]
-
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
+def corpus(make_documents, tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     path.write_text("\n\n".join(make_documents(600)))
     return path
@@ -40,10 +32,6 @@ def corpus(tmp_path_factory):
 def settings(*sources, **options):
     options = {"vocab_size": 100, "sequence_length": 32, **options}
     return TextSettings(source=tuple(map(str, sources)), **options)
-
-
-def files_of(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def documents_of(rows, special):
@@ -61,15 +49,18 @@ def documents_of(rows, special):
     return found
 
 
-def test_prepared_folder_holds_every_document_once(corpus, tmp_path, rows_of):
+def test_prepared_folder_holds_every_document_once(corpus, contents, tmp_path, rows_of):
     output = tmp_path / "out"
     prepare_text(settings(corpus), output, workers=1)
-    assert sorted(files_of(output)) == [
+    assert sorted(contents(output)) == [
         "prepare.json",
+        "tokenizer",
         "tokenizer/tokenizer.model",
         "tokenizer/tokenizer_config.json",
+        "train",
         "train/manifest.json",
         "train/shard-00000.parquet",
+        "validation",
         "validation/manifest.json",
         "validation/shard-00000.parquet",
     ]
@@ -119,11 +110,11 @@ def test_split_is_a_function_of_the_document(corpus, tmp_path):
     ).read_bytes()
 
 
-def test_output_is_the_same_to_the_byte_with_any_number_of_workers(corpus, tmp_path, monkeypatch):
+def test_output_is_the_same_to_the_byte_with_any_number_of_workers(corpus, contents, tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
     for workers in (1, 3):
         prepare_text(settings(corpus), tmp_path / str(workers), workers=workers)
-    assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
 def test_shards_hold_whole_blocks(corpus, tmp_path, monkeypatch, rows_of):
@@ -147,7 +138,7 @@ def test_one_per_row(corpus, tmp_path, rows_of):
     assert manifest.report["splits"]["train"]["padding"] > 0.1
 
 
-def test_several_sources_and_an_existing_tokenizer(corpus, tmp_path):
+def test_several_sources_and_an_existing_tokenizer(corpus, contents, make_documents, tmp_path):
     prepare_text(settings(corpus), tmp_path / "one", workers=1)
     folder = tmp_path / "more"
     folder.mkdir()
@@ -157,7 +148,7 @@ def test_several_sources_and_an_existing_tokenizer(corpus, tmp_path):
     again = settings(corpus, folder, column="body", tokenizer=str(tmp_path / "one" / "tokenizer"), vocab_size=None)
     manifest = prepare_text(again, tmp_path / "two", workers=1).train
     assert manifest.vocab_size == 100
-    assert files_of(tmp_path / "one/tokenizer") == files_of(tmp_path / "two/tokenizer")
+    assert contents(tmp_path / "one/tokenizer") == contents(tmp_path / "two/tokenizer")
     counts = [(item["files"], item["documents"], item["blank"]) for item in manifest.report["sources"]]
     assert counts == [(1, 600, 0), (2, 80, 1)]
     assert manifest.report["sources"][1]["rules"] == ["record", "blank-line"]
@@ -192,7 +183,7 @@ if __name__ == "__main__":
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_killed_half_way_and_started_again_gives_the_same(tmp_path):
+def test_killed_half_way_and_started_again_gives_the_same(contents, make_documents, tmp_path):
     source, script = tmp_path / "corpus.txt", tmp_path / "prepare.py"
     source.write_text("\n\n".join(make_documents(1500, longest=400)))
     script.write_text(PREPARE)
@@ -216,7 +207,7 @@ def test_killed_half_way_and_started_again_gives_the_same(tmp_path):
         assert time.monotonic() < workers_deadline, "workers outlive their killed parent"
         time.sleep(0.05)
     subprocess.run([*command, str(output)], check=True, capture_output=True)
-    assert files_of(output) == files_of(tmp_path / "whole")
+    assert contents(output) == contents(tmp_path / "whole")
 
 
 def _session_lives(session):
@@ -227,7 +218,7 @@ def _session_lives(session):
     return True
 
 
-def test_interrupted_run_goes_on_after_its_last_finished_block(corpus, tmp_path, monkeypatch):
+def test_interrupted_run_goes_on_after_its_last_finished_block(corpus, contents, tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
     prepare_text(settings(corpus), tmp_path / "whole", workers=1)
     pack, packed = blocks.pack_block, []
@@ -251,10 +242,10 @@ def test_interrupted_run_goes_on_after_its_last_finished_block(corpus, tmp_path,
     prepare_text(settings(corpus), tmp_path / "out", workers=1)
     assert len(first) == 5
     assert len(packed) == len(set(packed)), "a finished block was done again"
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_unfinished_folder_refuses_other_settings_and_changed_sources(tmp_path, monkeypatch):
+def test_unfinished_folder_refuses_other_settings_and_changed_sources(make_documents, tmp_path, monkeypatch):
     source = tmp_path / "corpus.txt"
     source.write_text("\n\n".join(make_documents(100)))
 
@@ -272,7 +263,7 @@ def test_unfinished_folder_refuses_other_settings_and_changed_sources(tmp_path, 
         prepare_text(settings(source), tmp_path / "out", workers=1)
 
 
-def test_finished_folder_notices_other_contents_of_the_same_files(tmp_path):
+def test_finished_folder_notices_other_contents_of_the_same_files(make_documents, tmp_path):
     source, own, again = tmp_path / "corpus.txt", tmp_path / "own", tmp_path / "again"
     source.write_text("\n\n".join(make_documents(60)))
     prepare_text(settings(source), own, workers=1)
@@ -297,7 +288,7 @@ def test_finished_folder_notices_other_contents_of_the_same_files(tmp_path):
         prepare_text(settings(source), own, workers=1)
 
 
-def test_changed_blocks_are_done_again(tmp_path, monkeypatch, rows_of):
+def test_changed_blocks_are_done_again(make_documents, tmp_path, monkeypatch, rows_of):
     # Other text behind the same fingerprint, as of a hub data set: the digest of the block notices.
     monkeypatch.setattr(TextFile, "fingerprint", lambda self: [])
     source = tmp_path / "corpus.txt"
@@ -327,7 +318,7 @@ def test_command_prints_a_report(corpus, tmp_path, capsys, run_prepare):
     assert "nothing to do" in capsys.readouterr().out
 
 
-def test_what_a_source_was_taken_for_is_told_before_the_long_work(tmp_path, capsys, run_prepare):
+def test_what_a_source_was_taken_for_is_told_before_the_long_work(make_documents, tmp_path, capsys, run_prepare):
     (tmp_path / "wiki_00").write_text(
         "".join(json.dumps({"url": "wiki.example", "text": text}) + "\n" for text in make_documents(60))
     )
@@ -400,23 +391,23 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, corpus, option
     assert run_prepare("text", "--source", corpus, "--vocab-size", 100, "--workers", 1, "--output", output) == 0
 
 
-def test_folders_that_hold_something_else_are_left_alone(corpus, tmp_path):
+def test_folders_that_hold_something_else_are_left_alone(corpus, contents, tmp_path):
     output = tmp_path / "out"
     output.mkdir()
     (output / "thesis.tex").write_text("precious")
     with pytest.raises(UserError, match="already holds other files"):
         prepare_text(settings(corpus), output, workers=1)
-    assert files_of(output) == {"thesis.tex": b"precious"}
+    assert contents(output) == {"thesis.tex": b"precious"}
     other = tmp_path / "other"
     prepare_text(settings(corpus), other, workers=1)
-    before = files_of(other)
+    before = contents(other)
     with pytest.raises(UserError, match=r"already holds another data set .*--vocab-size was 100, now 90"):
         prepare_text(settings(corpus, vocab_size=90), other, workers=1)
     (other / "prepare.json").unlink()
     with pytest.raises(UserError, match="already holds another data set"):
         prepare_text(settings(corpus), other, workers=1)
     del before["prepare.json"]
-    assert files_of(other) == before
+    assert contents(other) == before
     with pytest.raises(UserError, match="cannot be used"):
         prepare_text(settings(corpus), corpus / "out", workers=1)
 

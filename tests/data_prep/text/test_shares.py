@@ -1,5 +1,6 @@
 """longmix prepare text --share I/N: the bytes of one host, for any number of shares; how they wait, and what fails."""
 
+import functools
 import json
 import os
 import random
@@ -24,18 +25,11 @@ from longmix.data_prep.text.sources import find_sources
 from longmix.data_prep.text.state import TextSettings
 from longmix.trainer.processes.ending import exit_code
 
-SYLLABLES = ["ba", "co", "de", "fin", "gul", "ho", "ji", "ka", "lo", "mer", "nu", "pi", "qua", "ro", "st", "vex", "wy"]
-
-
-def make_documents(count, seed, longest=40):
-    generator = random.Random(seed)
-    words = ["".join(generator.choices(SYLLABLES, k=generator.randint(1, 4))) for _ in range(200)]
-    return [" ".join(generator.choices(words, k=generator.randint(1, longest))) for _ in range(count)]
-
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
+def corpus(tmp_path_factory, make_documents):
     """Files of several kinds, and held-out texts, documents and passages of which stand in them."""
+    make_documents = functools.partial(make_documents, words=200)
     folder = tmp_path_factory.mktemp("corpus")
     held_out, texts = make_documents(40, seed=9, longest=80), folder / "texts"
     texts.mkdir()
@@ -72,10 +66,6 @@ def held_out(corpus):
     return {"validation": (str(corpus / "held-out.txt"),), "test": (str(corpus / "last.txt"),)}
 
 
-def files_of(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def take_turns(settings, output, count, seed=0):
     """All shares, one after the other in random order, until each is done; what share 0 returned."""
     generator, prepared = random.Random(seed), None
@@ -91,11 +81,11 @@ def take_turns(settings, output, count, seed=0):
     return prepared
 
 
-def test_shares_make_what_one_host_makes_to_the_byte(corpus, tmp_path, small):
+def test_shares_make_what_one_host_makes_to_the_byte(corpus, contents, tmp_path, small):
     prepared = prepare_text(settings_of(corpus), tmp_path / "whole", workers=1)
     assert take_turns(settings_of(corpus), tmp_path / "out", 3) == prepared
     assert len(prepared.train.shards) > 6
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert not (tmp_path / "out" / ".shares").exists()
 
 
@@ -112,7 +102,7 @@ def test_shares_make_what_one_host_makes_to_the_byte(corpus, tmp_path, small):
     ],
     ids=["split by document", "held-out texts", "test alone", "headings", "one file"],
 )
-def test_any_number_of_shares_makes_the_same(corpus, tmp_path, small, options, count):
+def test_any_number_of_shares_makes_the_same(corpus, contents, tmp_path, small, options, count):
     """Also more shares than files and blocks, of which some have nothing to do."""
     named = {
         name: (str(corpus / value),) if name in ("source", "validation", "test") else value
@@ -121,19 +111,19 @@ def test_any_number_of_shares_makes_the_same(corpus, tmp_path, small, options, c
     settings = settings_of(corpus, **named)
     prepared = prepare_text(settings, tmp_path / "whole", workers=1)
     assert take_turns(settings, tmp_path / "out", count, seed=count) == prepared
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     if settings.test:
         assert sum(prepared.train.report["held_out"]["left_out"].values()) > 0
         assert prepared.train.report["held_out"]["overlapping"]["some"] > 0
 
 
 @pytest.mark.full
-def test_an_existing_tokenizer_is_taken(corpus, tmp_path, small):
+def test_an_existing_tokenizer_is_taken(corpus, contents, tmp_path, small):
     prepare_text(settings_of(corpus), tmp_path / "first", workers=1)
     settings = settings_of(corpus, tokenizer=str(tmp_path / "first" / "tokenizer"), vocab_size=None)
     prepare_text(settings, tmp_path / "whole", workers=1)
     take_turns(settings, tmp_path / "out", 2)
-    assert files_of(tmp_path / "out") == files_of(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_looks_at_parts_add_up(tmp_path):
@@ -205,7 +195,9 @@ def test_a_share_that_shows_signs_of_life_is_waited_for(corpus, tmp_path, small,
 
 
 @pytest.mark.full
-def test_a_failure_is_told_to_all_shares_and_forgotten_when_they_start_again(corpus, tmp_path, small, monkeypatch):
+def test_a_failure_is_told_to_all_shares_and_forgotten_when_they_start_again(
+    corpus, contents, tmp_path, small, monkeypatch
+):
     folder = tmp_path / "texts"
     shutil.copytree(corpus / "texts", folder)
     damaged, settings = folder / "b.jsonl", settings_of(corpus, source=(str(folder),))
@@ -232,7 +224,7 @@ def test_a_failure_is_told_to_all_shares_and_forgotten_when_they_start_again(cor
     damaged.write_bytes(whole)
     small_again(monkeypatch)
     take_turns(settings, output, 2)
-    assert files_of(output) == files_of(tmp_path / "whole")
+    assert contents(output) == contents(tmp_path / "whole")
 
 
 def _fails(settings, output, share):
@@ -307,7 +299,7 @@ def test_held_out_text_that_changes_while_shares_count_is_noticed(corpus, tmp_pa
         prepare_share(settings, output, Share(0, 2), workers=1)
 
 
-def test_what_cannot_be_shared_is_refused(corpus, tmp_path, small):
+def test_what_cannot_be_shared_is_refused(corpus, contents, tmp_path, small):
     for text in ("3/3", "1", "0/0", "-1/2", "0/5000", "1/2/3"):
         with pytest.raises(UserError, match=r"--share is .* but takes I/N with I from 0 to N - 1, N at most 4096"):
             Share.parse(text)
@@ -318,19 +310,19 @@ def test_what_cannot_be_shared_is_refused(corpus, tmp_path, small):
     (full / "notes").write_text("mine")
     with pytest.raises(UserError, match="already holds other files"):
         prepare_share(settings_of(corpus), full, Share(0, 2), workers=1)
-    assert files_of(full) == {"notes": b"mine"}
+    assert contents(full) == {"notes": b"mine"}
     with pytest.raises(UserError, match="the sources hold one document"):
         (tmp_path / "one.txt").write_text("bafin code")
         take_turns(settings_of(corpus, source=(str(tmp_path / "one.txt"),)), tmp_path / "one", 2)
 
 
 @pytest.mark.full
-def test_a_finished_or_begun_preparation_is_not_done_again(corpus, tmp_path, small, monkeypatch):
+def test_a_finished_or_begun_preparation_is_not_done_again(corpus, contents, tmp_path, small, monkeypatch):
     prepare_text(settings_of(corpus), tmp_path / "out", workers=1)
-    before = files_of(tmp_path / "out")
+    before = contents(tmp_path / "out")
     assert prepare_share(settings_of(corpus), tmp_path / "out", Share(1, 2), workers=1) is None
     assert prepare_share(settings_of(corpus), tmp_path / "out", Share(0, 2), workers=1).was_there
-    assert files_of(tmp_path / "out") == before
+    assert contents(tmp_path / "out") == before
     with pytest.raises(UserError, match="--vocab-size was 60, now 70"):
         prepare_share(settings_of(corpus, vocab_size=70), tmp_path / "out", Share(0, 2), workers=1)
 
@@ -374,7 +366,7 @@ def test_a_finished_block_is_not_packed_again(corpus, tmp_path, small, monkeypat
     assert len(first) == 3 and len(done) == len(set(done)) > 4
 
 
-def test_what_killed_shares_left_goes_with_the_rest(corpus, tmp_path, small):
+def test_what_killed_shares_left_goes_with_the_rest(corpus, contents, tmp_path, small):
     """Their locks, too: of a share that was killed when its part was done, and of share 0 behind the manifests."""
     with pytest.raises(Unfinished):
         prepare_share(settings_of(corpus), tmp_path / "out", Share(1, 2), workers=1)
@@ -382,7 +374,7 @@ def test_what_killed_shares_left_goes_with_the_rest(corpus, tmp_path, small):
     (tmp_path / "out" / "train").mkdir()
     (tmp_path / "out" / "train" / ".shard-00000.parquet.4711.tmp").write_text("half a shard")
     take_turns(settings_of(corpus), tmp_path / "out", 2)
-    assert not [name for name in files_of(tmp_path / "out") if name.endswith(".tmp")]
+    assert not [name for name in contents(tmp_path / "out") if name.endswith(".tmp")]
     assert not (tmp_path / "out" / ".shares").exists()
     (tmp_path / "out" / ".shares" / "00000").mkdir(parents=True)
     (tmp_path / "out" / ".shares" / "00000" / ".lock").touch()

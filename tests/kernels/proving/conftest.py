@@ -50,9 +50,8 @@ def _forget():
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_known(monkeypatch, tmp_path):
+def nothing_is_known(triton, monkeypatch, tmp_path):
     """Every test begins with an empty cache, and no choice made."""
-    pytest.importorskip("triton")
     for name in ("LONGMIX_KERNELS", "LOCAL_RANK", "RANK", proving.HOST_RANK):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(build.TOLD, "1")

@@ -85,15 +85,6 @@ def positions_of(mask, n, coordinates):
     return mask.config.position_scale * points.double()
 
 
-def mask_matrix(mask, head, n, coordinates=None):
-    """N^ (N, N) of theorem 4.1, its real part."""
-    xi, weights = spectral_weights(mask, head)
-    points = positions_of(mask, n, coordinates)
-    difference = points[:, None] - points[None]
-    waves = torch.exp(2j * math.pi * (difference @ xi.T))
-    return (waves * weights).mean(-1).real
-
-
 def position_features(mask, head, n, coordinates):
     """phi(r_i) and psi(r_j), (N, 2 r) each: the weight's phase is a shift on the side of the keys."""
     xi, weights = spectral_weights(mask, head)

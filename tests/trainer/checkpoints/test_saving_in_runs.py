@@ -17,8 +17,6 @@ from longmix.trainer.export import publish
 from longmix.trainer.many_runs import read
 from longmix.trainer.run import loop
 
-TIMED = ("tokens_per_second", "data_wait_fraction")
-
 
 def refuse():
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -46,7 +44,9 @@ def refuse_steps(monkeypatch):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_full_disk_is_told_and_the_run_goes_on(train, read_metrics, refuse_steps, tmp_path, capsys, asynchronous):
+def test_a_full_disk_is_told_and_the_run_goes_on(
+    train, read_metrics, refuse_steps, untimed, tmp_path, capsys, asynchronous
+):
     changes = {"checkpoint.keep": 9, "optim.max_steps": 8}
     train(tmp_path / "reference", **changes)
     refuse_steps({2: 1, 6: 1})
@@ -58,10 +58,6 @@ def test_a_full_disk_is_told_and_the_run_goes_on(train, read_metrics, refuse_ste
     assert "that of step 4 stays, and the run goes on to the next (failure 1 in a row of 1" in told
     assert folders.steps(tmp_path / "run") == [4, 8]
     assert untimed(read_metrics(tmp_path / "run")) == untimed(read_metrics(tmp_path / "reference"))
-
-
-def untimed(records):
-    return [{name: value for name, value in record.items() if name not in TIMED} for record in records]
 
 
 @pytest.mark.parametrize(("allowed", "last"), [(0, 2), (2, 6)])
@@ -109,7 +105,7 @@ def test_what_was_not_written_is_not_the_best(train, read_metrics, refuse_steps,
     assert train(tmp_path / "run", **changes).code == 0
 
 
-def test_written_behind_the_loop_a_checkpoint_is_that_of_its_step(train, read_metrics, tmp_path, monkeypatch):
+def test_written_behind_the_loop_a_checkpoint_is_that_of_its_step(train, read_metrics, untimed, tmp_path, monkeypatch):
     changes = {"checkpoint.keep": 9, "model.hidden_dropout_prob": 0.1}
     train(tmp_path / "reference", **changes)
     goes_on, write, asked = threading.Event(), saving._write, loop.StopConditions.asked
@@ -198,7 +194,7 @@ def test_files_have_the_mode_of_the_users_umask(train, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own thread
-def test_a_run_folder_that_was_away_is_gone_on_with(train, read_metrics, tmp_path, monkeypatch, capsys):
+def test_a_run_folder_that_was_away_is_gone_on_with(train, read_metrics, untimed, tmp_path, monkeypatch, capsys):
     changes = {"optim.max_steps": 8, "log.tensorboard": True, "checkpoint.keep": 9}
     train(tmp_path / "reference", **changes)
     asked = loop.StopConditions.asked
@@ -229,7 +225,7 @@ def test_a_model_that_cannot_be_published_is_the_users_to_mend(train, tmp_path, 
 
 @pytest.mark.full
 @pytest.mark.parametrize("follows_links", [False, True])
-def test_a_copied_run_goes_on(train, read_metrics, tmp_path, capsys, follows_links):
+def test_a_copied_run_goes_on(train, read_metrics, untimed, tmp_path, capsys, follows_links):
     """As `cp -r` and `cp -rL` copy it: `latest` is a link, or a folder."""
     train(tmp_path / "whole")
     train(tmp_path / "run", **{"run.stop_at_step": 4})

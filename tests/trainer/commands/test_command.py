@@ -19,12 +19,6 @@ from longmix.trainer.commands import checkpoint_figures, diagnosis
 from longmix.trainer.models import hub
 
 
-@pytest.fixture
-def run_file(run_values, write_run_file, tmp_path):
-    """run_file(**changes) -> path of a tiny run file."""
-    return lambda **changes: write_run_file(tmp_path / "run.yaml", run_values(tmp_path / "run", **changes))
-
-
 def error_of(capsys, *arguments):
     assert main([str(argument) for argument in arguments]) == 2
     captured = capsys.readouterr()

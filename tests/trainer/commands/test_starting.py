@@ -26,12 +26,6 @@ def run(*arguments, code=CODE, **environment):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**settings, **environment})
 
 
-@pytest.fixture
-def run_file(run_values, write_run_file, tmp_path):
-    """run_file(**changes) -> path of a tiny run file."""
-    return lambda **changes: write_run_file(tmp_path / "run.yaml", run_values(tmp_path / "run", **changes))
-
-
 @pytest.mark.parametrize("verb", ["", "train", "sweep", "report", "finetune", "inspect-order", "evaluate", "doctor"])
 def test_help_imports_nothing_heavy(verb):
     process = run(*verb.split(), "--help")

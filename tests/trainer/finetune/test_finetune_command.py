@@ -266,7 +266,7 @@ def test_that_texts_are_cut_is_told(glue, bert_folder, trained, tmp_path, capsys
     arguments = (bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds", 1)
     assert finetune(*arguments, "--max-length", 8) == 0
     printed = capsys.readouterr()
-    told = re.search(r"cola: (\d+) of 40 training examples fill all 8 tokens, and are cut: the model takes", printed.err)
+    told = re.search(r"cola: (\d+) of 40 training examples fill all 8 tokens, and are cut", printed.err)
     assert 0 < int(told[1]) <= 40 and "--max-length 32" in printed.err
     assert "fill all 8 tokens" in " ".join(printed.out.split())
     # Also by a command that finds them encoded.

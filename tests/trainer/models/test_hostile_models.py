@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM, modeling_utils
+from transformers import BertForMaskedLM, modeling_utils
 from transformers.integrations import hub_kernels
 
 from longmix.data_prep.errors import UserError
@@ -35,14 +35,6 @@ class Bomb:
 
     def __reduce__(self):
         return open, (str(self.path), "w")
-
-
-@pytest.fixture
-def model(tmp_path):
-    """A small model folder of transformers."""
-    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=96)
-    BertForMaskedLM(config).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
 
 
 def mistake_of(work, *arguments):

@@ -6,7 +6,6 @@ import json
 import pytest
 import torch
 import transformers
-from transformers import BertConfig, BertForMaskedLM
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest_fields import first_mistake
@@ -141,14 +140,6 @@ def test_vectors_wider_than_their_file(tmp_path):
         ShardedDataset(str(tmp_path / "data")).read(np.arange(2))
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A small model folder."""
-    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=96)
-    BertForMaskedLM(config).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
@@ -158,17 +149,17 @@ def folder(tmp_path):
         ("text_config", {"num_hidden_layers": 2**31}, "text_config.num_hidden_layers is 2147483648"),
     ],
 )
-def test_a_configuration_beyond_its_weights(folder, field, value, told):
-    values = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**values, field: value}))
+def test_a_configuration_beyond_its_weights(model, field, value, told):
+    values = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**values, field: value}))
     with pytest.raises(UserError) as caught:
-        load_config(str(folder))
-    assert str(folder / "config.json") in str(caught.value) and told in str(caught.value)
+        load_config(str(model))
+    assert str(model / "config.json") in str(caught.value) and told in str(caught.value)
 
 
-def test_a_model_of_which_the_weights_are_not_half_is_refused_before_it_is_built(folder, monkeypatch):
-    values = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**values, "vocab_size": 2**24}))
+def test_a_model_of_which_the_weights_are_not_half_is_refused_before_it_is_built(model, monkeypatch):
+    values = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**values, "vocab_size": 2**24}))
     monkeypatch.setattr(transformers.AutoModelForMaskedLM, "from_pretrained", None)
     with pytest.raises(UserError, match=r"lacks most of the weights .* \(16777216, 8\)"):
-        load_model(str(folder), transformers.AutoModelForMaskedLM)
+        load_model(str(model), transformers.AutoModelForMaskedLM)

@@ -86,12 +86,6 @@ def test_what_all_ranks_find_is_told_by_the_first_and_what_each_command_finds_by
     assert capsys.readouterr().err.startswith("longmix: error: ")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def place_of(rank, size, port, address="127.0.0.1"):
     return LaunchEnvironment(rank, size, rank, True, address, port, None)
 
@@ -123,7 +117,7 @@ def test_a_port_that_somebody_has_is_no_mistake():
             meeting.meet(place_of(0, 2, other.getsockname()[1]), datetime.timedelta(seconds=5))
 
 
-def test_ranks_that_an_agent_starts_again_wait_for_each_other(monkeypatch):
+def test_ranks_that_an_agent_starts_again_wait_for_each_other(free_port, monkeypatch):
     """Its store still holds what the ranks before them left there."""
     port = free_port()
     agent = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
@@ -136,7 +130,7 @@ def test_ranks_that_an_agent_starts_again_wait_for_each_other(monkeypatch):
     del agent
 
 
-def test_who_waits_says_for_whom_and_where(monkeypatch, capsys):
+def test_who_waits_says_for_whom_and_where(free_port, monkeypatch, capsys):
     monkeypatch.setattr(meeting, "FIRST_LINE_SECONDS", 0.05)
     port = free_port()
     with pytest.raises(MachineFault, match=rf"rank 0 of 3 waited .* at 127.0.0.1:{port} for ranks 1, 2"):
@@ -144,7 +138,7 @@ def test_who_waits_says_for_whom_and_where(monkeypatch, capsys):
     assert f"longmix: rank 0 of 3 waits for ranks 1, 2 at 127.0.0.1:{port} (" in capsys.readouterr().err
 
 
-def test_all_that_come_meet():
+def test_all_that_come_meet(free_port):
     port, stores = free_port(), {}
 
     def come(rank):

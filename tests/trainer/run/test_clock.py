@@ -8,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 DAY = 86_400.0
-TIMED = ("tokens_per_second", "data_wait_fraction", "mfu", "gpu_memory_gib")
 # What asks a clock that can be set, or a file's date.
 SETTABLE = re.compile(
     r"\b(time\.time|time_ns|localtime|gmtime|strftime|utcnow|getmtime|getctime|utime|st_[amc]time)|\.(now|today)\("
@@ -43,7 +42,7 @@ def set_again_and_again(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_a_clock_that_is_set_changes_no_result_and_stops_nothing(train, read_metrics, tmp_path, monkeypatch):
+def test_a_clock_that_is_set_changes_no_result_and_stops_nothing(train, read_metrics, untimed, tmp_path, monkeypatch):
     changes = {"optim.max_steps": 8, "checkpoint.asynchronous": True, "run.max_hours": 1.0, "run.hang_minutes": 0.5}
     changes["log.tensorboard"] = True
     assert train(tmp_path / "reference", **changes).code == 0
@@ -57,10 +56,6 @@ def test_a_clock_that_is_set_changes_no_result_and_stops_nothing(train, read_met
     for start in (tmp_path / "run" / "tensorboard").rglob("events.*"):
         dates = dates_of(start)
         assert dates == sorted(dates) and 0 <= dates[-1] - dates[0] < DAY
-
-
-def untimed(records):
-    return [{name: value for name, value in record.items() if name not in TIMED} for record in records]
 
 
 def dates_of(events):

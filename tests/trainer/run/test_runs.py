@@ -20,12 +20,6 @@ from longmix.trainer.commands import checkpoint_figures
 from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.processes.signals import STOP_SIGNALS, StopRequests
 
-TIMED = ("tokens_per_second", "data_wait_fraction")
-
-
-def untimed(records):
-    return [{name: value for name, value in record.items() if name not in TIMED} for record in records]
-
 
 @pytest.fixture(scope="module")
 def finished(world, run_values, write_data, tmp_path_factory):
@@ -119,7 +113,7 @@ def test_export_of_a_step(finished, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("step", [2, 3, 4])
-def test_a_stopped_run_goes_on_as_if_nothing_had_happened(finished, train, read_metrics, tmp_path, step):
+def test_a_stopped_run_goes_on_as_if_nothing_had_happened(finished, train, read_metrics, untimed, tmp_path, step):
     reference, changes = finished
     outcome = train(tmp_path / "run", "s3attention", **changes, **{"run.stop_at_step": step})
     assert outcome.code == 75 and outcome.state.step == step
@@ -132,7 +126,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(finished, train, read_
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_means_over_several_steps_survive_a_stop(train, read_metrics, tmp_path):
+def test_means_over_several_steps_survive_a_stop(train, read_metrics, untimed, tmp_path):
     changes = {"log.every_steps": 3, "checkpoint.every_steps": 2}
     train(tmp_path / "whole", **changes)
     assert train(tmp_path / "parts", **changes, **{"run.stop_at_step": 2}).code == 75
@@ -146,7 +140,7 @@ def test_means_over_several_steps_survive_a_stop(train, read_metrics, tmp_path):
     assert third == pytest.approx(sum(losses[:3]) / 3, rel=0.05)
 
 
-def test_a_stop_request_does_not_change_which_checkpoint_is_best(train, read_metrics, tmp_path):
+def test_a_stop_request_does_not_change_which_checkpoint_is_best(train, read_metrics, untimed, tmp_path):
     changes = {
         "checkpoint.best": {"metric": "loss", "mode": "max"},
         "checkpoint.every_steps": 3,
@@ -177,7 +171,7 @@ def test_between_equal_checkpoints_the_loss_decides(train, read_metrics, tmp_pat
 
 
 def test_the_best_checkpoint_is_kept_and_makes_the_model_and_the_test_is_read_once(
-    train, read_metrics, tmp_path, data, write_data
+    train, read_metrics, untimed, tmp_path, data, write_data
 ):
     write_data(tmp_path / "test", 20, 3, split="test")
     changes = {
@@ -230,7 +224,7 @@ def test_an_unknown_metric_is_told_before_the_first_step(train, tmp_path):
 
 
 def test_a_run_that_failed_before_its_first_checkpoint_starts_anew(
-    finished, train, read_metrics, tmp_path, monkeypatch
+    finished, train, read_metrics, untimed, tmp_path, monkeypatch
 ):
     reference, changes = finished
     from longmix.trainer.engines.accelerate import AccelerateEngine
@@ -247,7 +241,9 @@ def test_a_run_that_failed_before_its_first_checkpoint_starts_anew(
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_the_run_is_the_same(finished, train, read_metrics, tmp_path, caplog):
+def test_a_damaged_checkpoint_is_passed_over_and_the_run_is_the_same(
+    finished, train, read_metrics, untimed, tmp_path, caplog
+):
     reference, changes = finished
     changes = {**changes, "checkpoint.keep": 2}
     train(tmp_path / "run", "s3attention", **changes, **{"run.stop_at_step": 5})

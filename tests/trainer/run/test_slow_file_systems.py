@@ -6,12 +6,11 @@ from longmix.data_prep.errors import UserError
 from longmix.trainer.processes import shared_files
 
 LAG = 0.3
-TIMED = ("tokens_per_second", "data_wait_fraction", "mfu", "gpu_memory_gib")
 
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_what_others_see_late_changes_nothing(forked_ranks, run_values, write_data, read_metrics, tmp_path):
+def test_what_others_see_late_changes_nothing(forked_ranks, run_values, write_data, read_metrics, untimed, tmp_path):
     """Two ranks save, change a key, resume as it was and converted, read the test set, and publish."""
     write_data(tmp_path / "test", 20, 3, split="test")
     weights, records = [], []
@@ -34,8 +33,7 @@ def test_what_others_see_late_changes_nothing(forked_ranks, run_values, write_da
             (report,) = forked_ranks.run(2, [{"values": run_values(folder, **common, **phase), **slow}])
             assert report.get("code") == (75 if "run.stop_at_step" in phase else 0), (name, phase, str(report))
         weights.append((folder / "model" / "model.safetensors").read_bytes())
-        found = read_metrics(folder)
-        records.append([{key: value for key, value in record.items() if key not in TIMED} for record in found])
+        records.append(untimed(read_metrics(folder)))
     assert weights[0] == weights[1] and records[0] == records[1]
 
 

@@ -16,12 +16,6 @@ from longmix.trainer.run.stop_conditions import Decision, StopConditions
 from longmix.trainer.settings.exit_codes import INTERRUPTED
 from longmix.trainer.settings.sections import RunSection
 
-TIMED = ("tokens_per_second", "data_wait_fraction")
-
-
-def untimed(records):
-    return [{name: value for name, value in record.items() if name not in TIMED} for record in records]
-
 
 class Silent:
     requested = None
@@ -135,7 +129,7 @@ def test_a_file_stops_and_the_next_start_goes_on(train, touch_at, tmp_path, caps
 
 
 @pytest.mark.parametrize("at", [0, 4, 6])
-def test_a_stop_in_an_evaluation_is_obeyed_there_and_made_good(train, read_metrics, tmp_path, monkeypatch, at):
+def test_a_stop_in_an_evaluation_is_obeyed_there_and_made_good(train, read_metrics, untimed, tmp_path, monkeypatch, at):
     changes = {"optim.max_steps": 6, "eval.every_steps": 2, "checkpoint.every_steps": 4}
     changes["checkpoint.best"] = {"metric": "loss", "mode": "min"}
     whole = train(tmp_path / "whole", **changes)

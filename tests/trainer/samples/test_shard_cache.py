@@ -2,27 +2,21 @@
 
 import contextlib
 import errno
-import io
 import json
 import os
 import shutil
 import threading
 import time
 
-import fsspec
 import numpy as np
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
-from longmix.data_prep import remote
 from longmix.data_prep.errors import MachineFault, UserError
 from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.remote import RemoteFolder
-from longmix.data_prep.shard_writer import ShardWriter
-from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
 from longmix.trainer.cli import main
-from longmix.trainer.samples import run_data, verified_copies
+from longmix.trainer.samples import run_data
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.samples.shard_cache import ShardCache
 from longmix.trainer.samples.tokenizer import tokenizer_folder
@@ -30,73 +24,13 @@ from longmix.trainer.samples.verified_copies import RECORD
 from longmix.trainer.settings import reading
 from longmix.trainer.settings.sections import CacheSection
 
+# Of the fixture `bucket`.
 SHARDS, SHARD_SAMPLES = 6, 50
 SAMPLES = SHARDS * SHARD_SAMPLES
 
 
-class Storage(LocalFileSystem):
-    """Local files under a protocol of their own, which counts what is opened and fails as a test wants.
-
-    `faults` holds, for each opening to come, an exception to raise or a function from the bytes to other bytes.
-    """
-
-    protocol = "storage"
-    cachable = False
-    opened: list[str]
-    faults: list
-    lock = threading.Lock()
-
-    @classmethod
-    def _strip_protocol(cls, path):
-        return super()._strip_protocol(str(path).removeprefix("storage://"))
-
-    def open(self, path, mode="rb", **options):
-        with self.lock:
-            Storage.opened.append(os.path.basename(path))
-            is_shard = path.endswith(".parquet")
-            fault = Storage.faults.pop(0) if Storage.faults and is_shard else None
-        if isinstance(fault, Exception):
-            raise fault
-        if fault is not None:
-            with open(path, "rb") as file:
-                return io.BytesIO(fault(file.read()))
-        return super().open(path, mode, **options)
-
-
-@pytest.fixture
-def storage(monkeypatch):
-    """The class of the file system; nobody waits between attempts, `storage.delays` says how long they would."""
-    fsspec.register_implementation("storage", Storage, clobber=True)
-    Storage.opened, Storage.faults, Storage.delays = [], [], []
-    monkeypatch.setattr(remote, "_sleep", Storage.delays.append)
-    return Storage
-
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """A folder with a data set of 6 shards of 50 samples; sample i has the label i."""
-    folder = tmp_path_factory.mktemp("bucket") / "train"
-    columns = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
-    generator = np.random.default_rng(0)
-    with ShardWriter(folder, columns, samples_per_shard=SHARD_SAMPLES, row_group_samples=16) as writer:
-        for number in range(SAMPLES):
-            writer.write({"input_ids": generator.integers(5, 90, 40).tolist(), "labels": number})
-    Manifest(split="train", split_rule="test", columns=columns, samples=SAMPLES, shards=writer.entries).save(folder)
-    return folder
-
-
-@pytest.fixture
-def bucket(written, tmp_path):
-    """A copy of that folder for one test."""
-    return shutil.copytree(written, tmp_path / "bucket" / "train")
-
-
 def largest(folder):
     return max(shard["bytes"] for shard in Manifest.load(folder).shards)
-
-
-def opened_shards(storage):
-    return [name for name in storage.opened if name.endswith(".parquet")]
 
 
 def shown(folder):
@@ -113,11 +47,9 @@ def held(folder):
     return total
 
 
-def open_remote(bucket, cache, max_bytes=None):
-    return ShardedDataset(f"storage://{bucket}", CacheSection(str(cache), max_bytes))
-
-
-def test_a_remote_data_set_gives_the_samples_of_a_local_one_and_copies_each_shard_once(storage, bucket, tmp_path):
+def test_a_remote_data_set_gives_the_samples_of_a_local_one_and_copies_each_shard_once(
+    storage, bucket, open_remote, tmp_path
+):
     here, there = ShardedDataset(str(bucket)), open_remote(bucket, tmp_path / "cache")
     assert there.manifest == here.manifest and len(there) == SAMPLES
     indices = np.random.default_rng(1).permutation(SAMPLES)
@@ -126,7 +58,7 @@ def test_a_remote_data_set_gives_the_samples_of_a_local_one_and_copies_each_shar
         assert first["labels"] == second["labels"] and np.array_equal(first["input_ids"], second["input_ids"])
     again = open_remote(bucket, tmp_path / "cache")
     assert [sample["labels"] for sample in again.read(indices[:20])] == indices[:20].tolist()
-    assert sorted(opened_shards(storage)) == [f"shard-{number:05d}.parquet" for number in range(SHARDS)]
+    assert sorted(storage.opened_shards()) == [f"shard-{number:05d}.parquet" for number in range(SHARDS)]
     hashes = {shard["sha256"] for shard in here.manifest.shards}
     assert {path.name for path in shown(tmp_path / "cache")} == {".lock", *hashes}
     names = {path.name for path in (tmp_path / "cache").iterdir()}
@@ -166,7 +98,7 @@ def test_a_run_says_that_its_cache_is_too_small_for_what_it_reads_at_a_time(stor
         assert (note(1, 1) is not None) == is_told
 
 
-def test_the_cache_stays_within_its_bound_and_drops_what_was_used_longest_ago(storage, bucket, tmp_path):
+def test_the_cache_stays_within_its_bound_and_drops_what_was_used_longest_ago(storage, bucket, open_remote, tmp_path):
     cache = tmp_path / "cache"
     bound = 3 * largest(bucket)
     dataset = open_remote(bucket, cache, bound)
@@ -187,7 +119,9 @@ def test_the_cache_stays_within_its_bound_and_drops_what_was_used_longest_ago(st
     assert {record[1] for record in records} == {path.name for path in shown(cache)} - {".lock", "thesis.tex"}
 
 
-def test_what_was_used_longest_ago_is_dropped_whatever_the_clock_says(storage, bucket, tmp_path, monkeypatch):
+def test_what_was_used_longest_ago_is_dropped_whatever_the_clock_says(
+    storage, bucket, open_remote, tmp_path, monkeypatch
+):
     """The clock is set back by a day again and again, the system's own, too, and once forward by a year."""
     now, utime = [time.time_ns()], os.utime
 
@@ -209,7 +143,7 @@ def test_what_was_used_longest_ago_is_dropped_whatever_the_clock_says(storage, b
     assert kept == {".lock", *(dataset.manifest.shards[shard]["sha256"] for shard in (3, 2, 4))}
 
 
-def test_readers_that_share_a_small_cache_all_get_what_they_ask_for(storage, bucket, tmp_path):
+def test_readers_that_share_a_small_cache_all_get_what_they_ask_for(storage, bucket, open_remote, tmp_path):
     cache, bound = tmp_path / "cache", 2 * largest(bucket)
     worst, mistakes = [], []
 
@@ -287,11 +221,11 @@ def test_who_wants_what_another_copies_waits_for_it(storage, bucket, tmp_path):
     go_on.set()
     for reader in readers:
         reader.join()
-    assert opened_shards(storage) == [shard["file"]] and len(set(paths)) == 1 and len(paths) == 3
+    assert storage.opened_shards() == [shard["file"]] and len(set(paths)) == 1 and len(paths) == 3
     assert sha256_of_file(paths[0]) == shard["sha256"] and not list(cache.glob(".*.part"))
 
 
-def test_failing_reads_are_tried_again_with_growing_delays(storage, bucket, tmp_path, caplog):
+def test_failing_reads_are_tried_again_with_growing_delays(storage, bucket, open_remote, tmp_path, caplog):
     storage.faults = [OSError("connection reset"), TimeoutError("too slow"), lambda contents: contents[:-100]]
     dataset = open_remote(bucket, tmp_path / "cache")
     assert dataset.read(np.asarray([7]))[0]["labels"] == 7
@@ -312,7 +246,7 @@ def test_failing_reads_are_tried_again_with_growing_delays(storage, bucket, tmp_
         ([OSError(errno.ENOSPC, "No space left on device")], "No space left on device"),
     ],
 )
-def test_what_cannot_be_copied_is_told_and_leaves_nothing(storage, bucket, tmp_path, faults, message):
+def test_what_cannot_be_copied_is_told_and_leaves_nothing(storage, bucket, open_remote, tmp_path, faults, message):
     dataset = open_remote(bucket, tmp_path / "cache")
     storage.faults = list(faults)
     with pytest.raises((UserError, MachineFault), match=f"shard-00001.parquet.*{message}"):
@@ -322,175 +256,7 @@ def test_what_cannot_be_copied_is_told_and_leaves_nothing(storage, bucket, tmp_p
     assert dataset.read(np.asarray([SHARD_SAMPLES]))[0]["labels"] == SHARD_SAMPLES
 
 
-def test_a_copy_that_was_damaged_here_is_made_anew_once(storage, bucket, tmp_path):
-    dataset = open_remote(bucket, tmp_path / "cache")
-    dataset.read(np.asarray([0]))
-    entry = dataset.manifest.shards[0]
-    copy = tmp_path / "cache" / entry["sha256"]
-    for damaged in (b"x" * entry["bytes"], copy.read_bytes()[:-7]):
-        copy.write_bytes(damaged)
-        assert open_remote(bucket, tmp_path / "cache").read(np.asarray([3]))[0]["labels"] == 3
-        assert sha256_of_file(copy) == entry["sha256"]
-    assert opened_shards(storage) == [entry["file"]] * 3
-
-
-def test_a_copy_that_decays_without_a_word_of_the_file_system_is_made_anew(storage, bucket, tmp_path):
-    """A disk that loses bits changes no time of the file: its record goes on saying that the hash was right."""
-    dataset = open_remote(bucket, tmp_path / "cache")
-    dataset.read(np.asarray([0]))
-    entry = dataset.manifest.shards[0]
-    copy = tmp_path / "cache" / entry["sha256"]
-    copy.write_bytes(b"x" * entry["bytes"])
-    verified_copies.note(copy, copy.stat())
-    assert open_remote(bucket, tmp_path / "cache").read(np.asarray([3]))[0]["labels"] == 3
-    assert sha256_of_file(copy) == entry["sha256"]
-
-
-@pytest.fixture
-def hashed(monkeypatch):
-    """Names of the copies that were hashed here."""
-    names = []
-    defect = verified_copies.defect
-    monkeypatch.setattr(
-        verified_copies, "defect", lambda copy, name, size: names.append(name) or defect(copy, name, size)
-    )
-    return names
-
-
-@pytest.fixture
-def copied(storage, bucket, tmp_path):
-    """(cache, folder at the URL, entry of a shard) after the shard was fetched once."""
-    cache, there = ShardCache(CacheSection(str(tmp_path / "cache"))), RemoteFolder(f"storage://{bucket}")
-    entry = Manifest.load(bucket).shards[0]
-    cache.fetch(there, entry)
-    storage.opened.clear()
-    return cache, there, entry
-
-
-def test_a_copy_is_hashed_once_after_each_start_of_the_machine(copied, storage, hashed, monkeypatch):
-    cache, there, entry = copied
-    path = cache.fetch(there, entry)
-    # What arrived was hashed then.
-    assert hashed == []
-    for start in ("one", "two"):
-        monkeypatch.setattr(verified_copies, "_machine", lambda start=start: start)
-        assert cache.fetch(there, entry) == cache.fetch(there, entry) == path
-        assert hashed == [entry["sha256"]]
-        hashed.clear()
-    # Machines that share a folder do not forget for one another.
-    monkeypatch.setattr(verified_copies, "_machine", lambda: "one")
-    cache.fetch(there, entry)
-    # Of an earlier version, which noted nothing.
-    verified_copies.forget(path)
-    assert hashed == []
-    cache.fetch(there, entry)
-    cache.fetch(there, entry)
-    assert hashed == [entry["sha256"]] and storage.opened == []
-
-
-def swap(path):
-    """Another file with the size and mtime of a copy."""
-    before = path.stat()
-    path.with_name("swapped").write_bytes(bytes(reversed(path.read_bytes())))
-    os.utime(path.with_name("swapped"), ns=(before.st_atime_ns, before.st_mtime_ns))
-    os.replace(path.with_name("swapped"), path)
-
-
-def rewrite(path):
-    """Other bytes in a copy, with its mtime of before."""
-    before, contents = path.stat(), path.read_bytes()
-    path.write_bytes(contents[:40] + b"x" + contents[41:])
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def link(path):
-    path.rename(path.with_name("moved"))
-    rewrite(path.with_name("moved"))
-    path.symlink_to("moved")
-
-
-def make_a_pipe(path):
-    path.unlink()
-    os.mkfifo(path)
-
-
-@pytest.mark.parametrize("work", [swap, rewrite, link, make_a_pipe])
-def test_a_copy_that_was_changed_is_made_anew_with_a_line(copied, storage, caplog, work):
-    cache, there, entry = copied
-    path = cache.folder / entry["sha256"]
-    work(path)
-    assert cache.fetch(there, entry) == path and sha256_of_file(path) == entry["sha256"] and not path.is_symlink()
-    assert storage.opened == [entry["file"]] and len(caplog.records) == 1
-    assert f"{path} is not the copy that was made (it" in caplog.text and "it is made anew" in caplog.text
-
-
-def test_a_copy_with_another_date_is_hashed_again(copied, storage, hashed):
-    cache, there, entry = copied
-    os.utime(cache.folder / entry["sha256"])
-    cache.fetch(there, entry)
-    cache.fetch(there, entry)
-    assert hashed == [entry["sha256"]] and storage.opened == []
-
-
-def test_a_record_that_others_can_write_proves_nothing(copied, storage, hashed):
-    cache, there, entry = copied
-    path = cache.folder / entry["sha256"]
-    record = verified_copies._record(path)
-    for spoil in (
-        lambda: record.chmod(0o602),
-        lambda: record.write_text("[" * 100_000),
-        lambda: record.write_text("[]"),
-    ):
-        spoil()
-        cache.fetch(there, entry)
-        assert hashed == [entry["sha256"]] and record.stat().st_mode & 0o777 == 0o600
-        hashed.clear()
-    # With a record that says so, it would be believed.
-    swap(path)
-    record.write_text(json.dumps({verified_copies._machine(): verified_copies._identity(path.stat())}))
-    cache.fetch(there, entry)
-    assert hashed == []
-    record.chmod(0o606)
-    cache.fetch(there, entry)
-    assert hashed == [entry["sha256"]] and sha256_of_file(path) == entry["sha256"]
-
-
-def test_one_hashes_while_others_wait(copied, hashed, monkeypatch):
-    cache, there, entry = copied
-    verified_copies.forget(cache.folder / entry["sha256"])
-    begun, go_on, defect = threading.Event(), threading.Event(), verified_copies.defect
-
-    def slowly(*arguments):
-        begun.set()
-        assert go_on.wait(60)
-        return defect(*arguments)
-
-    monkeypatch.setattr(verified_copies, "defect", slowly)
-    readers = [threading.Thread(target=cache.fetch, args=(there, entry)) for _ in range(3)]
-    readers[0].start()
-    assert begun.wait(60)
-    for reader in readers[1:]:
-        reader.start()
-    readers[1].join(0.05)
-    go_on.set()
-    for reader in readers:
-        reader.join()
-    assert hashed == [entry["sha256"]]
-
-
-def test_a_disk_that_takes_no_record_stops_nothing(copied, hashed, monkeypatch):
-    cache, there, entry = copied
-    verified_copies.forget(cache.folder / entry["sha256"])
-
-    def refuse(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(verified_copies, "new_beside", refuse)
-    cache.fetch(there, entry)
-    assert hashed == [entry["sha256"]]
-
-
-def test_the_cache_writes_through_no_link(storage, bucket, tmp_path):
+def test_the_cache_writes_through_no_link(storage, bucket, open_remote, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
     (tmp_path / "canary").write_bytes(b"precious")
@@ -502,7 +268,7 @@ def test_the_cache_writes_through_no_link(storage, bucket, tmp_path):
     assert (tmp_path / "canary").read_bytes() == b"precious"
 
 
-def test_missing_remote_things_are_told_at_once(storage, bucket, tmp_path):
+def test_missing_remote_things_are_told_at_once(storage, bucket, open_remote, tmp_path):
     (bucket / "shard-00002.parquet").unlink()
     dataset = open_remote(bucket, tmp_path / "cache")
     with pytest.raises(UserError, match=r"shard-00002\.parquet is missing, the manifest names it"):
@@ -516,7 +282,7 @@ def test_missing_remote_things_are_told_at_once(storage, bucket, tmp_path):
     assert storage.delays == []
 
 
-def test_bounds_that_hold_no_shard_and_folders_that_are_none_are_refused(storage, bucket, tmp_path):
+def test_bounds_that_hold_no_shard_and_folders_that_are_none_are_refused(storage, bucket, open_remote, tmp_path):
     with pytest.raises(UserError, match=r"has \d+ bytes, more than .* may hold: 100 \(data\.cache\.max_bytes\)"):
         open_remote(bucket, tmp_path / "cache", 100).read(np.asarray([0]))
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [".lock"]
@@ -525,7 +291,7 @@ def test_bounds_that_hold_no_shard_and_folders_that_are_none_are_refused(storage
         open_remote(bucket, tmp_path / "file")
 
 
-def test_without_a_bound_a_tenth_of_the_disk_stays_free(storage, bucket, tmp_path, monkeypatch):
+def test_without_a_bound_a_tenth_of_the_disk_stays_free(storage, bucket, open_remote, tmp_path, monkeypatch):
     cache, size = tmp_path / "cache", largest(bucket)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10 * size, 0, 3 * size - held(cache)))
     dataset = open_remote(bucket, cache)

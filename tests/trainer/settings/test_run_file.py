@@ -1,8 +1,4 @@
-"""Run files: merging, `extends`, changes, and every mistake reported at once with its file, key and nearest name."""
-
-import os
-import stat
-import textwrap
+"""Run files: every mistake at once with its file, key and nearest name; and what a run folder keeps of them."""
 
 import numpy as np
 import pytest
@@ -13,37 +9,9 @@ from longmix.data_prep.manifest import Manifest
 from longmix.trainer.models.field_check import field_mistakes, quick_field_mistakes
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.run.folder import refuse_changes, resolved, write_configuration
-from longmix.trainer.settings import deepspeed_file, reading, run_file
+from longmix.trainer.settings import reading
 from longmix.trainer.settings.objectives import OBJECTIVES
 from longmix.trainer.settings.sections import ObjectiveSection
-
-SMALL = {"run": {"dir": "runs/a"}, "model": {"model_type": "transformer"}, "data": {"train": "d/train"}}
-
-
-@pytest.fixture
-def write(tmp_path):
-    """write(name, YAML text) -> path."""
-
-    def make(name, text):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text), encoding="utf-8")
-        return str(path)
-
-    return make
-
-
-@pytest.fixture
-def small(write):
-    return write("small.yaml", "run: {dir: runs/a}\nmodel: {model_type: transformer}\ndata: {train: d/train}\n")
-
-
-def mistakes_of(paths, *overrides):
-    with pytest.raises(UserError) as caught:
-        reading.load(paths if isinstance(paths, list) else [paths], list(overrides), field_mistakes)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 def test_defaults_are_those_of_the_documented_run_file(small):
@@ -100,7 +68,7 @@ def test_defaults_are_those_of_the_documented_run_file(small):
     assert values["log"] == {"every_steps": 10, "tensorboard": True, "wandb": None}
 
 
-def test_all_mistakes_at_once_with_file_key_and_nearest_name(write, small):
+def test_all_mistakes_at_once_with_file_key_and_nearest_name(write, small, mistakes_of):
     wrong = write(
         "wrong.yaml",
         """\
@@ -129,14 +97,14 @@ def test_all_mistakes_at_once_with_file_key_and_nearest_name(write, small):
         assert expected in text
 
 
-def test_a_missing_key_does_not_hide_other_mistakes(write):
+def test_a_missing_key_does_not_hide_other_mistakes(write, mistakes_of):
     path = write("a.yaml", "optim: {lr: -1, lrr: 2}\nmodel: {model_type: transformer}\n")
     text = mistakes_of(path)
     assert "run.dir is missing" in text and "data.train is missing" in text
     assert "optim.lr is -1" in text and "optim.lrr is not a key" in text
 
 
-def test_mistyped_model_fields_are_told_with_the_other_mistakes(write, small):
+def test_mistyped_model_fields_are_told_with_the_other_mistakes(write, small, mistakes_of):
     path = write("b.yaml", "model: {hiden_size: 16}\noptim: {lrr: 1}\n")
     text = mistakes_of([small, path])
     assert f"{path}: model.hiden_size is no field of TransformerConfig; did you mean hidden_size?" in text
@@ -155,7 +123,7 @@ def test_a_launcher_leaves_the_model_to_its_workers_unless_something_is_wrong(wr
     assert "model.hiden_size" in str(caught.value) and "optim.lrr" in str(caught.value)
 
 
-def test_an_unknown_model_type_names_the_nearest(small):
+def test_an_unknown_model_type_names_the_nearest(small, mistakes_of):
     text = mistakes_of(small, "model.model_type=s3atention", "optim.lr=0")
     assert "model.model_type 's3atention' is unknown; did you mean s3attention?" in text
     assert "optim.lr is 0.0, but must be a positive number" in text
@@ -211,7 +179,7 @@ def test_an_unknown_model_type_names_the_nearest(small):
         ("model.dtype=float16", "model.dtype has no place in a run file (precision decides it); remove it"),
     ],
 )
-def test_values_out_of_range(small, override, expected):
+def test_values_out_of_range(small, mistakes_of, override, expected):
     assert expected in mistakes_of(small, override)
 
 
@@ -224,12 +192,12 @@ def test_values_out_of_range(small, override, expected):
         (["optim.max_steps=many", "optim.warmup_steps=2000"], "optim.max_steps is 'many'"),
     ],
 )
-def test_one_mistake_is_told_once(small, overrides, mistake):
+def test_one_mistake_is_told_once(small, mistakes_of, overrides, mistake):
     text = mistakes_of(small, *overrides)
     assert mistake in text and text.count("command line: ") == 1
 
 
-def test_the_metric_of_the_best_checkpoint_must_be_one_that_the_objective_has(small):
+def test_the_metric_of_the_best_checkpoint_must_be_one_that_the_objective_has(small, mistakes_of):
     best = ["data.eval=d/validation", "checkpoint.best={metric: acuracy, mode: max}"]
     text = mistakes_of(small, "objective.name=classification", *best)
     assert "checkpoint.best.metric is 'acuracy', but an evaluation of objective classification gives: loss" in text
@@ -261,166 +229,6 @@ def test_the_figures_that_can_be_named_are_those_of_the_objectives():
         # Naive forecasts stand beside them, but choose no checkpoint.
         told = {figure for figure in given if not figure.startswith(("last_value", "seasonal"))}
         assert told == {*row.figures, "items"}
-
-
-def test_numbers_in_scientific_notation_are_numbers(write, small):
-    path = write("b.yaml", "optim: {lr: 1e-3, eps: 1E-8, weight_decay: 5e0}\n")
-    optim = reading.load([small, path], ["optim.grad_clip=2e-1"], field_mistakes).optim
-    assert (optim.lr, optim.eps, optim.weight_decay, optim.grad_clip) == (1e-3, 1e-8, 5.0, 0.2)
-
-
-def test_a_key_that_stands_twice_is_refused_with_its_line(write):
-    path = write("a.yaml", "run: {dir: a}\noptim:\n  lr: 1e-3\n  lr: 2e-3\n")
-    assert mistakes_of(path) == f"{path}, line 4: not valid YAML: the key 'lr' stands twice"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('"a.b": {c: 1}\n', "a.b is not a key of a run file"),
-        ('run: {"x.y": {c: 1}}\n', "run.x.y is not a key of a run file"),
-        ("1: {a: 2}\n", "1 is not a key of a run file"),
-        ("on: {a: 2}\n", "True is not a key of a run file"),
-        ('"a\\nb\\e[31m": 1\n', r"a\nb\x1b[31m is not a key of a run file"),
-        ("null: {a: 2}\n", "None is not a key of a run file"),
-        ("model: {1: {a: 2}}\n", "model.1 is no field of TransformerConfig"),
-        ("? [a, b]\n: 3\n", "line 1: not valid YAML: a list or a map cannot be a key"),
-        ("{a: b}: 3\n", "line 1: not valid YAML: a list or a map cannot be a key"),
-        ("run: {seed: 2024-13-45}\n", "run.seed is '2024-13-45', but takes a whole number"),
-        ("run: {seed: 0x_}\n", "a value cannot be read"),
-        ("run: {seed: !!int 1}\n", "line 1: not valid YAML: the tag !!int has no place in a run file"),
-        ("model:\n  x: !!set {a, b}\n", "line 2: not valid YAML: the tag !!set has no place in a run file"),
-        ("model: {x: !!binary aGk=}\n", "the tag !!binary has no place in a run file"),
-        ("model: {x: !mine y}\n", "the tag !mine has no place in a run file"),
-        ("model: &x {hidden_size: 16, y: *x}\n", "line 1: not valid YAML: found unconstructable recursive node"),
-        ("[" * 3000 + "]" * 3000, "nested too deeply"),
-        ("\0", "not valid YAML: unacceptable character"),
-    ],
-)
-def test_odd_yaml_is_a_mistake_and_no_traceback(write, small, text, expected):
-    path = write("odd.yaml", text)
-    told = mistakes_of([small, path])
-    assert path in told and expected in told
-
-
-def test_tags_and_multiplying_aliases_are_refused_and_nothing_is_executed(write, small, tmp_path):
-    for tag in ("apply:builtins.open", "object/new:builtins.open", "object/apply:builtins.open"):
-        path = write("bomb.yaml", f"model:\n  x: !!python/{tag} ['{tmp_path}/executed', w]\n")
-        assert f"line 2: not valid YAML: the tag !!python/{tag} has no place" in mistakes_of([small, path])
-    assert f"the tag !!python/{tag} has no place" in mistakes_of(
-        small, f"run.dir=!!python/{tag} ['{tmp_path}/executed', w]"
-    )
-    assert not (tmp_path / "executed").exists()
-    levels = ["a0: &a0 {x: 1, y: 2}", *(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}" for n in range(1, 60))]
-    path = write("aliases.yaml", "\n".join(levels))
-    assert "with its aliases followed it holds more than 100000 values" in mistakes_of([small, path])
-
-
-def test_a_date_is_text_and_merge_keys_bring_in_what_does_not_stand_there(write, small):
-    path = write("b.yaml", "run: {dir: 2024-12-25}\noptim: {<<: &x {lr: 0.5, eps: 0.1}, lr: 0.2}\nmodel: {}\n")
-    merged = reading.load([small, path], [], field_mistakes)
-    assert (merged.run.dir, merged.optim.lr, merged.optim.eps) == ("2024-12-25", 0.2, 0.1)
-
-
-def test_what_an_empty_run_file_lacks_names_it(write):
-    path = write("empty.yaml", "")
-    assert f"{path}: run.dir is missing" in mistakes_of(path)
-
-
-def test_merging_replaces_lists_merges_maps_and_later_wins(write, small):
-    first = write("first.yaml", "optim: {lr: 0.1, betas: [0.5, 0.6]}\ndata: {train: [{path: a}, {path: b}]}\n")
-    second = write("second.yaml", "optim: {lr: 0.2}\ndata: {train: [{path: c}]}\n")
-    merged = reading.load([small, first, second], ["optim.eps=0.5"], field_mistakes)
-    assert (merged.optim.lr, merged.optim.betas, merged.optim.eps) == (0.2, [0.5, 0.6], 0.5)
-    assert [source.path for source in merged.data.sources()] == ["c"]
-    assert reading.load([small, second, first], [], field_mistakes).optim.lr == 0.1
-
-
-def test_extends_is_relative_to_the_file_and_the_file_wins(write, tmp_path, monkeypatch):
-    write("base/one.yaml", "optim: {lr: 0.1, eps: 0.1, weight_decay: 0.1}\nmodel: {model_type: transformer}\n")
-    write("base/two.yaml", "extends: one.yaml\noptim: {eps: 0.2, weight_decay: 0.2}\n")
-    write("other.yaml", "data: {train: d}\noptim: {grad_clip: 0.3}\n")
-    path = write(
-        "sub/top.yaml", "extends: [../base/two.yaml, ../other.yaml]\nrun: {dir: r}\noptim: {weight_decay: 0.4}\n"
-    )
-    monkeypatch.chdir("/")
-    optim = reading.load([path], [], field_mistakes).optim
-    assert (optim.lr, optim.eps, optim.weight_decay, optim.grad_clip) == (0.1, 0.2, 0.4, 0.3)
-
-
-def test_extends_in_a_circle_or_to_nowhere(write):
-    first = write("a.yaml", "extends: b.yaml\n")
-    write("b.yaml", "extends: a.yaml\n")
-    assert "`extends` runs in a circle" in mistakes_of(first)
-    missing = write("c.yaml", "extends: nowhere.yaml\n")
-    text = mistakes_of(missing)
-    assert "nowhere.yaml does not exist" in text and f"extended by {missing}" in text
-
-
-def test_extends_without_end_is_refused_and_each_file_is_read_once(write, small, tmp_path, monkeypatch):
-    """Twelve files that name the next ten times: 10^11 files, if nobody counts."""
-    for number in range(12):
-        write(f"{number}.yaml", f"extends: [{', '.join([f'{number + 1}.yaml'] * 10)}]\noptim: {{lr: 0.{number + 1}}}\n")
-    write("12.yaml", "optim: {lr: 0.5}\n")
-    read, opened = run_file.parse_yaml, []
-    monkeypatch.setattr(run_file, "parse_yaml", lambda text, path: [opened.append(path), read(text, path)][1])
-    first = str(tmp_path / "0.yaml")
-    text = mistakes_of([small, first])
-    assert text.startswith(f"{first}: with all that `extends` names") and "more than 100 files" in text
-    assert len(opened) == 14 == len(set(opened))
-    # A file that is reached by two ways is merged in both places, as before.
-    assert reading.load([small, str(tmp_path / "11.yaml")], [], field_mistakes).optim.lr == 0.12
-    monkeypatch.undo()
-    chain = [write(f"c{number}.yaml", f"extends: c{number + 1}.yaml\n") for number in range(101)]
-    assert "more than 100 files" in mistakes_of([small, chain[0]])
-
-
-def test_files_that_are_too_large_or_too_deep_are_refused(write, small, tmp_path, monkeypatch):
-    large = tmp_path / "large.yaml"
-    with open(large, "wb") as file:
-        file.truncate(2**30)
-    assert "large.yaml: too large: all run files of a command may hold 4 MiB together" in mistakes_of(
-        [small, str(large)]
-    )
-    monkeypatch.setattr(run_file, "MOST_BYTES", 3000)
-    half = [write(f"{name}.yaml", f"optim: {{lr: 0.1}} #{'x' * 2000}\n") for name in "ab"]
-    assert "b.yaml: too large" in mistakes_of([small, *half])
-    monkeypatch.undo()
-    deep = write("deep.yaml", f"model: {'{x: ' * 60}1{'}' * 60}\n")
-    assert "line 1: not valid YAML: lists or maps are nested too deeply (more than 50 levels)" in mistakes_of(deep)
-    assert "has more than 50 parts" in mistakes_of(small, f"{'model.' * 20_000}x=1")
-    assert "nested too deeply" in mistakes_of(small, f"model.x={'[' * 5000}")
-    merged = [f"a0: &a0 {{{', '.join(f'k{n}: 1' for n in range(10))}}}"]
-    merged += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 12)]
-    assert "more than 100000 values" in mistakes_of([small, write("merged.yaml", "\n".join(merged))])
-
-
-def test_a_run_file_that_the_system_refuses(write, small, monkeypatch):
-    path = write("refused.yaml", "")
-
-    def refuse(*arguments):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("builtins.open", refuse)
-    assert mistakes_of([path]) == f"run file {path} cannot be read: Permission denied"
-
-
-def test_mistakes_name_the_extended_file_that_holds_them(write, small):
-    write("base.yaml", "optim: {lrr: 1}\n")
-    top = write("top.yaml", "extends: base.yaml\nlog: {every_step: 5}\n")
-    text = mistakes_of([small, top])
-    assert f"{top}: log.every_step is not a key of a run file; did you mean log.every_steps?" in text
-    assert "base.yaml: optim.lrr" in text
-
-
-@pytest.mark.parametrize("override", ["optim..lr=1", "=1", "nothing"])
-def test_what_is_neither_a_file_nor_a_change(small, override):
-    assert "is neither a file nor a change: write dotted.key=value" in mistakes_of(small, override)
-
-
-@pytest.mark.parametrize("text", ["- a\n- b\n", "just words\n"])
-def test_a_run_file_that_is_no_map(write, text):
-    assert "a run file is a map of sections" in mistakes_of(write("a.yaml", text))
 
 
 def test_the_resolved_configuration_loads_back_equal_and_a_run_folder_stands_for_it(small, tmp_path):
@@ -525,12 +333,12 @@ def test_a_short_trial_does_not_trip_over_the_default_warm_up(small, steps, warm
         ("{warmup_share: nan, max_steps: 50}", "optim.warmup_share "),
     ],
 )
-def test_mistakes_in_the_schedule_are_one_line_each(small, write, values, told):
+def test_mistakes_in_the_schedule_are_one_line_each(small, write, mistakes_of, values, told):
     text = mistakes_of([small, write("wrong.yaml", f"optim: {values}")])
     assert told in text and text.count("; ") == told.count("; ")
 
 
-def test_what_evaluations_hide_is_for_masked_language_modelling(small):
+def test_what_evaluations_hide_is_for_masked_language_modelling(small, mistakes_of):
     assert "eval.mask_probability is 1.5, but must lie between 0 and 1" in mistakes_of(
         [small], "eval.mask_probability=1.5"
     )
@@ -557,9 +365,3 @@ def test_checkpoints_without_the_configuration_of_their_run_are_refused(small, t
     (tmp_path / "run" / "checkpoints" / "step-00000002").mkdir(parents=True)
     with pytest.raises(UserError, match=r"holds checkpoints, but no config\.yaml .* put it back"):
         refuse_changes(tmp_path / "run", now)
-
-
-def test_a_deepspeed_file_that_is_none_is_told_and_never_waited_for(tmp_path):
-    os.mknod(tmp_path / "file", stat.S_IFSOCK | 0o600)  # opening a named pipe would never end without the check
-    with pytest.raises(UserError, match=r"is not a readable JSON file: .*it is a socket, not a file"):
-        deepspeed_file.read(str(tmp_path / "file"))
