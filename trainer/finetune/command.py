@@ -72,6 +72,9 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--epochs", type=int, help="passes over the training data (by task, see below)")
     parser.add_argument("--batch-size", type=int, default=32, help="examples in an optimizer step (32)")
+    parser.add_argument(
+        "--micro-batch", type=int, metavar="N", help="examples in the memory of a device at a time (all of a batch)"
+    )
     parser.add_argument("--dropout", type=float, metavar="P", help="dropout while fine-tuning (the checkpoint's own)")
     parser.add_argument("--weight-decay", type=float, default=0.01, metavar="W", help="AdamW's weight decay (0.01)")
     parser.add_argument(

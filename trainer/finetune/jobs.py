@@ -62,6 +62,8 @@ class Job:
     """One run: a seed and a learning rate on an encoded task; equal settings give an equal run.
 
     Attributes:
+        micro_batch: examples at a time, a divisor of batch_size; None: all. It changes the rounding alone: a run that
+            has begun may go on with another.
         dropout: probability in place of the checkpoint's own, which None keeps.
         dropout_fields: fields of its model that hold one.
         warmup_share: share of the steps over which the learning rate rises.
@@ -75,6 +77,7 @@ class Job:
     learning_rate: float
     epochs: int
     batch_size: int
+    micro_batch: int | None
     precision: str
     dropout: float | None
     dropout_fields: tuple[str, ...]
@@ -130,7 +133,7 @@ def run_values(job: Job) -> dict[str, Any]:
         "objective": {"name": "regression" if job.task.regression else "classification"},
         "batch": {
             "samples": job.batch_size,
-            "micro_batch": job.batch_size,
+            "micro_batch": job.micro_batch or job.batch_size,
             "group_by_length": job.group_by_length,
         },
         "optim": {

@@ -276,6 +276,16 @@ def test_that_texts_are_cut_is_told(glue, bert_folder, trained, tmp_path, capsys
     assert "fill all" not in capsys.readouterr().err
 
 
+def test_a_micro_batch_changes_no_setting(glue, bert_folder, trained, tmp_path):
+    """As where one that has begun needs too much memory."""
+    arguments = (bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds", 1)
+    assert finetune(*arguments) == 0
+    assert finetune(*arguments, "--micro-batch", 8) == 0 and len(trained) == 1
+    assert finetune(*arguments[:2], tmp_path / "other", *arguments[3:], "--micro-batch", 8) == 0
+    assert [values["batch"]["micro_batch"] for values in trained] == [32, 8]
+    assert {values["batch"]["samples"] for values in trained} == {32}
+
+
 def test_options_reach_the_run_and_its_settings(glue, bert_folder, trained, tmp_path):
     arguments = (bert_folder, glue, tmp_path / "out", "--task", "cola", "--seeds", 1, "--epochs", 50)
     assert finetune(*arguments) == 0
@@ -466,6 +476,7 @@ def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
     [
         (("--task", "cola", "--seeds", "1000000000000"), "--seeds is 1000000000000, but must be at most 10,000"),
         (("--task", "cola", "--seeds", "0", "--lr", "-1"), "--seeds is 0, but must be at least 1; --lr is -1"),
+        (("--task", "cola", "--micro-batch", "5"), "--micro-batch is 5, but must divide --batch-size 32"),
         (("--task", "cola", "--task", "custom"), "run it by itself"),
         (("--task", "cola", "--label-column", "x"), "belong to --task custom"),
         (("--task", "cola", "--from-mnli", "x"), "none of which is asked for"),
@@ -509,6 +520,7 @@ def test_auto_is_fp32_on_a_cpu_and_left_to_a_gpu(monkeypatch):
             learning_rate=1e-3,
             epochs=1,
             batch_size=4,
+            micro_batch=None,
             precision=given,
             dropout=None,
             dropout_fields=(),
