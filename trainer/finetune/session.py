@@ -28,7 +28,7 @@ from ..tables.figures import percent
 from .collect import collect
 from .custom import load_custom
 from .encode import Encoder, encode_task, load_encoder, selection_split
-from .jobs import DROPOUT_FIELDS, Job, begin, begun_rate, quiet, run_job, selection_score, unknown_to
+from .jobs import DROPOUT_FIELDS, Job, begin, begun_rate, quiet, run_folder, run_job, selection_score, unknown_to
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
 from .relative_rates import is_relative_by_default
@@ -422,7 +422,7 @@ def _plan(
                 relative_lr=relative_lr,
                 checkpoint=start.checkpoint,
                 start=start.identity if after is None else after.identity,
-                folder=folder / (f"lr-{rate:g}" if len(rates) > 1 else "") / f"seed-{seed}",
+                folder=run_folder(folder, rate, seed, competes=len(rates) > 1),
                 competes=len(rates) > 1 and seed < search_seeds,
             )
             for seed in range(seeds)
