@@ -182,7 +182,7 @@ def summarize(
         columns = {metric: ([run.values[metric] for run in runs], constant.values[metric]) for metric in task.metrics}
         columns["score"] = ([run.score for run in runs], constant.score)
         figures = {
-            metric: over_seeds(values, bounds[metric], majority) for metric, (values, majority) in columns.items()
+            metric: over_seeds(values, bounds[metric], baseline) for metric, (values, baseline) in columns.items()
         }
         splits.append(SplitResult(name, len(gold), figures))
     return TaskResult(task.name, list(seeds), splits, settings or {}, all_notes)
@@ -198,8 +198,8 @@ NUMERIC_COLUMNS = (2, 3, 4, 5, 6, 7, 8)
 
 def header(results: Results) -> tuple[str, ...]:
     """The header of the table; the figures are called after their split."""
-    figures = ("task", "metric", "rate", "selection", _reported(results), "spread", "95 % interval", "n", "majority")
-    return *figures, "against majority"
+    figures = ("task", "metric", "rate", "selection", _reported(results), "spread", "95 % interval", "n", "constant")
+    return *figures, "against constant"
 
 
 def explanation(results: Results) -> str:
@@ -207,9 +207,9 @@ def explanation(results: Results) -> str:
     split = _reported(results)
     return (
         f"Figures are 100 x the metric. {split}: the mean over seeds on the n examples of the {split} split, its "
-        "spread (standard deviation over seeds) and 95 % interval (bootstrap over examples and seeds), and what always "
-        "answering the most frequent class reaches. selection: the same mean on the part of the training data that "
-        "chose the checkpoints, and the learning rate where there were several."
+        "spread (standard deviation over seeds) and 95 % interval (bootstrap over examples and seeds). constant: what "
+        "the best answer reaches that is the same for every example. selection: the mean over seeds on the part of the "
+        "training data that chose the checkpoints, and the learning rate where there were several."
     )
 
 

@@ -101,14 +101,17 @@ def _constant(values: np.ndarray) -> bool:
 
 
 def baseline(names: Sequence[str], labels: np.ndarray) -> Scores:
-    """Scores of one constant answer on `labels` (n,): their most frequent class (the smallest of equals), or 0 for
-    correlations.
+    """The best that one constant answer reaches on `labels` (n,): of each metric by itself, while `score` is the mean
+    over the metrics of a single answer, the best one. 0 for correlations.
     """
     labels = np.asarray(labels)
     if set(names) <= set(REGRESSION_METRICS):
         return Scores(dict.fromkeys(names, 0.0), 0.0)
-    scores = evaluate(names, labels, np.full_like(labels, np.bincount(labels).argmax()))
-    return Scores(scores.values, scores.score)
+    # No other class does better: F1 is that of class 1, however rare it is.
+    answers = {int(np.bincount(labels).argmax()), *((1,) if "f1" in names else ())}
+    found = [evaluate(names, labels, np.full_like(labels, answer)) for answer in answers]
+    values = {name: max(scores.values[name] for scores in found) for name in names}
+    return Scores(values, max(scores.score for scores in found))
 
 
 # Intervals by bootstrap. Thousands of draws through scikit-learn would take minutes: here all draws are counted, or

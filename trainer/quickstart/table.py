@@ -92,9 +92,7 @@ def task_rows(name: str, task: TaskResult) -> list[tuple[str, str]]:
             figures = {metric: figure for metric, figure in figures.items() if metric != "score"}
         for metric, figure in figures.items():
             rows.append((_METRIC_NAMES.get(metric, metric), _score(figure, split)))
-            rows.append(
-                ("", f"always the most frequent class: {percent(figure.baseline)}. {_VERDICTS[figure.verdict]}")
-            )
+            rows.append(("", f"the best constant answer: {percent(figure.baseline)}. {_VERDICTS[figure.verdict]}"))
     return rows
 
 

@@ -44,7 +44,7 @@ def test_means_spreads_and_verdicts(table):
     assert mrpc["score"].mean == pytest.approx((0.5 + 2 / 3) / 2)
 
 
-def test_worse_than_the_majority_is_said(table):
+def test_worse_than_a_constant_answer_is_said(table):
     worse = results.summarize(TASKS["rte"], [0], {"dev": GOLD}, {"dev": wrong(80)[None]})
     assert worse.splits[0].figures["accuracy"].verdict == "below"
 

@@ -53,12 +53,20 @@ def test_matthews_of_constant_predictions_is_zero_and_noted():
     assert "all predictions are equal" in scores.notes[0]
 
 
-def test_baseline_is_the_most_frequent_class():
+def test_baseline_is_the_best_constant_answer():
     labels = np.array([1] * 7 + [0] * 3)
     scores = metrics.baseline(("accuracy", "f1", "matthews"), labels)
     assert scores.values == pytest.approx({"accuracy": 0.7, "f1": 2 * 7 / (2 * 7 + 3), "matthews": 0.0})
-    assert metrics.baseline(("f1",), 1 - labels).score == 0.0
     assert metrics.baseline(("pearson", "spearman"), labels * 1.0).score == 0.0
+
+
+@pytest.mark.parametrize(("ones", "score"), [(3, (0.3 + 6 / 13) / 2), (1, 0.45)])
+def test_baseline_of_a_rare_class_answers_it_for_f1(ones, score):
+    """The score is that of a single answer: of 1 where that is better, of 0 otherwise."""
+    scores = metrics.baseline(("accuracy", "f1"), np.array([1] * ones + [0] * (10 - ones)))
+    share = ones / 10
+    assert scores.values == pytest.approx({"accuracy": 1 - share, "f1": 2 * share / (1 + share)})
+    assert scores.score == pytest.approx(score)
 
 
 @pytest.mark.parametrize(("name", "classes"), [("accuracy", 3), ("matthews", 2), ("matthews", 3), ("f1", 2)])
