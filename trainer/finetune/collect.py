@@ -12,6 +12,7 @@ from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.state_files import checked
 
+from ..samples.label_scale import LabelScale
 from ..tables.figures import over_seeds, percent
 from .encode import SELECTION
 from .jobs import EARLIER_SETTINGS, Job, read_labels, read_predictions, selection_figures, selection_score
@@ -38,7 +39,8 @@ def collect(plan: TaskPlan, submission: Path) -> TaskResult:
     for split in task.test:
         if split.name in encoded.test and split.submission is not None:
             indices = _indices(encoded.folder, split.name)
-            write_submission(task, indices, read_predictions(best, split.name), submission / split.submission)
+            scale = LabelScale.of_manifest(Manifest.load(encoded.folder / split.name))
+            write_submission(task, indices, read_predictions(best, split.name), submission / split.submission, scale)
     seeds = [job.seed for job in chosen]
     notes = [*encoded.notes, *plan.notes, *_notes(plan)]
     result = summarize(task, seeds, labels, predictions, _settings(plan), notes)

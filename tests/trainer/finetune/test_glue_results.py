@@ -6,8 +6,9 @@ import pytest
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.trainer.finetune import collect, results
-from longmix.trainer.finetune.submission import write_submission
-from longmix.trainer.finetune.tasks import TASKS
+from longmix.trainer.finetune.submission import format_prediction, write_submission
+from longmix.trainer.finetune.tasks import TASKS, custom_task
+from longmix.trainer.samples.label_scale import LabelScale
 
 GOLD = np.array([0, 1] * 50)
 
@@ -114,6 +115,19 @@ def test_json(table, tmp_path):
 def test_submission_files(name, predictions, expected, tmp_path):
     write_submission(TASKS[name], ["0", "7"], np.array(predictions), tmp_path / "x.tsv")
     assert (tmp_path / "x.tsv").read_bytes() == f"index\tprediction\n0\t{expected[0]}\n7\t{expected[1]}\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("scale", "value", "expected"),
+    [
+        (None, -3.4234885445e-4, "-0.0003423489"),
+        (LabelScale(-2e-4, 1e-4), -3.4234885445e-4, "-0.0003423489"),
+        (LabelScale(1.7e9, 150.0), 1.7e9 + 18.51851835, "1700000018.5185"),
+        (None, float("nan"), "nan"),
+    ],
+)
+def test_values_of_ones_own_task_have_the_digits_of_their_unit(scale, value, expected):
+    assert format_prediction(custom_task(("text",), "label", ()), value, scale) == expected
 
 
 def test_submission_names():

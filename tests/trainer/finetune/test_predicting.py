@@ -329,7 +329,7 @@ def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences):
         folder = tmp_path / str(unit)
         folder.mkdir()
         rows = [f"{text}\t{unit * len(text.split()) + offset}\n" for text in sentences[:80]]
-        for name, part in (("train", rows[:60]), ("dev", rows[60:])):
+        for name, part in (("train", rows[:60]), ("dev", rows[60:]), ("test", rows[60:])):
             (folder / f"{name}.tsv").write_text("text\tlabel\n" + "".join(part))
         task = ("--task", "custom", "--regression", "--seeds", "1", "--epochs", "20", "--jobs", "1")
         place = ("--data", str(folder), "--output", str(folder / "out"))
@@ -339,6 +339,8 @@ def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences):
         assert predict(run, "--data", folder / "dev.tsv", "--text-columns", "text", "--output", out) == 0
         values = np.array([json.loads(line)["value"] for line in out.read_text().splitlines()])
         assert json.loads((run / "predictions" / "dev.json").read_text()) == pytest.approx(values, rel=1e-4)
+        submitted = [float(row["prediction"]) for row in tsv(folder / "out" / "submission" / "custom.tsv")]
+        assert submitted == pytest.approx(values, abs=1e-5 * unit)
         found[unit] = (values - offset) / unit
     assert found[1.0] == pytest.approx(found[30_000.0], abs=2e-4) and np.std(found[1.0]) > 2e-3
     assert "Its labels were standardised: an answer" in (run / "model" / "README.md").read_text()
