@@ -19,7 +19,7 @@ from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.parquet_columns import NUMBER, TEXT, WHOLE_NUMBER, check_columns, values_of
 from longmix.kernels.common.safe_files import read_input
 
-from .tasks import Task
+from .tasks import HUB_LABEL, Task
 
 SHOWN_LABELS = 10
 _LARGEST_FILE = 2**31
@@ -174,7 +174,7 @@ def read_tsv(path: Path, task: Task, *, test: bool = False) -> Examples:
 
 def hub_columns(task: Task, *, test: bool = False) -> dict[str, str]:
     """The columns that a split in the hub's layout must have, and their types."""
-    label = {} if test else {"label": NUMBER if task.regression else WHOLE_NUMBER}
+    label = {} if test else {HUB_LABEL: NUMBER if task.regression else WHOLE_NUMBER}
     return dict.fromkeys(task.hub_text_columns, TEXT) | label
 
 
@@ -201,7 +201,7 @@ def read_table(table, task: Task, where: str, *, test: bool = False) -> Examples
                 raise UserError(f"{where}, row {row}: {what} is missing; every test row needs a prediction")
             kept.append(row)
             continue
-        label = values["label"][row]
+        label = values[HUB_LABEL][row]
         if missing or label is None or (not task.regression and label == -1):
             continue
         if task.regression:

@@ -23,6 +23,7 @@ HUB = "hub:"
 TEXT_COLUMN = "text"
 _PARQUET_BATCH = 256
 _SHOWN_COLUMNS = 20
+_HEADERS = "where the first line is no header, name the columns with --columns"
 
 
 class Row(NamedTuple):
@@ -36,12 +37,14 @@ class Table(NamedTuple):
     """A table from outside: the names of its columns, and what reads some of them, every time from its beginning.
 
     `has_decimal_commas`: no comma stands between its fields, so that one within a number is that of its decimals.
+    `names_given_by`: what names its columns where it does not do so itself, for a message that misses one.
     """
 
     source: str
     columns: list[str]
     read: Callable[[Sequence[str]], Iterator[Row]]
     has_decimal_commas: bool = False
+    names_given_by: str = ""
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
         """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name."""
@@ -50,10 +53,8 @@ class Table(NamedTuple):
                 what = "more than one" if name in self.columns else "no"
                 held = ", ".join(self.columns[:_SHOWN_COLUMNS])
                 more = ", ..." if len(self.columns) > _SHOWN_COLUMNS else ""
-                raise UserError(
-                    f"{self.source}: {what} column {name!r}; it has: {held}{more}; where the first line is no header, "
-                    "name the columns with --columns"
-                )
+                advice = f"; {self.names_given_by}" if self.names_given_by else ""
+                raise UserError(f"{self.source}: {what} column {name!r}; it has: {held}{more}{advice}")
         return self.read(wanted)
 
 
@@ -87,7 +88,7 @@ def joined(tables: list[Table]) -> Table:
         for table in tables:
             yield from table.rows(wanted)
 
-    return Table(tables[0].source, tables[0].columns, read)
+    return tables[0]._replace(read=read)
 
 
 # -----------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def _of_fields(path: Path, names: list[str], rows: list[tuple[int, list[str]]], 
                 )
             yield Row([fields[place] for place in places], f"{path}, line {number}")
 
-    return Table(str(path), names, read)
+    return Table(str(path), names, read, names_given_by=_HEADERS)
 
 
 def _json(path: Path, columns: list[str] | None) -> Table:
@@ -168,7 +169,8 @@ def _plain(path: Path, columns: list[str] | None) -> Table:
     if columns is not None and len(columns) != 1:
         raise UserError(f"--columns: {path} is plain text, with one column")
     names = columns or [TEXT_COLUMN]
-    return _of_fields(path, names, [(number, [line]) for number, line in enumerate(read_lines(path), 1)], "texts")
+    rows = [(number, [line]) for number, line in enumerate(read_lines(path), 1)]
+    return _of_fields(path, names, rows, "texts")._replace(names_given_by="--columns gives it another name")
 
 
 # -----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ The order of a task's classes is GLUE's own (that of the hub's `nyu-mll/glue`), 
 elsewhere agrees.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -206,6 +207,16 @@ TASKS: dict[str, Task] = {
 # GLUE's small pair tasks gain from a start at an MNLI checkpoint (the RoBERTa recipe).
 FROM_MNLI_TASKS = ("rte", "mrpc", "stsb")
 MNLI, CUSTOM = "mnli", "custom"
+HUB_LABEL = "label"  # the label's column in the hub's layout of every task
+
+
+def hub_names(text_columns: Sequence[str], label_column: str | None) -> tuple[tuple[str, ...], str] | None:
+    """The text columns and the label column of the GLUE task whose TSV files have these, as the hub's layout calls
+    them; None for those of a user's own task.
+    """
+    given = (tuple(text_columns), label_column)
+    tasks = (task for task in TASKS.values() if (task.text_columns, task.label_column) == given)
+    return next(((task.hub_text_columns, HUB_LABEL) for task in tasks), None)
 
 
 def starts_after(name: str, intermediate: str) -> bool:

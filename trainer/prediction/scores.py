@@ -13,7 +13,7 @@ from ..processes import world as distributed
 from ..tables import writing
 from ..tables.figures import interval
 from . import texts
-from .session import text_columns_of
+from .session import named_as_in, text_columns_of
 
 _HEADER = ("metric", "value", "95 % interval", "constant answer")
 ROWS_AT_A_TIME = 2048
@@ -46,8 +46,8 @@ def figures(
             "data set (a folder with manifest.json) for the others"
         )
     is_regression = name == "regression"
-    inputs = read_inputs(source)
     table = open_table(data, columns)
+    inputs = named_as_in(table, read_inputs(source), is_labelled=label_column is None)
     label = label_column or inputs.label_column or LABEL
     wanted = text_columns_of(table, text_columns, inputs, model, but=label)
     if label in wanted:

@@ -6,6 +6,7 @@ import json
 
 import datasets
 import numpy as np
+import pyarrow
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -16,6 +17,7 @@ from longmix.modeling import AutoModelForSequencePairClassification
 from longmix.modeling.transformer import TransformerConfig
 from longmix.trainer.cli import main
 from longmix.trainer.finetune import records
+from longmix.trainer.finetune.tasks import TASKS
 from longmix.trainer.prediction import scores, session, texts
 
 NAMES = ["bad", "good", "=odd"]
@@ -190,6 +192,34 @@ def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentence
     assert "no column 'body'; it has: label, title, other" in capsys.readouterr().err
     assert main(["evaluate", str(classifier), "--data", str(tmp_path / "new.jsonl")]) == 2
     assert "no column 'label'" in capsys.readouterr().err
+
+
+def test_a_model_of_glue_reads_both_layouts(bert_folder, tmp_path, sentences, capsys):
+    """As `encode_task` says it in inputs.json, the columns are those of MNLI's TSV files."""
+    torch.manual_seed(1)
+    names, model = TASKS["mnli"].label_names, tmp_path / "model"
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    transformers.AutoModelForSequenceClassification.from_pretrained(bert_folder, **labels).save_pretrained(model)
+    transformers.AutoTokenizer.from_pretrained(bert_folder).save_pretrained(model)
+    (model / "objective.json").write_text(json.dumps({"name": "classification"}))
+    inputs = {"text_columns": ["sentence1", "sentence2"], "label_column": "gold_label", "max_length": 16}
+    (model / "inputs.json").write_text(json.dumps(inputs))
+    pairs = [(sentences[n], sentences[n + 50], n % 3) for n in range(20)]
+    rows = [f"{one}\t{other}\t{names[label]}\n" for one, other, label in pairs]
+    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tgold_label\n" + "".join(rows))
+    columns = dict(zip(("premise", "hypothesis", "label"), map(list, zip(*pairs, strict=True)), strict=True))
+    pq.write_table(pyarrow.table(columns), tmp_path / "dev.parquet")
+    found = []
+    for name in ("dev.tsv", "dev.parquet"):
+        assert main(["evaluate", str(model), "--data", str(tmp_path / name)]) == 0
+        out = tmp_path / f"{name}.jsonl"
+        assert predict(model, "--data", tmp_path / name, "--output", out) == 0
+        found.append((capsys.readouterr().out.replace(name, ""), out.read_bytes()))
+    assert found[0] == found[1] and "20 rows" in found[0][0]
+    # A column of neither layout is missed under the name that the model knows, and Parquet has no line to name them.
+    pq.write_table(pyarrow.table({"premise": ["a"], "text": ["b"]}), tmp_path / "other.parquet")
+    told = mistake(capsys, model, "--data", tmp_path / "other.parquet", "--output", tmp_path / "out.tsv")
+    assert told.endswith("no column 'sentence1'; it has: premise, text")
 
 
 @pytest.fixture

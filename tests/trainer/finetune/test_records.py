@@ -41,8 +41,9 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, name):
     table = open_table(str(write(tmp_path, name)))
     assert table.columns == list(COLUMNS)
     assert [tuple(row.texts) for row in table.rows(("text", "label"))] == [(text, label) for label, _, text in ROWS]
-    with pytest.raises(UserError, match=r"no column 'sort'; it has: label, title, text"):
+    with pytest.raises(UserError, match=r"no column 'sort'; it has: label, title, text") as told:
         table.rows(["sort"])
+    assert ("--columns" in str(told.value)) == (name in ("t.tsv", "t.csv"))
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
