@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from longmix.data_prep.class_order import class_order
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 
@@ -27,16 +28,19 @@ def load_custom(
     *,
     regression: bool = False,
     columns: Sequence[str] | None = None,
+    begun_with: Sequence[str] = (),
 ) -> TaskData:
     """Read a user's own task: `train`, `dev` (or `validation`) and, if there, `test`, of a folder or of `hub:NAME`.
 
-    The class names are those of the training split, sorted; with `regression` labels are numbers. Without a dev split
+    The class names are those of the training split, in the order that the data give them, or else numbers by value and
+    others as text; with `regression` labels are numbers. Without a dev split
     a labelled test split takes its place, which is read for the reported figures alone.
 
     Args:
         text_columns: None: all columns but the label, where `columns` names them, or the only other one.
         label_column: None: the column "label".
         columns: names of the columns of files without a header.
+        begun_with: class names of runs that go on: where they are those of the data, their order is kept.
 
     Raises:
         UserError: a missing folder, split, column or label name.
@@ -62,7 +66,7 @@ def load_custom(
             f"({', '.join(OPENERS)}), or hub:NAME; --columns names the columns of files without a header"
         )
     text_columns, label_column = _columns(tables["train"], text_columns, label_column, columns is not None)
-    names = () if regression else _class_names(tables["train"], label_column)
+    names = () if regression else _class_names(tables["train"], label_column, begun_with)
     task = custom_task(text_columns, label_column, names)
     train = read_examples(tables["train"], task)
     notes = []
@@ -178,7 +182,7 @@ def _columns(
     return tuple(text_columns), label
 
 
-def _class_names(table: Table, label_column: str) -> tuple[str, ...]:
+def _class_names(table: Table, label_column: str, begun_with: Sequence[str]) -> tuple[str, ...]:
     names: set[Any] = set()
     for row in table.rows([label_column]):
         name = row.texts[0].strip()
@@ -191,4 +195,9 @@ def _class_names(table: Table, label_column: str) -> tuple[str, ...]:
         raise UserError(
             f"{table.source}: column {label_column!r} holds {len(names)} different labels; numbers need --regression"
         )
-    return tuple(sorted(names))
+    own = dict.fromkeys(str(name).strip() for name in table.classes.get(label_column, ()))
+    for order in (begun_with, own):
+        kept = tuple(name for name in order if name in names)
+        if len(kept) == len(names):
+            return kept
+    return tuple(sorted(names, key=class_order))

@@ -9,8 +9,9 @@ comma. A file without a header is read with the names that are given for its col
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from longmix.data_prep.errors import UserError, reason_of
@@ -37,6 +38,7 @@ class Table(NamedTuple):
     """A table from outside: the names of its columns, and what reads some of them, every time from its beginning.
 
     `has_decimal_commas`: no comma stands between its fields, so that one within a number is that of its decimals.
+    `classes`: names of the classes that numbers in a column stand for, by column, where the table has them.
     `names_given_by`: what names its columns where it does not do so itself, for a message that misses one.
     """
 
@@ -45,6 +47,7 @@ class Table(NamedTuple):
     read: Callable[[Sequence[str]], Iterator[Row]]
     has_decimal_commas: bool = False
     names_given_by: str = ""
+    classes: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
         """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name."""
@@ -207,14 +210,15 @@ def _parquet(path: Path, columns: list[str] | None) -> Table:
         except (pa.ArrowException, OSError) as error:
             raise failing(error) from None
 
-    return Table(str(path), names, read)
+    return Table(str(path), names, read, classes=classes)
 
 
 def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
     """The names of classes that the datasets library leaves in a Parquet file, by column."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return {name: one["names"] for name, one in features.items() if one.get("_type") == "ClassLabel"}
+        classes = {name: one["names"] for name, one in features.items() if one.get("_type") == "ClassLabel"}
+        return {name: names for name, names in classes.items() if isinstance(names, list)}
     except (KeyError, ValueError, AttributeError, TypeError):
         return {}
 
@@ -241,14 +245,15 @@ def hub_splits(source: str) -> dict[str, Any]:
 
 def hub_table(dataset: Any, source: str) -> Table:
     """A split of the datasets library as a table."""
-    classes = {name: getattr(feature, "names", None) for name, feature in dataset.features.items()}
+    features = dataset.features.items()
+    classes = {name: feature.names for name, feature in features if getattr(feature, "names", None)}
 
     def read(wanted: Sequence[str]) -> Iterator[Row]:
         for number, record in enumerate(dataset.select_columns(list(wanted)), start=1):
             place = f"{source}, row {number}"
-            yield Row([_text(_named(record[name], classes[name]), name, place) for name in wanted], place)
+            yield Row([_text(_named(record[name], classes.get(name)), name, place) for name in wanted], place)
 
-    return Table(source, list(dataset.column_names), read)
+    return Table(source, list(dataset.column_names), read, classes=classes)
 
 
 def _named(value: Any, names: list[str] | None) -> Any:

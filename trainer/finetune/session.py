@@ -19,6 +19,7 @@ from longmix.data_prep.tokenizer import save_tokenizer
 
 from ..checkpoints.model_folders import told_model_folder
 from ..many_runs import pool
+from ..many_runs.finetuned import DATA
 from ..many_runs.read import MOST_SEEDS
 from ..models.loading import load_config
 from ..processes.signals import StopRequests
@@ -27,7 +28,7 @@ from ..settings.mistakes import say
 from ..tables.figures import percent
 from .collect import collect
 from .custom import load_custom
-from .encode import Encoder, encode_task, load_encoder, selection_split
+from .encode import Encoder, encode_task, encoded_classes, load_encoder, selection_split
 from .jobs import DROPOUT_FIELDS, Job, begin, quiet, run_job, selection_score, unknown_to
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
@@ -37,7 +38,7 @@ from .sources import MissingTask, TaskData, load_task
 from .submission import refuse_foreign_submissions
 from .tasks import CUSTOM, FROM_MNLI_TASKS, MNLI, TASKS, starts_after
 
-SUBMISSION = "submission"
+SUBMISSION, INTERMEDIATE = "submission", "intermediate"
 
 
 @dataclass(frozen=True)
@@ -269,7 +270,7 @@ def _prepare(
     first = []
     if arguments.intermediate is not None:
         try:
-            data = _load_intermediate(arguments)
+            data = _load_intermediate(arguments, output)
         except MissingTask as reason:
             raise UserError(
                 f"--intermediate {arguments.intermediate}: {reason}; --intermediate-data names its folder"
@@ -279,7 +280,7 @@ def _prepare(
     plans, skipped = [], {}
     for name in names:
         try:
-            data = _load(arguments.data, name, arguments)
+            data = _load(arguments.data, name, arguments, output / name)
         except MissingTask as reason:
             skipped[name] = str(reason)
             continue
@@ -300,7 +301,8 @@ def _prepare(
     return first, plans, skipped
 
 
-def _load(data: str, name: str, arguments: argparse.Namespace) -> TaskData:
+def _load(data: str, name: str, arguments: argparse.Namespace, folder: Path) -> TaskData:
+    """A task from `data`; its runs are in `folder`, if there are any."""
     if name != CUSTOM:
         return load_task(data, TASKS[name])
     return load_custom(
@@ -309,15 +311,19 @@ def _load(data: str, name: str, arguments: argparse.Namespace) -> TaskData:
         arguments.label_column,
         regression=arguments.regression,
         columns=arguments.columns,
+        # Earlier versions had another order, and what they have begun goes on with it.
+        begun_with=encoded_classes(folder / DATA),
     )
 
 
-def _load_intermediate(arguments: argparse.Namespace) -> TaskData:
+def _load_intermediate(arguments: argparse.Namespace, output: Path) -> TaskData:
     """The data of the intermediate task; one of the user's own is called "intermediate", beside which there may be
     another."""
-    data = _load(arguments.intermediate_data or arguments.data, arguments.intermediate, arguments)
+    name = INTERMEDIATE if arguments.intermediate == CUSTOM else arguments.intermediate
+    source = arguments.intermediate_data or arguments.data
+    data = _load(source, arguments.intermediate, arguments, output / name)
     if data.task.custom:
-        data.task = replace(data.task, name="intermediate")
+        data.task = replace(data.task, name=name)
     return data
 
 
@@ -372,7 +378,7 @@ def _plan(
     held_out = len(selection_split(data.train, task)[1])
     _say(f"{task.name}: {len(data.train)} training examples, of which {held_out} choose the checkpoint")
     folder = output / task.name
-    encoded = encode_task(data, start.encoder, folder / "data", start.tokenizer_folder)
+    encoded = encode_task(data, start.encoder, folder / DATA, start.tokenizer_folder)
     notes = []
     # What an earlier version has begun goes on as it was begun.
     unknown = unknown_to(folder)

@@ -413,6 +413,23 @@ def test_custom_task(bert_folder, trained, tmp_path, sentences, capsys):
     assert "custom" in printed and "GLUE average" not in printed
 
 
+def test_classes_keep_the_order_that_an_earlier_version_gave_them(bert_folder, trained, tmp_path, monkeypatch):
+    folder, output = tmp_path / "mine", tmp_path / "out"
+    folder.mkdir()
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text("text\tlabel\n" + "".join(f"the cat\t{n % 11}\n" for n in range(33)))
+    arguments = (bert_folder, folder, output, "--task", "custom", "--seeds")
+    with monkeypatch.context() as patched:
+        patched.setattr("longmix.trainer.finetune.custom.class_order", str)
+        assert finetune(*arguments, 1) == 0
+    assert finetune(*arguments, 2) == 0 and len(trained) == 2
+    manifest = json.loads((output / "custom" / "data" / "train" / "manifest.json").read_text())
+    assert manifest["label_names"][:3] == ["0", "1", "10"]
+    assert finetune(bert_folder, folder, tmp_path / "new", *arguments[3:], 1) == 0
+    manifest = json.loads((tmp_path / "new" / "custom" / "data" / "train" / "manifest.json").read_text())
+    assert manifest["label_names"] == [str(number) for number in range(11)]
+
+
 def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
     from transformers import AutoModel
 

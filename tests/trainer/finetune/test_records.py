@@ -113,6 +113,31 @@ def test_a_task_of_several_text_columns_without_a_dev_split(tmp_path, suffix):
     assert data.notes == ["no dev split: the figures are those of the labelled test split"]
 
 
+def test_classes_that_are_numbers_are_in_their_order(tmp_path):
+    for values in (["10", "9", "-1", "100"], ["10.0", "9.5", "-1.0", "100.0"]):
+        for name in ("train.csv", "dev.csv"):
+            write(tmp_path, name, [(value, "", "a") for value in values])
+        assert [float(name) for name in load_custom(str(tmp_path), ("text",), None).task.label_names] == sorted(
+            map(float, values)
+        )
+    # What was begun otherwise goes on so, if its classes are those of the data.
+    for begun, first in ((["-1.0", "10.0", "100.0", "9.5"], "-1.0, 10.0"), (["a", "-1.0"], "-1.0, 9.5")):
+        names = load_custom(str(tmp_path), ("text",), None, begun_with=begun).task.label_names
+        assert ", ".join(names).startswith(first)
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_classes_of_the_datasets_library_keep_its_order(tmp_path, monkeypatch, is_local):
+    names = ["World", "Sports", "Business"]
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
+    split = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [2, 1, 0]}, features=features)
+    for name in ("train", "validation"):
+        split.to_parquet(tmp_path / f"{name}.parquet")
+    monkeypatch.setattr("longmix.trainer.finetune.custom.hub_splits", lambda source: {"train": split, "dev": split})
+    data = load_custom(str(tmp_path) if is_local else "hub:someone/data", ("text",), None)
+    assert data.task.label_names == tuple(names) and data.train.labels == [2, 1, 0]
+
+
 def test_the_spaces_around_a_class_are_not_of_its_name(tmp_path):
     for name in ("train.csv", "dev.csv"):
         write(tmp_path, name, [("pos ", "", "a"), (" neg", "", "b"), ("pos", "", "c")])
