@@ -49,7 +49,8 @@ def collect(plan: TaskPlan, submission: Path) -> TaskResult:
 
 def _settings(plan: TaskPlan) -> dict[str, Any]:
     job = plan.chosen[0]
-    values = {"learning_rate": job.learning_rate, "epochs": job.epochs, "batch_size": job.batch_size}
+    own = {"metric": job.task.metrics[0]} if job.task.custom and not job.task.regression else {}
+    values = own | {"learning_rate": job.learning_rate, "epochs": job.epochs, "batch_size": job.batch_size}
     # Said where it is not what it always was.
     values |= {
         name: getattr(job, name)
@@ -91,7 +92,9 @@ def _search(plan: TaskPlan) -> list[SearchedRate]:
 def _selection(jobs: list[Job]) -> SplitResult:
     """Figures of the selection split, of which checkpoints and learning rates are chosen."""
     runs = [selection_figures(job) for job in jobs]
-    figures = {name: over_seeds([run[name] for run in runs]) for name in runs[0]}
+    # Runs of earlier versions have fewer.
+    names = [name for name in runs[0] if all(name in run for run in runs)]
+    figures = {name: over_seeds([run[name] for run in runs]) for name in names}
     return SplitResult(SELECTION, Manifest.load(jobs[0].encoded.folder / SELECTION).samples, figures)
 
 

@@ -13,7 +13,7 @@ from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from .readers import Examples, parse_label
 from .records import HUB, OPENERS, Table, hub_splits, hub_table, joined, open_table
 from .sources import TaskData
-from .tasks import Task, custom_task
+from .tasks import CLASS_METRICS, Task, custom_task
 
 LABEL = "label"
 MOST_CLASSES = 1000
@@ -29,6 +29,7 @@ def load_custom(
     regression: bool = False,
     columns: Sequence[str] | None = None,
     begun_with: Sequence[str] = (),
+    metric: str = CLASS_METRICS[0],
 ) -> TaskData:
     """Read a user's own task: `train`, `dev` (or `validation`) and, if there, `test`, of a folder or of `hub:NAME`.
 
@@ -40,6 +41,7 @@ def load_custom(
         text_columns: None: all columns but the label, where `columns` names them, or the only other one.
         label_column: None: the column "label".
         columns: names of the columns of files without a header.
+        metric: of CLASS_METRICS, that the score is of.
         begun_with: class names of runs that go on: where they are those of the data, their order is kept.
 
     Raises:
@@ -67,7 +69,7 @@ def load_custom(
         )
     text_columns, label_column = _columns(tables["train"], text_columns, label_column, columns is not None)
     names = () if regression else _class_names(tables["train"], label_column, begun_with)
-    task = custom_task(text_columns, label_column, names)
+    task = custom_task(text_columns, label_column, names, metric)
     train = read_examples(tables["train"], task)
     notes = []
     if "dev" in tables:

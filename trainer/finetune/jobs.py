@@ -37,7 +37,7 @@ from ..samples.dataset import ShardedDataset
 from ..samples.label_scale import LabelScale
 from ..settings import reading
 from ..settings.exit_codes import INTERRUPTED
-from .encode import EncodedTask
+from .encode import SELECTION, EncodedTask
 from .relative_rates import relative_factors
 from .tasks import Task
 
@@ -126,7 +126,7 @@ def run_values(job: Job) -> dict[str, Any]:
     return {
         "run": {"dir": str(job.folder), "seed": job.seed},
         "model": {"from": job.checkpoint, **dropout},
-        "data": {"train": str(data / "train"), "eval": str(data / "selection")},
+        "data": {"train": str(data / "train"), "eval": str(data / SELECTION)},
         "objective": {"name": "regression" if job.task.regression else "classification"},
         "batch": {
             "samples": job.batch_size,
@@ -238,14 +238,17 @@ def run_job(job: Job, requests: StopRequests) -> int:
     # One that came after the last step has not been obeyed.
     if code != 0 or requests.requested:
         return code or INTERRUPTED
-    splits = ("selection", *job.encoded.dev, *job.encoded.test)
+    splits = (SELECTION, *job.encoded.dev, *job.encoded.test)
     with _alone() as world:
         predictions = {name: predict(folder / "model", data / name, task, job.batch_size, world) for name in splits}
     (folder / "predictions").mkdir(exist_ok=True)
     for name, values in predictions.items():
         write_json(folder / "predictions" / f"{name}.json", values.tolist())
-    scores = metrics.evaluate(task.metrics, read_labels(data / "selection"), predictions["selection"])
-    write_json(folder / RESULT, {"selection": {**scores.values, "score": scores.score}, "notes": list(scores.notes)})
+    labels = read_labels(data / SELECTION)
+    scores = metrics.evaluate(task.metrics, labels, predictions[SELECTION], task.further_metrics)
+    # The error of predictions that are not finite is infinite, which no file of results holds.
+    figures = {name: value for name, value in scores.values.items() if math.isfinite(value)}
+    write_json(folder / RESULT, {"selection": {**figures, "score": scores.score}, "notes": list(scores.notes)})
     drop_checkpoints(job)
     return 0
 

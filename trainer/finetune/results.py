@@ -24,7 +24,7 @@ _TEST = "test"  # the split of a user's own task without a dev split
 
 @dataclass(frozen=True)
 class SplitResult:
-    """Figures of one dev split, or of the labelled test split in its place; "score" is the mean of the metrics."""
+    """Figures of one dev split, or of the labelled test split in its place; "score" is the mean of its metrics."""
 
     split: str
     samples: int
@@ -67,6 +67,15 @@ class TaskResult:
     def score(self) -> float:
         """Mean over dev splits (MNLI has two) and metrics, as GLUE averages."""
         return float(np.mean([split.figures["score"].mean for split in self.splits]))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that the score is the mean of."""
+        if self.task in TASKS:
+            return TASKS[self.task].metrics
+        if "metric" in self.settings:
+            return (self.settings["metric"],)
+        return tuple(name for name in self.splits[0].figures if name not in ("score", *metrics.ERRORS))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TaskResult":
@@ -172,17 +181,19 @@ def summarize(
     notes: Sequence[str] = (),
 ) -> TaskResult:
     """Score a task. `labels` maps dev split -> (n,), `predictions` dev split -> (seeds, n)."""
-    splits, all_notes = [], list(notes)
+    splits, all_notes, further = [], list(notes), task.further_metrics
     for name, gold in labels.items():
-        runs = [metrics.evaluate(task.metrics, gold, row) for row in predictions[name]]
+        runs = [metrics.evaluate(task.metrics, gold, row, further) for row in predictions[name]]
         for seed, run in zip(seeds, runs, strict=True):
             all_notes += [f"{name}, seed {seed}: {note}" for note in run.notes]
-        constant = metrics.baseline(task.metrics, gold)
-        bounds = metrics.intervals(task.metrics, gold, predictions[name])
-        columns = {metric: ([run.values[metric] for run in runs], constant.values[metric]) for metric in task.metrics}
+        constant = metrics.baseline(task.metrics, gold, further)
+        bounds = metrics.intervals(task.metrics, gold, predictions[name], further=further)
+        columns = {metric: ([run.values[metric] for run in runs], constant.values[metric]) for metric in runs[0].values}
         columns["score"] = ([run.score for run in runs], constant.score)
         figures = {
-            metric: over_seeds(values, bounds[metric], baseline) for metric, (values, baseline) in columns.items()
+            metric: over_seeds(values, bounds[metric], baseline)
+            for metric, (values, baseline) in columns.items()
+            if np.isfinite(values).all()  # no file of results holds the error of a model that has diverged
         }
         splits.append(SplitResult(name, len(gold), figures))
     return TaskResult(task.name, list(seeds), splits, settings or {}, all_notes)
@@ -193,6 +204,7 @@ def summarize(
 
 
 VERDICTS = {"above": "above", "below": "BELOW", "contains": "not told apart: the interval contains it"}
+_OF_ERRORS = VERDICTS | {"above": "ABOVE", "below": "below"}
 NUMERIC_COLUMNS = (2, 3, 4, 5, 6, 7, 8)
 
 
@@ -206,11 +218,18 @@ def explanation(results: Results) -> str:
     """What the columns of the table mean."""
     split = _reported(results)
     return (
-        f"Figures are 100 x the metric. {split}: the mean over seeds on the n examples of the {split} split, its "
+        f"Figures are 100 x the metric{_units(results)}. "
+        f"{split}: the mean over seeds on the n examples of the {split} split, its "
         "spread (standard deviation over seeds) and 95 % interval (bootstrap over examples and seeds). constant: what "
         "the best answer reaches that is the same for every example. selection: the mean over seeds on the part of the "
         "training data that chose the checkpoints, and the learning rate where there were several."
     )
+
+
+def _units(results: Results) -> str:
+    """A remark on figures that are no shares."""
+    names = {metric for task in results.tasks for split in task.splits for metric in split.figures}
+    return ", but rmse and mae in the unit of the label, the lower the better" if names & {*metrics.ERRORS} else ""
 
 
 def _reported(results: Results) -> str:
@@ -226,25 +245,28 @@ def rows(results: Results) -> list[tuple[str, ...]]:
     for task in results.tasks:
         for split in task.splits:
             for metric, figure in split.figures.items():
-                if metric == "score" and len(split.figures) == 2:
+                if metric == "score" and len(task.metrics) == 1:
                     continue
+                is_error = metric in metrics.ERRORS
+                shown = "{:.4g}".format if is_error else percent
                 label = task.task if len(task.splits) == 1 else f"{task.task} {split.split.removeprefix('dev-')}"
                 if split.split == _TEST and _reported(results) != _TEST:
                     label = f"{task.task} ({_TEST})"
                 rate = task.settings.get("learning_rate")
-                selection = None if task.selection is None else task.selection.figures[metric].mean
+                # Runs of earlier versions lack some of those of today.
+                selection = None if task.selection is None else task.selection.figures.get(metric)
                 cells.append(
                     (
                         label,
                         metric,
                         "-" if rate is None else f"{rate:g}",
-                        "-" if selection is None else percent(selection),
-                        percent(figure.mean),
-                        "-" if figure.spread is None else percent(figure.spread),
-                        interval(figure.interval),
+                        "-" if selection is None else shown(selection.mean),
+                        shown(figure.mean),
+                        "-" if figure.spread is None else shown(figure.spread),
+                        interval(figure.interval, shown),
                         str(split.samples),
-                        percent(figure.baseline),
-                        VERDICTS[figure.verdict],
+                        shown(figure.baseline),
+                        (_OF_ERRORS if is_error else VERDICTS)[figure.verdict],
                     )
                 )
     return cells

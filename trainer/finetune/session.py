@@ -36,7 +36,7 @@ from .relative_rates import is_relative_by_default
 from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
 from .sources import MissingTask, TaskData, load_task
 from .submission import refuse_foreign_submissions
-from .tasks import CUSTOM, FROM_MNLI_TASKS, MNLI, TASKS, starts_after
+from .tasks import CLASS_METRICS, CUSTOM, FROM_MNLI_TASKS, MNLI, TASKS, starts_after
 
 SUBMISSION, INTERMEDIATE = "submission", "intermediate"
 
@@ -228,9 +228,12 @@ def _check(arguments: argparse.Namespace, names: list[str]) -> None:
         if value is not None and not fits(value):
             problems.append(f"--{option.replace('_', '-')} is {value:g}, but must {allowed}")
     if CUSTOM not in (*names, arguments.intermediate):
-        given = [arguments.columns, arguments.text_columns, arguments.label_column, arguments.regression or None]
-        if any(value is not None for value in given):
-            problems.append("--columns, --text-columns, --label-column and --regression belong to --task custom")
+        given = [arguments.columns, arguments.text_columns, arguments.label_column, arguments.metric]
+        if arguments.regression or any(value is not None for value in given):
+            options = "--columns, --text-columns, --label-column, --metric and --regression"
+            problems.append(f"{options} belong to --task custom")
+    if arguments.metric is not None and arguments.regression:
+        problems.append("--metric is for classes, and --regression takes labels for numbers: leave one out")
     problems += _intermediate_problems(arguments, names)
     if arguments.from_mnli and not set(names) & set(FROM_MNLI_TASKS):
         problems.append(f"--from-mnli is for {', '.join(FROM_MNLI_TASKS)}, none of which is asked for")
@@ -311,6 +314,7 @@ def _load(data: str, name: str, arguments: argparse.Namespace, folder: Path) -> 
         arguments.label_column,
         regression=arguments.regression,
         columns=arguments.columns,
+        metric=arguments.metric or CLASS_METRICS[0],
         # Earlier versions had another order, and what they have begun goes on with it.
         begun_with=encoded_classes(folder / DATA),
     )

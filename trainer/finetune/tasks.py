@@ -23,7 +23,8 @@ class Task:
     """A sentence or sentence-pair task.
 
     `file_labels[c]` is how class c is written in the TSV files and `label_names[c]` what it means; both are empty for
-    regression. `submission_labels` are the words that GLUE's server expects.
+    regression. `submission_labels` are the words that GLUE's server expects. The score is the mean of `metrics`, the
+    first of which chooses checkpoints; `further_metrics` are reported beside them.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Task:
     value_range: tuple[float, float] | None = None
     epochs: int = 3
     custom: bool = False
+    further_metrics: tuple[str, ...] = ()
 
     @property
     def regression(self) -> bool:
@@ -207,6 +209,8 @@ TASKS: dict[str, Task] = {
 # GLUE's small pair tasks gain from a start at an MNLI checkpoint (the RoBERTa recipe).
 FROM_MNLI_TASKS = ("rte", "mrpc", "stsb")
 MNLI, CUSTOM = "mnli", "custom"
+# Of a user's own classes; the first is the score unless another is asked for.
+CLASS_METRICS = ("accuracy", "matthews", "macro_f1")
 HUB_LABEL = "label"  # the label's column in the hub's layout of every task
 
 
@@ -227,8 +231,13 @@ def starts_after(name: str, intermediate: str) -> bool:
     return name != intermediate or name == CUSTOM
 
 
-def custom_task(text_columns: tuple[str, ...], label_column: str, label_names: tuple[str, ...]) -> Task:
-    """A task of a user's own (custom.py); no `label_names` means regression."""
+def custom_task(
+    text_columns: tuple[str, ...], label_column: str, label_names: tuple[str, ...], metric: str = CLASS_METRICS[0]
+) -> Task:
+    """A task of a user's own (custom.py), with the metric of its classes that is its score; no `label_names` means
+    regression.
+    """
+    further = tuple(name for name in CLASS_METRICS if name != metric)
     return Task(
         name=CUSTOM,
         folder="",
@@ -238,7 +247,8 @@ def custom_task(text_columns: tuple[str, ...], label_column: str, label_names: t
         label_names=label_names,
         file_labels=label_names,
         submission_labels=label_names,
-        metrics=("accuracy",) if label_names else ("pearson", "spearman"),
+        metrics=(metric,) if label_names else ("pearson", "spearman"),
+        further_metrics=further if label_names else ("rmse", "mae"),
         epochs=5,
         custom=True,
         **_splits("custom.tsv"),

@@ -1,5 +1,7 @@
 """The figures of a model on a labelled table: those of its task, with intervals, beside the best constant answer."""
 
+import math
+
 from longmix.data_prep.errors import UserError
 
 from ..checkpoints.model_folders import told_model_folder
@@ -67,22 +69,19 @@ def figures(
 
 
 def _table(labels, predictions, is_regression: bool, names: list[str]) -> list[str]:
-    if is_regression:
-        measured = metrics.REGRESSION_METRICS
-    else:
-        measured = metrics.CLASSIFICATION_METRICS if len(names) == 2 else ("matthews", "accuracy")
+    measured = (*metrics.CORRELATIONS, *metrics.ERRORS) if is_regression else metrics.of_classes(len(names))
     scores = metrics.evaluate(measured, labels, predictions)
     bounds = metrics.intervals(measured, labels, predictions)
     constant = metrics.baseline(measured, labels)
 
-    def shown(value: float) -> str:
-        return f"{value:.4f}"
+    def row(name: str) -> tuple[str, ...]:
+        shown, value = ("{:.4g}" if name in metrics.ERRORS else "{:.4f}").format, scores.values[name]
+        bounds_ = bounds[name] if math.isfinite(value) else None
+        return name, shown(value), interval(bounds_, shown), shown(constant.values[name])
 
-    rows = [
-        (name, shown(scores.values[name]), interval(bounds[name], shown), shown(constant.values[name]))
-        for name in measured
-    ]
+    rows = [row(name) for name in measured]
     lines = writing.aligned(_HEADER, rows, right=(1, 3))
     notes = [f"f1 is of the class {names[1]!r}"] if "f1" in measured else []
+    notes += ["rmse and mae are in the unit of the label, the lower the better"] if is_regression else []
     notes += [f"note: {note}" for note in scores.notes]
     return [*lines, f"{len(labels):,} rows; intervals by bootstrap over them", *notes]

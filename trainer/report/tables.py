@@ -27,6 +27,9 @@ EXPLANATION = (
 # Cells: the page shows the same as the tables.
 
 
+_NAMES = {"roc_auc": "ROC AUC", "f1": "F1", "macro_f1": "macro F1", "rmse": "RMSE"}
+
+
 def number(metric: str, value: float | None) -> str:
     """A figure for people: accuracy and alike in percent."""
     if value is None:
@@ -43,7 +46,7 @@ def heading(metric: str, split: str = "") -> str:
             return f"{prefix.replace('_', ' ')} {heading(metric.removeprefix(prefix + '_'))}"
     if split == SELECTION:
         return f"{SELECTION} {heading(metric)}"
-    known = {"roc_auc": "ROC AUC", "f1": "F1"}.get(metric) or forecast_figures.heading(metric)
+    known = _NAMES.get(metric) or forecast_figures.heading(metric)
     name = known or metric.replace("_", " ")
     return f"{name} (%)" if is_percent(metric) else name
 

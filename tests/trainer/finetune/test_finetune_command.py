@@ -211,8 +211,8 @@ def test_the_chosen_rate_alone_runs_with_the_seeds_that_did_not_search(glue, ber
 def scored(evaluate, scores, folders):
     """`evaluate` with the selection scores of the learning rates' folders; `folders` ends with that of the run."""
 
-    def wrapped(names, labels, predictions):
-        found = evaluate(names, labels, predictions)
+    def wrapped(*arguments):
+        found = evaluate(*arguments)
         score = next(value for name, value in scores.items() if name in folders[-1])
         return dataclasses.replace(found, values=dict.fromkeys(found.values, score), score=score)
 
@@ -401,16 +401,35 @@ def test_small_tasks_start_from_mnli(glue, bert_folder, trained, tmp_path):
     assert [values["model"]["from"] for values in trained] == [str(bert_folder), str(mnli)]
 
 
-def test_custom_task(bert_folder, trained, tmp_path, sentences, capsys):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    for name, part in (("train.tsv", sentences[:40]), ("dev.tsv", sentences[40:60])):
-        rows = [f"{text}\t{'long' if len(text) > 25 else 'short'}" for text in part]
-        (folder / name).write_text("\n".join(["body\tkind", *rows]) + "\n", encoding="utf-8")
+def test_custom_task(reviews, bert_folder, trained, tmp_path, capsys):
     more = ("--task", "custom", "--text-columns", "body", "--label-column", "kind", "--seeds", 1)
-    assert finetune(bert_folder, folder, tmp_path / "out", *more) == 0
+    assert finetune(bert_folder, reviews, tmp_path / "out", *more) == 0
     printed = capsys.readouterr().out
     assert "custom" in printed and "GLUE average" not in printed
+    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    assert list(task["splits"][0]["figures"]) == ["accuracy", "matthews", "macro_f1", "score"]
+    assert task["selection"]["figures"].keys() == task["splits"][0]["figures"].keys()
+    assert task["score"] == task["splits"][0]["figures"]["accuracy"]["mean"]
+    # Runs of versions that had fewer figures are in one table with those of today.
+    for seed in (0, 1):
+        assert finetune(bert_folder, reviews, tmp_path / "out", *more[:-1], 2) == 0 and len(trained) == 2
+        result = tmp_path / "out" / "custom" / f"seed-{seed}" / "result.json"
+        values = json.loads(result.read_text())
+        values["selection"].pop("matthews" if seed else "macro_f1")
+        result.write_text(json.dumps(values))
+    assert finetune(bert_folder, reviews, tmp_path / "out", *more[:-1], 2) == 0
+    with pytest.raises(UserError, match=r"metrics \['accuracy'\], now \['macro_f1'\]"):
+        finetune(bert_folder, reviews, tmp_path / "out", *more, "--metric", "macro_f1")
+
+
+def test_the_metric_of_ones_own_classes_chooses(reviews, bert_folder, trained, tmp_path):
+    more = ("--task", "custom", "--text-columns", "body", "--label-column", "kind", "--seeds", 1)
+    assert finetune(bert_folder, reviews, tmp_path / "out", *more, "--metric", "macro_f1") == 0
+    assert trained[0]["checkpoint"]["best"] == {"metric": "macro_f1", "mode": "max"}
+    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    assert task["score"] == task["splits"][0]["figures"]["macro_f1"]["mean"]
+    selection = json.loads((tmp_path / "out" / "custom" / "seed-0" / "result.json").read_text())["selection"]
+    assert selection["score"] == selection["macro_f1"] and "accuracy" in selection
 
 
 def test_classes_keep_the_order_that_an_earlier_version_gave_them(bert_folder, trained, tmp_path, monkeypatch):
@@ -456,6 +475,8 @@ def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
         (("--task", "cola", "--seeds", "0", "--lr", "-1"), "--seeds is 0, but must be at least 1; --lr is -1"),
         (("--task", "cola", "--task", "custom"), "run it by itself"),
         (("--task", "cola", "--label-column", "x"), "belong to --task custom"),
+        (("--task", "cola", "--metric", "matthews"), "--metric and --regression belong to --task custom"),
+        (("--task", "custom", "--metric", "matthews", "--regression"), "--metric is for classes, and --regression"),
         (("--task", "cola", "--from-mnli", "x"), "none of which is asked for"),
         (("--task", "cola", "--intermediate", "mnli"), "--intermediate mnli is for rte, mrpc, stsb, none of which"),
         (("--task", "cola", "--intermediate", "cola"), "--intermediate cola is for other tasks, none of which"),

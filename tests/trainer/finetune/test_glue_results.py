@@ -50,6 +50,35 @@ def test_worse_than_a_constant_answer_is_said(table):
     assert worse.splits[0].figures["accuracy"].verdict == "below"
 
 
+def test_classes_of_ones_own_have_further_figures():
+    task = custom_task(("text",), "label", ("no", "yes"), "matthews")
+    settings = {"metric": "matthews", "learning_rate": 1e-3}
+    found = results.summarize(task, [0], {"dev": GOLD}, {"dev": np.ones((1, 100), dtype=int)}, settings)
+    assert found.score == 0 and "dev, seed 0: matthews: all predictions are equal, counted as 0.0" in found.notes
+    table = results.Results("x", "hash", [found], {})
+    assert [(row[1], row[4]) for row in results.rows(table)] == [
+        ("matthews", "0.0"), ("accuracy", "50.0"), ("macro_f1", "33.3"),
+    ]  # fmt: skip
+    assert "custom: 1 seed, metric matthews, learning rate 0.001" in results.console(table)
+
+
+def test_errors_of_a_regression_are_in_its_unit(tmp_path):
+    task, values = custom_task(("text",), "label", ()), 2e-4 + 1e-5 * np.arange(100.0)
+    found = results.summarize(task, [0], {"dev": values}, {"dev": values[None] + 2e-6})
+    diverged = results.summarize(task, [0], {"dev": values}, {"dev": values[None] * np.nan})
+    table = results.Results("x", "hash", [found], {})
+    cells = {row[1]: row[4:] for row in results.rows(table)}
+    assert list(cells) == ["pearson", "spearman", "rmse", "mae", "score"] and cells["score"][0] == "100.0"
+    assert cells["rmse"] == ("2e-06", "-", "2e-06 to 2e-06", "100", "0.0002887", "below")
+    assert "but rmse and mae in the unit of the label, the lower the better." in results.console(table)
+    assert set(diverged.splits[0].figures) == {"pearson", "spearman", "score"}
+    table.tasks.append(diverged)
+    table.save(tmp_path)
+    assert results.Results.load(tmp_path) == table
+    worse = results.summarize(task, [0], {"dev": values}, {"dev": -values[None]})
+    assert results.rows(results.Results("x", "hash", [worse], {}))[2][-1] == "ABOVE"
+
+
 def test_average_is_over_tasks(table):
     rte, mnli, mrpc = 0.85, (0.5 + 0.7) / 2, (0.5 + 2 / 3) / 2
     assert table.average == pytest.approx((rte + mnli + mrpc) / 3)

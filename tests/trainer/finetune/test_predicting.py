@@ -178,7 +178,7 @@ def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentence
     assert main([*arguments, "--columns", "kind", "title", "body", "--label-column", "kind"]) == 0
     printed = capsys.readouterr().out
     figures = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line}
-    assert figures["accuracy"][0] == "0.8000" and "40 rows" in printed
+    assert figures["accuracy"][0] == "0.8000" and "40 rows" in printed and "macro_f1" in figures
     # At the length of fine-tuning, unless another one is given.
     cut = ("--columns", "kind", "title", "body", "--label-column", "kind", "--max-length", "8")
     lengths, load = [], scores.load_encoder
@@ -352,7 +352,7 @@ def test_a_task_of_files_without_a_header_is_trained_predicted_and_scored(bert_f
     assert f"{right / 20:.4f}" in printed and "f1 is of the class 'none'" in printed
 
 
-def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences):
+def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences, capsys):
     """Of labels in the hundreds of thousands, too: a model that had to learn them would not leave their mean."""
     found = {}
     for unit, offset in ((1.0, 0.0), (30_000.0, 200_000.0)):
@@ -371,6 +371,11 @@ def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences):
         assert json.loads((run / "predictions" / "dev.json").read_text()) == pytest.approx(values, rel=1e-4)
         submitted = [float(row["prediction"]) for row in tsv(folder / "out" / "submission" / "custom.tsv")]
         assert submitted == pytest.approx(values, abs=1e-5 * unit)
+        capsys.readouterr()
+        assert main(["evaluate", str(run), "--data", str(folder / "dev.tsv"), "--text-columns", "text"]) == 0
+        error = next(line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("mae"))
+        labels = [float(row["label"]) for row in tsv(folder / "dev.tsv")]
+        assert float(error) == pytest.approx(np.abs(values - labels).mean(), rel=1e-3)
         found[unit] = (values - offset) / unit
     assert found[1.0] == pytest.approx(found[30_000.0], abs=2e-4) and np.std(found[1.0]) > 2e-3
     assert "Its labels were standardised: an answer" in (run / "model" / "README.md").read_text()
