@@ -1,6 +1,7 @@
 """A user's own task: its splits found in a folder, or on the hub, and read from tables of any kind (records.py)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from longmix.data_prep.class_order import class_order
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 
-from .readers import Examples, parse_label
+from .readers import Examples, is_number, parse_label
 from .records import HUB, OPENERS, Table, hub_splits, hub_table, joined, open_table
 from .sources import TaskData
 from .tasks import CLASS_METRICS, Task, custom_task
@@ -98,11 +99,17 @@ def read_examples(table: Table, task: Task, *, test: bool = False) -> Examples:
         first.append(one)
         second.append(other)
         if not test:
-            labels.append(parse_label(task, row.texts[texts].strip(), row.place))
+            labels.append(parse_label(task, _spelt(row.texts[texts].strip(), task.file_labels), row.place))
         indices.append(row.texts[-1] if has_index else str(len(indices)))
     if not first:
         raise UserError(f"{table.source}: no rows")
     return Examples(first, second if texts > 1 else None, None if test else labels, indices)
+
+
+def _spelt(label: str, names: Sequence[str]) -> str:
+    """A label as the classes spell it: to earlier versions true and false of JSON were True and False."""
+    is_earlier = label in ("true", "false") and label not in names and label.capitalize() in names
+    return label.capitalize() if is_earlier else label
 
 
 def as_pair(columns: Sequence[str]) -> tuple[str, str | None]:
@@ -121,20 +128,13 @@ def labelled(
         names = [name.strip() for name in names]  # earlier versions kept the spaces around them
     task = custom_task(tuple(text_columns), label_column, tuple(names))
     numbers = tuple(map(str, range(len(names))))
-    if names and not any(_is_number(name) for name in names):
+    if names and not any(is_number(name) for name in names):
         written = {row.texts[0].strip() for row in table.rows([label_column])}
         if written <= set(numbers):
             task = custom_task(tuple(text_columns), label_column, numbers)
-    examples = read_examples(table, task)
+    # What the command line of a fine-tuning could do about a label does not help here.
+    examples = read_examples(table, replace(task, custom=False))
     return examples, np.asarray(examples.labels, dtype=np.int64 if names else np.float64)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 # -----------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def _class_names(table: Table, label_column: str, begun_with: Sequence[str]) -> 
         name = row.texts[0].strip()
         if not name:
             raise UserError(f"{row.place}: {label_column} is empty, expected a class")
-        names.add(name)
+        names.add(_spelt(name, begun_with))
     if len(names) < 2:
         raise UserError(f"{table.source}: column {label_column!r} holds one class only; two are needed")
     if len(names) > MOST_CLASSES:

@@ -116,11 +116,21 @@ def parse_label(task: Task, text: str, where: str) -> int | float:
         return task.file_labels.index(text)
     except ValueError:
         more = f", ... ({len(task.file_labels)} in all)" if len(task.file_labels) > SHOWN_LABELS else ""
-        advice = "; if labels are numbers, give --regression" if task.custom else ""
+        unknown = ", which is not among the training labels" if task.custom else ""
+        advice = "; if labels are numbers, give --regression" if task.custom and is_number(text) else ""
         raise UserError(
-            f"{where}: {task.label_column} is {text!r}, expected one of: "
+            f"{where}: {task.label_column} is {text!r}{unknown}, expected one of: "
             f"{', '.join(task.file_labels[:SHOWN_LABELS])}{more}{advice}"
         ) from None
+
+
+def is_number(text: str) -> bool:
+    """Whether a label can be read as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_value(value: float, task: Task, where: str, shown: object = None) -> None:

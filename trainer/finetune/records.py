@@ -270,7 +270,9 @@ def _text(value: Any, name: str, place: str) -> str:
     if isinstance(value, str):
         # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
         return str(value)
     raise UserError(f"{place}: {name!r} holds {type(value).__name__}, expected a text or a number")
 

@@ -286,8 +286,11 @@ def test_custom_task_mistakes(tmp_path):
         load_custom(str(tmp_path), ("body",), "kind")
     write(tmp_path, "train.tsv", "body\tkind", "a\tspam", "b\tham")
     write(tmp_path, "dev.tsv", "body\tkind", "a\teggs")
-    with pytest.raises(UserError, match=r"dev\.tsv, line 2: kind is 'eggs', expected one of: ham, spam"):
+    with pytest.raises(
+        UserError, match=r"dev\.tsv, line 2: kind is 'eggs', which is not among the training labels"
+    ) as told:
         load_custom(str(tmp_path), ("body",), "kind")
+    assert str(told.value).endswith("expected one of: ham, spam")
     with pytest.raises(UserError, match=r"needs --text-columns and --label-column, .*train\.tsv has body, kind"):
         load_custom(str(tmp_path), None, None)
     with pytest.raises(UserError, match="no column 'sort'"):
@@ -301,9 +304,10 @@ def test_custom_task_mistakes(tmp_path):
     with pytest.raises(UserError, match=r"train\.tsv: more than one column 'body'; it has"):
         load_custom(str(tmp_path), ("body",), "kind")
     write(tmp_path, "train.tsv", "body\tkind", *(f"a\t{value}.5" for value in range(30)))
+    write(tmp_path, "dev.tsv", "body\tkind", "a\t1e3")
     with pytest.raises(UserError, match=r"one of: 0\.5, .*, \.\.\. \(30 in all\); .*--regression") as caught:
         load_custom(str(tmp_path), ("body",), "kind")
-    assert str(caught.value).count(".5") == 10
+    assert str(caught.value).count(".5") == 10 and "kind is '1e3', which is not" in str(caught.value)
 
 
 def test_what_is_no_file_is_told_and_never_waited_for(tmp_path):

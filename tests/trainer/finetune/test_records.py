@@ -113,6 +113,23 @@ def test_a_task_of_several_text_columns_without_a_dev_split(tmp_path, suffix):
     assert data.notes == ["no dev split: the figures are those of the labelled test split"]
 
 
+def test_booleans_are_as_json_writes_them(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
+    (tmp_path / "dev.csv").write_text("text,label\na,true\nb,false\n")
+    data = load_custom(str(tmp_path), ("text",), None)
+    assert data.task.label_names == ("false", "true") and data.dev["dev"].labels == [1, 0]
+    # Earlier versions wrote them as Python does: what they have begun, and their models, go on with these names.
+    (tmp_path / "dev.csv").rename(tmp_path / "labelled.csv")
+    (tmp_path / "dev.jsonl").write_text((tmp_path / "train.jsonl").read_text())
+    begun = load_custom(str(tmp_path), ("text",), None, begun_with=["False", "True"])
+    assert begun.task.label_names == ("False", "True") and begun.dev["dev"].labels == begun.train.labels == [1, 0]
+    for name in ("train.jsonl", "labelled.csv"):
+        _, labels = labelled(open_table(str(tmp_path / name)), ("text",), "label", ["False", "True"])
+        assert labels.tolist() == [1, 0]
+    with pytest.raises(UserError, match=r"label is 'true', expected one of: a, 1$"):
+        labelled(open_table(str(tmp_path / "train.jsonl")), ("text",), "label", ["a", "1"])
+
+
 def test_classes_that_are_numbers_are_in_their_order(tmp_path):
     for values in (["10", "9", "-1", "100"], ["10.0", "9.5", "-1.0", "100.0"]):
         for name in ("train.csv", "dev.csv"):
