@@ -192,9 +192,20 @@ def begin(job: Job) -> None:
 def unknown_to(folder: Path) -> set[str]:
     """The names among EARLIER_SETTINGS that the version did not know by which runs of a task below `folder` were begun;
     none where there are no runs."""
+    return set().union(*(set(EARLIER_SETTINGS) - set(settings) for settings in _begun(folder)))
+
+
+def is_begun_without(folder: Path, split: str) -> bool:
+    """Whether runs of a task below `folder` were begun without this test split."""
+    splits = (settings.get("test") for settings in _begun(folder))
+    return any(isinstance(names, list) and split not in names for names in splits)
+
+
+def _begun(folder: Path) -> list[dict[str, Any]]:
+    """The settings of the runs of a task below `folder`."""
     paths = [*folder.glob(f"seed-*/{JOB}"), *folder.glob(f"lr-*/seed-*/{JOB}")]
     found = (read_or_none(path, dict[str, Any]) for path in paths)
-    return set().union(*(set(EARLIER_SETTINGS) - set(settings) for settings in found if settings is not None))
+    return [settings for settings in found if settings is not None]
 
 
 def _difference(name: str, found: Any, wanted: Any) -> str:

@@ -29,13 +29,13 @@ from ..tables.figures import percent
 from .collect import collect
 from .custom import load_custom
 from .encode import Encoder, encode_task, encoded_classes, load_encoder, selection_split
-from .jobs import DROPOUT_FIELDS, Job, begin, quiet, run_job, selection_score, unknown_to
+from .jobs import DROPOUT_FIELDS, Job, begin, is_begun_without, quiet, run_job, selection_score, unknown_to
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
 from .relative_rates import is_relative_by_default
 from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
 from .sources import MissingTask, TaskData, load_task
-from .submission import refuse_foreign_submissions
+from .submission import SUBMISSIONS, missing_submissions, refuse_foreign_submissions
 from .tasks import CLASS_METRICS, CUSTOM, FROM_MNLI_TASKS, MNLI, TASKS, starts_after
 
 SUBMISSION, INTERMEDIATE = "submission", "intermediate"
@@ -116,6 +116,8 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     print(console(results))
     with_submission = ", submission/" if (output / SUBMISSION).is_dir() else ""
     print(printable(f"Written to {output}: results.json, results.md{with_submission}"))
+    if "all" in arguments.task and (missing := missing_submissions(output / SUBMISSION)):
+        print(f"GLUE's server takes {len(SUBMISSIONS)} files; submission/ lacks {', '.join(missing)}")
     return 0
 
 
@@ -381,9 +383,12 @@ def _plan(
     task = data.task
     held_out = len(selection_split(data.train, task)[1])
     _say(f"{task.name}: {len(data.train)} training examples, of which {held_out} choose the checkpoint")
-    folder = output / task.name
+    folder, notes = output / task.name, []
+    # No version that read what lies beside a task has begun these runs, or it was not there yet.
+    for split in task.splits_beside:
+        if is_begun_without(folder, split.name) and data.test.pop(split.name, None) is not None:
+            notes.append(f"begun without {split.beside[0]}/{split.file}: {split.submission} needs another --output")
     encoded = encode_task(data, start.encoder, folder / DATA, start.tokenizer_folder)
-    notes = []
     # What an earlier version has begun goes on as it was begun.
     unknown = unknown_to(folder)
     is_earlier_folder = "group_by_length" in unknown

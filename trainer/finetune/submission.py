@@ -10,8 +10,10 @@ from longmix.data_prep.made_files import refuse_foreign_files, write_files
 
 from ..samples.label_scale import DIGITS, LabelScale
 from ..tables.text import csv_cell
-from .tasks import Task
+from .tasks import TASKS, Task
 
+# The files that GLUE's server takes, all of them or none.
+SUBMISSIONS = tuple(split.submission for task in TASKS.values() for split in task.test)
 _HEADER = "index\tprediction"
 
 
@@ -44,6 +46,11 @@ def write_submission(
     ]
     make_folder(path.parent)
     write_files(path.parent, {path.name: "\n".join([_HEADER, *lines]) + "\n"}, _is_earlier)
+
+
+def missing_submissions(folder: Path) -> list[str]:
+    """The files of GLUE's server that a folder of submissions does not hold."""
+    return [name for name in SUBMISSIONS if not (folder / name).is_file()]
 
 
 def refuse_foreign_submissions(task: Task, folder: Path) -> None:

@@ -16,6 +16,8 @@ class Split:
     file: str  # in GLUE's TSV folder
     hub: str  # split name of the hub's layout
     submission: str | None = None  # file name in a GLUE submission
+    # Of data that lie beside the task's own: their folder in GLUE's TSV layout, and their configuration on the hub.
+    beside: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Task:
         return not self.label_names
 
     @property
+    def splits_beside(self) -> tuple[Split, ...]:
+        """The test splits that do not lie with the others."""
+        return tuple(split for split in self.test if split.beside is not None)
+
+    @property
     def num_labels(self) -> int:
         """Width of the head: the number of classes, 1 for regression."""
         return len(self.label_names) or 1
@@ -70,6 +77,8 @@ def _splits(submission: str) -> dict[str, tuple[Split, ...]]:
     }
 
 
+# GLUE's diagnostic set, which models of MNLI answer.
+DIAGNOSTIC = Split("diagnostic", "diagnostic.tsv", "test", "AX.tsv", beside=("diagnostic", "ax"))
 _BINARY = ("0", "1")
 _SENTENCES = ("sentence1", "sentence2")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -163,6 +172,7 @@ TASKS: dict[str, Task] = {
             test=(
                 Split("test-matched", "test_matched.tsv", "test_matched", "MNLI-m.tsv"),
                 Split("test-mismatched", "test_mismatched.tsv", "test_mismatched", "MNLI-mm.tsv"),
+                DIAGNOSTIC,
             ),
         ),
         Task(

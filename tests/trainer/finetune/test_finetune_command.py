@@ -364,12 +364,41 @@ def test_an_intermediate_task_of_ones_own(glue, reviews, bert_folder, trained, t
         finetune(bert_folder, glue, output, *more[:4], "--lr", "1e-4", "3e-4")
 
 
-def test_mnli_as_an_intermediate_task_is_shared_with_mnli_itself(glue, bert_folder, trained, tmp_path, capsys):
-    header, labels = "index\tsentence1\tsentence2\t", ("entailment", "neutral", "contradiction")
+def write_mnli(glue):
+    labels = ("entailment", "neutral", "contradiction")
     (glue / "MNLI").mkdir()
     for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
         rows = "".join(f"{i}\tthe cat\ta dog\t{labels[i % 3]}\n" for i in range(30))
-        (glue / "MNLI" / name).write_text(f"{header}gold_label\n{rows}", encoding="utf-8")
+        (glue / "MNLI" / name).write_text(f"index\tsentence1\tsentence2\tgold_label\n{rows}", encoding="utf-8")
+
+
+def test_a_model_of_mnli_answers_the_diagnostic_set(glue, bert_folder, trained, tmp_path, capsys):
+    write_mnli(glue)
+    earlier, output = tmp_path / "earlier", tmp_path / "out"
+    assert finetune(bert_folder, glue, earlier, "--task", "mnli", "--seeds", 1) == 0
+    assert "diagnostic" not in capsys.readouterr().out
+    (glue / "diagnostic").mkdir()
+    rows = "".join(f"{i}\tthe cat\ta dog\n" for i in range(5))
+    (glue / "diagnostic" / "diagnostic.tsv").write_text(f"index\tsentence1\tsentence2\n{rows}", encoding="utf-8")
+    assert finetune(bert_folder, glue, output, "--task", "all", "--seeds", 1) == 0
+    lines = (output / "submission" / "AX.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction" and len(lines) == 6
+    assert {line.split("\t")[1] for line in lines[1:]} <= {"entailment", "neutral", "contradiction"}
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert told == (
+        "GLUE's server takes 11 files; submission/ lacks SST-2.tsv, MRPC.tsv, STS-B.tsv, QQP.tsv, MNLI-m.tsv, "
+        "MNLI-mm.tsv, QNLI.tsv, RTE.tsv, WNLI.tsv"
+    )
+    # What was begun without it goes on without it.
+    assert finetune(bert_folder, glue, earlier, "--task", "mnli", "--seeds", 2) == 0 and len(trained) == 4
+    told = " ".join(capsys.readouterr().out.split())
+    assert "mnli: begun without diagnostic/diagnostic.tsv: AX.tsv needs another --output" in told
+    assert not (earlier / "submission" / "AX.tsv").exists() and "GLUE's server" not in told
+
+
+def test_mnli_as_an_intermediate_task_is_shared_with_mnli_itself(glue, bert_folder, trained, tmp_path, capsys):
+    header = "index\tsentence1\tsentence2\t"
+    write_mnli(glue)
     for name in ("train.tsv", "dev.tsv"):
         rows = "".join(f"{i}\tthe cat\ta dog\t{'entailment' if i % 3 else 'not_entailment'}\n" for i in range(20))
         (glue / "RTE" / name).write_text(f"{header}label\n{rows}", encoding="utf-8")

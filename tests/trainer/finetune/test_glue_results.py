@@ -169,6 +169,7 @@ def test_submission_names():
         "QQP.tsv",
         "MNLI-m.tsv",
         "MNLI-mm.tsv",
+        "AX.tsv",
         "QNLI.tsv",
         "RTE.tsv",
         "WNLI.tsv",
