@@ -12,6 +12,7 @@ from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.state_files import checked
 
+from ..many_runs.finetuned import TEST
 from ..samples.label_scale import LabelScale
 from ..tables.figures import over_seeds, percent
 from .encode import SELECTION
@@ -22,7 +23,7 @@ from .submission import write_submission
 
 
 def collect(plan: TaskPlan, submission: Path) -> TaskResult:
-    """Score the finished runs of one task on its dev splits and write its submission files.
+    """Score the finished runs of one task on its dev splits and on a labelled test split; write its submission files.
 
     Of several learning rates, the selection split has chosen one; of its seeds, the best on the selection split makes
     the submission.
@@ -34,7 +35,9 @@ def collect(plan: TaskPlan, submission: Path) -> TaskResult:
         if not selection_figures(job):
             raise UserError(f"{job.name}: training diverged; leave this learning rate out of --lr")
     labels = {name: read_labels(encoded.folder / name) for name in encoded.dev}
-    predictions = {name: np.stack([read_predictions(job, name) for job in chosen]) for name in encoded.dev}
+    if plan.test_labels is not None:
+        labels[TEST] = np.asarray(plan.test_labels)
+    predictions = {name: np.stack([read_predictions(job, name) for job in chosen]) for name in labels}
     best = max(chosen, key=selection_score)
     for split in task.test:
         if split.name in encoded.test and split.submission is not None:

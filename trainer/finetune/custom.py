@@ -36,7 +36,8 @@ def load_custom(
 
     The class names are those of the training split, in the order that the data give them, or else numbers by value and
     others as text; with `regression` labels are numbers. Without a dev split
-    a labelled test split takes its place, which is read for the reported figures alone.
+    a labelled test split takes its place, which is read for the reported figures alone; beside one, its labels are for
+    a figure of its own.
 
     Args:
         text_columns: None: all columns but the label, where `columns` names them, or the only other one.
@@ -78,8 +79,16 @@ def load_custom(
     else:
         dev = {"test": read_examples(tables.pop("test"), task)}
         notes.append("no dev split: the figures are those of the labelled test split")
-    test = {"test": read_examples(tables["test"], task, test=True)} if "test" in tables else {}
-    return TaskData(task, train, dev, test, data, notes)
+    test, test_labels = {}, None
+    if "test" in tables:
+        test["test"] = read_examples(tables["test"], task, test=True)
+        if label_column in tables["test"].columns:
+            try:
+                test_labels = read_examples(tables["test"], task).labels
+                notes.append("test: the labelled test split, which chose nothing and is no part of the score")
+            except UserError as reason:  # what stands in place of labels, say
+                notes.append(f"the test split is predicted, not scored: {reason}")
+    return TaskData(task, train, dev, test, data, notes, test_labels)
 
 
 def read_examples(table: Table, task: Task, *, test: bool = False) -> Examples:

@@ -11,6 +11,7 @@ from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.made_files import write_files
 from longmix.data_prep.state_files import read_json
 
+from ..many_runs.finetuned import TEST
 from ..objectives import metrics
 from ..tables import writing
 from ..tables.figures import Figure, interval, over_seeds, percent
@@ -19,12 +20,11 @@ from .tasks import TASKS, Task
 
 FILE_NAME, PAGE = "results.json", "results.md"
 _TITLE = "# Fine-tuning results of "
-_TEST = "test"  # the split of a user's own task without a dev split
 
 
 @dataclass(frozen=True)
 class SplitResult:
-    """Figures of one dev split, or of the labelled test split in its place; "score" is the mean of its metrics."""
+    """Figures of one dev split, or of a labelled test split; "score" is the mean of its metrics."""
 
     split: str
     samples: int
@@ -50,7 +50,7 @@ class TaskResult:
     """The figures of a task.
 
     Attributes:
-        splits: the dev splits.
+        splits: the dev splits, and the labelled test split of a user's own task.
         selection: the part of the training data that chose the checkpoints; None in tables of earlier versions.
         search: the learning rates that competed there.
     """
@@ -65,8 +65,9 @@ class TaskResult:
 
     @property
     def score(self) -> float:
-        """Mean over dev splits (MNLI has two) and metrics, as GLUE averages."""
-        return float(np.mean([split.figures["score"].mean for split in self.splits]))
+        """Mean over dev splits (MNLI has two) and metrics, as GLUE averages; of the test split where it is alone."""
+        splits = [split for split in self.splits if split.split != TEST] or self.splits
+        return float(np.mean([split.figures["score"].mean for split in splits]))
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -233,7 +234,7 @@ def _units(results: Results) -> str:
 
 
 def _reported(results: Results) -> str:
-    names = {_TEST if split.split == _TEST else "dev" for task in results.tasks for split in task.splits}
+    names = {TEST if split.split == TEST else "dev" for task in results.tasks for split in task.splits}
     return " or ".join(sorted(names)) or "dev"
 
 
@@ -250,8 +251,8 @@ def rows(results: Results) -> list[tuple[str, ...]]:
                 is_error = metric in metrics.ERRORS
                 shown = "{:.4g}".format if is_error else percent
                 label = task.task if len(task.splits) == 1 else f"{task.task} {split.split.removeprefix('dev-')}"
-                if split.split == _TEST and _reported(results) != _TEST:
-                    label = f"{task.task} ({_TEST})"
+                if split.split == TEST and _reported(results) != TEST:
+                    label = f"{task.task} ({TEST})"
                 rate = task.settings.get("learning_rate")
                 # Runs of earlier versions lack some of those of today.
                 selection = None if task.selection is None else task.selection.figures.get(metric)

@@ -432,4 +432,4 @@ def _plan(
         ]
         for rate in rates
     }
-    return TaskPlan(jobs, search_seeds, after, notes)
+    return TaskPlan(jobs, search_seeds, after, notes, data.test_labels)

@@ -22,7 +22,9 @@ class MissingTask(Exception):
 
 @dataclass
 class TaskData:
-    """Everything there is of one task. `dev` and `test` map split names to examples."""
+    """Everything there is of one task. `dev` and `test` map split names to examples; `test_labels` are those of a
+    user's own test split beside a dev split, for a figure of the finished models alone.
+    """
 
     task: Task
     train: Examples
@@ -30,6 +32,7 @@ class TaskData:
     test: dict[str, Examples]
     source: str
     notes: list[str] = field(default_factory=list)
+    test_labels: list[int] | list[float] | None = None
 
 
 # -----------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def _reported(rows: list[Row]) -> str:
     """The split of a fine-tuning that is reported, and where it is from; plain text without a full stop."""
     is_test = any(metric.startswith(f"{TEST}_") for row in rows for metric in row.figures)
     is_dev = any(metric.startswith(DEV) for row in rows for metric in row.figures)
-    test = "test: the given test file with labels, where there is no dev file"
+    test = "test: the given test file with labels"
     if not is_dev and not is_test:
         return "dev has no figures until longmix finetune has finished every seed: give its command again"
     given = [*(["dev: the given dev file"] if is_dev else []), *([test] if is_test else [])]

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -449,6 +450,36 @@ def test_custom_task(reviews, bert_folder, trained, tmp_path, capsys):
     assert finetune(bert_folder, reviews, tmp_path / "out", *more[:-1], 2) == 0
     with pytest.raises(UserError, match=r"metrics \['accuracy'\], now \['macro_f1'\]"):
         finetune(bert_folder, reviews, tmp_path / "out", *more, "--metric", "macro_f1")
+
+
+def test_a_labelled_test_split_has_a_row_and_chooses_nothing(reviews, bert_folder, trained, tmp_path, capsys):
+    arguments = (bert_folder, reviews, tmp_path / "out", "--task", "custom", "--label-column", "kind", "--seeds", 2)
+    (reviews / "test.tsv").write_text("body\nthe cat\nthe old dog sees the small red house\n", encoding="utf-8")
+    assert finetune(*arguments) == 0
+    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    assert [split["split"] for split in task["splits"]] == ["dev"]
+    jobs_before = [path.read_bytes() for path in sorted((tmp_path / "out").rglob("job.json"))]
+    (reviews / "test.tsv").write_text(
+        "body\tkind\nthe cat\tshort\nthe old dog sees the small red house\tlong\n", encoding="utf-8"
+    )
+    capsys.readouterr()
+    assert finetune(*arguments) == 0 and len(trained) == 2
+    assert jobs_before == [path.read_bytes() for path in sorted((tmp_path / "out").rglob("job.json"))]
+    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    dev, test = task["splits"]
+    assert (dev["split"], test["split"], test["samples"]) == ("dev", "test", 2)
+    found = [json.loads(path.read_text()) for path in sorted((tmp_path / "out").rglob("predictions/test.json"))]
+    assert test["figures"]["accuracy"]["values"] == [np.mean(np.equal(one, [1, 0])) for one in found]
+    assert task["score"] == dev["figures"]["accuracy"]["mean"]
+    printed = capsys.readouterr().out
+    assert "custom dev " in printed and "custom (test) " in printed
+    assert "custom: test: the labelled test split, which chose nothing and is no part of the score" in printed
+    (reviews / "test.tsv").write_text(
+        "body\tkind\nthe cat\t?\nthe old dog sees the small red house\tlong\n", encoding="utf-8"
+    )
+    assert finetune(*arguments) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "custom (test)" not in printed and "predicted, not scored: " in printed and "line 2: kind is '?'" in printed
 
 
 def test_the_metric_of_ones_own_classes_chooses(reviews, bert_folder, trained, tmp_path):
