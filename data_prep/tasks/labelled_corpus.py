@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from longmix.data_prep.class_order import class_order
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import Manifest
@@ -114,7 +115,7 @@ class LabelledCorpus:
                         )
             if not places[part]:
                 raise UserError(f"{self._parts[part][0]} holds no example of at least {shortest} characters")
-        self.classes = sorted(places[TRAIN], key=_class_order)
+        self.classes = sorted(places[TRAIN], key=class_order)
         self._indices = {name: index for index, name in enumerate(self.classes)}
         for part, found in places.items():
             for name, place in found.items():
@@ -279,11 +280,6 @@ def _split_name(path: Path) -> str:
     if path.is_dir():
         return path.name
     return _PART_NUMBER.sub("", path.stem).rpartition(".")[2] if path.suffix in (".tsv", ".parquet") else ""
-
-
-def _class_order(name: str) -> tuple[bool, int, str]:
-    is_number = re.fullmatch(r"-?\d{1,18}", name, re.ASCII) is not None
-    return not is_number, int(name) if is_number else 0, name
 
 
 # -----------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """The model card: what a model folder says of the model in it."""
 
 import dataclasses
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from ..settings.configuration import RunConfiguration
 from ..settings.forecast_figures import variable_of
 from ..settings.objectives import OBJECTIVES
 from ..settings.optimizers import OPTIMIZERS
-from ..tables.text import escaped, yaml_word
+from ..tables.text import Markdown, code, escaped, yaml_word
 from ..tables.writing import markdown
 
 CARD = "README.md"
@@ -28,14 +30,14 @@ _DATA_COLUMNS = ("data set", "weight", "samples", "tokens", "sequence length", "
 _CARD = """---
 library_name: transformers
 tags: [{tags}]
----
+{base_model}---
 
 # {name}
 
 Trained with longmix, objective `{configuration.objective.name}`;
 {card.parameters:,} parameters. {load}
 
-## Data
+{origin}## Data
 
 {data}
 
@@ -52,6 +54,8 @@ configuration is the run's `config.yaml`.
 """
 
 _NOT_EVALUATED = "Not evaluated at this step."
+_MOST_CLASSES = 20  # that are named
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +66,14 @@ class ModelCard:
         manifests: of the training data sets, in their order.
         parameters: how many the model has.
         notes: one line each for what a reader of the results should know.
+        evaluation: of the data set that the figures are of; None where there is none.
     """
 
     configuration: RunConfiguration
     manifests: list[Manifest]
     parameters: int
     notes: list[str]
+    evaluation: Manifest | None = None
 
     def write(self, folder: Path, state: RunState, figures: dict[str, Any]) -> None:
         """Write objective.json, inputs.json (see `Inputs`), and README.md: data, packing, steps and recipe of `state`,
@@ -90,9 +96,12 @@ class ModelCard:
             if variable_of(name.removeprefix("test_")) is None
         ]
         model_type = configuration.model.get("model_type", "")
+        start = configuration.model.get("from")
         row = OPTIMIZERS[configuration.optim.name]
         card = _CARD.format(
             tags=f"longmix, {yaml_word(model_type)}" if model_type else "longmix",
+            base_model=f"base_model: {yaml_word(start)}\n" if start is not None and _is_on_hub(start) else "",
+            origin="".join(f"{sentence}\n\n" for sentence in _origin(start, self.manifests[0])),
             card=self,
             configuration=configuration,
             batch=configuration.batch,
@@ -105,9 +114,23 @@ class ModelCard:
             notes="".join(f"{escaped(note)}\n\n" for note in [*self.notes, *_told_of_labels(inputs)]),
             state=state,
             empty=f", {state.empty} passed over with nothing to predict" if state.empty else "",
-            scores=f"{self._hidden()}{markdown(('figure', 'value'), scores)}" if figures else _NOT_EVALUATED,
+            scores=f"{self._split(figures)}{self._hidden()}{markdown(('figure', 'value'), scores)}"
+            if figures
+            else _NOT_EVALUATED,
         )
         write_text(folder / CARD, card)
+
+    def _split(self, figures: Iterable[str]) -> str:
+        """A line that says what the figures of these names are of."""
+        if self.evaluation is None:
+            return ""
+        rule, chose = escaped(self.evaluation.split_rule), self.configuration.checkpoint.best is not None
+        if chose and _task_of(self.manifests[0]) is not None:
+            line = f"On the part of the training data that chose this checkpoint ({rule})"
+        else:
+            line = f"On the {escaped(self.evaluation.split)} split ({rule}){', which chose this checkpoint' * chose}"
+        tested = "; figures that begin with `test_` on the test set, once"
+        return f"{line}{tested if any(name.startswith('test_') for name in figures) else ''}.\n\n"
 
     def _hidden(self) -> str:
         """A line that says what evaluations hide, where they hide anything."""
@@ -116,6 +139,37 @@ class ModelCard:
         # config.yaml of an earlier version has none: its evaluations were at the share of training.
         share = self.configuration.eval.mask_probability or self.configuration.objective.mask_probability
         return f"Evaluations hide {100 * share:g} % of the tokens.\n\n"
+
+
+def _task_of(manifest: Manifest) -> str | None:
+    """The task of `longmix finetune` that a data set was written for."""
+    task = manifest.report.get("task")
+    return task if isinstance(task, str) else None
+
+
+def _origin(start: str | None, manifest: Manifest) -> Iterator[str]:
+    """What the model was before, and what it has been trained for since."""
+    task = _task_of(manifest)
+    if task is not None and start is not None:
+        yield f"Fine-tuned from {_shown_start(start)} on the task {escaped(task)}."
+    elif start is not None:
+        yield f"Training started from {_shown_start(start)}."
+    if names := manifest.label_names:
+        more = f", ... ({len(names)} in all)" if len(names) > _MOST_CLASSES else ""
+        yield f"Classes, in the order of its outputs: {', '.join(map(escaped, names[:_MOST_CLASSES]))}{more}."
+
+
+def _is_on_hub(start: str) -> bool:
+    """Whether `model.from` is a name on the hub, as far as this machine can tell: no folder here has it."""
+    return _HUB_NAME.fullmatch(start) is not None and not Path(start).exists()
+
+
+def _shown_start(start: str) -> Markdown:
+    """A name on the hub, or the last folders of a path, without those that every run has."""
+    if _is_on_hub(start):
+        return code(start)
+    parts = [part for part in Path(start).parts if part not in ("model", "checkpoints", "/", "..")]
+    return code("/".join([part for part in parts if not part.startswith("step-")][-2:]) or start)
 
 
 def _told_of_labels(inputs: Inputs) -> list[str]:

@@ -12,6 +12,8 @@ from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.state_files import checked
 
+from ..many_runs.finetuned import TEST
+from ..samples.label_scale import LabelScale
 from ..tables.figures import over_seeds, percent
 from .encode import SELECTION
 from .jobs import EARLIER_SETTINGS, Job, read_labels, read_predictions, selection_figures, selection_score
@@ -21,7 +23,7 @@ from .submission import write_submission
 
 
 def collect(plan: TaskPlan, submission: Path) -> TaskResult:
-    """Score the finished runs of one task on its dev splits and write its submission files.
+    """Score the finished runs of one task on its dev splits and on a labelled test split; write its submission files.
 
     Of several learning rates, the selection split has chosen one; of its seeds, the best on the selection split makes
     the submission.
@@ -33,12 +35,15 @@ def collect(plan: TaskPlan, submission: Path) -> TaskResult:
         if not selection_figures(job):
             raise UserError(f"{job.name}: training diverged; leave this learning rate out of --lr")
     labels = {name: read_labels(encoded.folder / name) for name in encoded.dev}
-    predictions = {name: np.stack([read_predictions(job, name) for job in chosen]) for name in encoded.dev}
+    if plan.test_labels is not None:
+        labels[TEST] = np.asarray(plan.test_labels)
+    predictions = {name: np.stack([read_predictions(job, name) for job in chosen]) for name in labels}
     best = max(chosen, key=selection_score)
     for split in task.test:
         if split.name in encoded.test and split.submission is not None:
             indices = _indices(encoded.folder, split.name)
-            write_submission(task, indices, read_predictions(best, split.name), submission / split.submission)
+            scale = LabelScale.of_manifest(Manifest.load(encoded.folder / split.name))
+            write_submission(task, indices, read_predictions(best, split.name), submission / split.submission, scale)
     seeds = [job.seed for job in chosen]
     notes = [*encoded.notes, *plan.notes, *_notes(plan)]
     result = summarize(task, seeds, labels, predictions, _settings(plan), notes)
@@ -47,7 +52,8 @@ def collect(plan: TaskPlan, submission: Path) -> TaskResult:
 
 def _settings(plan: TaskPlan) -> dict[str, Any]:
     job = plan.chosen[0]
-    values = {"learning_rate": job.learning_rate, "epochs": job.epochs, "batch_size": job.batch_size}
+    own = {"metric": job.task.metrics[0]} if job.task.custom and not job.task.regression else {}
+    values = own | {"learning_rate": job.learning_rate, "epochs": job.epochs, "batch_size": job.batch_size}
     # Said where it is not what it always was.
     values |= {
         name: getattr(job, name)
@@ -89,7 +95,9 @@ def _search(plan: TaskPlan) -> list[SearchedRate]:
 def _selection(jobs: list[Job]) -> SplitResult:
     """Figures of the selection split, of which checkpoints and learning rates are chosen."""
     runs = [selection_figures(job) for job in jobs]
-    figures = {name: over_seeds([run[name] for run in runs]) for name in runs[0]}
+    # Runs of earlier versions have fewer.
+    names = [name for name in runs[0] if all(name in run for run in runs)]
+    figures = {name: over_seeds([run[name] for run in runs]) for name in names}
     return SplitResult(SELECTION, Manifest.load(jobs[0].encoded.folder / SELECTION).samples, figures)
 
 

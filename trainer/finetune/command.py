@@ -6,7 +6,7 @@ from longmix.data_prep.options import output_folder
 
 from ..settings.mistakes import say_loading
 from .rates import DEFAULT_LEARNING_RATE, ITS_WIDTH
-from .tasks import CUSTOM, FROM_MNLI_TASKS, TASKS
+from .tasks import CLASS_METRICS, CUSTOM, FROM_MNLI_TASKS, TASKS
 
 DESCRIPTION = """Fine-tune a checkpoint on GLUE, or on a task of your own, with several seeds, and tabulate the results.
 
@@ -123,6 +123,11 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--label-column", metavar="NAME", help="custom: the column of the class or value (label)")
     parser.add_argument("--regression", action="store_true", help="custom: the label is a number")
+    parser.add_argument(
+        "--metric",
+        choices=CLASS_METRICS,
+        help=f"custom: the metric of classes that is the score, and chooses checkpoints and rates ({CLASS_METRICS[0]})",
+    )
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="runs side by side (one for each GPU; 1 without); each sees one GPU"
     )

@@ -1,18 +1,20 @@
 """A user's own task: its splits found in a folder, or on the hub, and read from tables of any kind (records.py)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from longmix.data_prep.class_order import class_order
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 
-from .readers import Examples, parse_label
+from .readers import Examples, is_number, parse_label
 from .records import HUB, OPENERS, Table, hub_splits, hub_table, joined, open_table
 from .sources import TaskData
-from .tasks import Task, custom_task
+from .tasks import CLASS_METRICS, Task, custom_task
 
 LABEL = "label"
 MOST_CLASSES = 1000
@@ -27,16 +29,22 @@ def load_custom(
     *,
     regression: bool = False,
     columns: Sequence[str] | None = None,
+    begun_with: Sequence[str] = (),
+    metric: str = CLASS_METRICS[0],
 ) -> TaskData:
     """Read a user's own task: `train`, `dev` (or `validation`) and, if there, `test`, of a folder or of `hub:NAME`.
 
-    The class names are those of the training split, sorted; with `regression` labels are numbers. Without a dev split
-    a labelled test split takes its place, which is read for the reported figures alone.
+    The class names are those of the training split, in the order that the data give them, or else numbers by value and
+    others as text; with `regression` labels are numbers. Without a dev split
+    a labelled test split takes its place, which is read for the reported figures alone; beside one, its labels are for
+    a figure of its own.
 
     Args:
         text_columns: None: all columns but the label, where `columns` names them, or the only other one.
         label_column: None: the column "label".
         columns: names of the columns of files without a header.
+        metric: of CLASS_METRICS, that the score is of.
+        begun_with: class names of runs that go on: where they are those of the data, their order is kept.
 
     Raises:
         UserError: a missing folder, split, column or label name.
@@ -62,8 +70,8 @@ def load_custom(
             f"({', '.join(OPENERS)}), or hub:NAME; --columns names the columns of files without a header"
         )
     text_columns, label_column = _columns(tables["train"], text_columns, label_column, columns is not None)
-    names = () if regression else _class_names(tables["train"], label_column)
-    task = custom_task(text_columns, label_column, names)
+    names = () if regression else _class_names(tables["train"], label_column, begun_with)
+    task = custom_task(text_columns, label_column, names, metric)
     train = read_examples(tables["train"], task)
     notes = []
     if "dev" in tables:
@@ -71,8 +79,16 @@ def load_custom(
     else:
         dev = {"test": read_examples(tables.pop("test"), task)}
         notes.append("no dev split: the figures are those of the labelled test split")
-    test = {"test": read_examples(tables["test"], task, test=True)} if "test" in tables else {}
-    return TaskData(task, train, dev, test, data, notes)
+    test, test_labels = {}, None
+    if "test" in tables:
+        test["test"] = read_examples(tables["test"], task, test=True)
+        if label_column in tables["test"].columns:
+            try:
+                test_labels = read_examples(tables["test"], task).labels
+                notes.append("test: the labelled test split, which chose nothing and is no part of the score")
+            except UserError as reason:  # what stands in place of labels, say
+                notes.append(f"the test split is predicted, not scored: {reason}")
+    return TaskData(task, train, dev, test, data, notes, test_labels)
 
 
 def read_examples(table: Table, task: Task, *, test: bool = False) -> Examples:
@@ -92,11 +108,17 @@ def read_examples(table: Table, task: Task, *, test: bool = False) -> Examples:
         first.append(one)
         second.append(other)
         if not test:
-            labels.append(parse_label(task, row.texts[texts].strip(), row.place))
+            labels.append(parse_label(task, _spelt(row.texts[texts].strip(), task.file_labels), row.place))
         indices.append(row.texts[-1] if has_index else str(len(indices)))
     if not first:
         raise UserError(f"{table.source}: no rows")
     return Examples(first, second if texts > 1 else None, None if test else labels, indices)
+
+
+def _spelt(label: str, names: Sequence[str]) -> str:
+    """A label as the classes spell it: to earlier versions true and false of JSON were True and False."""
+    is_earlier = label in ("true", "false") and label not in names and label.capitalize() in names
+    return label.capitalize() if is_earlier else label
 
 
 def as_pair(columns: Sequence[str]) -> tuple[str, str | None]:
@@ -115,20 +137,13 @@ def labelled(
         names = [name.strip() for name in names]  # earlier versions kept the spaces around them
     task = custom_task(tuple(text_columns), label_column, tuple(names))
     numbers = tuple(map(str, range(len(names))))
-    if names and not any(_is_number(name) for name in names):
+    if names and not any(is_number(name) for name in names):
         written = {row.texts[0].strip() for row in table.rows([label_column])}
         if written <= set(numbers):
             task = custom_task(tuple(text_columns), label_column, numbers)
-    examples = read_examples(table, task)
+    # What the command line of a fine-tuning could do about a label does not help here.
+    examples = read_examples(table, replace(task, custom=False))
     return examples, np.asarray(examples.labels, dtype=np.int64 if names else np.float64)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 # -----------------------------------------------------------------------------
@@ -178,17 +193,22 @@ def _columns(
     return tuple(text_columns), label
 
 
-def _class_names(table: Table, label_column: str) -> tuple[str, ...]:
+def _class_names(table: Table, label_column: str, begun_with: Sequence[str]) -> tuple[str, ...]:
     names: set[Any] = set()
     for row in table.rows([label_column]):
         name = row.texts[0].strip()
         if not name:
             raise UserError(f"{row.place}: {label_column} is empty, expected a class")
-        names.add(name)
+        names.add(_spelt(name, begun_with))
     if len(names) < 2:
         raise UserError(f"{table.source}: column {label_column!r} holds one class only; two are needed")
     if len(names) > MOST_CLASSES:
         raise UserError(
             f"{table.source}: column {label_column!r} holds {len(names)} different labels; numbers need --regression"
         )
-    return tuple(sorted(names))
+    own = dict.fromkeys(str(name).strip() for name in table.classes.get(label_column, ()))
+    for order in (begun_with, own):
+        kept = tuple(name for name in order if name in names)
+        if len(kept) == len(names):
+            return kept
+    return tuple(sorted(names, key=class_order))

@@ -15,6 +15,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import make_folder, sha256_of_folder, write_json
 from longmix.data_prep.made_files import refuse_other_json
 from longmix.data_prep.made_folders import new_folder, put_in_place
+from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 from longmix.data_prep.state_files import read_or_none
 from longmix.data_prep.tokenizer import TOKENIZER_FILES, call, encode, required_ids
@@ -241,6 +242,14 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     full_samples = full["train"] + full[SELECTION]
     write_json(record, {"fingerprint": fingerprint, "full_samples": str(full_samples)})
     return replace(encoded, full_samples=full_samples)
+
+
+def encoded_classes(folder: Path) -> list[str]:
+    """The class names of what `encode_task` has written into `folder`, in their order; none where it has not."""
+    try:
+        return Manifest.load(folder / "train").label_names or []
+    except UserError:
+        return []
 
 
 def _earlier_tokenizer(folder: Path, names: list[str]) -> str | None:

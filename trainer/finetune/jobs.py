@@ -37,7 +37,7 @@ from ..samples.dataset import ShardedDataset
 from ..samples.label_scale import LabelScale
 from ..settings import reading
 from ..settings.exit_codes import INTERRUPTED
-from .encode import EncodedTask
+from .encode import SELECTION, EncodedTask
 from .relative_rates import relative_factors
 from .tasks import Task
 
@@ -129,7 +129,7 @@ def run_values(job: Job) -> dict[str, Any]:
     return {
         "run": {"dir": str(job.folder), "seed": job.seed},
         "model": {"from": job.checkpoint, **dropout},
-        "data": {"train": str(data / "train"), "eval": str(data / "selection")},
+        "data": {"train": str(data / "train"), "eval": str(data / SELECTION)},
         "objective": {"name": "regression" if job.task.regression else "classification"},
         "batch": {
             "samples": job.batch_size,
@@ -195,13 +195,13 @@ def begin(job: Job) -> None:
 def unknown_to(folder: Path) -> set[str]:
     """The names among EARLIER_SETTINGS that the version did not know by which runs of a task below `folder` were begun;
     none where there are no runs."""
-    return set().union(*(set(EARLIER_SETTINGS) - set(settings) for settings in _settings_below(folder)))
+    return set().union(*(set(EARLIER_SETTINGS) - set(settings) for settings in _begun(folder)))
 
 
 def begun_rate(folder: Path, rate: float) -> float:
     """The learning rate by which runs of a task below `folder` were begun, if it is `rate` in six digits: earlier
     versions did not round their default. Else `rate`."""
-    found = (settings.get("learning_rate") for settings in _settings_below(folder))
+    found = (settings.get("learning_rate") for settings in _begun(folder))
     return next((one for one in found if isinstance(one, float) and math.isclose(one, rate, rel_tol=1e-6)), rate)
 
 
@@ -214,7 +214,14 @@ def run_folder(folder: Path, rate: float, seed: int, competes: bool) -> Path:
     return next((place for place in places if begun[place].get("learning_rate") == rate), places[0])
 
 
-def _settings_below(folder: Path) -> list[dict[str, Any]]:
+def is_begun_without(folder: Path, split: str) -> bool:
+    """Whether runs of a task below `folder` were begun without this test split."""
+    splits = (settings.get("test") for settings in _begun(folder))
+    return any(isinstance(names, list) and split not in names for names in splits)
+
+
+def _begun(folder: Path) -> list[dict[str, Any]]:
+    """The settings of the runs of a task below `folder`."""
     paths = [*folder.glob(f"seed-*/{JOB}"), *folder.glob(f"lr-*/seed-*/{JOB}")]
     found = (read_or_none(path, dict[str, Any]) for path in paths)
     return [settings for settings in found if settings is not None]
@@ -261,14 +268,17 @@ def run_job(job: Job, requests: StopRequests) -> int:
     # One that came after the last step has not been obeyed.
     if code != 0 or requests.requested:
         return code or INTERRUPTED
-    splits = ("selection", *job.encoded.dev, *job.encoded.test)
+    splits = (SELECTION, *job.encoded.dev, *job.encoded.test)
     with _alone() as world:
         predictions = {name: predict(folder / "model", data / name, task, job.batch_size, world) for name in splits}
     (folder / "predictions").mkdir(exist_ok=True)
     for name, values in predictions.items():
         write_json(folder / "predictions" / f"{name}.json", values.tolist())
-    scores = metrics.evaluate(task.metrics, read_labels(data / "selection"), predictions["selection"])
-    write_json(folder / RESULT, {"selection": {**scores.values, "score": scores.score}, "notes": list(scores.notes)})
+    labels = read_labels(data / SELECTION)
+    scores = metrics.evaluate(task.metrics, labels, predictions[SELECTION], task.further_metrics)
+    # The error of predictions that are not finite is infinite, which no file of results holds.
+    figures = {name: value for name, value in scores.values.items() if math.isfinite(value)}
+    write_json(folder / RESULT, {"selection": {**figures, "score": scores.score}, "notes": list(scores.notes)})
     drop_checkpoints(job)
     return 0
 

@@ -23,6 +23,7 @@ class TaskPlan:
         search_seeds: seeds on which learning rates compete, the first ones.
         after: the task whose model these jobs start from, in place of their own checkpoint.
         notes: lines for the results.
+        test_labels: of the test split, where it is to be scored.
 
     Raises:
         UserError: at construction, if a run folder holds something else than its job's run.
@@ -32,6 +33,7 @@ class TaskPlan:
     search_seeds: int
     after: "TaskPlan | None" = None
     notes: list[str] = field(default_factory=list)
+    test_labels: list[int] | list[float] | None = None
 
     def __post_init__(self):
         self._unfinished: set[Path] = set()

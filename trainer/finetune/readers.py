@@ -19,7 +19,7 @@ from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.parquet_columns import NUMBER, TEXT, WHOLE_NUMBER, check_columns, values_of
 from longmix.kernels.common.safe_files import read_input
 
-from .tasks import Task
+from .tasks import HUB_LABEL, Task
 
 SHOWN_LABELS = 10
 _LARGEST_FILE = 2**31
@@ -116,11 +116,21 @@ def parse_label(task: Task, text: str, where: str) -> int | float:
         return task.file_labels.index(text)
     except ValueError:
         more = f", ... ({len(task.file_labels)} in all)" if len(task.file_labels) > SHOWN_LABELS else ""
-        advice = "; if labels are numbers, give --regression" if task.custom else ""
+        unknown = ", which is not among the training labels" if task.custom else ""
+        advice = "; if labels are numbers, give --regression" if task.custom and is_number(text) else ""
         raise UserError(
-            f"{where}: {task.label_column} is {text!r}, expected one of: "
+            f"{where}: {task.label_column} is {text!r}{unknown}, expected one of: "
             f"{', '.join(task.file_labels[:SHOWN_LABELS])}{more}{advice}"
         ) from None
+
+
+def is_number(text: str) -> bool:
+    """Whether a label can be read as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_value(value: float, task: Task, where: str, shown: object = None) -> None:
@@ -174,7 +184,7 @@ def read_tsv(path: Path, task: Task, *, test: bool = False) -> Examples:
 
 def hub_columns(task: Task, *, test: bool = False) -> dict[str, str]:
     """The columns that a split in the hub's layout must have, and their types."""
-    label = {} if test else {"label": NUMBER if task.regression else WHOLE_NUMBER}
+    label = {} if test else {HUB_LABEL: NUMBER if task.regression else WHOLE_NUMBER}
     return dict.fromkeys(task.hub_text_columns, TEXT) | label
 
 
@@ -201,7 +211,7 @@ def read_table(table, task: Task, where: str, *, test: bool = False) -> Examples
                 raise UserError(f"{where}, row {row}: {what} is missing; every test row needs a prediction")
             kept.append(row)
             continue
-        label = values["label"][row]
+        label = values[HUB_LABEL][row]
         if missing or label is None or (not task.regression and label == -1):
             continue
         if task.regression:

@@ -9,8 +9,9 @@ comma. A file without a header is read with the names that are given for its col
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from longmix.data_prep.errors import UserError, reason_of
@@ -23,6 +24,7 @@ HUB = "hub:"
 TEXT_COLUMN = "text"
 _PARQUET_BATCH = 256
 _SHOWN_COLUMNS = 20
+_HEADERS = "where the first line is no header, name the columns with --columns"
 
 
 class Row(NamedTuple):
@@ -36,12 +38,16 @@ class Table(NamedTuple):
     """A table from outside: the names of its columns, and what reads some of them, every time from its beginning.
 
     `has_decimal_commas`: no comma stands between its fields, so that one within a number is that of its decimals.
+    `classes`: names of the classes that numbers in a column stand for, by column, where the table has them.
+    `names_given_by`: what names its columns where it does not do so itself, for a message that misses one.
     """
 
     source: str
     columns: list[str]
     read: Callable[[Sequence[str]], Iterator[Row]]
     has_decimal_commas: bool = False
+    names_given_by: str = ""
+    classes: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
         """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name."""
@@ -50,10 +56,8 @@ class Table(NamedTuple):
                 what = "more than one" if name in self.columns else "no"
                 held = ", ".join(self.columns[:_SHOWN_COLUMNS])
                 more = ", ..." if len(self.columns) > _SHOWN_COLUMNS else ""
-                raise UserError(
-                    f"{self.source}: {what} column {name!r}; it has: {held}{more}; where the first line is no header, "
-                    "name the columns with --columns"
-                )
+                advice = f"; {self.names_given_by}" if self.names_given_by else ""
+                raise UserError(f"{self.source}: {what} column {name!r}; it has: {held}{more}{advice}")
         return self.read(wanted)
 
 
@@ -87,7 +91,7 @@ def joined(tables: list[Table]) -> Table:
         for table in tables:
             yield from table.rows(wanted)
 
-    return Table(tables[0].source, tables[0].columns, read)
+    return tables[0]._replace(read=read)
 
 
 # -----------------------------------------------------------------------------
@@ -136,7 +140,7 @@ def _of_fields(path: Path, names: list[str], rows: list[tuple[int, list[str]]], 
                 )
             yield Row([fields[place] for place in places], f"{path}, line {number}")
 
-    return Table(str(path), names, read)
+    return Table(str(path), names, read, names_given_by=_HEADERS)
 
 
 def _json(path: Path, columns: list[str] | None) -> Table:
@@ -168,7 +172,8 @@ def _plain(path: Path, columns: list[str] | None) -> Table:
     if columns is not None and len(columns) != 1:
         raise UserError(f"--columns: {path} is plain text, with one column")
     names = columns or [TEXT_COLUMN]
-    return _of_fields(path, names, [(number, [line]) for number, line in enumerate(read_lines(path), 1)], "texts")
+    rows = [(number, [line]) for number, line in enumerate(read_lines(path), 1)]
+    return _of_fields(path, names, rows, "texts")._replace(names_given_by="--columns gives it another name")
 
 
 # -----------------------------------------------------------------------------
@@ -205,14 +210,15 @@ def _parquet(path: Path, columns: list[str] | None) -> Table:
         except (pa.ArrowException, OSError) as error:
             raise failing(error) from None
 
-    return Table(str(path), names, read)
+    return Table(str(path), names, read, classes=classes)
 
 
 def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
     """The names of classes that the datasets library leaves in a Parquet file, by column."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return {name: one["names"] for name, one in features.items() if one.get("_type") == "ClassLabel"}
+        classes = {name: one["names"] for name, one in features.items() if one.get("_type") == "ClassLabel"}
+        return {name: names for name, names in classes.items() if isinstance(names, list)}
     except (KeyError, ValueError, AttributeError, TypeError):
         return {}
 
@@ -239,14 +245,15 @@ def hub_splits(source: str) -> dict[str, Any]:
 
 def hub_table(dataset: Any, source: str) -> Table:
     """A split of the datasets library as a table."""
-    classes = {name: getattr(feature, "names", None) for name, feature in dataset.features.items()}
+    features = dataset.features.items()
+    classes = {name: feature.names for name, feature in features if getattr(feature, "names", None)}
 
     def read(wanted: Sequence[str]) -> Iterator[Row]:
         for number, record in enumerate(dataset.select_columns(list(wanted)), start=1):
             place = f"{source}, row {number}"
-            yield Row([_text(_named(record[name], classes[name]), name, place) for name in wanted], place)
+            yield Row([_text(_named(record[name], classes.get(name)), name, place) for name in wanted], place)
 
-    return Table(source, list(dataset.column_names), read)
+    return Table(source, list(dataset.column_names), read, classes=classes)
 
 
 def _named(value: Any, names: list[str] | None) -> Any:
@@ -263,7 +270,9 @@ def _text(value: Any, name: str, place: str) -> str:
     if isinstance(value, str):
         # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
         return str(value)
     raise UserError(f"{place}: {name!r} holds {type(value).__name__}, expected a text or a number")
 

@@ -11,6 +11,7 @@ from longmix.data_prep.errors import UserError, printable
 from longmix.data_prep.made_files import write_files
 from longmix.data_prep.state_files import read_json
 
+from ..many_runs.finetuned import TEST
 from ..objectives import metrics
 from ..tables import writing
 from ..tables.figures import Figure, interval, over_seeds, percent
@@ -19,12 +20,11 @@ from .tasks import TASKS, Task
 
 FILE_NAME, PAGE = "results.json", "results.md"
 _TITLE = "# Fine-tuning results of "
-_TEST = "test"  # the split of a user's own task without a dev split
 
 
 @dataclass(frozen=True)
 class SplitResult:
-    """Figures of one dev split, or of the labelled test split in its place; "score" is the mean of the metrics."""
+    """Figures of one dev split, or of a labelled test split; "score" is the mean of its metrics."""
 
     split: str
     samples: int
@@ -50,7 +50,7 @@ class TaskResult:
     """The figures of a task.
 
     Attributes:
-        splits: the dev splits.
+        splits: the dev splits, and the labelled test split of a user's own task.
         selection: the part of the training data that chose the checkpoints; None in tables of earlier versions.
         search: the learning rates that competed there.
     """
@@ -65,8 +65,18 @@ class TaskResult:
 
     @property
     def score(self) -> float:
-        """Mean over dev splits (MNLI has two) and metrics, as GLUE averages."""
-        return float(np.mean([split.figures["score"].mean for split in self.splits]))
+        """Mean over dev splits (MNLI has two) and metrics, as GLUE averages; of the test split where it is alone."""
+        splits = [split for split in self.splits if split.split != TEST] or self.splits
+        return float(np.mean([split.figures["score"].mean for split in splits]))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that the score is the mean of."""
+        if self.task in TASKS:
+            return TASKS[self.task].metrics
+        if "metric" in self.settings:
+            return (self.settings["metric"],)
+        return tuple(name for name in self.splits[0].figures if name not in ("score", *metrics.ERRORS))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "TaskResult":
@@ -172,17 +182,19 @@ def summarize(
     notes: Sequence[str] = (),
 ) -> TaskResult:
     """Score a task. `labels` maps dev split -> (n,), `predictions` dev split -> (seeds, n)."""
-    splits, all_notes = [], list(notes)
+    splits, all_notes, further = [], list(notes), task.further_metrics
     for name, gold in labels.items():
-        runs = [metrics.evaluate(task.metrics, gold, row) for row in predictions[name]]
+        runs = [metrics.evaluate(task.metrics, gold, row, further) for row in predictions[name]]
         for seed, run in zip(seeds, runs, strict=True):
             all_notes += [f"{name}, seed {seed}: {note}" for note in run.notes]
-        constant = metrics.baseline(task.metrics, gold)
-        bounds = metrics.intervals(task.metrics, gold, predictions[name])
-        columns = {metric: ([run.values[metric] for run in runs], constant.values[metric]) for metric in task.metrics}
+        constant = metrics.baseline(task.metrics, gold, further)
+        bounds = metrics.intervals(task.metrics, gold, predictions[name], further=further)
+        columns = {metric: ([run.values[metric] for run in runs], constant.values[metric]) for metric in runs[0].values}
         columns["score"] = ([run.score for run in runs], constant.score)
         figures = {
-            metric: over_seeds(values, bounds[metric], majority) for metric, (values, majority) in columns.items()
+            metric: over_seeds(values, bounds[metric], baseline)
+            for metric, (values, baseline) in columns.items()
+            if np.isfinite(values).all()  # no file of results holds the error of a model that has diverged
         }
         splits.append(SplitResult(name, len(gold), figures))
     return TaskResult(task.name, list(seeds), splits, settings or {}, all_notes)
@@ -193,28 +205,36 @@ def summarize(
 
 
 VERDICTS = {"above": "above", "below": "BELOW", "contains": "not told apart: the interval contains it"}
+_OF_ERRORS = VERDICTS | {"above": "ABOVE", "below": "below"}
 NUMERIC_COLUMNS = (2, 3, 4, 5, 6, 7, 8)
 
 
 def header(results: Results) -> tuple[str, ...]:
     """The header of the table; the figures are called after their split."""
-    figures = ("task", "metric", "rate", "selection", _reported(results), "spread", "95 % interval", "n", "majority")
-    return *figures, "against majority"
+    figures = ("task", "metric", "rate", "selection", _reported(results), "spread", "95 % interval", "n", "constant")
+    return *figures, "against constant"
 
 
 def explanation(results: Results) -> str:
     """What the columns of the table mean."""
     split = _reported(results)
     return (
-        f"Figures are 100 x the metric. {split}: the mean over seeds on the n examples of the {split} split, its "
-        "spread (standard deviation over seeds) and 95 % interval (bootstrap over examples and seeds), and what always "
-        "answering the most frequent class reaches. selection: the same mean on the part of the training data that "
-        "chose the checkpoints, and the learning rate where there were several."
+        f"Figures are 100 x the metric{_units(results)}. "
+        f"{split}: the mean over seeds on the n examples of the {split} split, its "
+        "spread (standard deviation over seeds) and 95 % interval (bootstrap over examples and seeds). constant: what "
+        "the best answer reaches that is the same for every example. selection: the mean over seeds on the part of the "
+        "training data that chose the checkpoints, and the learning rate where there were several."
     )
 
 
+def _units(results: Results) -> str:
+    """A remark on figures that are no shares."""
+    names = {metric for task in results.tasks for split in task.splits for metric in split.figures}
+    return ", but rmse and mae in the unit of the label, the lower the better" if names & {*metrics.ERRORS} else ""
+
+
 def _reported(results: Results) -> str:
-    names = {_TEST if split.split == _TEST else "dev" for task in results.tasks for split in task.splits}
+    names = {TEST if split.split == TEST else "dev" for task in results.tasks for split in task.splits}
     return " or ".join(sorted(names)) or "dev"
 
 
@@ -226,25 +246,28 @@ def rows(results: Results) -> list[tuple[str, ...]]:
     for task in results.tasks:
         for split in task.splits:
             for metric, figure in split.figures.items():
-                if metric == "score" and len(split.figures) == 2:
+                if metric == "score" and len(task.metrics) == 1:
                     continue
+                is_error = metric in metrics.ERRORS
+                shown = "{:.4g}".format if is_error else percent
                 label = task.task if len(task.splits) == 1 else f"{task.task} {split.split.removeprefix('dev-')}"
-                if split.split == _TEST and _reported(results) != _TEST:
-                    label = f"{task.task} ({_TEST})"
+                if split.split == TEST and _reported(results) != TEST:
+                    label = f"{task.task} ({TEST})"
                 rate = task.settings.get("learning_rate")
-                selection = None if task.selection is None else task.selection.figures[metric].mean
+                # Runs of earlier versions lack some of those of today.
+                selection = None if task.selection is None else task.selection.figures.get(metric)
                 cells.append(
                     (
                         label,
                         metric,
                         "-" if rate is None else f"{rate:g}",
-                        "-" if selection is None else percent(selection),
-                        percent(figure.mean),
-                        "-" if figure.spread is None else percent(figure.spread),
-                        interval(figure.interval),
+                        "-" if selection is None else shown(selection.mean),
+                        shown(figure.mean),
+                        "-" if figure.spread is None else shown(figure.spread),
+                        interval(figure.interval, shown),
                         str(split.samples),
-                        percent(figure.baseline),
-                        VERDICTS[figure.verdict],
+                        shown(figure.baseline),
+                        (_OF_ERRORS if is_error else VERDICTS)[figure.verdict],
                     )
                 )
     return cells

@@ -19,6 +19,7 @@ from longmix.data_prep.tokenizer import save_tokenizer
 
 from ..checkpoints.model_folders import told_model_folder
 from ..many_runs import pool
+from ..many_runs.finetuned import DATA
 from ..many_runs.read import MOST_SEEDS
 from ..models.loading import load_config
 from ..processes.signals import StopRequests
@@ -27,17 +28,28 @@ from ..settings.mistakes import say
 from ..tables.figures import percent
 from .collect import collect
 from .custom import load_custom
-from .encode import Encoder, encode_task, load_encoder, selection_split
-from .jobs import DROPOUT_FIELDS, Job, begin, begun_rate, quiet, run_folder, run_job, selection_score, unknown_to
+from .encode import Encoder, encode_task, encoded_classes, load_encoder, selection_split
+from .jobs import (
+    DROPOUT_FIELDS,
+    Job,
+    begin,
+    begun_rate,
+    is_begun_without,
+    quiet,
+    run_folder,
+    run_job,
+    selection_score,
+    unknown_to,
+)
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
 from .relative_rates import is_relative_by_default
 from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
 from .sources import MissingTask, TaskData, load_task
-from .submission import refuse_foreign_submissions
-from .tasks import CUSTOM, FROM_MNLI_TASKS, MNLI, TASKS, starts_after
+from .submission import SUBMISSIONS, missing_submissions, refuse_foreign_submissions
+from .tasks import CLASS_METRICS, CUSTOM, FROM_MNLI_TASKS, MNLI, TASKS, starts_after
 
-SUBMISSION = "submission"
+SUBMISSION, INTERMEDIATE = "submission", "intermediate"
 
 
 @dataclass(frozen=True)
@@ -115,6 +127,8 @@ def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
     print(console(results))
     with_submission = ", submission/" if (output / SUBMISSION).is_dir() else ""
     print(printable(f"Written to {output}: results.json, results.md{with_submission}"))
+    if "all" in arguments.task and (missing := missing_submissions(output / SUBMISSION)):
+        print(f"GLUE's server takes {len(SUBMISSIONS)} files; submission/ lacks {', '.join(missing)}")
     return 0
 
 
@@ -235,9 +249,12 @@ def _check(arguments: argparse.Namespace, names: list[str]) -> None:
         if value is not None and not fits(value):
             problems.append(f"--{option.replace('_', '-')} is {value:g}, but must {allowed}")
     if CUSTOM not in (*names, arguments.intermediate):
-        given = [arguments.columns, arguments.text_columns, arguments.label_column, arguments.regression or None]
-        if any(value is not None for value in given):
-            problems.append("--columns, --text-columns, --label-column and --regression belong to --task custom")
+        given = [arguments.columns, arguments.text_columns, arguments.label_column, arguments.metric]
+        if arguments.regression or any(value is not None for value in given):
+            options = "--columns, --text-columns, --label-column, --metric and --regression"
+            problems.append(f"{options} belong to --task custom")
+    if arguments.metric is not None and arguments.regression:
+        problems.append("--metric is for classes, and --regression takes labels for numbers: leave one out")
     problems += _intermediate_problems(arguments, names)
     if arguments.from_mnli and not set(names) & set(FROM_MNLI_TASKS):
         problems.append(f"--from-mnli is for {', '.join(FROM_MNLI_TASKS)}, none of which is asked for")
@@ -277,7 +294,7 @@ def _prepare(
     first = []
     if arguments.intermediate is not None:
         try:
-            data = _load_intermediate(arguments)
+            data = _load_intermediate(arguments, output)
         except MissingTask as reason:
             raise UserError(
                 f"--intermediate {arguments.intermediate}: {reason}; --intermediate-data names its folder"
@@ -287,7 +304,7 @@ def _prepare(
     plans, skipped = [], {}
     for name in names:
         try:
-            data = _load(arguments.data, name, arguments)
+            data = _load(arguments.data, name, arguments, output / name)
         except MissingTask as reason:
             skipped[name] = str(reason)
             continue
@@ -308,7 +325,8 @@ def _prepare(
     return first, plans, skipped
 
 
-def _load(data: str, name: str, arguments: argparse.Namespace) -> TaskData:
+def _load(data: str, name: str, arguments: argparse.Namespace, folder: Path) -> TaskData:
+    """A task from `data`; its runs are in `folder`, if there are any."""
     if name != CUSTOM:
         return load_task(data, TASKS[name])
     return load_custom(
@@ -317,15 +335,20 @@ def _load(data: str, name: str, arguments: argparse.Namespace) -> TaskData:
         arguments.label_column,
         regression=arguments.regression,
         columns=arguments.columns,
+        metric=arguments.metric or CLASS_METRICS[0],
+        # Earlier versions had another order, and what they have begun goes on with it.
+        begun_with=encoded_classes(folder / DATA),
     )
 
 
-def _load_intermediate(arguments: argparse.Namespace) -> TaskData:
+def _load_intermediate(arguments: argparse.Namespace, output: Path) -> TaskData:
     """The data of the intermediate task; one of the user's own is called "intermediate", beside which there may be
     another."""
-    data = _load(arguments.intermediate_data or arguments.data, arguments.intermediate, arguments)
+    name = INTERMEDIATE if arguments.intermediate == CUSTOM else arguments.intermediate
+    source = arguments.intermediate_data or arguments.data
+    data = _load(source, arguments.intermediate, arguments, output / name)
     if data.task.custom:
-        data.task = replace(data.task, name="intermediate")
+        data.task = replace(data.task, name=name)
     return data
 
 
@@ -379,10 +402,14 @@ def _plan(
     task = data.task
     held_out = len(selection_split(data.train, task)[1])
     _say(f"{task.name}: {len(data.train)} training examples, of which {held_out} choose the checkpoint")
-    folder = output / task.name
-    encoded = encode_task(data, start.encoder, folder / "data", start.tokenizer_folder)
-    notes = encoded.notes_of_cuts(start.encoder, len(data.train))
-    for note in notes:
+    folder, notes = output / task.name, []
+    # No version that read what lies beside a task has begun these runs, or it was not there yet.
+    for split in task.splits_beside:
+        if is_begun_without(folder, split.name) and data.test.pop(split.name, None) is not None:
+            notes.append(f"begun without {split.beside[0]}/{split.file}: {split.submission} needs another --output")
+    encoded = encode_task(data, start.encoder, folder / DATA, start.tokenizer_folder)
+    for note in encoded.notes_of_cuts(start.encoder, len(data.train)):
+        notes.append(note)
         _say(f"{task.name}: {note}")
     # What an earlier version has begun goes on as it was begun.
     unknown = unknown_to(folder)
@@ -429,4 +456,4 @@ def _plan(
         ]
         for rate in rates
     }
-    return TaskPlan(jobs, search_seeds, after, notes)
+    return TaskPlan(jobs, search_seeds, after, notes, data.test_labels)

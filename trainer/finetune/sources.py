@@ -22,7 +22,9 @@ class MissingTask(Exception):
 
 @dataclass
 class TaskData:
-    """Everything there is of one task. `dev` and `test` map split names to examples."""
+    """Everything there is of one task. `dev` and `test` map split names to examples; `test_labels` are those of a
+    user's own test split beside a dev split, for a figure of the finished models alone.
+    """
 
     task: Task
     train: Examples
@@ -30,6 +32,7 @@ class TaskData:
     test: dict[str, Examples]
     source: str
     notes: list[str] = field(default_factory=list)
+    test_labels: list[int] | list[float] | None = None
 
 
 # -----------------------------------------------------------------------------
@@ -92,7 +95,7 @@ def _assemble(task: Task, read, where: str, names: dict[str, str]) -> TaskData:
     if not dev:
         raise MissingTask(f"{' and '.join(absent)} missing in {where}")
     test = {split.name: examples for split in task.test if (examples := read(split.name, True)) is not None}
-    absent += [names[split.name] for split in task.test if split.name not in test]
+    absent += [names[split.name] for split in task.test if split.name not in test and split.beside is None]
     notes = [f"{', '.join(absent)} missing in {where}"] if absent else []
     skipped = {name: part.skipped for name, part in {"train": train, **dev}.items() if part.skipped}
     notes += [f"{count} defective rows left out of {name}" for name, count in skipped.items()]
@@ -101,12 +104,22 @@ def _assemble(task: Task, read, where: str, names: dict[str, str]) -> TaskData:
 
 def _load_tsv(folder: Path, task: Task) -> TaskData:
     files = {"train": "train.tsv"} | {split.name: split.file for split in (*task.dev, *task.test)}
+    places = _places(folder, task)
 
     def read(name: str, test: bool) -> Examples | None:
-        path = folder / files[name]
+        path = places[name] / files[name]
         return read_tsv(path, task, test=test) if path.is_file() else None
 
     return _assemble(task, read, str(folder), files)
+
+
+def _places(folder: Path, task: Task) -> dict[str, Path]:
+    """The folder of each split: that of the task, or one beside it."""
+    places = dict.fromkeys(("train", *(split.name for split in (*task.dev, *task.test))), folder)
+    for split in task.splits_beside:
+        named = (path for path in sorted(folder.parent.iterdir()) if path.name.lower() in split.beside)
+        places[split.name] = next(named, folder.parent / split.beside[0])
+    return places
 
 
 def _hub_names(task: Task) -> dict[str, str]:
@@ -116,13 +129,13 @@ def _hub_names(task: Task) -> dict[str, str]:
 def _load_parquet(folder: Path, task: Task) -> TaskData:
     import pyarrow
 
-    names = _hub_names(task)
+    names, places = _hub_names(task), _places(folder, task)
 
     def read(name: str, test: bool) -> Examples | None:
-        prefix = names[name]
+        prefix, place = names[name], places[name]
         # "test-*" must not take "test_matched-*"; a hub file is SPLIT-00000-of-00001.parquet, a hand-made one
         # SPLIT.parquet.
-        paths = sorted([*folder.glob(f"{prefix}-*.parquet"), *folder.glob(f"{prefix}.parquet")])
+        paths = sorted([*place.glob(f"{prefix}-*.parquet"), *place.glob(f"{prefix}.parquet")])
         if not paths:
             return None
         wanted = hub_columns(task, test=test)
@@ -130,8 +143,8 @@ def _load_parquet(folder: Path, task: Task) -> TaskData:
         try:
             table = pyarrow.concat_tables(tables, promote_options="permissive")
         except pyarrow.ArrowException as error:
-            raise UserError(f"{folder}/{prefix}-*.parquet: the files do not fit together: {reason_of(error)}") from None
-        return read_table(table, task, f"{folder}/{prefix}", test=test)
+            raise UserError(f"{place}/{prefix}-*.parquet: the files do not fit together: {reason_of(error)}") from None
+        return read_table(table, task, f"{place}/{prefix}", test=test)
 
     return _assemble(task, read, str(folder), {name: f"{split}-*.parquet" for name, split in names.items()})
 
@@ -153,23 +166,25 @@ def _read_parquet(path: Path, wanted: dict[str, str]):
 def _load_hub(repository: str, task: Task) -> TaskData:
     import datasets
 
-    where = f"hub:{repository}"
+    where, names = f"hub:{repository}", _hub_names(task)
+    configurations = dict.fromkeys(names, task.name) | {split.name: split.beside[1] for split in task.splits_beside}
     try:
         available = datasets.get_dataset_config_names(repository)
         if task.name not in available:
             raise MissingTask(f"{where} has no configuration {task.name}; it has: {', '.join(available)}")
-        parts = datasets.load_dataset(repository, task.name)
+        wanted = [name for name in configurations.values() if name in available]
+        loaded = {name: datasets.load_dataset(repository, name) for name in dict.fromkeys(wanted)}
     except MissingTask:
         raise
     except Exception as error:  # not found, no network, a layout or values that datasets does not take
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"--data {where}: cannot be loaded ({reason}); check the name and the network") from error
-    names = _hub_names(task)
 
     def read(name: str, test: bool) -> Examples | None:
-        if names[name] not in parts:
+        configuration = configurations[name]
+        if names[name] not in loaded.get(configuration, ()):
             return None
-        table = parts[names[name]].with_format("arrow")[:]
-        return read_table(table, task, f"{where}, {task.name}/{names[name]}", test=test)
+        table = loaded[configuration][names[name]].with_format("arrow")[:]
+        return read_table(table, task, f"{where}, {configuration}/{names[name]}", test=test)
 
     return _assemble(task, read, f"{where}/{task.name}", {name: f"split {split}" for name, split in names.items()})

@@ -4,6 +4,7 @@ The order of a task's classes is GLUE's own (that of the hub's `nyu-mll/glue`), 
 elsewhere agrees.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -15,6 +16,8 @@ class Split:
     file: str  # in GLUE's TSV folder
     hub: str  # split name of the hub's layout
     submission: str | None = None  # file name in a GLUE submission
+    # Of data that lie beside the task's own: their folder in GLUE's TSV layout, and their configuration on the hub.
+    beside: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,8 @@ class Task:
     """A sentence or sentence-pair task.
 
     `file_labels[c]` is how class c is written in the TSV files and `label_names[c]` what it means; both are empty for
-    regression. `submission_labels` are the words that GLUE's server expects.
+    regression. `submission_labels` are the words that GLUE's server expects. The score is the mean of `metrics`, the
+    first of which chooses checkpoints; `further_metrics` are reported beside them.
     """
 
     name: str
@@ -45,10 +49,16 @@ class Task:
     value_range: tuple[float, float] | None = None
     epochs: int = 3
     custom: bool = False
+    further_metrics: tuple[str, ...] = ()
 
     @property
     def regression(self) -> bool:
         return not self.label_names
+
+    @property
+    def splits_beside(self) -> tuple[Split, ...]:
+        """The test splits that do not lie with the others."""
+        return tuple(split for split in self.test if split.beside is not None)
 
     @property
     def num_labels(self) -> int:
@@ -67,6 +77,8 @@ def _splits(submission: str) -> dict[str, tuple[Split, ...]]:
     }
 
 
+# GLUE's diagnostic set, which models of MNLI answer.
+DIAGNOSTIC = Split("diagnostic", "diagnostic.tsv", "test", "AX.tsv", beside=("diagnostic", "ax"))
 _BINARY = ("0", "1")
 _SENTENCES = ("sentence1", "sentence2")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -160,6 +172,7 @@ TASKS: dict[str, Task] = {
             test=(
                 Split("test-matched", "test_matched.tsv", "test_matched", "MNLI-m.tsv"),
                 Split("test-mismatched", "test_mismatched.tsv", "test_mismatched", "MNLI-mm.tsv"),
+                DIAGNOSTIC,
             ),
         ),
         Task(
@@ -206,6 +219,18 @@ TASKS: dict[str, Task] = {
 # GLUE's small pair tasks gain from a start at an MNLI checkpoint (the RoBERTa recipe).
 FROM_MNLI_TASKS = ("rte", "mrpc", "stsb")
 MNLI, CUSTOM = "mnli", "custom"
+# Of a user's own classes; the first is the score unless another is asked for.
+CLASS_METRICS = ("accuracy", "matthews", "macro_f1")
+HUB_LABEL = "label"  # the label's column in the hub's layout of every task
+
+
+def hub_names(text_columns: Sequence[str], label_column: str | None) -> tuple[tuple[str, ...], str] | None:
+    """The text columns and the label column of the GLUE task whose TSV files have these, as the hub's layout calls
+    them; None for those of a user's own task.
+    """
+    given = (tuple(text_columns), label_column)
+    tasks = (task for task in TASKS.values() if (task.text_columns, task.label_column) == given)
+    return next(((task.hub_text_columns, HUB_LABEL) for task in tasks), None)
 
 
 def starts_after(name: str, intermediate: str) -> bool:
@@ -216,8 +241,13 @@ def starts_after(name: str, intermediate: str) -> bool:
     return name != intermediate or name == CUSTOM
 
 
-def custom_task(text_columns: tuple[str, ...], label_column: str, label_names: tuple[str, ...]) -> Task:
-    """A task of a user's own (custom.py); no `label_names` means regression."""
+def custom_task(
+    text_columns: tuple[str, ...], label_column: str, label_names: tuple[str, ...], metric: str = CLASS_METRICS[0]
+) -> Task:
+    """A task of a user's own (custom.py), with the metric of its classes that is its score; no `label_names` means
+    regression.
+    """
+    further = tuple(name for name in CLASS_METRICS if name != metric)
     return Task(
         name=CUSTOM,
         folder="",
@@ -227,7 +257,8 @@ def custom_task(text_columns: tuple[str, ...], label_column: str, label_names: t
         label_names=label_names,
         file_labels=label_names,
         submission_labels=label_names,
-        metrics=("accuracy",) if label_names else ("pearson", "spearman"),
+        metrics=(metric,) if label_names else ("pearson", "spearman"),
+        further_metrics=further if label_names else ("rmse", "mae"),
         epochs=5,
         custom=True,
         **_splits("custom.tsv"),

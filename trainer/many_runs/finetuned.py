@@ -13,7 +13,7 @@ SELECTION = "selection"
 ACCURACY = "accuracy"
 # Before the name of a metric of the dev split; other dev splits (MNLI has two) have their name there.
 DEV = "dev"
-TEST = "test"  # in place of it where a user's own task has no dev split
+TEST = "test"  # of a user's own task: beside the dev split, or in place of it
 
 
 def is_finetuned(run: Path) -> bool:

@@ -75,8 +75,8 @@ class LabelledSamples:
         return ((logits.squeeze(-1).double() - labels.double()).abs() < tolerance).sum()
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:
-        """Loss and the task's metrics: correlations and (with a tolerance) accuracy, or accuracy, Matthews and (two
-        classes) F1 and ROC AUC.
+        """Loss and the task's metrics: correlations and (with a tolerance) accuracy, or accuracy, Matthews, macro F1
+        and (two classes) F1 and ROC AUC.
         """
         from . import metrics  # imports scikit-learn, which pre-training can do without
 
@@ -84,13 +84,12 @@ class LabelledSamples:
         stacked = np.concatenate(outputs)
         logits, labels = stacked[:, :-1], stacked[:, -1]
         if self.is_regression:
-            values = metrics.evaluate(metrics.REGRESSION_METRICS, labels, logits[:, 0]).values
+            values = metrics.evaluate(metrics.CORRELATIONS, labels, logits[:, 0]).values
             if self.tolerance is not None:
                 values = {**values, "accuracy": hits / max(items, 1)}
         else:
-            names = metrics.CLASSIFICATION_METRICS if logits.shape[1] == 2 else ("matthews", "accuracy")
             labels = labels.astype(np.int64)
-            values = metrics.evaluate(names, labels, logits.argmax(axis=1)).values
+            values = metrics.evaluate(metrics.of_classes(logits.shape[1]), labels, logits.argmax(axis=1)).values
             if logits.shape[1] == 2:
                 values = {**values, "roc_auc": metrics.roc_auc(labels, logits[:, 1] - logits[:, 0])}
         return {"loss": loss_sum / max(items, 1), **values, "items": int(items)}

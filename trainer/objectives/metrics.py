@@ -2,9 +2,10 @@
 
 Point values come from scikit-learn and SciPy. Nothing here returns NaN: the correlation with a constant, which is
 undefined, counts as 0.0 and is noted; F1 without a positive among predictions and labels is 0.0; an undefined area
-under the ROC curve is 0.5.
+under the ROC curve is 0.5. Only the error of predictions that are not finite is infinite.
 """
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +14,11 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-CLASSIFICATION_METRICS = ("matthews", "accuracy", "f1")
-REGRESSION_METRICS = ("pearson", "spearman")
+# F1 is that of class 1, of two; macro F1 the mean over the classes that are there, as labels or as predictions.
+_OF_CLASSES = ("matthews", "accuracy", "macro_f1", "f1")
+CORRELATIONS = ("pearson", "spearman")
+# Root mean square and mean size of what predictions and labels differ by, in their unit; the lower the better.
+ERRORS = ("rmse", "mae")
 
 INTERVAL_SEED = 0
 CONFIDENCE = 0.95
@@ -22,8 +26,8 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of one set of predictions; `score` is their mean, as GLUE averages them. `notes` says what was not
-    ordinary.
+    """Metrics of one set of predictions; `score` is the mean of those that it is of, as GLUE averages them. `notes`
+    says what was not ordinary.
     """
 
     values: dict[str, float]
@@ -31,11 +35,17 @@ class Scores:
     notes: tuple[str, ...] = ()
 
 
+def of_classes(count: int) -> tuple[str, ...]:
+    """The metrics of so many classes."""
+    return _OF_CLASSES if count == 2 else _OF_CLASSES[:-1]
+
+
 # Point values of one set of predictions, by scikit-learn and SciPy.
 
 
-def evaluate(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) -> Scores:
-    """Metrics `names` of `predictions` (n,) against `labels` (n,); both are class indices, or values for correlations.
+def evaluate(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray, further: Sequence[str] = ()) -> Scores:
+    """Metrics `names` of `predictions` (n,) against `labels` (n,), and `further` ones beside the score; both are class
+    indices, or values for correlations and errors.
 
     Raises ValueError for an unknown metric, for lengths that differ and for an empty set.
     """
@@ -44,11 +54,9 @@ def evaluate(names: Sequence[str], labels: np.ndarray, predictions: np.ndarray) 
         raise ValueError(
             f"labels {labels.shape} and predictions {predictions.shape} must be vectors of one length, at least 1"
         )
-    if set(names) & set(REGRESSION_METRICS):
-        labels, predictions = _in_one_unit(labels, predictions)
     notes: list[str] = []
-    values = {name: _metric(name, labels, predictions, notes) for name in names}
-    return Scores(values, float(np.mean(list(values.values()))), tuple(notes))
+    values = {name: _metric(name, labels, predictions, notes) for name in (*names, *further)}
+    return Scores(values, float(np.mean([values[name] for name in names])), tuple(notes))
 
 
 def _metric(name: str, labels: np.ndarray, predictions: np.ndarray, notes: list[str]) -> float:
@@ -56,13 +64,19 @@ def _metric(name: str, labels: np.ndarray, predictions: np.ndarray, notes: list[
         return float(sklearn_metrics.accuracy_score(labels, predictions))
     if name == "f1":
         return float(sklearn_metrics.f1_score(labels, predictions, pos_label=1, average="binary", zero_division=0.0))
+    if name == "macro_f1":
+        return float(sklearn_metrics.f1_score(labels, predictions, average="macro", zero_division=0.0))
     if name == "matthews":
         if np.ptp(predictions) == 0:
             notes.append("matthews: all predictions are equal, counted as 0.0")
         with warnings.catch_warnings():  # a single class present is what the line above tells
             warnings.simplefilter("ignore", UserWarning)
             return float(sklearn_metrics.matthews_corrcoef(labels, predictions))
-    if name in REGRESSION_METRICS:
+    if name in ERRORS:
+        errors = predictions.astype(np.float64) - labels
+        return _error(name, errors) if np.isfinite(errors).all() else math.inf
+    if name in CORRELATIONS:
+        labels, predictions = _in_one_unit(labels, predictions)
         if not np.isfinite(predictions).all():
             notes.append(f"{name}: {int((~np.isfinite(predictions)).sum())} predictions are not finite, counted as 0.0")
             return 0.0
@@ -71,7 +85,12 @@ def _metric(name: str, labels: np.ndarray, predictions: np.ndarray, notes: list[
             return 0.0
         compute = stats.pearsonr if name == "pearson" else stats.spearmanr
         return float(compute(labels, predictions).statistic)
-    raise ValueError(f"unknown metric {name!r}; known: {', '.join((*CLASSIFICATION_METRICS, *REGRESSION_METRICS))}")
+    raise ValueError(f"unknown metric {name!r}; known: {', '.join((*_OF_CLASSES, *CORRELATIONS, *ERRORS))}")
+
+
+def _error(name: str, errors: np.ndarray) -> np.ndarray:
+    """RMSE or MAE over the last axis."""
+    return np.sqrt((errors**2).mean(axis=-1)) if name == "rmse" else np.abs(errors).mean(axis=-1)
 
 
 def roc_auc(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -100,15 +119,21 @@ def _constant(values: np.ndarray) -> bool:
     return bool(np.ptp(values) <= 1e-7 * max(1.0, float(np.abs(values).max())))
 
 
-def baseline(names: Sequence[str], labels: np.ndarray) -> Scores:
-    """Scores of one constant answer on `labels` (n,): their most frequent class (the smallest of equals), or 0 for
-    correlations.
+def baseline(names: Sequence[str], labels: np.ndarray, further: Sequence[str] = ()) -> Scores:
+    """The best that one constant answer reaches on `labels` (n,): of each metric by itself, while `score` is the mean
+    over `names` of a single answer, the best one. 0 for correlations.
     """
     labels = np.asarray(labels)
-    if set(names) <= set(REGRESSION_METRICS):
-        return Scores(dict.fromkeys(names, 0.0), 0.0)
-    scores = evaluate(names, labels, np.full_like(labels, np.bincount(labels).argmax()))
-    return Scores(scores.values, scores.score)
+    if set(names) <= {*CORRELATIONS, *ERRORS}:
+        best = {"rmse": labels.mean(), "mae": np.median(labels)}
+        values = {name: float(_error(name, labels - best[name])) for name in (*names, *further) if name in best}
+        values |= {name: 0.0 for name in (*names, *further) if name in CORRELATIONS}
+        return Scores(values, float(np.mean([values[name] for name in names])))
+    # No other class does better: F1 is that of class 1, however rare it is.
+    answers = {int(np.bincount(labels).argmax()), *((1,) if "f1" in names else ())}
+    found = [evaluate(names, labels, np.full_like(labels, answer), further) for answer in answers]
+    values = {name: max(scores.values[name] for scores in found) for name in found[0].values}
+    return Scores(values, max(scores.score for scores in found))
 
 
 # Intervals by bootstrap. Thousands of draws through scikit-learn would take minutes: here all draws are counted, or
@@ -116,9 +141,9 @@ def baseline(names: Sequence[str], labels: np.ndarray) -> Scores:
 
 
 def intervals(
-    names: Sequence[str], labels: np.ndarray, predictions: np.ndarray, draws: int = 2000
+    names: Sequence[str], labels: np.ndarray, predictions: np.ndarray, draws: int = 2000, further: Sequence[str] = ()
 ) -> dict[str, tuple[float, float]]:
-    """95 % percentile bootstrap intervals of the mean over runs, for each metric and for "score".
+    """95 % percentile bootstrap intervals of the mean over runs, of each metric and of "score" (see `evaluate`).
 
     `labels` is (n,), `predictions` (runs, n): one row per seed. Each draw takes n examples and as many runs as there
     are, both with replacement, the same examples for every run: the interval covers the choice of dev examples and,
@@ -126,14 +151,12 @@ def intervals(
     """
     labels, predictions = np.asarray(labels), np.atleast_2d(np.asarray(predictions))
     generator = np.random.default_rng(INTERVAL_SEED)
-    if set(names) <= set(REGRESSION_METRICS):
-        per_run = _draw_correlations(names, labels, predictions, draws, generator)
-    else:
-        per_run = _draw_classification(names, labels, predictions, draws, generator)
+    draw = _draw_values if set(names) <= {*CORRELATIONS, *ERRORS} else _draw_classification
+    per_run = draw((*names, *further), labels, predictions, draws, generator)
     runs = predictions.shape[0]
     chosen = generator.multinomial(runs, np.full(runs, 1.0 / runs), size=draws) / runs  # (draws, runs)
-    samples = {name: (per_run[name] * chosen).sum(axis=1) for name in names}
-    samples["score"] = np.mean(list(samples.values()), axis=0)
+    samples = {name: (per_run[name] * chosen).sum(axis=1) for name in per_run}
+    samples["score"] = np.mean([samples[name] for name in names], axis=0)
     edges = 100 * np.array([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return {name: tuple(float(edge) for edge in np.percentile(values, edges)) for name, values in samples.items()}
 
@@ -161,18 +184,23 @@ def _of_counts(name: str, counts: np.ndarray, labels: np.ndarray, predictions: n
         return correct / total
     classes = np.arange(max(2, labels.max() + 1, predictions.max() + 1))
     true, predicted = (counts @ (found[:, None] == classes).astype(np.float64) for found in (labels, predictions))
+    if name == "macro_f1":
+        hits = counts @ ((labels == predictions)[:, None] & (labels[:, None] == classes)).astype(np.float64)
+        of_class, is_there = _ratio(2 * hits, true + predicted), true + predicted > 0
+        return of_class.sum(axis=1) / is_there.sum(axis=1)
     if name == "f1":
         hits = counts @ ((labels == 1) & (predictions == 1)).astype(np.float64)
         return _ratio(2 * hits, true[:, 1] + predicted[:, 1])
     if name != "matthews":
-        raise ValueError(f"{name!r} is no classification metric; known: {', '.join(CLASSIFICATION_METRICS)}")
+        raise ValueError(f"{name!r} is no classification metric; known: {', '.join(_OF_CLASSES)}")
     covariance = correct * total - (true * predicted).sum(axis=1)
     variance = (total**2 - (predicted**2).sum(axis=1)) * (total**2 - (true**2).sum(axis=1))
     return _ratio(covariance, np.sqrt(variance))
 
 
-def _draw_correlations(names, labels, predictions, draws, generator) -> dict[str, np.ndarray]:
-    """(draws, runs) of each correlation."""
+def _draw_values(names, labels, predictions, draws, generator) -> dict[str, np.ndarray]:
+    """(draws, runs) of each correlation or error."""
+    errors = predictions.astype(np.float64) - labels
     labels, predictions = _in_one_unit(labels, predictions)
     finite = np.isfinite(predictions).all(axis=1)
     result = {name: np.zeros((draws, len(predictions))) for name in names}
@@ -180,9 +208,11 @@ def _draw_correlations(names, labels, predictions, draws, generator) -> dict[str
         chosen = generator.integers(0, labels.size, size=(min(250, draws - start), labels.size))
         rows = slice(start, start + len(chosen))
         for run in np.flatnonzero(finite):
+            for name in (name for name in names if name in ERRORS):
+                result[name][rows, run] = _error(name, errors[run][chosen])
             if _constant(predictions[run]):
                 continue
-            for name in names:
+            for name in (name for name in names if name in CORRELATIONS):
                 pair = labels[chosen], predictions[run][chosen]
                 if name == "spearman":
                     pair = stats.rankdata(pair[0], axis=1), stats.rankdata(pair[1], axis=1)

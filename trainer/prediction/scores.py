@@ -1,5 +1,7 @@
 """The figures of a model on a labelled table: those of its task, with intervals, beside the best constant answer."""
 
+import math
+
 from longmix.data_prep.errors import UserError
 
 from ..checkpoints.model_folders import told_model_folder
@@ -13,7 +15,7 @@ from ..processes import world as distributed
 from ..tables import writing
 from ..tables.figures import interval
 from . import texts
-from .session import text_columns_of
+from .session import named_as_in, text_columns_of
 
 _HEADER = ("metric", "value", "95 % interval", "constant answer")
 ROWS_AT_A_TIME = 2048
@@ -46,8 +48,8 @@ def figures(
             "data set (a folder with manifest.json) for the others"
         )
     is_regression = name == "regression"
-    inputs = read_inputs(source)
     table = open_table(data, columns)
+    inputs = named_as_in(table, read_inputs(source), is_labelled=label_column is None)
     label = label_column or inputs.label_column or LABEL
     wanted = text_columns_of(table, text_columns, inputs, model, but=label)
     if label in wanted:
@@ -67,22 +69,19 @@ def figures(
 
 
 def _table(labels, predictions, is_regression: bool, names: list[str]) -> list[str]:
-    if is_regression:
-        measured = metrics.REGRESSION_METRICS
-    else:
-        measured = metrics.CLASSIFICATION_METRICS if len(names) == 2 else ("matthews", "accuracy")
+    measured = (*metrics.CORRELATIONS, *metrics.ERRORS) if is_regression else metrics.of_classes(len(names))
     scores = metrics.evaluate(measured, labels, predictions)
     bounds = metrics.intervals(measured, labels, predictions)
     constant = metrics.baseline(measured, labels)
 
-    def shown(value: float) -> str:
-        return f"{value:.4f}"
+    def row(name: str) -> tuple[str, ...]:
+        shown, value = ("{:.4g}" if name in metrics.ERRORS else "{:.4f}").format, scores.values[name]
+        bounds_ = bounds[name] if math.isfinite(value) else None
+        return name, shown(value), interval(bounds_, shown), shown(constant.values[name])
 
-    rows = [
-        (name, shown(scores.values[name]), interval(bounds[name], shown), shown(constant.values[name]))
-        for name in measured
-    ]
+    rows = [row(name) for name in measured]
     lines = writing.aligned(_HEADER, rows, right=(1, 3))
     notes = [f"f1 is of the class {names[1]!r}"] if "f1" in measured else []
+    notes += ["rmse and mae are in the unit of the label, the lower the better"] if is_regression else []
     notes += [f"note: {note}" for note in scores.notes]
     return [*lines, f"{len(labels):,} rows; intervals by bootstrap over them", *notes]

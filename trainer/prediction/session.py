@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..checkpoints.model_folders import told_model_folder
 from ..finetune.custom import as_pair
 from ..finetune.encode import LONGEST, load_encoder
 from ..finetune.records import HUB, Table, open_table
+from ..finetune.tasks import hub_names
 from ..models.build import refuse_other_inputs
 from ..models.folder import Inputs, objective_of, read_inputs
 from ..models.loading import has_other_vocabulary, load_config
@@ -81,7 +83,7 @@ def _text_answers(
     inputs = read_inputs(source)
     reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length, LONGEST))
     table = open_table(arguments.data, arguments.columns)
-    wanted = text_columns_of(table, arguments.text_columns, inputs, arguments.model)
+    wanted = text_columns_of(table, arguments.text_columns, named_as_in(table, inputs), arguments.model)
     if kind is texts.FilledMasks and len(wanted) > 1:
         raise UserError(f"--text-columns names {', '.join(wanted)}, but masks are filled in one text: name its column")
     rows = (as_pair(row.texts) for row in table.rows(wanted))
@@ -141,6 +143,21 @@ def _refuse(arguments: argparse.Namespace, what: str, *names: str) -> None:
     for name in names:
         if getattr(arguments, name):
             raise UserError(f"--{name.replace('_', '-')} is for {what}: leave it out")
+
+
+def named_as_in(table: Table, inputs: Inputs, is_labelled: bool = False) -> Inputs:
+    """The inputs with the names of a table's columns. Models of GLUE know those of its TSV files; the hub's layout has
+    others, which are taken where the table has these and not the former. With `is_labelled` the label is among them.
+    """
+    hub = None if inputs.text_columns is None else hub_names(inputs.text_columns, inputs.label_column)
+    if hub is None:
+        return inputs
+    others = replace(inputs, text_columns=list(hub[0]), label_column=hub[1])
+
+    def fits(names: Inputs) -> bool:
+        return {*names.text_columns, *([names.label_column] if is_labelled else [])} <= set(table.columns)
+
+    return others if fits(others) and not fits(inputs) else inputs
 
 
 def text_columns_of(

@@ -18,12 +18,11 @@ from ..models.loading import load_model
 from ..objectives.model_inputs import accepted
 from ..samples.collate import Sample, collate, count_positions, length_of
 from ..samples.dataset import ShardedDataset
+from ..samples.label_scale import DIGITS
 from .parts import Answers
 
 # A text, or two.
 Texts = tuple[str, str | None]
-# Of a softmax or a value in fp32.
-DIGITS = 7
 
 
 def rounded(values: Any) -> Any:
@@ -136,7 +135,7 @@ class Values(SampleAnswers):
     def answers(self, samples, inputs):
         for row in self.logits(inputs):
             value = row[0].item()
-            yield {"value": rounded(value) if self.scale is None else self.scale.rounded(value, DIGITS)}
+            yield {"value": rounded(value) if self.scale is None else self.scale.rounded(self.scale.given(value))}
 
 
 class TokenLabels(SampleAnswers):

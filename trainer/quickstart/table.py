@@ -87,14 +87,11 @@ def task_rows(name: str, task: TaskResult) -> list[tuple[str, str]]:
     """The figures of the fine-tuned task, each score with its interval and the baseline."""
     rows = [("task", name)]
     for split in task.splits:
-        figures = split.figures
-        if len(figures) == 2:  # one metric, and the score that equals it
-            figures = {metric: figure for metric, figure in figures.items() if metric != "score"}
-        for metric, figure in figures.items():
+        # The score of one metric equals it.
+        for metric in task.metrics if len(task.metrics) == 1 else (*task.metrics, "score"):
+            figure = split.figures[metric]
             rows.append((_METRIC_NAMES.get(metric, metric), _score(figure, split)))
-            rows.append(
-                ("", f"always the most frequent class: {percent(figure.baseline)}. {_VERDICTS[figure.verdict]}")
-            )
+            rows.append(("", f"the best constant answer: {percent(figure.baseline)}. {_VERDICTS[figure.verdict]}"))
     return rows
 
 

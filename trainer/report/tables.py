@@ -27,6 +27,9 @@ EXPLANATION = (
 # Cells: the page shows the same as the tables.
 
 
+_NAMES = {"roc_auc": "ROC AUC", "f1": "F1", "macro_f1": "macro F1", "rmse": "RMSE"}
+
+
 def number(metric: str, value: float | None) -> str:
     """A figure for people: accuracy and alike in percent."""
     if value is None:
@@ -43,7 +46,7 @@ def heading(metric: str, split: str = "") -> str:
             return f"{prefix.replace('_', ' ')} {heading(metric.removeprefix(prefix + '_'))}"
     if split == SELECTION:
         return f"{SELECTION} {heading(metric)}"
-    known = {"roc_auc": "ROC AUC", "f1": "F1"}.get(metric) or forecast_figures.heading(metric)
+    known = _NAMES.get(metric) or forecast_figures.heading(metric)
     name = known or metric.replace("_", " ")
     return f"{name} (%)" if is_percent(metric) else name
 
@@ -170,7 +173,7 @@ def _reported(rows: list[Row]) -> str:
     """The split of a fine-tuning that is reported, and where it is from; plain text without a full stop."""
     is_test = any(metric.startswith(f"{TEST}_") for row in rows for metric in row.figures)
     is_dev = any(metric.startswith(DEV) for row in rows for metric in row.figures)
-    test = "test: the given test file with labels, where there is no dev file"
+    test = "test: the given test file with labels"
     if not is_dev and not is_test:
         return "dev has no figures until longmix finetune has finished every seed: give its command again"
     given = [*(["dev: the given dev file"] if is_dev else []), *([test] if is_test else [])]

@@ -115,7 +115,9 @@ class _Run:
         # The facts of the whole model, before an engine shares it out.
         parameters = prepared.size.parameters
         self.notes = prepared.notes(model, world.size)
-        self.card = ModelCard(configuration, [dataset.manifest for dataset in self.data.train], parameters, self.notes)
+        evaluated = None if self.data.evaluation is None else self.data.evaluation.manifest
+        manifests = [dataset.manifest for dataset in self.data.train]
+        self.card = ModelCard(configuration, manifests, parameters, self.notes, evaluated)
 
         self.utilisation = agree(world, lambda: Utilisation(prepared, world))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from longmix.data_prep.manifest import Manifest
 
+DIGITS = 7  # of a value in fp32
 _KEY = "label_scale"
 Number = TypeVar("Number", float, np.ndarray)
 
@@ -47,9 +48,9 @@ class LabelScale:
         """A label as models learn it."""
         return (label - self.mean) / self.deviation
 
-    def rounded(self, value: float, digits: int) -> float:
-        """`given`, with as many digits of what tells labels apart, however far from 0 they are."""
-        return round(self.given(value), digits - 1 - math.floor(math.log10(self.deviation)))
+    def rounded(self, value: float) -> float:
+        """A value in the unit of the labels with the digits of what tells them apart, however far from 0 they are."""
+        return round(value, DIGITS - 1 - math.floor(math.log10(self.deviation)))
 
     def given(self, value: Number) -> Number:
         """What a model says, in the unit of the labels."""

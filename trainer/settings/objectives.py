@@ -35,7 +35,7 @@ class ObjectiveRow:
     time_steps: dict[str, int] = field(default_factory=dict)
 
 
-_OF_CLASSES = ("loss", "matthews", "accuracy", "f1", "roc_auc")
+_OF_CLASSES = ("loss", "matthews", "accuracy", "macro_f1", "f1", "roc_auc")
 
 OBJECTIVES = {
     "mlm": ObjectiveRow(

@@ -15,7 +15,7 @@ class Figure:
     Attributes:
         spread: standard deviation over the seeds; None with one seed, or where a value is not finite.
         interval: 95 % interval of the mean; None where there is none.
-        baseline: what always answering the most frequent class reaches; None where that means nothing or is unknown.
+        baseline: what the best constant answer reaches; None where that means nothing or is unknown.
     """
 
     values: list[float]

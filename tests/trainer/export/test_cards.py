@@ -1,6 +1,7 @@
 """Model cards of runs, data and folders with hostile names: YAML, Markdown and Python that mean what they show."""
 
 import ast
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -34,6 +35,51 @@ def test_a_card_of_hostile_names_is_yaml_and_markdown(tmp_path, card):
     assert not any(tag in body for tag in ("<script", "<b>", "<i>")) and "\n---\n" not in body
     assert all(line.isprintable() for line in text.split("\n"))
     assert body.count("\n# ") == 1 and "[x](" not in body
+
+
+@pytest.fixture
+def finetuned(card):
+    """The card of a run of `longmix finetune`, as far as a card tells of it."""
+    card.configuration.objective.name = "classification"
+    card.configuration.checkpoint.best = object()
+    rule = "1 of 4 training examples, drawn with seed 0, stratified by class"
+    evaluation = Manifest(split="selection", split_rule=rule, columns={}, samples=1)
+    trained = dataclasses.replace(card.manifests[0], report={"task": "mnli"}, label_names=["yes", "<b>no"])
+    return dataclasses.replace(card, manifests=[trained], evaluation=evaluation)
+
+
+@pytest.mark.parametrize(
+    ("start", "front", "shown"),
+    [
+        ("bert-base-uncased", "bert-base-uncased", "`bert-base-uncased`"),
+        ("me/encoder", "me/encoder", "`me/encoder`"),
+        ("/home/me/runs/small/checkpoints/step-00000010/model", None, "`runs/small`"),
+        ("here/model", None, "`here`"),
+    ],
+)
+def test_a_card_says_what_a_model_was_and_what_chose_it(tmp_path, finetuned, monkeypatch, start, front, shown):
+    (tmp_path / "here" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    finetuned.configuration.model["from"] = start
+    finetuned.write(tmp_path, RunState(), {"accuracy": 0.5})
+    _, matter, body = (tmp_path / CARD).read_text().split("---\n", 2)
+    assert yaml.safe_load(matter).get("base_model") == front
+    assert f"Fine-tuned from {shown} on the task mnli." in body
+    assert "Classes, in the order of its outputs: yes, &lt;b&gt;no." in body
+    told = "On the part of the training data that chose this checkpoint (1 of 4 training examples, drawn with seed 0, "
+    assert f"## Scores\n\n{told}stratified by class).\n\n| figure | value |" in body
+
+
+def test_a_card_says_which_split_its_scores_are_of(tmp_path, card):
+    card = dataclasses.replace(card, evaluation=Manifest(split="validation", split_rule="a tenth", columns={}))
+    card.write(tmp_path, RunState(), {"loss": 0.5})
+    assert "On the validation split (a tenth).\n\nEvaluations hide" in (tmp_path / CARD).read_text()
+    card.configuration.checkpoint.best = object()
+    card.write(tmp_path, RunState(), {"loss": 0.5, "test_loss": 0.6})
+    told = "which chose this checkpoint; figures that begin with `test_` on the test set, once."
+    assert f"On the validation split (a tenth), {told}" in (tmp_path / CARD).read_text()
+    card.write(tmp_path, RunState(), {})
+    assert "split" not in (tmp_path / CARD).read_text()
 
 
 def test_a_card_names_the_optimizer_with_what_it_took(tmp_path, card):

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -223,8 +224,8 @@ def test_the_chosen_rate_alone_runs_with_the_seeds_that_did_not_search(glue, ber
 def scored(evaluate, scores, folders):
     """`evaluate` with the selection scores of the learning rates' folders; `folders` ends with that of the run."""
 
-    def wrapped(names, labels, predictions):
-        found = evaluate(names, labels, predictions)
+    def wrapped(*arguments):
+        found = evaluate(*arguments)
         score = next(value for name, value in scores.items() if name in folders[-1])
         return dataclasses.replace(found, values=dict.fromkeys(found.values, score), score=score)
 
@@ -414,12 +415,41 @@ def test_an_intermediate_task_of_ones_own(glue, reviews, bert_folder, trained, t
         finetune(bert_folder, glue, output, *more[:4], "--lr", "1e-4", "3e-4")
 
 
-def test_mnli_as_an_intermediate_task_is_shared_with_mnli_itself(glue, bert_folder, trained, tmp_path, capsys):
-    header, labels = "index\tsentence1\tsentence2\t", ("entailment", "neutral", "contradiction")
+def write_mnli(glue):
+    labels = ("entailment", "neutral", "contradiction")
     (glue / "MNLI").mkdir()
     for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
         rows = "".join(f"{i}\tthe cat\ta dog\t{labels[i % 3]}\n" for i in range(30))
-        (glue / "MNLI" / name).write_text(f"{header}gold_label\n{rows}", encoding="utf-8")
+        (glue / "MNLI" / name).write_text(f"index\tsentence1\tsentence2\tgold_label\n{rows}", encoding="utf-8")
+
+
+def test_a_model_of_mnli_answers_the_diagnostic_set(glue, bert_folder, trained, tmp_path, capsys):
+    write_mnli(glue)
+    earlier, output = tmp_path / "earlier", tmp_path / "out"
+    assert finetune(bert_folder, glue, earlier, "--task", "mnli", "--seeds", 1) == 0
+    assert "diagnostic" not in capsys.readouterr().out
+    (glue / "diagnostic").mkdir()
+    rows = "".join(f"{i}\tthe cat\ta dog\n" for i in range(5))
+    (glue / "diagnostic" / "diagnostic.tsv").write_text(f"index\tsentence1\tsentence2\n{rows}", encoding="utf-8")
+    assert finetune(bert_folder, glue, output, "--task", "all", "--seeds", 1) == 0
+    lines = (output / "submission" / "AX.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction" and len(lines) == 6
+    assert {line.split("\t")[1] for line in lines[1:]} <= {"entailment", "neutral", "contradiction"}
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert told == (
+        "GLUE's server takes 11 files; submission/ lacks SST-2.tsv, MRPC.tsv, STS-B.tsv, QQP.tsv, MNLI-m.tsv, "
+        "MNLI-mm.tsv, QNLI.tsv, RTE.tsv, WNLI.tsv"
+    )
+    # What was begun without it goes on without it.
+    assert finetune(bert_folder, glue, earlier, "--task", "mnli", "--seeds", 2) == 0 and len(trained) == 4
+    told = " ".join(capsys.readouterr().out.split())
+    assert "mnli: begun without diagnostic/diagnostic.tsv: AX.tsv needs another --output" in told
+    assert not (earlier / "submission" / "AX.tsv").exists() and "GLUE's server" not in told
+
+
+def test_mnli_as_an_intermediate_task_is_shared_with_mnli_itself(glue, bert_folder, trained, tmp_path, capsys):
+    header = "index\tsentence1\tsentence2\t"
+    write_mnli(glue)
     for name in ("train.tsv", "dev.tsv"):
         rows = "".join(f"{i}\tthe cat\ta dog\t{'entailment' if i % 3 else 'not_entailment'}\n" for i in range(20))
         (glue / "RTE" / name).write_text(f"{header}label\n{rows}", encoding="utf-8")
@@ -451,16 +481,82 @@ def test_small_tasks_start_from_mnli(glue, bert_folder, trained, tmp_path):
     assert [values["model"]["from"] for values in trained] == [str(bert_folder), str(mnli)]
 
 
-def test_custom_task(bert_folder, trained, tmp_path, sentences, capsys):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    for name, part in (("train.tsv", sentences[:40]), ("dev.tsv", sentences[40:60])):
-        rows = [f"{text}\t{'long' if len(text) > 25 else 'short'}" for text in part]
-        (folder / name).write_text("\n".join(["body\tkind", *rows]) + "\n", encoding="utf-8")
+def test_custom_task(reviews, bert_folder, trained, tmp_path, capsys):
     more = ("--task", "custom", "--text-columns", "body", "--label-column", "kind", "--seeds", 1)
-    assert finetune(bert_folder, folder, tmp_path / "out", *more) == 0
+    assert finetune(bert_folder, reviews, tmp_path / "out", *more) == 0
     printed = capsys.readouterr().out
     assert "custom" in printed and "GLUE average" not in printed
+    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    assert list(task["splits"][0]["figures"]) == ["accuracy", "matthews", "macro_f1", "score"]
+    assert task["selection"]["figures"].keys() == task["splits"][0]["figures"].keys()
+    assert task["score"] == task["splits"][0]["figures"]["accuracy"]["mean"]
+    # Runs of versions that had fewer figures are in one table with those of today.
+    for seed in (0, 1):
+        assert finetune(bert_folder, reviews, tmp_path / "out", *more[:-1], 2) == 0 and len(trained) == 2
+        result = tmp_path / "out" / "custom" / f"seed-{seed}" / "result.json"
+        values = json.loads(result.read_text())
+        values["selection"].pop("matthews" if seed else "macro_f1")
+        result.write_text(json.dumps(values))
+    assert finetune(bert_folder, reviews, tmp_path / "out", *more[:-1], 2) == 0
+    with pytest.raises(UserError, match=r"metrics \['accuracy'\], now \['macro_f1'\]"):
+        finetune(bert_folder, reviews, tmp_path / "out", *more, "--metric", "macro_f1")
+
+
+def test_a_labelled_test_split_has_a_row_and_chooses_nothing(reviews, bert_folder, trained, tmp_path, capsys):
+    arguments = (bert_folder, reviews, tmp_path / "out", "--task", "custom", "--label-column", "kind", "--seeds", 2)
+    (reviews / "test.tsv").write_text("body\nthe cat\nthe old dog sees the small red house\n", encoding="utf-8")
+    assert finetune(*arguments) == 0
+    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    assert [split["split"] for split in task["splits"]] == ["dev"]
+    jobs_before = [path.read_bytes() for path in sorted((tmp_path / "out").rglob("job.json"))]
+    (reviews / "test.tsv").write_text(
+        "body\tkind\nthe cat\tshort\nthe old dog sees the small red house\tlong\n", encoding="utf-8"
+    )
+    capsys.readouterr()
+    assert finetune(*arguments) == 0 and len(trained) == 2
+    assert jobs_before == [path.read_bytes() for path in sorted((tmp_path / "out").rglob("job.json"))]
+    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    dev, test = task["splits"]
+    assert (dev["split"], test["split"], test["samples"]) == ("dev", "test", 2)
+    found = [json.loads(path.read_text()) for path in sorted((tmp_path / "out").rglob("predictions/test.json"))]
+    assert test["figures"]["accuracy"]["values"] == [np.mean(np.equal(one, [1, 0])) for one in found]
+    assert task["score"] == dev["figures"]["accuracy"]["mean"]
+    printed = capsys.readouterr().out
+    assert "custom dev " in printed and "custom (test) " in printed
+    assert "custom: test: the labelled test split, which chose nothing and is no part of the score" in printed
+    (reviews / "test.tsv").write_text(
+        "body\tkind\nthe cat\t?\nthe old dog sees the small red house\tlong\n", encoding="utf-8"
+    )
+    assert finetune(*arguments) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "custom (test)" not in printed and "predicted, not scored: " in printed and "line 2: kind is '?'" in printed
+
+
+def test_the_metric_of_ones_own_classes_chooses(reviews, bert_folder, trained, tmp_path):
+    more = ("--task", "custom", "--text-columns", "body", "--label-column", "kind", "--seeds", 1)
+    assert finetune(bert_folder, reviews, tmp_path / "out", *more, "--metric", "macro_f1") == 0
+    assert trained[0]["checkpoint"]["best"] == {"metric": "macro_f1", "mode": "max"}
+    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    assert task["score"] == task["splits"][0]["figures"]["macro_f1"]["mean"]
+    selection = json.loads((tmp_path / "out" / "custom" / "seed-0" / "result.json").read_text())["selection"]
+    assert selection["score"] == selection["macro_f1"] and "accuracy" in selection
+
+
+def test_classes_keep_the_order_that_an_earlier_version_gave_them(bert_folder, trained, tmp_path, monkeypatch):
+    folder, output = tmp_path / "mine", tmp_path / "out"
+    folder.mkdir()
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text("text\tlabel\n" + "".join(f"the cat\t{n % 11}\n" for n in range(33)))
+    arguments = (bert_folder, folder, output, "--task", "custom", "--seeds")
+    with monkeypatch.context() as patched:
+        patched.setattr("longmix.trainer.finetune.custom.class_order", str)
+        assert finetune(*arguments, 1) == 0
+    assert finetune(*arguments, 2) == 0 and len(trained) == 2
+    manifest = json.loads((output / "custom" / "data" / "train" / "manifest.json").read_text())
+    assert manifest["label_names"][:3] == ["0", "1", "10"]
+    assert finetune(bert_folder, folder, tmp_path / "new", *arguments[3:], 1) == 0
+    manifest = json.loads((tmp_path / "new" / "custom" / "data" / "train" / "manifest.json").read_text())
+    assert manifest["label_names"] == [str(number) for number in range(11)]
 
 
 def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
@@ -490,6 +586,8 @@ def test_other_weights_are_another_start(glue, bert_folder, trained, tmp_path):
         (("--task", "cola", "--micro-batch", "5"), "--micro-batch is 5, but must divide --batch-size 32"),
         (("--task", "cola", "--task", "custom"), "run it by itself"),
         (("--task", "cola", "--label-column", "x"), "belong to --task custom"),
+        (("--task", "cola", "--metric", "matthews"), "--metric and --regression belong to --task custom"),
+        (("--task", "custom", "--metric", "matthews", "--regression"), "--metric is for classes, and --regression"),
         (("--task", "cola", "--from-mnli", "x"), "none of which is asked for"),
         (("--task", "cola", "--intermediate", "mnli"), "--intermediate mnli is for rte, mrpc, stsb, none of which"),
         (("--task", "cola", "--intermediate", "cola"), "--intermediate cola is for other tasks, none of which"),

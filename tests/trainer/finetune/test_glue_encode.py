@@ -208,8 +208,8 @@ def test_labels_too_far_from_those_that_are_trained_on_are_told(tmp_path, tokeni
 
 
 def test_answers_have_the_digits_that_tell_labels_apart():
-    assert LabelScale(1.7e9, 150.0).rounded(0.123456789, 7) == 1700000018.5185
-    assert LabelScale(0.0, 2e-7).rounded(0.5, 7) == 1e-7
+    assert LabelScale(1.7e9, 150.0).rounded(1.7e9 + 150 * 0.123456789) == 1700000018.5185
+    assert LabelScale(0.0, 2e-7).rounded(2e-7 * 0.5) == 1e-7
 
 
 def test_equal_labels_are_no_division_by_zero():

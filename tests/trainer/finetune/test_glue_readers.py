@@ -157,6 +157,9 @@ def test_missing_files_are_reasons_and_a_missing_folder_is_a_mistake(tmp_path):
 
 def write_hub_layout(folder):
     folder.mkdir(parents=True)
+    (folder.parent / "ax").mkdir()
+    diagnostic = {"premise": ["p0", "p1"], "hypothesis": ["h0", "h1"], "label": [-1, -1], "idx": [7, 8]}
+    pyarrow.parquet.write_table(pyarrow.table(diagnostic), folder.parent / "ax" / "test-00000-of-00001.parquet")
     for split, labels in (("train", [0, 1, 2, -1]), ("validation_matched", [1]), ("test_matched", [-1, -1])):
         table = pyarrow.table(
             {
@@ -183,6 +186,7 @@ def test_hub_layout_in_a_folder(nested, tmp_path):
     assert data.test["test-matched"].labels is None
     assert data.test["test-matched"].indices == ["10", "11"]
     assert "validation_mismatched-*.parquet" in data.notes[0]
+    assert data.test["diagnostic"].first == ["p0", "p1"] and data.test["diagnostic"].indices == ["7", "8"]
 
 
 def test_hub_name_through_datasets(tmp_path, monkeypatch):
@@ -195,12 +199,12 @@ def test_hub_name_through_datasets(tmp_path, monkeypatch):
             f"  - split: {split}\n    path: mnli/{split}-*\n"
             for split in ("train", "validation_matched", "test_matched")
         )
-        + "---\n"
+        + "- config_name: ax\n  data_files:\n  - split: test\n    path: ax/test-*\n---\n"
     )
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     data = load_task(f"hub:{tmp_path / 'repository'}", TASKS["mnli"])
     assert data.train.labels == [0, 1, 2]
-    assert data.test["test-matched"].indices == ["10", "11"]
+    assert data.test["test-matched"].indices == ["10", "11"] and data.test["diagnostic"].first == ["p0", "p1"]
     with pytest.raises(MissingTask, match="no configuration rte"):
         load_task(f"hub:{tmp_path / 'repository'}", TASKS["rte"])
     with pytest.raises(UserError, match="cannot be loaded"):
@@ -286,8 +290,11 @@ def test_custom_task_mistakes(tmp_path):
         load_custom(str(tmp_path), ("body",), "kind")
     write(tmp_path, "train.tsv", "body\tkind", "a\tspam", "b\tham")
     write(tmp_path, "dev.tsv", "body\tkind", "a\teggs")
-    with pytest.raises(UserError, match=r"dev\.tsv, line 2: kind is 'eggs', expected one of: ham, spam"):
+    with pytest.raises(
+        UserError, match=r"dev\.tsv, line 2: kind is 'eggs', which is not among the training labels"
+    ) as told:
         load_custom(str(tmp_path), ("body",), "kind")
+    assert str(told.value).endswith("expected one of: ham, spam")
     with pytest.raises(UserError, match=r"needs --text-columns and --label-column, .*train\.tsv has body, kind"):
         load_custom(str(tmp_path), None, None)
     with pytest.raises(UserError, match="no column 'sort'"):
@@ -301,9 +308,10 @@ def test_custom_task_mistakes(tmp_path):
     with pytest.raises(UserError, match=r"train\.tsv: more than one column 'body'; it has"):
         load_custom(str(tmp_path), ("body",), "kind")
     write(tmp_path, "train.tsv", "body\tkind", *(f"a\t{value}.5" for value in range(30)))
+    write(tmp_path, "dev.tsv", "body\tkind", "a\t1e3")
     with pytest.raises(UserError, match=r"one of: 0\.5, .*, \.\.\. \(30 in all\); .*--regression") as caught:
         load_custom(str(tmp_path), ("body",), "kind")
-    assert str(caught.value).count(".5") == 10
+    assert str(caught.value).count(".5") == 10 and "kind is '1e3', which is not" in str(caught.value)
 
 
 def test_what_is_no_file_is_told_and_never_waited_for(tmp_path):

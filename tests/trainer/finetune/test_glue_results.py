@@ -6,8 +6,9 @@ import pytest
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.shards import LIST_INT32, write_dataset
 from longmix.trainer.finetune import collect, results
-from longmix.trainer.finetune.submission import write_submission
-from longmix.trainer.finetune.tasks import TASKS
+from longmix.trainer.finetune.submission import format_prediction, write_submission
+from longmix.trainer.finetune.tasks import TASKS, custom_task
+from longmix.trainer.samples.label_scale import LabelScale
 
 GOLD = np.array([0, 1] * 50)
 
@@ -44,9 +45,38 @@ def test_means_spreads_and_verdicts(table):
     assert mrpc["score"].mean == pytest.approx((0.5 + 2 / 3) / 2)
 
 
-def test_worse_than_the_majority_is_said(table):
+def test_worse_than_a_constant_answer_is_said(table):
     worse = results.summarize(TASKS["rte"], [0], {"dev": GOLD}, {"dev": wrong(80)[None]})
     assert worse.splits[0].figures["accuracy"].verdict == "below"
+
+
+def test_classes_of_ones_own_have_further_figures():
+    task = custom_task(("text",), "label", ("no", "yes"), "matthews")
+    settings = {"metric": "matthews", "learning_rate": 1e-3}
+    found = results.summarize(task, [0], {"dev": GOLD}, {"dev": np.ones((1, 100), dtype=int)}, settings)
+    assert found.score == 0 and "dev, seed 0: matthews: all predictions are equal, counted as 0.0" in found.notes
+    table = results.Results("x", "hash", [found], {})
+    assert [(row[1], row[4]) for row in results.rows(table)] == [
+        ("matthews", "0.0"), ("accuracy", "50.0"), ("macro_f1", "33.3"),
+    ]  # fmt: skip
+    assert "custom: 1 seed, metric matthews, learning rate 0.001" in results.console(table)
+
+
+def test_errors_of_a_regression_are_in_its_unit(tmp_path):
+    task, values = custom_task(("text",), "label", ()), 2e-4 + 1e-5 * np.arange(100.0)
+    found = results.summarize(task, [0], {"dev": values}, {"dev": values[None] + 2e-6})
+    diverged = results.summarize(task, [0], {"dev": values}, {"dev": values[None] * np.nan})
+    table = results.Results("x", "hash", [found], {})
+    cells = {row[1]: row[4:] for row in results.rows(table)}
+    assert list(cells) == ["pearson", "spearman", "rmse", "mae", "score"] and cells["score"][0] == "100.0"
+    assert cells["rmse"] == ("2e-06", "-", "2e-06 to 2e-06", "100", "0.0002887", "below")
+    assert "but rmse and mae in the unit of the label, the lower the better." in results.console(table)
+    assert set(diverged.splits[0].figures) == {"pearson", "spearman", "score"}
+    table.tasks.append(diverged)
+    table.save(tmp_path)
+    assert results.Results.load(tmp_path) == table
+    worse = results.summarize(task, [0], {"dev": values}, {"dev": -values[None]})
+    assert results.rows(results.Results("x", "hash", [worse], {}))[2][-1] == "ABOVE"
 
 
 def test_average_is_over_tasks(table):
@@ -116,6 +146,19 @@ def test_submission_files(name, predictions, expected, tmp_path):
     assert (tmp_path / "x.tsv").read_bytes() == f"index\tprediction\n0\t{expected[0]}\n7\t{expected[1]}\n".encode()
 
 
+@pytest.mark.parametrize(
+    ("scale", "value", "expected"),
+    [
+        (None, -3.4234885445e-4, "-0.0003423489"),
+        (LabelScale(-2e-4, 1e-4), -3.4234885445e-4, "-0.0003423489"),
+        (LabelScale(1.7e9, 150.0), 1.7e9 + 18.51851835, "1700000018.5185"),
+        (None, float("nan"), "nan"),
+    ],
+)
+def test_values_of_ones_own_task_have_the_digits_of_their_unit(scale, value, expected):
+    assert format_prediction(custom_task(("text",), "label", ()), value, scale) == expected
+
+
 def test_submission_names():
     names = [split.submission for task in TASKS.values() for split in task.test]
     assert names == [
@@ -126,6 +169,7 @@ def test_submission_names():
         "QQP.tsv",
         "MNLI-m.tsv",
         "MNLI-mm.tsv",
+        "AX.tsv",
         "QNLI.tsv",
         "RTE.tsv",
         "WNLI.tsv",

@@ -6,6 +6,7 @@ import json
 
 import datasets
 import numpy as np
+import pyarrow
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -16,6 +17,7 @@ from longmix.modeling import AutoModelForSequencePairClassification
 from longmix.modeling.transformer import TransformerConfig
 from longmix.trainer.cli import main
 from longmix.trainer.finetune import records
+from longmix.trainer.finetune.tasks import TASKS
 from longmix.trainer.prediction import scores, session, texts
 
 NAMES = ["bad", "good", "=odd"]
@@ -176,7 +178,7 @@ def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentence
     assert main([*arguments, "--columns", "kind", "title", "body", "--label-column", "kind"]) == 0
     printed = capsys.readouterr().out
     figures = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line}
-    assert figures["accuracy"][0] == "0.8000" and "40 rows" in printed
+    assert figures["accuracy"][0] == "0.8000" and "40 rows" in printed and "macro_f1" in figures
     # At the length of fine-tuning, unless another one is given.
     cut = ("--columns", "kind", "title", "body", "--label-column", "kind", "--max-length", "8")
     lengths, load = [], scores.load_encoder
@@ -190,6 +192,34 @@ def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentence
     assert "no column 'body'; it has: label, title, other" in capsys.readouterr().err
     assert main(["evaluate", str(classifier), "--data", str(tmp_path / "new.jsonl")]) == 2
     assert "no column 'label'" in capsys.readouterr().err
+
+
+def test_a_model_of_glue_reads_both_layouts(bert_folder, tmp_path, sentences, capsys):
+    """As `encode_task` says it in inputs.json, the columns are those of MNLI's TSV files."""
+    torch.manual_seed(1)
+    names, model = TASKS["mnli"].label_names, tmp_path / "model"
+    labels = {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+    transformers.AutoModelForSequenceClassification.from_pretrained(bert_folder, **labels).save_pretrained(model)
+    transformers.AutoTokenizer.from_pretrained(bert_folder).save_pretrained(model)
+    (model / "objective.json").write_text(json.dumps({"name": "classification"}))
+    inputs = {"text_columns": ["sentence1", "sentence2"], "label_column": "gold_label", "max_length": 16}
+    (model / "inputs.json").write_text(json.dumps(inputs))
+    pairs = [(sentences[n], sentences[n + 50], n % 3) for n in range(20)]
+    rows = [f"{one}\t{other}\t{names[label]}\n" for one, other, label in pairs]
+    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tgold_label\n" + "".join(rows))
+    columns = dict(zip(("premise", "hypothesis", "label"), map(list, zip(*pairs, strict=True)), strict=True))
+    pq.write_table(pyarrow.table(columns), tmp_path / "dev.parquet")
+    found = []
+    for name in ("dev.tsv", "dev.parquet"):
+        assert main(["evaluate", str(model), "--data", str(tmp_path / name)]) == 0
+        out = tmp_path / f"{name}.jsonl"
+        assert predict(model, "--data", tmp_path / name, "--output", out) == 0
+        found.append((capsys.readouterr().out.replace(name, ""), out.read_bytes()))
+    assert found[0] == found[1] and "20 rows" in found[0][0]
+    # A column of neither layout is missed under the name that the model knows, and Parquet has no line to name them.
+    pq.write_table(pyarrow.table({"premise": ["a"], "text": ["b"]}), tmp_path / "other.parquet")
+    told = mistake(capsys, model, "--data", tmp_path / "other.parquet", "--output", tmp_path / "out.tsv")
+    assert told.endswith("no column 'sentence1'; it has: premise, text")
 
 
 @pytest.fixture
@@ -322,14 +352,14 @@ def test_a_task_of_files_without_a_header_is_trained_predicted_and_scored(bert_f
     assert f"{right / 20:.4f}" in printed and "f1 is of the class 'none'" in printed
 
 
-def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences):
+def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences, capsys):
     """Of labels in the hundreds of thousands, too: a model that had to learn them would not leave their mean."""
     found = {}
     for unit, offset in ((1.0, 0.0), (30_000.0, 200_000.0)):
         folder = tmp_path / str(unit)
         folder.mkdir()
         rows = [f"{text}\t{unit * len(text.split()) + offset}\n" for text in sentences[:80]]
-        for name, part in (("train", rows[:60]), ("dev", rows[60:])):
+        for name, part in (("train", rows[:60]), ("dev", rows[60:]), ("test", rows[60:])):
             (folder / f"{name}.tsv").write_text("text\tlabel\n" + "".join(part))
         task = ("--task", "custom", "--regression", "--seeds", "1", "--epochs", "20", "--jobs", "1")
         place = ("--data", str(folder), "--output", str(folder / "out"))
@@ -339,6 +369,13 @@ def test_a_regression_is_the_same_in_any_unit(bert_folder, tmp_path, sentences):
         assert predict(run, "--data", folder / "dev.tsv", "--text-columns", "text", "--output", out) == 0
         values = np.array([json.loads(line)["value"] for line in out.read_text().splitlines()])
         assert json.loads((run / "predictions" / "dev.json").read_text()) == pytest.approx(values, rel=1e-4)
+        submitted = [float(row["prediction"]) for row in tsv(folder / "out" / "submission" / "custom.tsv")]
+        assert submitted == pytest.approx(values, abs=1e-5 * unit)
+        capsys.readouterr()
+        assert main(["evaluate", str(run), "--data", str(folder / "dev.tsv"), "--text-columns", "text"]) == 0
+        error = next(line.split()[1] for line in capsys.readouterr().out.splitlines() if line.startswith("mae"))
+        labels = [float(row["label"]) for row in tsv(folder / "dev.tsv")]
+        assert float(error) == pytest.approx(np.abs(values - labels).mean(), rel=1e-3)
         found[unit] = (values - offset) / unit
     assert found[1.0] == pytest.approx(found[30_000.0], abs=2e-4) and np.std(found[1.0]) > 2e-3
     assert "Its labels were standardised: an answer" in (run / "model" / "README.md").read_text()

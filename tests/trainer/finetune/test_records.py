@@ -41,8 +41,9 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, name):
     table = open_table(str(write(tmp_path, name)))
     assert table.columns == list(COLUMNS)
     assert [tuple(row.texts) for row in table.rows(("text", "label"))] == [(text, label) for label, _, text in ROWS]
-    with pytest.raises(UserError, match=r"no column 'sort'; it has: label, title, text"):
+    with pytest.raises(UserError, match=r"no column 'sort'; it has: label, title, text") as told:
         table.rows(["sort"])
+    assert ("--columns" in str(told.value)) == (name in ("t.tsv", "t.csv"))
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
@@ -110,6 +111,48 @@ def test_a_task_of_several_text_columns_without_a_dev_split(tmp_path, suffix):
     assert (data.train.first, data.train.second) == ([row[1] for row in ROWS], [row[2] for row in ROWS])
     assert list(data.dev) == ["test"] and data.dev["test"].labels == [1, 0, 1] and data.test == {}
     assert data.notes == ["no dev split: the figures are those of the labelled test split"]
+
+
+def test_booleans_are_as_json_writes_them(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
+    (tmp_path / "dev.csv").write_text("text,label\na,true\nb,false\n")
+    data = load_custom(str(tmp_path), ("text",), None)
+    assert data.task.label_names == ("false", "true") and data.dev["dev"].labels == [1, 0]
+    # Earlier versions wrote them as Python does: what they have begun, and their models, go on with these names.
+    (tmp_path / "dev.csv").rename(tmp_path / "labelled.csv")
+    (tmp_path / "dev.jsonl").write_text((tmp_path / "train.jsonl").read_text())
+    begun = load_custom(str(tmp_path), ("text",), None, begun_with=["False", "True"])
+    assert begun.task.label_names == ("False", "True") and begun.dev["dev"].labels == begun.train.labels == [1, 0]
+    for name in ("train.jsonl", "labelled.csv"):
+        _, labels = labelled(open_table(str(tmp_path / name)), ("text",), "label", ["False", "True"])
+        assert labels.tolist() == [1, 0]
+    with pytest.raises(UserError, match=r"label is 'true', expected one of: a, 1$"):
+        labelled(open_table(str(tmp_path / "train.jsonl")), ("text",), "label", ["a", "1"])
+
+
+def test_classes_that_are_numbers_are_in_their_order(tmp_path):
+    for values in (["10", "9", "-1", "100"], ["10.0", "9.5", "-1.0", "100.0"]):
+        for name in ("train.csv", "dev.csv"):
+            write(tmp_path, name, [(value, "", "a") for value in values])
+        assert [float(name) for name in load_custom(str(tmp_path), ("text",), None).task.label_names] == sorted(
+            map(float, values)
+        )
+    # What was begun otherwise goes on so, if its classes are those of the data.
+    for begun, first in ((["-1.0", "10.0", "100.0", "9.5"], "-1.0, 10.0"), (["a", "-1.0"], "-1.0, 9.5")):
+        names = load_custom(str(tmp_path), ("text",), None, begun_with=begun).task.label_names
+        assert ", ".join(names).startswith(first)
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_classes_of_the_datasets_library_keep_its_order(tmp_path, monkeypatch, is_local):
+    names = ["World", "Sports", "Business"]
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
+    split = datasets.Dataset.from_dict({"text": ["a", "b", "c"], "label": [2, 1, 0]}, features=features)
+    for name in ("train", "validation"):
+        split.to_parquet(tmp_path / f"{name}.parquet")
+    monkeypatch.setattr("longmix.trainer.finetune.custom.hub_splits", lambda source: {"train": split, "dev": split})
+    data = load_custom(str(tmp_path) if is_local else "hub:someone/data", ("text",), None)
+    assert data.task.label_names == tuple(names) and data.train.labels == [2, 1, 0]
 
 
 def test_the_spaces_around_a_class_are_not_of_its_name(tmp_path):

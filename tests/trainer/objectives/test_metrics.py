@@ -53,15 +53,48 @@ def test_matthews_of_constant_predictions_is_zero_and_noted():
     assert "all predictions are equal" in scores.notes[0]
 
 
-def test_baseline_is_the_most_frequent_class():
+def test_baseline_is_the_best_constant_answer():
     labels = np.array([1] * 7 + [0] * 3)
     scores = metrics.baseline(("accuracy", "f1", "matthews"), labels)
     assert scores.values == pytest.approx({"accuracy": 0.7, "f1": 2 * 7 / (2 * 7 + 3), "matthews": 0.0})
-    assert metrics.baseline(("f1",), 1 - labels).score == 0.0
     assert metrics.baseline(("pearson", "spearman"), labels * 1.0).score == 0.0
 
 
-@pytest.mark.parametrize(("name", "classes"), [("accuracy", 3), ("matthews", 2), ("matthews", 3), ("f1", 2)])
+@pytest.mark.parametrize(("ones", "score"), [(3, (0.3 + 6 / 13) / 2), (1, 0.45)])
+def test_baseline_of_a_rare_class_answers_it_for_f1(ones, score):
+    """The score is that of a single answer: of 1 where that is better, of 0 otherwise."""
+    scores = metrics.baseline(("accuracy", "f1"), np.array([1] * ones + [0] * (10 - ones)))
+    share = ones / 10
+    assert scores.values == pytest.approx({"accuracy": 1 - share, "f1": 2 * share / (1 + share)})
+    assert scores.score == pytest.approx(score)
+
+
+def test_further_metrics_are_no_part_of_the_score():
+    arguments = (LABELS, PREDICTIONS)
+    scores = metrics.evaluate(("accuracy",), *arguments, ("matthews", "macro_f1"))
+    assert scores.score == scores.values["accuracy"] == 0.7
+    assert scores.values["macro_f1"] == pytest.approx((8 / 11 + 6 / 9) / 2)
+    assert metrics.baseline(("accuracy",), LABELS, ("macro_f1",)).score == 0.5
+    alone, beside = (metrics.intervals(("accuracy",), *arguments, further=more) for more in ((), ("macro_f1",)))
+    assert beside["score"] == alone["score"] == beside["accuracy"] and beside["macro_f1"] != beside["accuracy"]
+
+
+def test_errors_are_in_the_unit_of_the_labels():
+    labels, predictions = np.array([1.0, 2.0, 3.0, 10.0]), np.array([1.0, 2.0, 5.0, 14.0])
+    scores = metrics.evaluate(("pearson",), labels, predictions, ("rmse", "mae"))
+    assert scores.values["rmse"] == pytest.approx(math.sqrt((4 + 16) / 4)) and scores.values["mae"] == 6 / 4
+    # The best constants are the mean, 4, and any value from 2 to 3.
+    constant = metrics.baseline(("pearson",), labels, ("rmse", "mae")).values
+    assert constant == pytest.approx({"pearson": 0.0, "rmse": math.sqrt((9 + 4 + 1 + 36) / 4), "mae": 10 / 4})
+    found = metrics.intervals(("pearson",), labels, np.stack([predictions, labels]), draws=400, further=("mae",))
+    assert 0 <= found["mae"][0] < 6 / 8 < found["mae"][1] < 4
+    assert metrics.evaluate(("rmse",), labels, predictions * np.nan).values == {"rmse": math.inf}
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [("accuracy", 3), ("matthews", 2), ("matthews", 3), ("f1", 2), ("macro_f1", 2), ("macro_f1", 5)],
+)
 def test_interval_arithmetic_agrees_with_scikit_learn(name, classes):
     generator = np.random.default_rng(3)
     labels = generator.integers(0, classes, 60)

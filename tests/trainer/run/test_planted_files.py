@@ -49,7 +49,7 @@ def test_locks_are_files_of_longmix(plant, tmp_path, kind):
     message = rf"folder cannot be used: {re.escape(str(lock))}: it is a {what}, not a file of longmix's: move it away"
     with pytest.raises(UserError, match="run.dir .*" + message), RunLock(tmp_path / "folder"):
         pass
-    with pytest.raises(UserError, match="--output .*" + message), files.locked(tmp_path / "folder"):
+    with pytest.raises(UserError, match=message), files.locked(tmp_path / "folder"):
         pass
     assert not is_in_work(tmp_path / "folder")
     assert os.path.lexists(lock)
