@@ -292,7 +292,7 @@ def test_a_pair_is_learnt_and_evaluated_alike_everywhere(train, of, tmp_path, ca
         capsys.readouterr()
         assert main([*command, "--micro-batch", str(micro_batch)]) == 0
         found = {name: float(value) for name, value in map(str.split, capsys.readouterr().out.splitlines())}
-        names = ("loss", "matthews", "accuracy", "f1", "roc_auc", "items")
+        names = ("loss", "matthews", "accuracy", "f1", "macro_f1", "roc_auc", "items")
         assert found == pytest.approx({name: after[name] for name in names}, abs=1e-4)
 
 
