@@ -53,7 +53,7 @@ def finetuned(card):
     [
         ("bert-base-uncased", "bert-base-uncased", "`bert-base-uncased`"),
         ("me/encoder", "me/encoder", "`me/encoder`"),
-        ("/data/me/runs/small/checkpoints/step-00000010/model", None, "`runs/small`"),
+        ("/elsewhere/runs/small/checkpoints/step-00000010/model", None, "`runs/small`"),
         ("here/model", None, "`here`"),
     ],
 )

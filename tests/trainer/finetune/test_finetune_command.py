@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -503,32 +502,31 @@ def test_custom_task(reviews, bert_folder, trained, tmp_path, capsys):
 
 
 def test_a_labelled_test_split_has_a_row_and_chooses_nothing(reviews, bert_folder, trained, tmp_path, capsys):
-    arguments = (bert_folder, reviews, tmp_path / "out", "--task", "custom", "--label-column", "kind", "--seeds", 2)
-    (reviews / "test.tsv").write_text("body\nthe cat\nthe old dog sees the small red house\n", encoding="utf-8")
-    assert finetune(*arguments) == 0
-    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    output = tmp_path / "out"
+    arguments = (bert_folder, reviews, output, "--task", "custom", "--label-column", "kind", "--seeds", 1)
+    texts = ("the cat", "the old dog sees the small red house")
+
+    def result(*labels):
+        columns = [("body", *texts), *([("kind", *labels)] if labels else [])]
+        lines = map("\t".join, zip(*columns, strict=True))
+        (reviews / "test.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        assert finetune(*arguments) == 0
+        return json.loads((output / "results.json").read_text())["tasks"][0], capsys.readouterr().out
+
+    task, _ = result()
     assert [split["split"] for split in task["splits"]] == ["dev"]
-    jobs_before = [path.read_bytes() for path in sorted((tmp_path / "out").rglob("job.json"))]
-    (reviews / "test.tsv").write_text(
-        "body\tkind\nthe cat\tshort\nthe old dog sees the small red house\tlong\n", encoding="utf-8"
-    )
-    capsys.readouterr()
-    assert finetune(*arguments) == 0 and len(trained) == 2
-    assert jobs_before == [path.read_bytes() for path in sorted((tmp_path / "out").rglob("job.json"))]
-    (task,) = json.loads((tmp_path / "out" / "results.json").read_text())["tasks"]
+    settings = (output / "custom" / "seed-0" / "job.json").read_bytes()
+    # The labels that the model does not answer.
+    answers = json.loads((output / "custom" / "seed-0" / "predictions" / "test.json").read_text())
+    task, printed = result(*(("short", "long")[answer] for answer in answers))
+    assert len(trained) == 1 and settings == (output / "custom" / "seed-0" / "job.json").read_bytes()
     dev, test = task["splits"]
     assert (dev["split"], test["split"], test["samples"]) == ("dev", "test", 2)
-    found = [json.loads(path.read_text()) for path in sorted((tmp_path / "out").rglob("predictions/test.json"))]
-    assert test["figures"]["accuracy"]["values"] == [np.mean(np.equal(one, [1, 0])) for one in found]
-    assert task["score"] == dev["figures"]["accuracy"]["mean"]
-    printed = capsys.readouterr().out
+    assert test["figures"]["accuracy"]["mean"] == 0 < task["score"] == dev["figures"]["accuracy"]["mean"]
     assert "custom dev " in printed and "custom (test) " in printed
     assert "custom: test: the labelled test split, which chose nothing and is no part of the score" in printed
-    (reviews / "test.tsv").write_text(
-        "body\tkind\nthe cat\t?\nthe old dog sees the small red house\tlong\n", encoding="utf-8"
-    )
-    assert finetune(*arguments) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+    _, printed = result("?", "long")
+    printed = " ".join(printed.split())
     assert "custom (test)" not in printed and "predicted, not scored: " in printed and "line 2: kind is '?'" in printed
 
 
