@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from longmix.kernels.selection import stands_for
+
 
 class LayerNorm(nn.LayerNorm):
     """torch's."""
@@ -31,4 +33,4 @@ class Embedding(nn.Embedding):
 
 
 def _adds_up_in_half(x: torch.Tensor) -> bool:
-    return x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float16)
+    return stands_for(x.device) == "cpu" and x.dtype in (torch.bfloat16, torch.float16)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
+from longmix.kernels.selection import as_on_gpus
 from longmix.modeling.wide_sums import Embedding, LayerNorm
 
 ROWS, WIDTH = 8192, 16
@@ -42,6 +43,14 @@ def test_a_frequent_token_gets_all_of_its_gradient(dtype):
     assert relative_error(embedding.weight.grad, exact.weight.grad) < 5e-3
     with torch.no_grad():
         assert torch.equal(embedding(ids), result)
+
+
+def test_costs_that_are_counted_for_gpus_have_none_of_it():
+    """`longmix plan` counts them on a CPU."""
+    x = torch.zeros(4, WIDTH, dtype=torch.bfloat16)
+    with as_on_gpus():
+        assert "NativeLayerNorm" in LayerNorm(WIDTH).bfloat16()(x).grad_fn.name()
+    assert "ToCopy" in LayerNorm(WIDTH).bfloat16()(x).grad_fn.name()
 
 
 def test_no_parameter_of_a_model_loses_its_gradient():

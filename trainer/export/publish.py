@@ -64,8 +64,13 @@ def tell_token_types(folder: Path) -> None:
         return
     values, config = read_json(path), read_json(folder / CONFIGURATION)
     is_ours = values.get("token_type_ids_pattern") == "bert_style" and "special_tokens_pattern" in values
-    if is_ours and (config.get("type_vocab_size") or 0) > 1:
-        write_json(path, values | {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]})
+    if not is_ours:
+        return
+    knows_two = (config.get("type_vocab_size") or 0) > 1
+    # Of a model that does not, the tokenizer may be that of one that does.
+    values.pop("model_input_names", None)
+    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if knows_two else {}
+    write_json(path, values | names)
 
 
 def publish(source: Path, target: Path, complete: Callable[[Path], None] | None = None) -> None:

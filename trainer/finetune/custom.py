@@ -116,9 +116,11 @@ def read_examples(table: Table, task: Task, *, test: bool = False) -> Examples:
 
 
 def _spelt(label: str, names: Sequence[str]) -> str:
-    """A label as the classes spell it: to earlier versions true and false of JSON were True and False."""
-    is_earlier = label in ("true", "false") and label not in names and label.capitalize() in names
-    return label.capitalize() if is_earlier else label
+    """A label as the classes spell it: true and false of JSON are True and False to earlier versions, and in pandas'
+    CSV files."""
+    if label in names or label.lower() not in ("true", "false"):
+        return label
+    return next((other for other in (label.lower(), label.capitalize()) if other in names), label)
 
 
 def as_pair(columns: Sequence[str]) -> tuple[str, str | None]:

@@ -165,7 +165,9 @@ class EncodedTask:
         """That texts are cut, unless few of the `examples` to train on are."""
         if not self.full_samples or self.full_samples < FEWEST_CUTS * examples:
             return []
-        note = f"{self.full_samples} of {examples} training examples fill all {encoder.max_length} tokens, and are cut"
+        note = (
+            f"{self.full_samples} of {examples} training examples fill all {encoder.max_length} tokens, and may be cut"
+        )
         return [f"{note}: the model takes --max-length {encoder.limit}" if encoder.limit > encoder.max_length else note]
 
 
@@ -190,7 +192,9 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
         data.task, folder, fingerprint, tuple(data.dev), tuple(data.test), len(train_rows), tuple(data.notes)
     )
     if kept.get("fingerprint") == fingerprint:
-        return replace(encoded, full_samples=int(kept["full_samples"]) if "full_samples" in kept else None)
+        return replace(
+            encoded, full_samples=int(count) if (count := kept.get("full_samples", "")).isdecimal() else None
+        )
     record.unlink(missing_ok=True)
     # A copy: a data set names no tokenizer but one beside it.
     make_folder(folder)

@@ -205,15 +205,6 @@ def begun_rate(folder: Path, rate: float) -> float:
     return next((one for one in found if isinstance(one, float) and math.isclose(one, rate, rel_tol=1e-6)), rate)
 
 
-def run_folder(folder: Path, rate: float, seed: int, competes: bool) -> Path:
-    """The folder of a run of the task in `folder`: seed-K, or lr-X/seed-K of a rate that competes with others; or where
-    an earlier command, with fewer rates or more, has begun it."""
-    alone, one_of_several = folder / f"seed-{seed}", folder / f"lr-{rate:g}" / f"seed-{seed}"
-    places = [one_of_several, alone] if competes else [alone, one_of_several]
-    begun = {place: read_or_none(place / JOB, dict[str, Any]) or {} for place in places}
-    return next((place for place in places if begun[place].get("learning_rate") == rate), places[0])
-
-
 def is_begun_without(folder: Path, split: str) -> bool:
     """Whether runs of a task below `folder` were begun without this test split."""
     splits = (settings.get("test") for settings in _begun(folder))

@@ -36,7 +36,6 @@ from .jobs import (
     begun_rate,
     is_begun_without,
     quiet,
-    run_folder,
     run_job,
     selection_score,
     unknown_to,
@@ -449,7 +448,7 @@ def _plan(
                 relative_lr=relative_lr,
                 checkpoint=start.checkpoint,
                 start=start.identity if after is None else after.identity,
-                folder=run_folder(folder, rate, seed, competes=len(rates) > 1),
+                folder=folder / (f"lr-{rate:g}" if len(rates) > 1 else "") / f"seed-{seed}",
                 competes=len(rates) > 1 and seed < search_seeds,
             )
             for seed in range(seeds)

@@ -19,6 +19,8 @@ def test_a_saved_tokenizer_returns_the_types_that_its_model_knows(types, own_che
     config = AutoConfig.from_pretrained(own_checkpoint, type_vocab_size=types)
     model = AutoModelForSequenceClassification.from_config(config)
     save_model(model, model.state_dict(), tmp_path, tokenizer_folder)
+    save_model(model, model.state_dict(), tmp_path / "again", tmp_path)
+    assert types_of(tmp_path / "again") == types_of(tmp_path)
     if types < 2:
         assert types_of(tmp_path) is None
         return
