@@ -35,9 +35,8 @@ def load_custom(
     """Read a user's own task: `train`, `dev` (or `validation`) and, if there, `test`, of a folder or of `hub:NAME`.
 
     The class names are those of the training split, in the order that the data give them, or else numbers by value and
-    others as text; with `regression` labels are numbers. Without a dev split
-    a labelled test split takes its place, which is read for the reported figures alone; beside one, its labels are for
-    a figure of its own.
+    others as text; with `regression` labels are numbers. Without a dev split a labelled test split takes its place,
+    which is read for the reported figures alone; beside one, its labels are for a figure of its own.
 
     Args:
         text_columns: None: all columns but the label, where `columns` names them, or the only other one.

@@ -192,9 +192,8 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
         data.task, folder, fingerprint, tuple(data.dev), tuple(data.test), len(train_rows), tuple(data.notes)
     )
     if kept.get("fingerprint") == fingerprint:
-        return replace(
-            encoded, full_samples=int(count) if (count := kept.get("full_samples", "")).isdecimal() else None
-        )
+        count = kept.get("full_samples", "")
+        return replace(encoded, full_samples=int(count) if count.isdecimal() else None)
     record.unlink(missing_ok=True)
     # A copy: a data set names no tokenizer but one beside it.
     make_folder(folder)

@@ -226,14 +226,9 @@ def _check(arguments: argparse.Namespace, names: list[str]) -> None:
         value = getattr(arguments, option)
         if value is not None and value < 1:
             problems.append(f"--{option.replace('_', '-')} is {value}, but must be at least 1")
-    if (
-        arguments.micro_batch is not None
-        and arguments.micro_batch >= 1
-        and arguments.batch_size % arguments.micro_batch
-    ):
-        problems.append(
-            f"--micro-batch is {arguments.micro_batch}, but must divide --batch-size {arguments.batch_size}"
-        )
+    micro_batch = arguments.micro_batch
+    if micro_batch is not None and micro_batch >= 1 and arguments.batch_size % micro_batch:
+        problems.append(f"--micro-batch is {micro_batch}, but must divide --batch-size {arguments.batch_size}")
     if arguments.seeds > MOST_SEEDS:
         problems.append(f"--seeds is {arguments.seeds}, but must be at most {MOST_SEEDS:,}: each is a run")
     problems += [f"--lr is {rate:g}, but must lie in (0, 1]" for rate in arguments.lr or () if not 0 < rate <= 1]
