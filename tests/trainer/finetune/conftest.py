@@ -1,6 +1,11 @@
+import argparse
+import json
 import random
+from pathlib import Path
 
 import pytest
+
+from longmix.trainer.finetune import command, jobs
 
 WORDS = [
     "the",
@@ -91,3 +96,55 @@ def own_checkpoint(tmp_path_factory, tokenizer_folder):
     AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
     save_tokenizer(tokenizer, folder)
     return folder
+
+
+# The command around the training loop, which a quick stand-in replaces.
+
+
+@pytest.fixture
+def glue(tmp_path, sentences):
+    """CoLA (label: whether "cat" is in the sentence) and RTE without a training file."""
+    folder = tmp_path / "glue"
+    (folder / "CoLA").mkdir(parents=True)
+    (folder / "RTE").mkdir()
+    rows = [f"x\t{int('cat' in text.split())}\t\t{text}" for text in sentences[:60]]
+    (folder / "CoLA" / "train.tsv").write_text("\n".join(rows[:40]) + "\n", encoding="utf-8")
+    (folder / "CoLA" / "dev.tsv").write_text("\n".join(rows[40:]) + "\n", encoding="utf-8")
+    (folder / "CoLA" / "test.tsv").write_text("index\tsentence\n0\tthe cat\n1\ta dog\n", encoding="utf-8")
+    (folder / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def trained(monkeypatch, bert_folder):
+    """Replaces training: saves a classifier with the start's weights; the list of run files that it was asked for."""
+    from transformers import AutoModelForSequenceClassification
+
+    asked = []
+
+    def train(values, requests):
+        asked.append(values)
+        folder = Path(values["run"]["dir"])
+        manifest = json.loads((Path(values["data"]["train"]) / "manifest.json").read_text())
+        model = AutoModelForSequenceClassification.from_pretrained(
+            values["model"]["from"], num_labels=manifest["num_labels"] or 1, ignore_mismatched_sizes=True
+        )
+        model.save_pretrained(folder / "model")
+        (folder / "checkpoints").mkdir()
+        return 0
+
+    monkeypatch.setattr(jobs, "train", train)
+    return asked
+
+
+@pytest.fixture(scope="session")
+def finetune():
+    """finetune(model, data, output, *options) -> the exit code of the command."""
+    parser = argparse.ArgumentParser()
+    command.add_finetune_parser(parser.add_subparsers())
+
+    def run(model, data, output, *more):
+        words = ["--model", model, "--data", data, "--output", output, "--jobs", 1, *more]
+        return command.run(parser.parse_args(["finetune", *map(str, words)]))
+
+    return run
