@@ -1,10 +1,12 @@
 """What every test may ask for, and what holds for all of them."""
 
+import argparse
 import importlib
 import importlib.util
 import os
 import random
 import runpy
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +22,8 @@ if not torch.cuda.is_available():
     # Before anything imports Triton, which decides then how kernels run, its own small functions too.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+BENCHMARKS = Path(__file__).parent / "benchmarks"
+
 
 def pytest_addoption(parser):
     # Here, for pytest asks only the conftest files it meets first.
@@ -34,6 +38,21 @@ def pytest_addoption(parser):
     parser.addoption("--fuzz-seed", type=int, default=1, metavar="N", help="of the cases of tests/fuzz (default: 1)")
     parser.addoption("--fuzz-record", metavar="FILE", help="note what is done of them there; given again, go on")
     parser.addoption("--full", action="store_true", help="run what is marked full, too, as continuous integration does")
+    parser.addoption(
+        "--part",
+        type=_part,
+        default=(1, 1),
+        metavar="I/N",
+        help="with --full: of its grids and of tests/benchmarks only the Ith of N parts (default: 1/1, all of them)",
+    )
+
+
+def _part(text):
+    """'2/3' -> (2, 3)."""
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed: I/N, whole numbers with 1 <= I <= N")
+    return int(index), int(count)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,15 +70,22 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what is marked full, unless it is asked for; the files that take longest first."""
+    """Leave out what is marked full, unless it is asked for or its turn; the files that take longest first."""
     expression = config.getoption("markexpr")
     is_asked_for = config.getoption("full") or "full" in expression or "fuzz" in expression
-    # Whoever names a test gets it.
-    if not is_asked_for and not any("::" in argument for argument in config.args):
+    part, parts = config.getoption("part")
+
+    def is_wanted(item):
         # What is marked faults has a part of its own, in which it is wanted.
-        left_out = {item for item in items if item.get_closest_marker("full") and not item.get_closest_marker("faults")}
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+        if not item.get_closest_marker("full") or item.get_closest_marker("faults"):
+            return True
+        takes_turns = hasattr(item, "callspec") or BENCHMARKS in item.path.parents
+        return is_asked_for and (not takes_turns or zlib.crc32(item.nodeid.encode()) % parts == part - 1)
+
+    # Whoever names a test gets it.
+    if not any("::" in argument for argument in config.args):
+        config.hook.pytest_deselected(items=[item for item in items if not is_wanted(item)])
+        items[:] = [item for item in items if is_wanted(item)]
     # One that began last would keep a worker busy after all others are done.
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
