@@ -147,7 +147,8 @@ class Table:
         return None if found is None else found["rate"]
 
     def tuning(self, row: str, start: str, task: str, seed: int) -> Case | None:
-        """Every seed of fine-tuning, with the rate that was chosen or, where a seed diverges, the next smaller one.
+        """Every seed of fine-tuning, with the rate that was chosen or, where a seed diverges or does not begin to
+        learn, the next smaller one; where that helps with no rate, the largest with which none diverges.
 
         None while there is no rate, and where a seed diverges with each.
         """
@@ -155,14 +156,18 @@ class Table:
         if chosen is None:
             return None
         smaller = sorted((rate for rate in self.budget.tuning_rates if rate < chosen), reverse=True)
+        finished = []
         for rate in (chosen, *smaller):
             words = self._tune_words(row, start, seed, task, self.seeds_of(start), (rate,))
             about = {"start": start, "task": task, "seed": seed}
             case = self._case("tuning", row, words, about if rate == chosen else {**about, "rate": rate})
             found = case.record()
-            if found is None or found["scores"] is not None:
+            # Records of before the second rule do not say how many seeds have one answer.
+            if found is None or (found["scores"] is not None and not found.get("of_one_answer")):
                 return case
-        return None
+            if found["scores"] is not None:
+                finished.append(case)
+        return finished[0] if finished else None
 
     def seeds_of(self, start: str) -> int:
         """Seeds of fine-tuning."""

@@ -37,7 +37,8 @@ def render(results: dict[str, Any], command: str) -> str:
             f"of pre-training, {budget['control_seeds']} for each of as many draws of a control's weights. Rates of "
             "fine-tuning are searched for each row, "
             f"task and start alike among {_list(budget['tuning_rates'])}, by one seed, on a tenth of the training "
-            "data; where fine-tuning diverges with that rate, all seeds of that model have the next smaller one. The "
+            "data; where fine-tuning diverges with that rate, or a seed ends with the same answer to every example of "
+            "that tenth, all seeds of that model have the next smaller one, unless it helps with none. The "
             "rate of a matrix is that times its root mean square over 0.02, where that is more than 1. The "
             "controls: `random`, weights as a new model has; `random at scale`, every tensor drawn anew with "
             "the mean and the standard deviation of the pre-trained one."
@@ -209,7 +210,7 @@ def _task(results: dict[str, Any], name: str) -> str:
     )
     diverged = " ".join(
         f"Of `{row}`, {start}, {_other(found)} of {len(found['rates'])} have a smaller rate than the {found['rate']:g} "
-        "that was chosen, with which fine-tuning diverged."
+        "that was chosen, with which fine-tuning diverged or did not begin to learn."
         for row, starts in task["rows"].items()
         for start, found in starts.items()
         if _other(found)

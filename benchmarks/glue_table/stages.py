@@ -64,7 +64,7 @@ class Runner:
             make_controls(table, part, rows)
         starts = [(row, start, task) for task in part.tasks for row in rows for start in part.starts]
         self.run([case for one in starts for case in table.tuning_search(*one)])
-        for _ in table.budget.tuning_rates:  # a run that diverges is made again, with the next smaller rate
+        for _ in table.budget.tuning_rates:  # a run that diverges or stands still is made again, with the next rate
             failed = [case.name for case, _ in self.failed]
             cases = [case for one in starts for seed in part.seeds if (case := table.tuning(*one, seed))]
             self.run([case for case in cases if case.name not in failed])
@@ -173,7 +173,18 @@ def _tuned(case: Case) -> dict[str, object]:
     rate, score = task["settings"]["learning_rate"], split["figures"]["score"]
     if case.stage == "tuning search":
         return {"rate": rate}  # nothing that is reported follows from the one seed of a search
-    return {"rate": rate, "scores": score["values"], "baseline": score["baseline"], "examples": split["samples"]}
+    return {
+        "rate": rate,
+        "scores": score["values"],
+        "baseline": score["baseline"],
+        "examples": split["samples"],
+        "of_one_answer": sum(_has_one_answer(case.folder / task["task"] / f"seed-{seed}") for seed in task["seeds"]),
+    }
+
+
+def _has_one_answer(run: Path) -> bool:
+    """Whether a run of fine-tuning ends with the same answer to every example that its checkpoint is chosen on."""
+    return commands.records(run, "eval")[-1]["matthews"] == 0
 
 
 def tidy(case: Case) -> None:

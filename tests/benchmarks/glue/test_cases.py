@@ -104,6 +104,20 @@ def test_fine_tuning_that_diverges_goes_on_with_the_next_smaller_rate(table):
     assert table.tuning("flt", "random", "imdb", 0).words[-3] == "0.0006"  # another draw has its own
 
 
+def test_fine_tuning_that_does_not_begin_to_learn_goes_on_with_the_next_smaller_rate(table):
+    table.tuning_search("flt", "random", "imdb")[0].finish({"rate": 2e-3})
+    rates = []
+    while (case := table.tuning("flt", "random", "imdb", 1)).record() is None:
+        rates.append(case.words[case.words.index("--lr") + 1])
+        case.finish({"scores": [0.5, 0.7], "of_one_answer": 1} if rates[-1] != "0.0006" else {"scores": None})
+    # No rate helps: the largest that has scores stands.
+    assert rates == ["0.002", "0.0006", "0.0002"] and "0.002" in case.words
+    table.tuning_search("bert", "random", "imdb")[0].finish({"rate": 2e-3})
+    for of_one_answer in (1, 0):
+        table.tuning("bert", "random", "imdb", 0).finish({"scores": [0.5, 0.7], "of_one_answer": of_one_answer})
+    assert "0.0006" in table.tuning("bert", "random", "imdb", 0).words
+
+
 def test_a_record_of_another_command_does_not_count(table):
     case = table.speed("flt")[0]
     case.finish({"tokens": 1})
