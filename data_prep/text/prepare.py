@@ -26,7 +26,7 @@ from longmix.data_prep.text.held_out import HeldOut
 from longmix.data_prep.text.manifests import shard_members, totals_of, write_manifests
 from longmix.data_prep.text.reading import Reader, read_held_out
 from longmix.data_prep.text.shares import FOLDER as SHARES
-from longmix.data_prep.text.sources import Source, TextFile, find_sources, refuse_overlap
+from longmix.data_prep.text.sources import HubDataset, Source, TextFile, find_sources, refuse_overlap
 from longmix.data_prep.text.state import BLOCKS, State, TextSettings
 from longmix.data_prep.tokenizer import (
     load_tokenizer,
@@ -159,7 +159,8 @@ def _begin(
     check_tokenizer(settings)
     notify(f"reading {len(sources)} source{'s' if len(sources) > 1 else ''}")
     parts = [part for source in sources for part in source.parts]
-    total = sum(part.path.stat().st_size for part in parts) if all(isinstance(p, TextFile) for p in parts) else None
+    is_plain = all(isinstance(part, TextFile) and not part.compressed for part in parts)
+    total = sum(part.path.stat().st_size for part in parts) if is_plain else None
     with bar("reading", total, show_progress) as shown:
         look = take_first_look(sources, rule, settings.tokenizer is None, shown.update, held_out=held_out)
     conclude_look(state, settings, sources, look, notify)
@@ -177,7 +178,9 @@ def conclude_look(
     """Tell what was found, save the tokenizer, or train it, and then the state. Raises `UserError`."""
     for source, counts in zip(sources, look.counts, strict=True):
         guessed = any(getattr(part, "by_content", False) for part in source.parts)
-        notify(f"{source}: {counts.describe()}{' (if that is wrong: --format)' if guessed else ''}")
+        empty = sum(not isinstance(part, HubDataset) and part.is_empty() for part in source.parts)
+        note = f"; {empty} of {len(source.parts)} files are empty" if empty else ""
+        notify(f"{source}: {counts.describe()}{' (if that is wrong: --format)' if guessed else ''}{note}")
     target = state.folder / "tokenizer"
     if settings.tokenizer is not None:
         save_tokenizer(load_tokenizer(settings.tokenizer), target)

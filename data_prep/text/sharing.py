@@ -137,7 +137,9 @@ class _Job:
         check_tokenizer(self.settings)
         own = self.files.of_share(self.share)
         self.notify(f"share {self.share}: counting {len(own)} of {len(self.files.pieces)} files")
-        with bar("counting", sum(self.files.sizes[index] for index in own), self.show_progress) as shown:
+        is_compressed = any(self.files.pieces[index].part.compressed for index in own)
+        total = None if is_compressed else sum(self.files.sizes[index] for index in own)
+        with bar("counting", total, self.show_progress) as shown:
             counted, sample = self.files.count(own, self.settings.tokenizer is None, shown.update)
         write_sample(self.shares.own / _SAMPLE, sample)
         write_json(self.shares.own / COUNTED, dataclasses.asdict(counted))

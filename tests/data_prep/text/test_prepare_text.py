@@ -1,5 +1,6 @@
 """longmix prepare text: what lands in the folder, whatever the workers, the interruptions and the mistakes."""
 
+import gzip
 import json
 import os
 import random
@@ -332,6 +333,27 @@ def test_what_a_source_was_taken_for_is_told_before_the_long_work(make_documents
     arguments += ["--format", "text", "--documents", "record"]
     assert run_prepare("text", *arguments, "--vocab-size", 60, "--output", tmp_path / "text") == 0
     assert 'read as plain text, the first begins \'{"url"' in capsys.readouterr().out
+
+
+def test_bars_promise_an_end_only_where_sizes_tell_it(make_documents, tmp_path, monkeypatch):
+    content = "\n\n".join(make_documents(60)).encode()
+    (tmp_path / "a.txt").write_bytes(content)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(content))
+    bar, totals = text.bar, []
+    monkeypatch.setattr(text, "bar", lambda name, total, show: totals.append((name, total)) or bar(name, total, show))
+    for name in ("a.txt", "b.txt.gz"):
+        prepare_text(settings(tmp_path / name, vocab_size=60), tmp_path / f"{name}.out", workers=1)
+    encoding = ("encoding", len(content) - 2 * 59)
+    assert totals == [("reading", len(content)), encoding, ("reading", None), encoding]
+
+
+def test_empty_files_are_counted_in_a_note(make_documents, tmp_path):
+    (tmp_path / "a.txt").write_text("\n\n".join(make_documents(60)))
+    for name in ("b.parquet", "c.txt"):
+        (tmp_path / name).touch()
+    told = []
+    prepare_text(settings(tmp_path, vocab_size=60), tmp_path.with_name("out"), workers=1, notify=told.append)
+    assert told[1].startswith(f"--source {tmp_path}: ") and told[1].endswith("; 2 of 3 files are empty")
 
 
 def test_the_vocabulary_follows_from_the_text(tmp_path, capsys, corpus):
