@@ -134,7 +134,9 @@ def prepare_text(
         if total is not None and held_out is not None:
             total += held_out.bytes
         with bar("encoding", total, show_progress) as shown:
-            figures = encoder.pack(documents, folder / BLOCKS, shown.update)
+            figures = encoder.pack(documents, folder / BLOCKS, shown.update, held_out)
+        if held_out is not None:
+            held_out.sum_up(figures.get(TRAIN, {}).values())
         try:
             totals = totals_of(figures, settings.splits)
         except UserError:
@@ -210,8 +212,6 @@ def _numbered(reader: Reader, others: dict[str, Reader], look: FirstLook) -> Ite
     counts: Counter[str] = Counter()
     for document in reader:
         split = look.split_of(document)
-        if reader.held_out is not None and split == TRAIN:
-            reader.held_out.count_overlap(document.text)
         yield split, counts[split], document.text
         counts[split] += 1
     for split, whole in others.items():

@@ -185,7 +185,7 @@ class _Job:
         if number:
             encoder = Encoder(self.folder / "tokenizer", self.settings, self.workers)
             with bar("encoding", None, self.show_progress) as shown:
-                figures = encoder.pack(self._documents(own), self.shares.own, shown.update)
+                figures = encoder.pack(self._documents(own), self.shares.own, shown.update, self.files.held_out)
         for split, indices in own.items():
             if sorted(figures.get(split, {})) != list(indices):
                 raise UserError(f"the sources have changed since they were counted: {ANEW}")
@@ -193,6 +193,8 @@ class _Job:
             split: [{name: figures[split][index][name] for name in blocks.FIGURES} for index in indices]
             for split, indices in own.items()
         }
+        if self.files.held_out is not None:
+            self.files.held_out.sum_up(figures.get(TRAIN, {}).values())
         overlapping = self.files.held_out.overlapping if self.files.held_out is not None else {}
         write_json(self.shares.own / PACKED, dataclasses.asdict(_Packed(kept, overlapping)))
 
@@ -221,8 +223,6 @@ class _Job:
             number = counts[split]
             counts[split] += 1
             if number in wanted.get(split, ()):
-                if self.files.held_out is not None and whole is None and split == TRAIN:
-                    self.files.held_out.count_overlap(document.text)
                 yield split, number, document.text
             elif all(counts[split] >= numbers.stop for split, numbers in wanted.items()):
                 return
