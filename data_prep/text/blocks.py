@@ -160,7 +160,8 @@ def pack_block(path: str, digest: str) -> dict[str, Any]:
     except BaseException:
         file.abandon()
         raise
-    write_json(target.with_suffix(".json"), {**figures, "digest": digest})
+    # There may be a hundred thousand blocks, and what a killed process left of one is removed before others are begun.
+    write_json(target.with_suffix(".json"), {**figures, "digest": digest}, sweep=False)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(target.with_suffix(".documents"))
     return figures
