@@ -103,7 +103,8 @@ class Windows:
         import numpy as np
 
         is_empty = path.stat().st_size == 0  # which cannot be mapped
-        return cls(np.empty(0, np.uint64) if is_empty else np.memmap(path, np.uint64, "r"))
+        # As a plain array: numpy's class of mapped ones does all that is asked of it in Python, too.
+        return cls(np.empty(0, np.uint64) if is_empty else np.asarray(np.memmap(path, np.uint64, "r")))
 
     def overlap(self, text: str) -> float:
         """The share of a document's windows, one behind the other, that stand in a held-out document; 0 without one.
