@@ -85,10 +85,11 @@ def sha256_of_folder(folder: str | Path) -> str:
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
+def atomic_path(path: str | Path, *, sweep: bool = True) -> Iterator[Path]:
     """A temporary name beside `path` to write to; on success it is flushed to the disk and renamed to `path`.
 
-    What killed processes have left under such a name is removed.
+    What killed processes have left under such a name is removed, unless `sweep` is false: that takes a look at every
+    name in the folder, too much where one is written for each of a hundred thousand files.
     """
     path = Path(path)
     temporary = new_beside(path)
@@ -101,7 +102,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     flush_to_disk(path.parent)
-    _remove_left_behind(path)
+    if sweep:
+        _remove_left_behind(path)
 
 
 @contextlib.contextmanager
@@ -134,15 +136,15 @@ def _remove_left_behind(path: Path) -> None:
                 os.close(descriptor)
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write UTF-8 text with LF line ends under a temporary name, flush, rename."""
-    with atomic_path(path) as temporary:
+def write_text(path: str | Path, text: str, *, sweep: bool = True) -> None:
+    """Write UTF-8 text with LF line ends under a temporary name, flush, rename; `sweep`: as `atomic_path` has it."""
+    with atomic_path(path, sweep=sweep) as temporary:
         temporary.write_bytes(text.encode())
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    """Write `value` as indented JSON under a temporary name, flush, rename."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+def write_json(path: str | Path, value: Any, *, sweep: bool = True) -> None:
+    """Write `value` as indented JSON under a temporary name, flush, rename; `sweep`: as `atomic_path` has it."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", sweep=sweep)
 
 
 def flush_to_disk(path: str | Path) -> None:

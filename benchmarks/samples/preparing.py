@@ -1,8 +1,8 @@
 """The processor time of each stage of `longmix prepare text --share`, and what it means for a terabyte.
 
-`python benchmarks/samples/preparing.py TEXT [--hosts 64] [--cores 32] [--cores-of-a-share 8]` prepares the text in one
-share and one process, and prints the megabytes of text for each second of the processor; then the time that a terabyte
-takes on so many hosts, with several shares on each, all of them busy and the disk fast enough.
+`python benchmarks/samples/preparing.py TEXT [--validation TEXT] [--hosts 64] [--cores 32] [--cores-of-a-share 8]`
+prepares the text in one share and one process, and prints the megabytes of text for each second of the processor; then
+the time that a terabyte takes on so many hosts, with several shares on each, all of them busy and the disk fast enough.
 """
 
 import argparse
@@ -69,6 +69,7 @@ def of_a_terabyte(speeds: dict[str, float], shares: int, cores: int) -> dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("text", help="a file or folder")
+    parser.add_argument("--validation", action="append", default=[], metavar="TEXT", help="held-out text; repeatable")
     parser.add_argument("--hosts", type=int, default=64, metavar="N", help="default: 64")
     parser.add_argument("--cores", type=int, default=32, metavar="N", help="of a host (default: 32)")
     parser.add_argument("--cores-of-a-share", type=int, default=8, metavar="N", help="default: 8")
@@ -77,7 +78,8 @@ def main() -> None:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     megabytes = sum(file.stat().st_size for file in files) / 1e6
     with tempfile.TemporaryDirectory() as temporary:
-        seconds = measure(TextSettings(source=(arguments.text,)), Path(temporary) / "out")
+        settings = TextSettings(source=(arguments.text,), validation=tuple(arguments.validation))
+        seconds = measure(settings, Path(temporary) / "out")
     speeds = {name: megabytes / seconds[name] for name in ("count", "pack", "encode", "write")}
     print(f"{megabytes:.1f} MB of text; MB for a second of the processor:")
     for name, speed in speeds.items():

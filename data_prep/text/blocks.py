@@ -19,6 +19,7 @@ from longmix.data_prep.parquet_columns import parquet_file
 from longmix.data_prep.shard_writer import ShardFile
 from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.state_files import read_or_none
+from longmix.data_prep.text import held_out
 from longmix.data_prep.text.packing import Packer
 from longmix.data_prep.tokenizer import MODEL, encode, load_tokenizer
 from longmix.kernels.common.safe_files import open_emptied
@@ -33,7 +34,10 @@ _LENGTH = struct.Struct(">Q")
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """A worker's settings. `native`: the SentencePiece model alone gives the tokenizer's ids."""
+    """A worker's settings. `native`: the SentencePiece model alone gives the tokenizer's ids.
+
+    `windows`: the file of those of held-out text, if passages of it are to be looked for.
+    """
 
     tokenizer: str
     native: bool
@@ -42,6 +46,12 @@ class BlockSettings:
     unknown_id: int | None
     sequence_length: int
     packing: str
+    windows: str | None = None
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The names of the figures of a block."""
+        return FIGURES if self.windows is None else (*FIGURES, *held_out.FIGURES)
 
 
 class BlockSpool:
@@ -71,11 +81,11 @@ class BlockSpool:
         with naming(self.path):
             self._stream.close()
 
-    def finished_figures(self) -> dict[str, Any] | None:
-        """The figures of this block if an earlier run finished it from the same documents."""
+    def finished_figures(self, names: tuple[str, ...]) -> dict[str, Any] | None:
+        """The figures of this block, of these `names`, if an earlier run finished it from the same documents."""
         figures = read_or_none(self.path.with_suffix(".json"), dict[str, int | str])
         # An older longmix counted no words: what lacks a figure is packed again.
-        is_whole = figures is not None and all(type(figures.get(name)) is int for name in FIGURES)
+        is_whole = figures is not None and all(type(figures.get(name)) is int for name in names)
         is_there = is_whole and self.path.with_suffix(".parquet").is_file()
         return figures if is_there and figures.get("digest") == self.digest else None
 
@@ -110,6 +120,7 @@ def start_worker(settings: BlockSettings) -> None:
         tokenizer = load_tokenizer(settings.tokenizer)
         _worker["encode"] = lambda texts: encode(tokenizer, texts)
     _worker["settings"] = settings
+    _worker["windows"] = None if settings.windows is None else held_out.Windows.load(Path(settings.windows))
 
 
 def _leave_with_parent() -> None:
@@ -121,11 +132,13 @@ def pack_block(path: str, digest: str) -> dict[str, Any]:
     """Encode and pack the spooled documents of one block into `path.parquet`; then write its figures to `path.json`.
 
     Figures: documents, empty_documents (no token left of them), bytes, words (between white space, of documents that
-    have tokens), document_tokens, unknown_tokens, samples, tokens (with special tokens).
+    have tokens), document_tokens, unknown_tokens, samples, tokens (with special tokens); and those of
+    `held_out.FIGURES`, if they are asked for.
     """
     target = Path(path)
     settings: BlockSettings = _worker["settings"]
-    figures = dict.fromkeys(FIGURES, 0)
+    windows: held_out.Windows | None = _worker["windows"]
+    figures = dict.fromkeys(settings.figures, 0)
     packer = Packer(settings.sequence_length, settings.cls_id, settings.sep_id, settings.packing)
     file = ShardFile(target.with_suffix(".parquet"), COLUMNS)
     try:
@@ -138,13 +151,17 @@ def pack_block(path: str, digest: str) -> dict[str, Any]:
                 figures["document_tokens"] += len(ids)
                 if settings.unknown_id is not None:
                     figures["unknown_tokens"] += ids.count(settings.unknown_id)
+                if windows is not None:
+                    for name, figure in windows.figures(text).items():
+                        figures[name] += figure
                 figures["tokens"] += _write(file, packer.add(ids))
         figures["tokens"] += _write(file, packer.finish())
         figures["samples"] = file.close()["samples"]
     except BaseException:
         file.abandon()
         raise
-    write_json(target.with_suffix(".json"), {**figures, "digest": digest})
+    # There may be a hundred thousand blocks, and what a killed process left of one is removed before others are begun.
+    write_json(target.with_suffix(".json"), {**figures, "digest": digest}, sweep=False)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(target.with_suffix(".documents"))
     return figures

@@ -27,6 +27,9 @@ Parquet by content; what each source was taken for is printed), a folder (all fi
 the Hugging Face hub, which is streamed: hub:NAME, hub:NAME:SPLIT, hub:NAME:SPLIT:COLUMN (hub:NAME@CONFIGURATION:...
 where the data set has several).
 Data sets that need a script of their own are refused.
+Text, JSON lines, CSV and TSV may be compressed with gzip, zstd, bzip2 or xz (articles.jsonl.zst): they are unpacked as
+they are read, and the output is that of the unpacked files. The first bytes of all files are looked at before any is
+read: what cannot be read is told at once. Files without a byte are passed over.
 
 Official splits: with --validation, validation/ is the text given there, whole, and all of --source is training text;
 --test makes test/ in the same way. A folder that holds them side by side (wiki.train.tokens, wiki.test.tokens) is

@@ -1,6 +1,7 @@
 """Encoding and packing: a stream of documents is cut into blocks, of which processes make token ids, in any order."""
 
 import contextlib
+import dataclasses
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
@@ -12,7 +13,8 @@ from typing import Any
 from longmix.data_prep.errors import MachineFault
 from longmix.data_prep.text import blocks
 from longmix.data_prep.text.blocks import BlockSettings, BlockSpool
-from longmix.data_prep.text.state import TextSettings
+from longmix.data_prep.text.held_out import HeldOut
+from longmix.data_prep.text.state import WINDOWS, TextSettings
 from longmix.data_prep.tokenizer import load_tokenizer, required_ids, sentencepiece_processor
 
 Blocks = dict[str, dict[int, dict[str, Any]]]
@@ -35,12 +37,22 @@ class Encoder:
             packing=settings.packing,
         )
 
-    def pack(self, documents: Iterable[tuple[str, int, str]], folder: Path, advance: Callable[[int], None]) -> Blocks:
+    def pack(
+        self,
+        documents: Iterable[tuple[str, int, str]],
+        folder: Path,
+        advance: Callable[[int], None],
+        held_out: HeldOut | None = None,
+    ) -> Blocks:
         """Encode and pack documents into blocks in `folder`; the figures of each block, by split and number.
 
         A document is (split, its number in that split, text). Those of one split come in order; blocks that were begun
-        are whole, but for the last one of a split. `advance` is told the bytes of what is finished.
+        are whole, but for the last one of a split. `advance` is told the bytes of what is finished. Passages of
+        `held_out` are looked for by the processes that encode, since the one that reads is what all of them wait for.
         """
+        if held_out is not None:
+            held_out.windows().save(folder / WINDOWS)
+            self.block_settings = dataclasses.replace(self.block_settings, windows=str(folder / WINDOWS))
         figures: Blocks = {}
         pending: dict[Future, tuple[str, int, BlockSpool]] = {}
         with self._executor() as executor:
@@ -54,7 +66,7 @@ class Encoder:
 
             for split, index, spool in _spools(documents, folder):
                 figures.setdefault(split, {})
-                done = spool.finished_figures()
+                done = spool.finished_figures(self.block_settings.figures)
                 if done is not None:
                     figures[split][index] = done
                     spool.remove()

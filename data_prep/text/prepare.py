@@ -26,7 +26,7 @@ from longmix.data_prep.text.held_out import HeldOut
 from longmix.data_prep.text.manifests import shard_members, totals_of, write_manifests
 from longmix.data_prep.text.reading import Reader, read_held_out
 from longmix.data_prep.text.shares import FOLDER as SHARES
-from longmix.data_prep.text.sources import Source, TextFile, find_sources, refuse_overlap
+from longmix.data_prep.text.sources import HubDataset, Source, TextFile, find_sources, refuse_overlap
 from longmix.data_prep.text.state import BLOCKS, State, TextSettings
 from longmix.data_prep.tokenizer import (
     load_tokenizer,
@@ -134,7 +134,9 @@ def prepare_text(
         if total is not None and held_out is not None:
             total += held_out.bytes
         with bar("encoding", total, show_progress) as shown:
-            figures = encoder.pack(documents, folder / BLOCKS, shown.update)
+            figures = encoder.pack(documents, folder / BLOCKS, shown.update, held_out)
+        if held_out is not None:
+            held_out.sum_up(figures.get(TRAIN, {}).values())
         try:
             totals = totals_of(figures, settings.splits)
         except UserError:
@@ -159,7 +161,8 @@ def _begin(
     check_tokenizer(settings)
     notify(f"reading {len(sources)} source{'s' if len(sources) > 1 else ''}")
     parts = [part for source in sources for part in source.parts]
-    total = sum(part.path.stat().st_size for part in parts) if all(isinstance(p, TextFile) for p in parts) else None
+    is_plain = all(isinstance(part, TextFile) and not part.compressed for part in parts)
+    total = sum(part.path.stat().st_size for part in parts) if is_plain else None
     with bar("reading", total, show_progress) as shown:
         look = take_first_look(sources, rule, settings.tokenizer is None, shown.update, held_out=held_out)
     conclude_look(state, settings, sources, look, notify)
@@ -177,7 +180,9 @@ def conclude_look(
     """Tell what was found, save the tokenizer, or train it, and then the state. Raises `UserError`."""
     for source, counts in zip(sources, look.counts, strict=True):
         guessed = any(getattr(part, "by_content", False) for part in source.parts)
-        notify(f"{source}: {counts.describe()}{' (if that is wrong: --format)' if guessed else ''}")
+        empty = sum(not isinstance(part, HubDataset) and part.is_empty() for part in source.parts)
+        note = f"; {empty} of {len(source.parts)} files are empty" if empty else ""
+        notify(f"{source}: {counts.describe()}{' (if that is wrong: --format)' if guessed else ''}{note}")
     target = state.folder / "tokenizer"
     if settings.tokenizer is not None:
         save_tokenizer(load_tokenizer(settings.tokenizer), target)
@@ -207,8 +212,6 @@ def _numbered(reader: Reader, others: dict[str, Reader], look: FirstLook) -> Ite
     counts: Counter[str] = Counter()
     for document in reader:
         split = look.split_of(document)
-        if reader.held_out is not None and split == TRAIN:
-            reader.held_out.count_overlap(document.text)
         yield split, counts[split], document.text
         counts[split] += 1
     for split, whole in others.items():

@@ -32,6 +32,7 @@ ANEW = "move its folder away, or choose another --output, and start all shares a
 _OWN_FILES = re.compile(
     r"(counted|plan|packed|written|failed)\.json|sample|alive|\.lock|\w+-\d{6,}\.(documents|parquet|json)"
     r"|\.((counted|plan|packed|written|failed)\.json|sample|\w+-\d{6,}\.(parquet|json))\.\d+(-\d+)?\.tmp"
+    r"|held-out\.windows|\.held-out\.windows\.\d+(-\d+)?\.tmp"
 )
 _UNFINISHED_FILES = re.compile(r"\..+\.\d+(-\d+)?\.tmp|\w+-\d{6,}\.documents|failed\.json")
 _COMMON_FILES = re.compile(r"order\.json|\.order\.json\.\d+(-\d+)?\.tmp")

@@ -137,7 +137,9 @@ class _Job:
         check_tokenizer(self.settings)
         own = self.files.of_share(self.share)
         self.notify(f"share {self.share}: counting {len(own)} of {len(self.files.pieces)} files")
-        with bar("counting", sum(self.files.sizes[index] for index in own), self.show_progress) as shown:
+        is_compressed = any(self.files.pieces[index].part.compressed for index in own)
+        total = None if is_compressed else sum(self.files.sizes[index] for index in own)
+        with bar("counting", total, self.show_progress) as shown:
             counted, sample = self.files.count(own, self.settings.tokenizer is None, shown.update)
         write_sample(self.shares.own / _SAMPLE, sample)
         write_json(self.shares.own / COUNTED, dataclasses.asdict(counted))
@@ -183,7 +185,7 @@ class _Job:
         if number:
             encoder = Encoder(self.folder / "tokenizer", self.settings, self.workers)
             with bar("encoding", None, self.show_progress) as shown:
-                figures = encoder.pack(self._documents(own), self.shares.own, shown.update)
+                figures = encoder.pack(self._documents(own), self.shares.own, shown.update, self.files.held_out)
         for split, indices in own.items():
             if sorted(figures.get(split, {})) != list(indices):
                 raise UserError(f"the sources have changed since they were counted: {ANEW}")
@@ -191,6 +193,8 @@ class _Job:
             split: [{name: figures[split][index][name] for name in blocks.FIGURES} for index in indices]
             for split, indices in own.items()
         }
+        if self.files.held_out is not None:
+            self.files.held_out.sum_up(figures.get(TRAIN, {}).values())
         overlapping = self.files.held_out.overlapping if self.files.held_out is not None else {}
         write_json(self.shares.own / PACKED, dataclasses.asdict(_Packed(kept, overlapping)))
 
@@ -219,8 +223,6 @@ class _Job:
             number = counts[split]
             counts[split] += 1
             if number in wanted.get(split, ()):
-                if self.files.held_out is not None and whole is None and split == TRAIN:
-                    self.files.held_out.count_overlap(document.text)
                 yield split, number, document.text
             elif all(counts[split] >= numbers.stop for split, numbers in wanted.items()):
                 return

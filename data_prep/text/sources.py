@@ -1,9 +1,11 @@
 """Sources of text: text files, JSON lines, Parquet and streamed hub data sets, read a piece at a time.
 
 Every part of a source yields units: the lines of a text file, the records of the others. What a file is read as follows
-from its content, unless its name or the user says so.
+from its content, unless its name or the user says so. Text may be compressed. The first bytes of every file are looked
+at as soon as it is found: most of what cannot be read is told before a long pass over the others.
 """
 
+import codecs
 import csv
 import itertools
 import json
@@ -18,6 +20,7 @@ from longmix.data_prep.errors import UserError, reason_of, refused
 from longmix.data_prep.files import files_below, sha256_of_file
 from longmix.data_prep.parquet_columns import TEXT, read_rows
 from longmix.data_prep.split_names import TRAIN, find_splits
+from longmix.data_prep.text import unpacking
 from longmix.kernels.common.safe_files import open_input
 
 HUB_PREFIX = "hub:"
@@ -36,8 +39,15 @@ _OF_NAMES = {
 }
 CSV, TSV = "CSV", "TSV"
 _EXPECTED = "expected one JSON object a line"
-_GZIP = b"\x1f\x8b"
 _PARQUET = b"PAR1"
+_ARCHIVES = {
+    b"PK\x03\x04": "a ZIP archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"\x04\x22\x4d\x18": "compressed with lz4",
+    b"\x1f\x9d": "compressed with compress",
+}
+_TAR, _TAR_PLACE = b"ustar", 257
+_HEAD_BYTES = 4096
 _PROBE_LINES = 3  # so many lines that are JSON objects make a file one of JSON lines
 _PARQUET_BATCH = 256
 _SHOWN_FILES = 4
@@ -49,11 +59,16 @@ _AS_TEXT = f"--format {TEXT_FORMAT} reads the file as plain text"
 class _File:
     """The base of all kinds of files: a path, and what tells whether its contents are still the same.
 
-    `by_content`: the file's first bytes tell its kind, its name does not.
+    `by_content`: the file's first bytes tell its kind, its name does not. `compressed`: they are not those of its text.
     """
 
     path: Path
     by_content: bool = field(default=False, kw_only=True)
+    compressed: bool = field(default=False, kw_only=True)
+
+    def is_empty(self) -> bool:
+        """Whether the file has no byte: it then holds no text, whatever its name says."""
+        return self.path.stat().st_size == 0
 
     def fingerprint(self) -> list[Any]:
         """Name and contents: a file that was copied or touched is still the same.
@@ -126,6 +141,8 @@ class TableFile(_File):
 
     def units(self) -> Iterator[str]:
         """Raises `UserError` with file and line for a row that does not fit the header, which must have the column."""
+        if self.is_empty():
+            return
         lines = _decoded_lines(self.path)
         _, first = next(lines, (1, ""))
         rows = self._rows(first, (line for _, line in lines))
@@ -167,6 +184,8 @@ class ParquetFile(_File):
 
     def units(self) -> Iterator[str]:
         """Raises `UserError` if the file is damaged or has no such column of strings. A missing text is a blank one."""
+        if self.is_empty():
+            return
         for _, (text,) in read_rows(self.path, {self.column: TEXT}, _ADVICE, _PARQUET_BATCH):
             yield "" if text is None else text
 
@@ -326,39 +345,79 @@ def _refuse_splits(folder: Path, files: list[Path], option: str) -> None:
 
 
 def _file_part(path: Path, column: str, file_format: str | None) -> Part:
-    known = file_format or _OF_NAMES.get(path.suffix.lower())
+    with unpacking.opened(path) as (stream, compression):
+        head = stream.read(_HEAD_BYTES)
+    # A name tells what is in a file before it is compressed.
+    name = path.stem if compression and path.suffix.lower() in unpacking.ENDINGS else path.name
+    known = file_format or _OF_NAMES.get(Path(name).suffix.lower())
     found = known or _format_of_content(path)
-    by_content = known is None and found != TEXT_FORMAT
-    if found == JSON_LINES_FORMAT:
-        return JsonLines(path, column, by_content=by_content)
     if found == PARQUET_FORMAT:
-        return ParquetFile(path, column, by_content=by_content)
+        _check_parquet(path, head, compression)
+    else:
+        _check_text(path, head)
+    about = {"by_content": known is None and found != TEXT_FORMAT, "compressed": compression is not None}
+    if found == JSON_LINES_FORMAT:
+        return JsonLines(path, column, **about)
+    if found == PARQUET_FORMAT:
+        return ParquetFile(path, column, **about)
     if found in (CSV_FORMAT, TSV_FORMAT):
-        return TableFile(path, column, CSV if found == CSV_FORMAT else TSV)
-    return TextFile(path)
+        return TableFile(path, column, CSV if found == CSV_FORMAT else TSV, **about)
+    return TextFile(path, **about)
+
+
+def _check_text(path: Path, head: bytes) -> None:
+    """Raise `UserError` if the first bytes of a file's text are those of something else."""
+    what = next((what for sign, what in _ARCHIVES.items() if head.startswith(sign)), None)
+    if head[_TAR_PLACE:].startswith(_TAR) and b"\0" in head[:_TAR_PLACE]:
+        what = "a tar archive"
+    if what is not None:
+        raise UserError(f"{path} is {what}: unpack it first")
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=len(head) < _HEAD_BYTES)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, head[error.start], error.start, head.count(b"\n", 0, error.start) + 1) from None
+
+
+def _check_parquet(path: Path, head: bytes, compression: str | None) -> None:
+    """Raise `UserError` if a file's first bytes, or its last, are not those of Parquet; an empty one has none."""
+    if compression is not None:
+        raise UserError(f"{path} is Parquet compressed with {compression}: unpack it first")
+    if not head:
+        return
+    try:
+        with open_input(path) as stream:
+            stream.seek(-min(len(_PARQUET), len(head)), os.SEEK_END)
+            tail = stream.read()
+    except OSError as error:
+        raise refused(f"{path} cannot be read", error) from None
+    if not head.startswith(_PARQUET) or tail != _PARQUET:
+        where = "end" if head.startswith(_PARQUET) else "begin"
+        raise UserError(f"{path} cannot be read as Parquet: it does not {where} with {_PARQUET.decode()}")
 
 
 def _format_of_content(path: Path) -> str:
     """Parquet by its first bytes, JSON lines by the first lines, if all are objects; else text."""
     objects = 0
-    try:
-        with open_input(path) as stream:
-            for raw in iter(lambda: stream.readline(LONGEST_LINE + 1), b""):
-                if not objects and raw.startswith(_PARQUET):
-                    return PARQUET_FORMAT
-                line = raw.removeprefix(b"\xef\xbb\xbf").strip()
-                if not line:
-                    continue
-                if not line.startswith(b"{") or not isinstance(json.loads(line), dict):
-                    return TEXT_FORMAT
-                objects += 1
-                if objects == _PROBE_LINES:
-                    break
-    except (ValueError, RecursionError):
-        return TEXT_FORMAT
-    except OSError as error:
-        raise refused(f"{path} cannot be read", error) from None
+    with unpacking.opened(path) as (stream, _):
+        for raw in iter(lambda: stream.readline(LONGEST_LINE + 1), b""):
+            if not objects and raw.startswith(_PARQUET):
+                return PARQUET_FORMAT
+            line = raw.removeprefix(b"\xef\xbb\xbf").strip()
+            if not line:
+                continue
+            if not line.startswith(b"{") or not _is_object(line):
+                return TEXT_FORMAT
+            objects += 1
+            if objects == _PROBE_LINES:
+                break
     return JSON_LINES_FORMAT if objects else TEXT_FORMAT
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _is_hidden(path: Path) -> bool:
@@ -381,32 +440,31 @@ def _parse_hub(source: str, column: str, option: str) -> HubDataset:
 
 
 def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line without its end) of a UTF-8 file."""
+    """(line number from 1, line without its end) of a UTF-8 file, compressed or not."""
     offset = 0
-    try:
-        with open_input(path) as stream:
-            for number, raw in enumerate(iter(lambda: stream.readline(LONGEST_LINE + 1), b""), start=1):
-                if len(raw) > LONGEST_LINE:
-                    raise UserError(
-                        f"{path}, line {number} is longer than {LONGEST_LINE:,} bytes: cut it into lines, or leave the "
-                        "file out: give the files that are wanted, each with --source"
-                    )
-                try:
-                    line = raw.decode()
-                except UnicodeDecodeError as error:
-                    if number == 1 and raw.startswith(_GZIP):
-                        raise UserError(f"{path} is compressed: unpack it first (gunzip)") from None
-                    place = offset + error.start
-                    raise UserError(
-                        f"{path}: byte {raw[error.start]:#04x} at offset {place} (line {number}) is not UTF-8: "
-                        "convert the file to UTF-8, or leave it out: give the files that are wanted, each with --source"
-                    ) from None
-                if number == 1:
-                    line = line.removeprefix("\ufeff")
-                offset += len(raw)
-                yield number, line.rstrip("\r\n")
-    except OSError as error:
-        raise refused(f"{path} cannot be read", error) from None
+    with unpacking.opened(path) as (stream, _):
+        for number, raw in enumerate(iter(lambda: stream.readline(LONGEST_LINE + 1), b""), start=1):
+            if len(raw) > LONGEST_LINE:
+                raise UserError(
+                    f"{path}, line {number} is longer than {LONGEST_LINE:,} bytes: cut it into lines, "
+                    f"{unpacking.LEAVE_OUT}"
+                )
+            try:
+                line = raw.decode()
+            except UnicodeDecodeError as error:
+                raise _not_utf8(path, raw[error.start], offset + error.start, number) from None
+            if number == 1:
+                line = line.removeprefix("\ufeff")
+            offset += len(raw)
+            yield number, line.rstrip("\r\n")
+
+
+def _not_utf8(path: Path, byte: int, offset: int, line: int) -> UserError:
+    """What is said of a byte of a file's text, at `offset` and in a line counted from 1."""
+    return UserError(
+        f"{path}: byte {byte:#04x} at offset {offset} (line {line}) is not UTF-8: convert the file to UTF-8, "
+        f"{unpacking.LEAVE_OUT}"
+    )
 
 
 def _text_of(record: dict[str, Any], column: str, place: str, advice: str = _ADVICE) -> str:

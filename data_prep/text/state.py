@@ -23,11 +23,16 @@ from longmix.data_prep.tokenizer import TOKENIZER_FILES, check_vocab_size, remov
 LONGEST_SEQUENCE = 1 << 20
 FILE_NAME = "prepare.json"
 BLOCKS = ".blocks"
+WINDOWS = "held-out.windows"  # among the blocks, while they are made
 _FORMAT = 2
 # The names of what is removed: unfinished files, shards of a split without a manifest, blocks that have become shards.
-TEMPORARY = re.compile(r"\.(prepare\.json|shard-\d+\.parquet|\w+-\d{6,}\.(parquet|json))\.\d+\.tmp")
-_SHARDS = re.compile(rf"shard-\d{{5,}}\.parquet|\.manifest\.json\.\d+\.tmp|{TEMPORARY.pattern}")
-_BLOCKS = re.compile(rf"({'|'.join(SPLITS)})-\d{{6,}}\.(documents|parquet|json)|{TEMPORARY.pattern}")
+TEMPORARY = re.compile(
+    rf"\.(prepare\.json|shard-\d+\.parquet|\w+-\d{{6,}}\.(parquet|json)|{re.escape(WINDOWS)})\.\d+(-\d+)?\.tmp"
+)
+_SHARDS = re.compile(rf"shard-\d{{5,}}\.parquet|\.manifest\.json\.\d+(-\d+)?\.tmp|{TEMPORARY.pattern}")
+_BLOCKS = re.compile(
+    rf"({'|'.join(SPLITS)})-\d{{6,}}\.(documents|parquet|json)|{re.escape(WINDOWS)}|{TEMPORARY.pattern}"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

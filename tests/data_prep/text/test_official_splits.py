@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import string
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
-from longmix.data_prep.text import blocks
+from longmix.data_prep.text import blocks, prepare
 from longmix.data_prep.text.prepare import prepare_text
 from longmix.data_prep.text.state import TextSettings
 from longmix.data_prep.tokenizer import load_tokenizer
@@ -179,7 +180,20 @@ def test_the_command_tells_what_was_left_out(texts, tmp_path, capsys, run_prepar
     assert "written to" in out and "train/, validation/, test/, tokenizer/" in out
 
 
-def test_documents_that_share_passages_with_held_out_text_are_counted_and_kept(texts, tmp_path, capsys, run_prepare):
+def interrupted(*arguments):
+    raise KeyboardInterrupt
+
+
+def noted(patch):
+    """A list, to which the name of every block is added that is packed."""
+    pack, packed = blocks.pack_block, []
+    patch.setattr(blocks, "pack_block", lambda path, digest: packed.append(Path(path).name) or pack(path, digest))
+    return packed
+
+
+def test_documents_that_share_passages_with_held_out_text_are_counted_and_kept(
+    texts, contents, tmp_path, capsys, run_prepare
+):
     test, train = tmp_path / "other.txt", tmp_path / "train.txt"
     draw = random.Random(900)
     passages = [" ".join(draw.choices(WORDS, k=60)) for _ in range(3)]
@@ -195,6 +209,26 @@ def test_documents_that_share_passages_with_held_out_text_are_counted_and_kept(t
     for split in ("train", "validation", "test"):
         report = Manifest.load(tmp_path / "out" / split).report["held_out"]
         assert report["overlapping"] == {"words": 13, "some": 2, "most": 1}
+    # Without its manifests it goes on from its blocks: those of an earlier longmix lack the counts.
+    again = tmp_path / "again"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare, "_write_shards", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_prepare("text", *given, "--output", again, "--vocab-size", 60, "--workers", 1)
+    for earlier in (False, True):
+        figures = again / ".blocks" / "train-000000.json"
+        values = json.loads(figures.read_text())
+        assert (values["overlapping_some"], values["overlapping_most"]) == (2, 1)
+        if earlier:
+            figures.write_text(json.dumps({name: values[name] for name in values if "overlapping" not in name}))
+        copy = tmp_path / f"copy-{earlier}"
+        shutil.copytree(again, copy)
+        with pytest.MonkeyPatch.context() as patch:
+            packed = noted(patch)
+            run_prepare("text", *given, "--output", copy, "--vocab-size", 60, "--workers", 1)
+        assert packed == (["train-000000"] if earlier else [])
+        assert contents(copy) == contents(tmp_path / "out")
+    capsys.readouterr()
     # As an earlier longmix made it.
     for split in ("train", "validation", "test"):
         path = tmp_path / "out" / split / "manifest.json"

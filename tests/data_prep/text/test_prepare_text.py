@@ -1,5 +1,6 @@
 """longmix prepare text: what lands in the folder, whatever the workers, the interruptions and the mistakes."""
 
+import gzip
 import json
 import os
 import random
@@ -332,6 +333,55 @@ def test_what_a_source_was_taken_for_is_told_before_the_long_work(make_documents
     arguments += ["--format", "text", "--documents", "record"]
     assert run_prepare("text", *arguments, "--vocab-size", 60, "--output", tmp_path / "text") == 0
     assert 'read as plain text, the first begins \'{"url"' in capsys.readouterr().out
+
+
+def test_bars_promise_an_end_only_where_sizes_tell_it(make_documents, tmp_path, monkeypatch):
+    content = "\n\n".join(make_documents(60)).encode()
+    (tmp_path / "a.txt").write_bytes(content)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(content))
+    bar, totals = text.bar, []
+    monkeypatch.setattr(text, "bar", lambda name, total, show: totals.append((name, total)) or bar(name, total, show))
+    for name in ("a.txt", "b.txt.gz"):
+        prepare_text(settings(tmp_path / name, vocab_size=60), tmp_path / f"{name}.out", workers=1)
+    encoding = ("encoding", len(content) - 2 * 59)
+    assert totals == [("reading", len(content)), encoding, ("reading", None), encoding]
+
+
+def test_no_block_lists_the_folder_of_all_and_leftovers_go_before_the_first(corpus, contents, tmp_path, monkeypatch):
+    """A hundred thousand blocks would list ten thousand million names."""
+    monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 20)
+    prepare_text(settings(corpus), tmp_path / "whole", workers=1)
+    pack, listdir, packed, listed = blocks.pack_block, os.listdir, [], []
+
+    def failing(path, digest):
+        if len(packed) == 5:
+            raise KeyboardInterrupt
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "listdir", lambda path=".": listed.append(path) or listdir(path))
+            packed.append(pack(path, digest))
+        return packed[-1]
+
+    monkeypatch.setattr(blocks, "pack_block", failing)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_text(settings(corpus), tmp_path / "out", workers=1)
+    folder = tmp_path / "out" / ".blocks"
+    for number, name in enumerate(("json.7", "json.7-1", "parquet.7", "parquet.7-12")):
+        (folder / f".train-{number:06d}.{name}.tmp").write_text("half")
+    (folder / ".held-out.windows.7-1.tmp").write_text("half")
+    left = []
+    monkeypatch.setattr(blocks, "pack_block", lambda path, digest: left.extend(folder.glob(".*")) or pack(path, digest))
+    prepare_text(settings(corpus), tmp_path / "out", workers=1)
+    assert len(packed) == 5 and not listed and not left
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole") and not folder.exists()
+
+
+def test_empty_files_are_counted_in_a_note(make_documents, tmp_path):
+    (tmp_path / "a.txt").write_text("\n\n".join(make_documents(60)))
+    for name in ("b.parquet", "c.txt"):
+        (tmp_path / name).touch()
+    told = []
+    prepare_text(settings(tmp_path, vocab_size=60), tmp_path.with_name("out"), workers=1, notify=told.append)
+    assert told[1].startswith(f"--source {tmp_path}: ") and told[1].endswith("; 2 of 3 files are empty")
 
 
 def test_the_vocabulary_follows_from_the_text(tmp_path, capsys, corpus):

@@ -1,6 +1,7 @@
 """longmix prepare text --share I/N: the bytes of one host, for any number of shares; how they wait, and what fails."""
 
 import functools
+import gzip
 import json
 import os
 import random
@@ -87,6 +88,36 @@ def test_shares_make_what_one_host_makes_to_the_byte(corpus, contents, tmp_path,
     assert len(prepared.train.shards) > 6
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert not (tmp_path / "out" / ".shares").exists()
+
+
+def test_compressed_texts_make_what_the_unpacked_ones_make_to_the_byte(corpus, contents, tmp_path, small, monkeypatch):
+    """Held-out texts as well, on one host and in shares; prepare.json alone knows the files."""
+    plain, compressed = tmp_path / "plain", tmp_path / "compressed"
+    for folder in (plain, compressed):
+        shutil.copytree(corpus, folder)
+    forms = {"a.txt": (".gz", gzip.compress), "b.jsonl": (".zst", zstd), "c.csv": (".gz", gzip.compress)}
+    for name, (ending, compress) in forms.items():
+        path = compressed / "texts" / name
+        path.with_name(name + ending).write_bytes(compress(path.read_bytes()))
+        path.unlink()
+    for name in ("held-out.txt", "last.txt"):
+        (compressed / name).write_bytes(zstd((compressed / name).read_bytes()))
+    settings = TextSettings(
+        source=("texts",), validation=("held-out.txt",), test=("last.txt",), vocab_size=60, sequence_length=32
+    )
+    made = []
+    for folder in (plain, compressed):
+        monkeypatch.chdir(folder)
+        prepare_text(settings, "out", workers=1)
+        made.append({name: content for name, content in contents(folder / "out").items() if name != "prepare.json"})
+    assert made[0] == made[1] and sum("shard" in name for name in made[0]) > 6
+    take_turns(settings, tmp_path / "compressed" / "shares", 3)
+    assert contents(compressed / "shares") == contents(compressed / "out")
+    assert prepare_text(settings, "out", workers=1).was_there
+
+
+def zstd(content):
+    return pa.Codec("zstd").compress(content, asbytes=True)
 
 
 @pytest.mark.full

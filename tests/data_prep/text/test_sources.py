@@ -1,8 +1,9 @@
 """Sources: every kind is read in pieces, and every damage is named with its place."""
 
-import gzip
+import io
 import json
 import os
+import tarfile
 import tracemalloc
 
 import pyarrow as pa
@@ -69,7 +70,7 @@ def test_tables_give_the_text_of_one_column(tmp_path):
         ("t.tsv", "id\tbody\n1\ta\n", r"t.tsv, line 1: there is no column 'text'; it has 'id', 'body': name one with"),
         ("t.tsv", "id\ttext\n1\ta\n2\n", r"t.tsv, line 3: 1 fields, the first line has 2 \(--format text reads"),
         ("t.csv", 'text\n"open', r"t.csv, line 2: no CSV \(unexpected end of data; --format text reads"),
-        ("t.csv", "", r"t.csv, line 1: there is no column 'text'"),
+        ("t.csv", "\n", r"t.csv, line 1: there is no column 'text'"),
         (
             "t.json",
             '[{"text": "a"}]',
@@ -132,10 +133,6 @@ def test_undecodable_bytes_are_named_with_file_and_offset(tmp_path):
         UserError, match=r"latin\.txt: byte 0xef at offset 12 \(line 2\) is not UTF-8.* each with --source"
     ):
         read(path)
-    path = tmp_path / "packed.txt"
-    path.write_bytes(gzip.compress(b"text\n"))
-    with pytest.raises(UserError, match=r"packed\.txt is compressed: unpack it first"):
-        read(path)
     path = tmp_path / "bad.jsonl"
     path.write_bytes(b'{"text": "ok"}\n{"text": "\xff"}\n')
     with pytest.raises(UserError, match="offset 25"):
@@ -192,6 +189,46 @@ def test_a_column_of_another_type_is_no_text(tmp_path, column):
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet: column 'text' holds .*, expected text: name one with --column"):
         read(tmp_path / "a.parquet")
+
+
+def test_files_without_a_byte_hold_no_text_whatever_their_name(tmp_path):
+    for name in ("a.parquet", "a.csv", "a.tsv", "a.jsonl", "a.txt", "a.txt.gz", "a"):
+        (tmp_path / name).touch()
+    (tmp_path / "b.txt").write_text("text")
+    assert read(tmp_path) == ["text"]
+
+
+def archive_of(tmp_path):
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        archive.add(tmp_path / "a.txt", "a.txt")
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("z.txt", b"PK\x03\x04" + bytes(9), r"z\.txt is a ZIP archive: unpack it first"),
+        ("z.tar", archive_of, r"z\.tar is a tar archive: unpack it first"),
+        ("z.jsonl", "text".encode("utf-16"), r"z\.jsonl: byte 0xff at offset 0 \(line 1\) is not UTF-8"),
+        ("z.csv", b"text\n\xff", r"z\.csv: byte 0xff at offset 5 \(line 2\) is not UTF-8"),
+        ("z", b"\xe4\xb8", r"z: byte 0xe4 at offset 0 \(line 1\) is not UTF-8"),
+        ("z.parquet", b"text", r"z\.parquet cannot be read as Parquet: it does not begin with PAR1"),
+        ("z.parquet", b"PAR1 and no end", r"z\.parquet cannot be read as Parquet: it does not end with PAR1"),
+    ],
+)
+def test_what_cannot_be_read_is_told_before_anything_is_read(tmp_path, name, content, message):
+    """Of a folder of many files it would else be told after hours."""
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / name).write_bytes(content(tmp_path) if callable(content) else content)
+    with pytest.raises(UserError, match=message):
+        find_sources([str(tmp_path)])
+
+
+def test_a_character_across_the_end_of_the_first_bytes_is_no_mistake(tmp_path):
+    text = "x" * (sources._HEAD_BYTES - 1) + "é"
+    (tmp_path / "a.txt").write_text(text)
+    assert read(tmp_path / "a.txt") == [text]
 
 
 def test_odd_but_sound_parquet_is_read(tmp_path):

@@ -1,0 +1,81 @@
+"""Files of text, compressed or not, as the bytes of the text. What a file is compressed with follows from its first
+bytes, never from its name.
+"""
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from longmix.data_prep.errors import UserError, reason_of, refused
+from longmix.kernels.common.safe_files import open_input
+
+# Endings of names that compressing adds: what a file holds is told by the name before them.
+ENDINGS = (".gz", ".zst", ".zstd", ".bz2", ".xz")
+_BUFFER_BYTES = 1 << 18
+_LONGEST_SIGN = 10
+LEAVE_OUT = "or leave it out: give the files that are wanted, each with --source"
+
+
+def _open_zstd(file: BinaryIO) -> Any:
+    import pyarrow as pa  # here: the options of the command need no library
+
+    return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
+
+
+# Name, first bytes, opener. A file of zstd may begin with a frame to be skipped, as that of pzstd does.
+_FORMS: tuple[tuple[str, re.Pattern[bytes], Callable[[BinaryIO], Any]], ...] = (
+    ("gzip", re.compile(rb"\x1f\x8b"), lambda file: gzip.GzipFile(fileobj=file)),
+    ("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _open_zstd),
+    ("xz", re.compile(rb"\xfd7zXZ\x00"), lzma.LZMAFile),
+    ("bzip2", re.compile(rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)"), bz2.BZ2File),
+)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[BinaryIO, str | None]]:
+    """The text of a file, to be read a piece at a time, and what the file is compressed with, if it is.
+
+    However much a file unpacks to, no more than is asked for is held, but for a buffer.
+
+    Raises:
+        UserError: the file is damaged, or cannot be read; also while its text is read within the context.
+        MachineFault: the machine fails to read it.
+    """
+    form = None
+    try:
+        with open_input(path) as file:
+            form = _form_of(file)
+            if form is None:
+                yield file, None
+                return
+            with form[2](file) as unpacked, io.BufferedReader(unpacked, _BUFFER_BYTES) as stream:
+                yield stream, form[0]
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _damaged(path, form, error) from None
+    except OSError as error:
+        # The libraries' own errors of the system have no number.
+        if form is not None and error.errno is None:
+            raise _damaged(path, form, error) from None
+        raise refused(f"{path} cannot be read", error) from None
+
+
+def _form_of(file: BinaryIO) -> tuple[str, re.Pattern[bytes], Callable[[BinaryIO], Any]] | None:
+    """The row of _FORMS that a file's first bytes fit; the file stays at its beginning."""
+    head = file.peek(_LONGEST_SIGN)[:_LONGEST_SIGN]
+    return next((form for form in _FORMS if form[1].match(head)), None)
+
+
+def _damaged(path: Path, form: Any, error: Exception) -> UserError:
+    reason = reason_of(error)
+    if "requires too much memory" in reason:  # zstd --long=28 and more
+        return UserError(
+            f"{path} was compressed with a window of more than 128 MiB: unpack it first (zstd -d --long=31)"
+        )
+    return UserError(f"{path}, compressed with {form[0]}, is damaged or cut short ({reason}): get it anew, {LEAVE_OUT}")
