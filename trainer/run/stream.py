@@ -17,6 +17,7 @@ from ..samples.windows import Dataset
 PREFETCHED_STEPS = 4
 # Whose samples are looked up in the order at a time.
 DRAWN_STEPS = 16
+LONGEST_WAIT_SECONDS = 0.1
 LONGEST_CLOSING_SECONDS = 10.0
 
 
@@ -139,17 +140,19 @@ class BatchStream:
                     return
         except BaseException as error:
             # Handed to the consumer, which raises it in the thread that can end the run.
-            self._put(error)
+            self._put(error, verifies=False)
 
-    def _put(self, prepared: StepBatch | BaseException) -> bool:
+    def _put(self, prepared: StepBatch | BaseException, verifies: bool = True) -> bool:
+        """Hand a step over; False if nobody wants it any more."""
+        wait = LONGEST_WAIT_SECONDS
         while not self._closed.is_set():
             try:
-                self._queue.put(prepared, timeout=0.1)
+                self._queue.put(prepared, timeout=wait)
                 return True
             except queue.Full:
-                # The consumer is slower: time to spare.
-                for dataset in self.datasets:
-                    dataset.verify_next()
+                # The consumer is slower: time to spare, for a piece of a shard before it is asked again.
+                is_verifying = verifies and any(dataset.verify_next() for dataset in self.datasets)
+                wait = 0.0 if is_verifying else LONGEST_WAIT_SECONDS
         return False
 
 

@@ -1,8 +1,9 @@
 """Reading samples by index from a folder of Parquet shards, here or on remote storage."""
 
+import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longmix.data_prep.errors import MachineFault, UserError, in_one_line, reason_of
-from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.parquet_columns import parquet_file
 from longmix.data_prep.remote import RemoteFolder, is_remote
 from longmix.data_prep.shard_writer import arrow_schema
+from longmix.kernels.common.safe_files import open_input
 
 from ..settings.sections import CacheSection
 from .shard_cache import ShardCache
@@ -26,6 +27,8 @@ from .shard_check import Column, check_columns, check_footer, check_group
 CACHED_SAMPLES, KEPT_FOOTERS = 131072, 128
 # Copies of remote shards made at the same time.
 COPIERS = 8
+# Bytes of a shard that are hashed between two batches: some hundredths of a second.
+HASHED_BYTES = 1 << 23
 # Other processes that share a small cache may evict a copy before it is opened; each attempt makes it anew.
 _EVICTIONS = 10
 _DAMAGES = (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException)
@@ -56,6 +59,7 @@ class ShardedDataset:
         self._cache = ShardCache(cache or CacheSection()) if is_remote(folder) else None
         self._copied: set[int] = set()
         self._unverified: list[int] = []
+        self._verification: Iterator[None] | None = None
         self._seen: set[int] = set()
         # Where training and evaluation have one data set, two threads read it.
         self._lock = threading.Lock()
@@ -103,8 +107,9 @@ class ShardedDataset:
                 first, count = first + len(pieces[-1]), count - len(pieces[-1])
         return np.concatenate(pieces)
 
-    def verify_next(self) -> None:
-        """Compare the hash of one more shard that was read here with the manifest, if one is left to compare.
+    def verify_next(self) -> bool:
+        """Hash the next `HASHED_BYTES` of the shards that were read here, and compare each one's hash with the manifest
+        when it is complete. False if none is left to compare.
 
         Reading does not wait for it: page checksums show damage at once, and only a whole file of another data set with
         as many bytes passes them. Copies of remote shards were compared when they were made.
@@ -112,12 +117,26 @@ class ShardedDataset:
         Raises:
             UserError: it is another file.
         """
-        if not self._unverified:
-            return
-        entry = self.manifest.shards[self._unverified.pop()]
-        path = Path(self.folder) / entry["file"]
+        if self._verification is None:
+            if not self._unverified:
+                return False
+            self._verification = self._verifying(self.manifest.shards[self._unverified.pop()])
+        for _ in self._verification:
+            break
+        else:
+            self._verification = None
+        return True
+
+    def _verifying(self, entry: dict[str, Any]) -> Iterator[None]:
+        """Hash a shard, and pause after each piece but the last."""
+        path, digest = Path(self.folder) / entry["file"], hashlib.sha256()
         try:
-            if sha256_of_file(path) != entry["sha256"]:
+            with open_input(path) as file:
+                while len(piece := file.read(HASHED_BYTES)) == HASHED_BYTES:
+                    digest.update(piece)
+                    yield
+                digest.update(piece)
+            if digest.hexdigest() != entry["sha256"]:
                 raise ValueError("its SHA-256 is not the manifest's")
         except (OSError, ValueError) as error:
             raise _damaged(path, error) from None

@@ -60,9 +60,9 @@ class WindowedDataset:
             windows.append({VALUES: steps[: self._input_length], "labels": steps[self._input_length :]})
         return windows
 
-    def verify_next(self) -> None:
+    def verify_next(self) -> bool:
         """See ShardedDataset."""
-        self._dataset.verify_next()
+        return self._dataset.verify_next()
 
     def fetch(self, indices: np.ndarray) -> None:
         """Have the shards of all steps of these windows copied here, if they are remote."""
