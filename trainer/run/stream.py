@@ -107,22 +107,22 @@ class BatchStream:
         draw = self._draw(step)
         for source in np.unique(draw.source).tolist():
             self.datasets[source].fetch(draw.sample[draw.source == source])
+        # At once: the row groups that are not in memory are decoded side by side.
+        samples = self._read(draw)
+        tokens = sum(map(count_positions, samples))
         micro_batches = []
-        tokens = 0
         for first in range(0, len(draw), self.micro_batch):
-            part = draw[slice(first, first + self.micro_batch)]
-            samples = self._read(part)
-            tokens += sum(map(count_positions, samples))
-            batch = self.objective.training_batch(samples, part)
+            part = slice(first, first + self.micro_batch)
+            batch = self.objective.training_batch(samples[part], draw[part])
             micro_batches.append(_pinned(batch) if self.pins else batch)
         items = sum(self.objective.items(batch) for batch in micro_batches)
         return StepBatch(micro_batches, items, tokens, draw)
 
-    def _read(self, part: Draw) -> list[Sample]:
-        samples: list[Sample] = [{}] * len(part)
-        for source in np.unique(part.source).tolist():
-            places = np.flatnonzero(part.source == source)
-            for place, sample in zip(places.tolist(), self.datasets[source].read(part.sample[places]), strict=True):
+    def _read(self, draw: Draw) -> list[Sample]:
+        samples: list[Sample] = [{}] * len(draw)
+        for source in np.unique(draw.source).tolist():
+            places = np.flatnonzero(draw.source == source)
+            for place, sample in zip(places.tolist(), self.datasets[source].read(draw.sample[places]), strict=True):
                 samples[place] = sample
         return samples
 

@@ -2,9 +2,9 @@
 
 import hashlib
 import threading
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,8 +26,8 @@ from .shard_check import Column, check_columns, check_footer, check_group
 
 # Footers of shards that are kept, at least.
 KEPT_FOOTERS = 128
-# Copies of remote shards made at the same time.
-COPIERS = 8
+# Copies of remote shards made at the same time, and row groups decoded.
+COPIERS, DECODERS = 8, 4
 # Bytes of a shard that are hashed between two batches: some hundredths of a second.
 HASHED_BYTES = 1 << 23
 # Other processes that share a small cache may evict a copy before it is opened; each attempt makes it anew.
@@ -35,7 +35,7 @@ _EVICTIONS = 10
 # A shard's footer, and the row after the last one of each of its row groups.
 Footer = tuple[pq.FileMetaData, np.ndarray]
 _DAMAGES = (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException)
-Result = TypeVar("Result")
+Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 class ShardedDataset:
@@ -95,7 +95,7 @@ class ShardedDataset:
     def read(self, indices: np.ndarray) -> list[dict[str, Any]]:
         """Samples in the order of `indices`: {column: array of its ragged length, (n,) or (n, C), or a number}.
 
-        Each row group is decoded once at the most.
+        Each row group is decoded once at the most, several at a time.
 
         Raises:
             UserError: a shard cannot be read, or is not what the manifest says.
@@ -187,8 +187,8 @@ class ShardedDataset:
         found = {shard: self._footers[shard] for shard in wanted if shard in self._footers}
         for shard in found:
             self._footers.move_to_end(shard)
-        for shard in [shard for shard in wanted if shard not in found]:
-            found[shard] = self._footers[shard] = self._read_footer(shard)
+        for shard, footer in _worked_on([shard for shard in wanted if shard not in found], self._read_footer):
+            found[shard] = self._footers[shard] = footer
             if self._remote is None and shard not in self._seen:
                 self._seen.add(shard)
                 self._unverified.append(shard)
@@ -201,10 +201,11 @@ class ShardedDataset:
         missing = [key for key in keys if key not in self._groups]
         for key in [key for key in keys if key in self._groups]:
             yield key, self._groups.use(key)
-        for key in missing:
-            columns = self._decode(*key, footers[key[0]][0])
+        for key, columns in _worked_on(missing, lambda key: self._decode(*key, footers[key[0]][0])):
             self._groups.keep(key, columns)
             yield key, columns
+
+    # These two may run in several threads at a time: they change nothing here.
 
     def _read_footer(self, shard: int) -> Footer:
         def read(path: Path) -> pq.FileMetaData:
@@ -256,7 +257,7 @@ class ShardedDataset:
         return self._cache.fetch(self._remote, self.manifest.shards[shard])
 
 
-# Row groups as arrays, and the one way in which a shard that cannot be read is told.
+# Row groups as arrays, several at a time, and the one way in which a shard that cannot be read is told.
 
 
 def _place(footer: Footer, row: int) -> tuple[int, int]:
@@ -264,6 +265,25 @@ def _place(footer: Footer, row: int) -> tuple[int, int]:
     ends = footer[1]
     group = int(np.searchsorted(ends, row, side="right"))
     return group, row - (int(ends[group - 1]) if group else 0)
+
+
+def _worked_on(items: list[Item], work: Callable[[Item], Result]) -> Iterator[tuple[Item, Result]]:
+    """Each item with `work` of it, in their order; threads work on the `DECODERS` that come next.
+
+    Opening a file of a network's waits, and pyarrow reads and decodes without the interpreter.
+    """
+    if len(items) < 2:
+        yield from ((item, work(item)) for item in items)
+        return
+    with ThreadPoolExecutor(DECODERS) as threads:
+        ahead: deque[tuple[Item, Future[Result]]] = deque()
+        for item in items:
+            ahead.append((item, threads.submit(work, item)))
+            if len(ahead) > DECODERS:
+                first, result = ahead.popleft()
+                yield first, result.result()
+        for item, result in ahead:
+            yield item, result.result()
 
 
 def _decode(table: pa.Table, schema: pa.Schema) -> dict[str, Column]:

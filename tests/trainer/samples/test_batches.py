@@ -219,6 +219,15 @@ def test_the_stream_gives_the_steps_in_order_from_anywhere(data):
         )
 
 
+def test_a_step_is_read_at_once_however_small_its_micro_batches(data, monkeypatch):
+    with make_stream(data / "train", last_step=0, micro_batch=1) as stream:
+        reads = []
+        whole = ShardedDataset.read
+        monkeypatch.setattr(ShardedDataset, "read", lambda self, indices: reads.append(indices) or whole(self, indices))
+        batches = stream.prepare(3).micro_batches
+    assert len(batches) == 16 and len(reads) == 1 and len(reads[0]) == 16
+
+
 def test_batches_for_a_gpu_lie_in_pinned_memory(data, monkeypatch):
     pinned = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)

@@ -1,5 +1,6 @@
 """What a process keeps of decoded rows: as many as it reads in turn, in as few bytes as hold them, within a bound."""
 
+import threading
 from collections import Counter
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shard_writer import ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_INT64
+from longmix.trainer.samples import dataset as datasets
 from longmix.trainer.samples import decoded_groups
-from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.dataset import DECODERS, ShardedDataset
 from longmix.trainer.samples.decoded_groups import DecodedGroups, narrowed, rows_in_turn
 from longmix.trainer.samples.run_data import open_data
 from longmix.trainer.settings import reading
@@ -185,3 +187,40 @@ def test_ranks_and_data_sets_share_an_eighth_of_the_memory(folder, monkeypatch):
     values["data"] = {"train": str(other), "eval": str(folder.parent / "copy")}
     opened = open_data(reading.from_dict(values, "test"))
     assert [dataset._groups.most_bytes for dataset in opened.all()] == [2**30, 2**30]
+
+
+def test_row_groups_that_are_missing_are_decoded_side_by_side(folder, monkeypatch):
+    side_by_side = threading.Barrier(DECODERS, timeout=60)
+    whole = pq.ParquetFile.read_row_group
+
+    def read_row_group(self, group, **options):
+        side_by_side.wait()
+        return whole(self, group, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_row_group)
+    indices = np.random.default_rng(1).permutation(3 * DECODERS * GROUP)
+    assert all(map(is_right, ShardedDataset(str(folder)).read(indices), indices.tolist()))
+
+
+def test_no_more_is_decoded_ahead_than_the_threads_have_in_hand():
+    begun = []
+    results = datasets._worked_on(list(range(50)), lambda item: begun.append(item) or item * item)
+    for number, (item, result) in enumerate(results):
+        assert (item, result) == (number, number * number)
+        assert len(begun) <= number + 1 + DECODERS
+    assert sorted(begun) == list(range(50))
+
+
+def test_the_first_error_is_told_and_the_threads_end():
+    before = threading.active_count()
+
+    def work(item):
+        if item >= 3:
+            raise ValueError(str(item))
+        return item
+
+    results = datasets._worked_on(list(range(50)), work)
+    assert [next(results) for _ in range(3)] == [(0, 0), (1, 1), (2, 2)]
+    with pytest.raises(ValueError, match=r"^3$"):
+        next(results)
+    assert threading.active_count() == before
