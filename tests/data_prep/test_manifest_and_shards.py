@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,7 +14,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.parquet_columns import parquet_file
-from longmix.data_prep.shard_writer import ShardWriter
+from longmix.data_prep.shard_writer import ShardFile, ShardWriter
 from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, write_dataset
 
 COLUMNS = {"input_ids": LIST_INT32, "labels": SCALAR_INT64}
@@ -44,6 +45,33 @@ def test_shards_split_at_the_given_count_and_keep_order(tmp_path):
     assert [entry["samples"] for entry in writer.entries] == [10, 10, 5]
     rows = [row for entry in writer.entries for row in pq.read_table(tmp_path / entry["file"]).to_pylist()]
     assert rows == make_samples(25)
+
+
+def test_lists_wait_for_their_row_group_in_the_bytes_of_their_numbers(tmp_path):
+    """And the file is the same as from other sequences, which wait as they are."""
+    samples = [{"input_ids": list(range(300, 300 + 50 * number)), "labels": number} for number in range(9)]
+    others = [{**sample, "input_ids": tuple(sample["input_ids"])} for sample in samples]
+    mixed = [others[number] if number % 2 else samples[number] for number in range(9)]
+    arrays = [{**sample, "input_ids": np.asarray(sample["input_ids"], dtype=np.int32)} for sample in samples]
+    digests = set()
+    for number, kind in enumerate((samples, others, mixed, arrays)):
+        file = ShardFile(tmp_path / f"{number}.parquet", COLUMNS, row_group_samples=4)
+        for sample in kind:
+            file.write(sample)
+            if kind is samples:
+                assert all(one["input_ids"].nbytes == 4 * len(one["input_ids"]) for one in file._buffer)
+        digests.add(file.close()["sha256"])
+    assert len(digests) == 1
+    assert pq.read_table(tmp_path / "0.parquet").to_pylist() == samples
+
+
+@pytest.mark.parametrize("wrong", [[2**31], ["a"]])
+def test_a_list_of_something_else_is_refused(tmp_path, wrong):
+    file = ShardFile(tmp_path / "a.parquet", COLUMNS)
+    with pytest.raises((pa.ArrowException, TypeError, OverflowError)):
+        file.write({"input_ids": wrong, "labels": 0})
+    file.abandon()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_fixed_and_ragged_axes(tmp_path):

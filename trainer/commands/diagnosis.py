@@ -11,7 +11,7 @@ from longmix.kernels import ops
 from longmix.kernels.selection import obstacle
 
 from ..processes.precision import choose_precision
-from ..run.memory import host_memory
+from ..samples.host_memory import host_memory
 from ..settings.provenance import versions
 from .kernel_proofs import faulty_devices, proof_tables
 

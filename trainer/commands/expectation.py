@@ -12,10 +12,11 @@ from ..checkpoints import folders
 from ..models.field_check import FROM
 from ..processes.cards import CARDS
 from ..run.determinism import threads_of
-from ..run.memory import host_memory, kept_per_parameter, state_bytes
+from ..run.memory import kept_per_parameter, state_bytes
 from ..run.setup import Prepared
 from ..run.trial import Trial
 from ..samples.collate import TOKEN_IDS
+from ..samples.host_memory import host_memory
 from ..settings.deepspeed_file import read, stage_of
 from ..settings.objectives import OBJECTIVES
 from .planning import costs_of_run

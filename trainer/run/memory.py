@@ -7,7 +7,6 @@ needs is not counted, and memory that others hold is taken for free: a run that 
 
 import math
 import os
-from pathlib import Path
 
 import torch
 
@@ -16,6 +15,7 @@ from longmix.data_prep.errors import UserError
 from ..models.sizes import ModelSize
 from ..optimization.matrices import matrix_entries
 from ..samples.collate import SECOND, TOKEN_IDS
+from ..samples.host_memory import host_memory
 from ..settings import deepspeed_file
 from ..settings.optimizers import OPTIMIZERS
 from .building import is_in_shares
@@ -23,7 +23,6 @@ from .setup import Prepared
 
 GIGABYTE = 2**30
 MARGIN = 1.1
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def refuse_beyond_memory(prepared: Prepared, processes: int, device: torch.device) -> None:
@@ -82,22 +81,6 @@ def kept_of_optimizer(name: str, size: ModelSize) -> float:
     if size.layers:  # of which that model has a few
         entries *= size.layers / size.model.config.num_hidden_layers
     return row.state_per_parameter - (row.state_per_parameter - row.state_per_matrix_entry) * entries / size.parameters
-
-
-def host_memory() -> int:
-    """Bytes that the processes of this machine may have together: memory and swap, or less in a container."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        memory += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("SwapTotal:"))
-    except (OSError, ValueError, IndexError):
-        pass
-    for path in _CGROUP_LIMITS:
-        try:
-            memory = min(memory, int(Path(path).read_text()))
-        except (OSError, ValueError):  # there is none, or it says "max"
-            continue
-    return memory
 
 
 def _states_in_ranks(prepared: Prepared, processes: int) -> float:

@@ -17,6 +17,7 @@ from ..samples.windows import Dataset
 PREFETCHED_STEPS = 4
 # Whose samples are looked up in the order at a time.
 DRAWN_STEPS = 16
+LONGEST_WAIT_SECONDS = 0.1
 LONGEST_CLOSING_SECONDS = 10.0
 
 
@@ -106,22 +107,22 @@ class BatchStream:
         draw = self._draw(step)
         for source in np.unique(draw.source).tolist():
             self.datasets[source].fetch(draw.sample[draw.source == source])
+        # At once: the row groups that are not in memory are decoded side by side.
+        samples = self._read(draw)
+        tokens = sum(map(count_positions, samples))
         micro_batches = []
-        tokens = 0
         for first in range(0, len(draw), self.micro_batch):
-            part = draw[slice(first, first + self.micro_batch)]
-            samples = self._read(part)
-            tokens += sum(map(count_positions, samples))
-            batch = self.objective.training_batch(samples, part)
+            part = slice(first, first + self.micro_batch)
+            batch = self.objective.training_batch(samples[part], draw[part])
             micro_batches.append(_pinned(batch) if self.pins else batch)
         items = sum(self.objective.items(batch) for batch in micro_batches)
         return StepBatch(micro_batches, items, tokens, draw)
 
-    def _read(self, part: Draw) -> list[Sample]:
-        samples: list[Sample] = [{}] * len(part)
-        for source in np.unique(part.source).tolist():
-            places = np.flatnonzero(part.source == source)
-            for place, sample in zip(places.tolist(), self.datasets[source].read(part.sample[places]), strict=True):
+    def _read(self, draw: Draw) -> list[Sample]:
+        samples: list[Sample] = [{}] * len(draw)
+        for source in np.unique(draw.source).tolist():
+            places = np.flatnonzero(draw.source == source)
+            for place, sample in zip(places.tolist(), self.datasets[source].read(draw.sample[places]), strict=True):
                 samples[place] = sample
         return samples
 
@@ -139,17 +140,19 @@ class BatchStream:
                     return
         except BaseException as error:
             # Handed to the consumer, which raises it in the thread that can end the run.
-            self._put(error)
+            self._put(error, verifies=False)
 
-    def _put(self, prepared: StepBatch | BaseException) -> bool:
+    def _put(self, prepared: StepBatch | BaseException, verifies: bool = True) -> bool:
+        """Hand a step over; False if nobody wants it any more."""
+        wait = LONGEST_WAIT_SECONDS
         while not self._closed.is_set():
             try:
-                self._queue.put(prepared, timeout=0.1)
+                self._queue.put(prepared, timeout=wait)
                 return True
             except queue.Full:
-                # The consumer is slower: time to spare.
-                for dataset in self.datasets:
-                    dataset.verify_next()
+                # The consumer is slower: time to spare, for a piece of a shard before it is asked again.
+                is_verifying = verifies and any(dataset.verify_next() for dataset in self.datasets)
+                wait = 0.0 if is_verifying else LONGEST_WAIT_SECONDS
         return False
 
 

@@ -23,9 +23,10 @@ from ..models.kept import KeptTensors
 from ..optimization.matrices import matrix_views
 from ..optimization.optimizer import make_guarded_optimizer, parameter_groups
 from ..samples.collate import SECOND, TOKEN_IDS, is_pair, length_of
+from ..samples.host_memory import host_memory
 from .determinism import computing
 from .dry_run import is_ragged, largest_micro_batch, longest_sample, without_trace
-from .memory import GIGABYTE, host_memory, kept_per_parameter, state_bytes
+from .memory import GIGABYTE, kept_per_parameter, state_bytes
 from .setup import Prepared
 
 # Seconds for a whole trial, the first pass of the model left out, in which kernels may be compiled.

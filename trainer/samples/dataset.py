@@ -1,9 +1,10 @@
 """Reading samples by index from a folder of Parquet shards, here or on remote storage."""
 
+import hashlib
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,24 +13,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from longmix.data_prep.errors import MachineFault, UserError, in_one_line, reason_of
-from longmix.data_prep.files import sha256_of_file
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.parquet_columns import parquet_file
 from longmix.data_prep.remote import RemoteFolder, is_remote
 from longmix.data_prep.shard_writer import arrow_schema
+from longmix.kernels.common.safe_files import open_input
 
 from ..settings.sections import CacheSection
+from .decoded_groups import KEPT_ROWS, DecodedGroups, Key, bytes_of_rank, narrowed, rows_in_turn
 from .shard_cache import ShardCache
 from .shard_check import Column, check_columns, check_footer, check_group
 
-# Decoded samples that are kept in memory where nobody says how many are read in turn, and footers of shards, at least.
-CACHED_SAMPLES, KEPT_FOOTERS = 131072, 128
-# Copies of remote shards made at the same time.
-COPIERS = 8
+# Footers of shards that are kept, at least.
+KEPT_FOOTERS = 128
+# Copies of remote shards made at the same time, and row groups decoded.
+COPIERS, DECODERS = 8, 4
+# Bytes of a shard that are hashed between two batches: some hundredths of a second.
+HASHED_BYTES = 1 << 23
 # Other processes that share a small cache may evict a copy before it is opened; each attempt makes it anew.
 _EVICTIONS = 10
+# A shard's footer, and the row after the last one of each of its row groups.
+Footer = tuple[pq.FileMetaData, np.ndarray]
 _DAMAGES = (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException)
-Result = TypeVar("Result")
+Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 class ShardedDataset:
@@ -39,13 +45,14 @@ class ShardedDataset:
         folder: a folder with `manifest.json`, or its URL.
         cache: where copies of remote shards are kept.
         ranges, window: what is read at a time: so many ranges of the samples, and so many samples of each. Twice that
-            stays in memory.
+            stays in memory, if its share of the memory has room for it; what has to go is decoded again.
+        sets: data sets that this process reads, and that share the memory.
 
     Raises:
         UserError: the folder is no complete data set (see `Manifest.load`).
     """
 
-    def __init__(self, folder: str, cache: CacheSection | None = None, ranges: int = 0, window: int = 0):
+    def __init__(self, folder: str, cache: CacheSection | None = None, ranges: int = 0, window: int = 0, sets: int = 1):
         self.folder = folder
         self.manifest = self.stored = Manifest.load(folder)
         self.samples = sum(shard["samples"] for shard in self.manifest.shards)
@@ -56,14 +63,16 @@ class ShardedDataset:
         self._cache = ShardCache(cache or CacheSection()) if is_remote(folder) else None
         self._copied: set[int] = set()
         self._unverified: list[int] = []
+        self._verification: Iterator[None] | None = None
         self._seen: set[int] = set()
         # Where training and evaluation have one data set, two threads read it.
         self._lock = threading.Lock()
         self._shard_starts = np.cumsum([0, *(shard["samples"] for shard in self.manifest.shards)])
-        self._footers: OrderedDict[int, tuple[pq.FileMetaData, np.ndarray]] = OrderedDict()
-        self._groups: OrderedDict[tuple[int, int], dict[str, Column]] = OrderedDict()
-        self._cached = 0
-        self._most_cached, self._most_footers = 2 * ranges * window or CACHED_SAMPLES, max(KEPT_FOOTERS, 2 * ranges)
+        self._footers: OrderedDict[int, Footer] = OrderedDict()
+        self._ranges, self._window, self._most_footers = ranges, window, max(KEPT_FOOTERS, 2 * ranges)
+        self._groups = DecodedGroups(rows_in_turn(ranges, window) or KEPT_ROWS, bytes_of_rank(sets))
+        self._schema = arrow_schema(self.manifest.columns)
+        self._dtypes = {name: np.dtype(column["dtype"]) for name, column in self.manifest.columns.items()}
 
     @property
     def cache_room(self) -> int | None:
@@ -78,15 +87,31 @@ class ShardedDataset:
         shards = np.searchsorted(self._shard_starts, indices, side="right") - 1
         return shards, indices - self._shard_starts[shards]
 
+    def reach(self, rows: int) -> None:
+        """Keep as many rows more as are read where each sample is the first of `rows` consecutive ones."""
+        if self._ranges:
+            self._groups.most_rows = rows_in_turn(self._ranges, self._window, rows - 1)
+
     def read(self, indices: np.ndarray) -> list[dict[str, Any]]:
         """Samples in the order of `indices`: {column: array of its ragged length, (n,) or (n, C), or a number}.
+
+        Each row group is decoded once at the most, several at a time.
 
         Raises:
             UserError: a shard cannot be read, or is not what the manifest says.
         """
         shards, rows = self.locate(indices)
+        samples: list[dict[str, Any]] = [{}] * len(shards)
         with self._lock:
-            return [self._sample(shard, row) for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
+            wanted: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+            footers = self._footers_of(shards.tolist())
+            for place, (shard, row) in enumerate(zip(shards.tolist(), rows.tolist(), strict=True)):
+                group, row = _place(footers[shard], row)
+                wanted[shard, group].append((place, row))
+            for key, columns in self._groups_of(list(wanted), footers):
+                for place, row in wanted[key]:
+                    samples[place] = self._sample(columns, row)
+        return samples
 
     def read_consecutive(self, name: str, first: int, count: int) -> np.ndarray:
         """Column `name`, of a fixed shape, of the samples [first, first + count): (count, ...).
@@ -98,13 +123,16 @@ class ShardedDataset:
         with self._lock:
             while count > 0:
                 shard, row = (int(number) for number in self.locate(np.asarray(first)))
-                group, start = self._place(shard, row)
-                pieces.append(self._group(shard, group)[name][0][start : start + count])
+                footers = self._footers_of([shard])
+                group, start = _place(footers[shard], row)
+                ((_, columns),) = self._groups_of([(shard, group)], footers)
+                pieces.append(columns[name][0][start : start + count])
                 first, count = first + len(pieces[-1]), count - len(pieces[-1])
-        return np.concatenate(pieces)
+        return np.concatenate(pieces).astype(self._dtypes[name], copy=False)
 
-    def verify_next(self) -> None:
-        """Compare the hash of one more shard that was read here with the manifest, if one is left to compare.
+    def verify_next(self) -> bool:
+        """Hash the next `HASHED_BYTES` of the shards that were read here, and compare each one's hash with the manifest
+        when it is complete. False if none is left to compare.
 
         Reading does not wait for it: page checksums show damage at once, and only a whole file of another data set with
         as many bytes passes them. Copies of remote shards were compared when they were made.
@@ -112,12 +140,26 @@ class ShardedDataset:
         Raises:
             UserError: it is another file.
         """
-        if not self._unverified:
-            return
-        entry = self.manifest.shards[self._unverified.pop()]
-        path = Path(self.folder) / entry["file"]
+        if self._verification is None:
+            if not self._unverified:
+                return False
+            self._verification = self._verifying(self.manifest.shards[self._unverified.pop()])
+        for _ in self._verification:
+            break
+        else:
+            self._verification = None
+        return True
+
+    def _verifying(self, entry: dict[str, Any]) -> Iterator[None]:
+        """Hash a shard, and pause after each piece but the last."""
+        path, digest = Path(self.folder) / entry["file"], hashlib.sha256()
         try:
-            if sha256_of_file(path) != entry["sha256"]:
+            with open_input(path) as file:
+                while len(piece := file.read(HASHED_BYTES)) == HASHED_BYTES:
+                    digest.update(piece)
+                    yield
+                digest.update(piece)
+            if digest.hexdigest() != entry["sha256"]:
                 raise ValueError("its SHA-256 is not the manifest's")
         except (OSError, ValueError) as error:
             raise _damaged(path, error) from None
@@ -132,59 +174,58 @@ class ShardedDataset:
                 list(copiers.map(self._copy, wanted))
             self._copied.update(wanted)
 
-    def _place(self, shard: int, row: int) -> tuple[int, int]:
-        """(row group, row in it) of a row of a shard."""
-        ends = self._footer(shard)[1]
-        group = int(np.searchsorted(ends, row, side="right"))
-        return group, row - (int(ends[group - 1]) if group else 0)
-
-    def _sample(self, shard: int, row: int) -> dict[str, Any]:
-        group, row = self._place(shard, row)
+    def _sample(self, columns: dict[str, Column], row: int) -> dict[str, Any]:
+        """A sample of its own: nothing of it lies in its row group, which can go."""
         sample = {}
-        for name, (values, offsets) in self._group(shard, group).items():
-            sample[name] = values[row] if offsets is None else values[offsets[row] : offsets[row + 1]]
+        for name, (values, offsets) in columns.items():
+            held = values[row] if offsets is None else values[offsets[row] : offsets[row + 1]]
+            sample[name] = held.astype(self._dtypes[name])
         return sample
 
-    def _footer(self, shard: int) -> tuple[pq.FileMetaData, np.ndarray]:
-        if shard in self._footers:
+    def _footers_of(self, shards: list[int]) -> dict[int, Footer]:
+        wanted = sorted(set(shards))
+        found = {shard: self._footers[shard] for shard in wanted if shard in self._footers}
+        for shard in found:
             self._footers.move_to_end(shard)
-            return self._footers[shard]
+        for shard, footer in _worked_on([shard for shard in wanted if shard not in found], self._read_footer):
+            found[shard] = self._footers[shard] = footer
+            if self._remote is None and shard not in self._seen:
+                self._seen.add(shard)
+                self._unverified.append(shard)
+            if len(self._footers) > self._most_footers:
+                self._footers.popitem(last=False)
+        return found
 
+    def _groups_of(self, keys: list[Key], footers: dict[int, Footer]) -> Iterator[tuple[Key, dict[str, Column]]]:
+        """The columns of row groups: first those that are kept, for others may take their room."""
+        missing = [key for key in keys if key not in self._groups]
+        for key in [key for key in keys if key in self._groups]:
+            yield key, self._groups.use(key)
+        for key, columns in _worked_on(missing, lambda key: self._decode(*key, footers[key[0]][0])):
+            self._groups.keep(key, columns)
+            yield key, columns
+
+    # These two may run in several threads at a time: they change nothing here.
+
+    def _read_footer(self, shard: int) -> Footer:
         def read(path: Path) -> pq.FileMetaData:
             with parquet_file(path) as file:
                 check_footer(file.metadata, self.manifest.shards[shard]["samples"], self.manifest)
                 return file.metadata
 
         metadata = self._reading(shard, read)
-        rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        self._footers[shard] = metadata, np.cumsum(rows)
-        if self._remote is None and shard not in self._seen:
-            self._seen.add(shard)
-            self._unverified.append(shard)
-        if len(self._footers) > self._most_footers:
-            self._footers.popitem(last=False)
-        return self._footers[shard]
+        return metadata, np.cumsum([metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)])
 
-    def _group(self, shard: int, group: int) -> dict[str, Column]:
-        key = (shard, group)
-        if key in self._groups:
-            self._groups.move_to_end(key)
-            return self._groups[key]
-        metadata = self._footer(shard)[0]
-
+    def _decode(self, shard: int, group: int, metadata: pq.FileMetaData) -> dict[str, Column]:
         def read(path: Path) -> dict[str, Column]:
             # Open for this one reading: so a copy that is evicted takes no room any more.
             with parquet_file(path, metadata=metadata, page_checksum_verification=True) as file:
                 table = file.read_row_group(group, use_threads=False).combine_chunks()
-            columns = _decode(table, arrow_schema(self.manifest.columns))
+            columns = _decode(table, self._schema)
             check_group(columns, self.manifest)
-            return columns
+            return narrowed(columns)
 
-        self._groups[key] = self._reading(shard, read)
-        self._cached += metadata.row_group(group).num_rows
-        while self._cached > self._most_cached and len(self._groups) > 1:
-            self._cached -= _rows(self._groups.popitem(last=False)[1])
-        return self._groups[key]
+        return self._reading(shard, read)
 
     def _reading(self, shard: int, work: Callable[[Path], Result]) -> Result:
         """`work` on the shard's file; of a remote one that is damaged here a new copy is made, once."""
@@ -216,7 +257,33 @@ class ShardedDataset:
         return self._cache.fetch(self._remote, self.manifest.shards[shard])
 
 
-# Row groups as arrays, and the one way in which a shard that cannot be read is told.
+# Row groups as arrays, several at a time, and the one way in which a shard that cannot be read is told.
+
+
+def _place(footer: Footer, row: int) -> tuple[int, int]:
+    """(row group, row in it) of a row of a shard."""
+    ends = footer[1]
+    group = int(np.searchsorted(ends, row, side="right"))
+    return group, row - (int(ends[group - 1]) if group else 0)
+
+
+def _worked_on(items: list[Item], work: Callable[[Item], Result]) -> Iterator[tuple[Item, Result]]:
+    """Each item with `work` of it, in their order; threads work on the `DECODERS` that come next.
+
+    Opening a file of a network's waits, and pyarrow reads and decodes without the interpreter.
+    """
+    if len(items) < 2:
+        yield from ((item, work(item)) for item in items)
+        return
+    with ThreadPoolExecutor(DECODERS) as threads:
+        ahead: deque[tuple[Item, Future[Result]]] = deque()
+        for item in items:
+            ahead.append((item, threads.submit(work, item)))
+            if len(ahead) > DECODERS:
+                first, result = ahead.popleft()
+                yield first, result.result()
+        for item, result in ahead:
+            yield item, result.result()
 
 
 def _decode(table: pa.Table, schema: pa.Schema) -> dict[str, Column]:
@@ -237,11 +304,6 @@ def _decode(table: pa.Table, schema: pa.Schema) -> dict[str, Column]:
             raise ValueError(f"column {name} holds nulls")
         columns[name] = values.to_numpy(zero_copy_only=False).reshape(-1, *widths), offsets
     return columns
-
-
-def _rows(columns: dict[str, Column]) -> int:
-    values, offsets = next(iter(columns.values()))
-    return len(values) if offsets is None else len(offsets) - 1
 
 
 def _damaged(path: Path | str, error: Exception) -> UserError | MachineFault:

@@ -79,10 +79,11 @@ def open_data(configuration: RunConfiguration, world_size: int = 1) -> RunData:
     opened = {}
     held = (_ranges_of_rank(configuration, world_size), settled(section, configuration.batch).window)
     mistakes = Mistakes()
-    for path in dict.fromkeys([*(source.path for source in sources), section.eval, section.test]):
-        if path is not None:
-            with mistakes:
-                opened[path] = as_seen(ShardedDataset(path, section.cache, *held), configuration.objective)
+    paths = dict.fromkeys([*(source.path for source in sources), section.eval, section.test])
+    paths.pop(None, None)
+    for path in paths:
+        with mistakes:
+            opened[path] = as_seen(ShardedDataset(path, section.cache, *held, len(paths)), configuration.objective)
     for path, dataset in opened.items():
         with mistakes:
             _refuse_other_kind(path, dataset.manifest, *next(iter(opened.items())))

@@ -37,6 +37,7 @@ class WindowedDataset:
         self.manifest = windows_manifest(dataset.folder, dataset.manifest, objective)
         self._dataset = dataset
         self._input_length, self._length = objective.input_length, objective.input_length + objective.horizon
+        dataset.reach(self._length)
         firsts, counts = _windows_of_pieces(dataset.manifest, objective)
         self._ends = counts.cumsum()  # numbers of windows, up to the end of each piece
         self._shifts = firsts - (self._ends - counts)
@@ -60,9 +61,9 @@ class WindowedDataset:
             windows.append({VALUES: steps[: self._input_length], "labels": steps[self._input_length :]})
         return windows
 
-    def verify_next(self) -> None:
+    def verify_next(self) -> bool:
         """See ShardedDataset."""
-        self._dataset.verify_next()
+        return self._dataset.verify_next()
 
     def fetch(self, indices: np.ndarray) -> None:
         """Have the shards of all steps of these windows copied here, if they are remote."""

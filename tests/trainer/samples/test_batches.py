@@ -89,7 +89,7 @@ def test_random_access_equals_sequential_reading_over_all_borders(sharded):
 
 def test_the_cache_drops_the_longest_unused_row_groups(sharded, monkeypatch):
     folder, _ = sharded
-    monkeypatch.setattr(datasets, "CACHED_SAMPLES", 40)
+    monkeypatch.setattr(datasets, "KEPT_ROWS", 40)
     monkeypatch.setattr(datasets, "KEPT_FOOTERS", 1)
     dataset = ShardedDataset(str(folder))
     reads = []
@@ -101,13 +101,17 @@ def test_the_cache_drops_the_longest_unused_row_groups(sharded, monkeypatch):
     )
     dataset.read(np.asarray([0, 1, 17, 0, 18]))
     assert reads == [0, 1]
-    dataset.read(np.asarray([33, 0]))
+    dataset.read(np.asarray([0]))
+    dataset.read(np.asarray([33]))
     # 48 samples are over the bound: group 1 or 0 had to go, the one used longest ago first.
-    assert reads == [0, 1, 2, 0]
+    dataset.read(np.asarray([1]))
+    assert reads == [0, 1, 2]
+    dataset.read(np.asarray([17]))
+    assert reads == [0, 1, 2, 1]
     generator = np.random.default_rng(4)
     for index in generator.integers(0, 150, 300):
         assert dataset.read(np.asarray([index]))[0]["labels"] == index
-        assert sum(map(datasets._rows, dataset._groups.values())) == dataset._cached <= 56
+        assert dataset._groups.rows <= 40
         assert len(dataset._footers) == 1
 
 
@@ -213,6 +217,15 @@ def test_the_stream_gives_the_steps_in_order_from_anywhere(data):
             int(part["attention_mask"].sum() if "attention_mask" in part else part["input_ids"].numel())
             for part in batch.micro_batches
         )
+
+
+def test_a_step_is_read_at_once_however_small_its_micro_batches(data, monkeypatch):
+    with make_stream(data / "train", last_step=0, micro_batch=1) as stream:
+        reads = []
+        whole = ShardedDataset.read
+        monkeypatch.setattr(ShardedDataset, "read", lambda self, indices: reads.append(indices) or whole(self, indices))
+        batches = stream.prepare(3).micro_batches
+    assert len(batches) == 16 and len(reads) == 1 and len(reads[0]) == 16
 
 
 def test_batches_for_a_gpu_lie_in_pinned_memory(data, monkeypatch):

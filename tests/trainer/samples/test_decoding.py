@@ -90,7 +90,7 @@ def test_a_process_keeps_twice_what_it_reads_in_turn(folder):
             "data": {"train": str(folder)},
             "batch": {"samples": BATCH, "micro_batch": 1, **changes},
         }
-        return open_data(reading.from_dict(values, "test"), ranks).train[0]._most_cached
+        return open_data(reading.from_dict(values, "test"), ranks).train[0]._groups.most_rows
 
     assert kept(1) == 2 * 1025 * 256 and kept(2) == 2 * 513 * 256
     assert kept(RANKS) == 2 * 3 * 256

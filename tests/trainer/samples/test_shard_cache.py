@@ -18,6 +18,7 @@ from longmix.data_prep.remote import RemoteFolder
 from longmix.trainer.cli import main
 from longmix.trainer.samples import run_data
 from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.decoded_groups import DecodedGroups
 from longmix.trainer.samples.shard_cache import ShardCache
 from longmix.trainer.samples.tokenizer import tokenizer_folder
 from longmix.trainer.samples.verified_copies import RECORD
@@ -106,7 +107,7 @@ def test_the_cache_stays_within_its_bound_and_drops_what_was_used_longest_ago(st
     foreign = (cache / "thesis.tex").stat().st_size
     for shard in (0, 1, 2, 0, 3):
         dataset.read(np.asarray([shard * SHARD_SAMPLES + 20]))
-        dataset._groups.clear()
+        dataset._groups = DecodedGroups(0, 0)
         assert held(cache) - foreign <= bound
     kept = {path.name for path in shown(cache)}
     hashes = [shard["sha256"] for shard in dataset.manifest.shards]
@@ -137,7 +138,7 @@ def test_what_was_used_longest_ago_is_dropped_whatever_the_clock_says(
     dataset = open_remote(bucket, tmp_path / "cache", 3 * largest(bucket))
     for shard in (0, 1, 2, 0, 3, 2, 4):
         dataset.read(np.asarray([shard * SHARD_SAMPLES + 20]))
-        dataset._groups.clear()
+        dataset._groups = DecodedGroups(0, 0)
         now[0] += 365 * 86_400 * 10**9 * (shard == 1)
     kept = {path.name for path in (tmp_path / "cache").iterdir() if path.suffix != ".verified"}
     assert kept == {".lock", *(dataset.manifest.shards[shard]["sha256"] for shard in (3, 2, 4))}
@@ -152,7 +153,7 @@ def test_readers_that_share_a_small_cache_all_get_what_they_ask_for(storage, buc
         try:
             dataset = open_remote(bucket, cache, bound)
             for _ in range(25):
-                dataset._groups.clear()
+                dataset._groups = DecodedGroups(0, 0)
                 index = int(generator.integers(SAMPLES))
                 assert dataset.read(np.asarray([index]))[0]["labels"] == index
                 worst.append(held(cache))
@@ -173,11 +174,12 @@ import numpy as np
 from longmix.trainer.settings import reading
 from longmix.trainer.settings.sections import CacheSection
 from longmix.trainer.samples.dataset import ShardedDataset
+from longmix.trainer.samples.decoded_groups import DecodedGroups
 
 dataset = ShardedDataset("file://" + sys.argv[1], CacheSection(sys.argv[2], int(sys.argv[3])))
 indices = np.arange(len(dataset))
 dataset.fetch(indices)
-dataset._groups.clear()
+dataset._groups = DecodedGroups(0, 0)
 print(sum(int(sample["labels"]) for sample in dataset.read(indices)))
 """
 
