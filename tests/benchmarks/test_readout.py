@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 
 
 def test_the_part_in_common_and_the_directions_of_the_rest(script):
-    readout = script("readout")
+    readout = script("learned.readout")
     apart = torch.eye(4, dtype=torch.float64) - 0.25
     assert readout.common_share(apart) == pytest.approx(0, abs=1e-12)
     assert readout.directions(apart) == pytest.approx(3)
@@ -33,9 +33,9 @@ def test_the_part_in_common_and_the_directions_of_the_rest(script):
 
 def test_first_and_mean_are_of_the_valid_tokens_and_of_each_text_alone(script, folder):
     texts = ["the cat sat", "a dog", "the cat sat on the mat and the dog ran " * 3]
-    together = script("readout").vectors(folder, texts)
+    together = script("learned.readout").vectors(folder, texts)
     for number, text in enumerate(texts):
-        alone = script("readout").vectors(folder, [text])
+        alone = script("learned.readout").vectors(folder, [text])
         for name in ("first", "mean"):
             torch.testing.assert_close(together[name][number], alone[name][0], rtol=0, atol=1e-5)
     assert not torch.allclose(together["first"], together["mean"])
@@ -49,7 +49,7 @@ def test_mistakes_are_told_in_a_line(script, folder, monkeypatch, tmp_path, caps
     (tmp_path / "texts.tsv").write_text(lines)
     monkeypatch.setattr(sys, "argv", ["readout.py", folder, "--texts", str(tmp_path / "texts.tsv")])
     with pytest.raises(SystemExit) as end:
-        script("readout").main()
+        script("learned.readout").main()
     assert end.value.code == 2 and told in capsys.readouterr().err
 
 
@@ -57,7 +57,7 @@ def test_the_table_has_two_rows_of_a_model(script, folder, monkeypatch, tmp_path
     (tmp_path / "texts.tsv").write_text('label\ttext\n0\tthe cat\n1\ta "dog\n0\tthe mat\n')
     words = ["readout.py", folder, "--texts", str(tmp_path / "texts.tsv"), "--samples", "2"]
     monkeypatch.setattr(sys, "argv", words)
-    script("readout").main()
+    script("learned.readout").main()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-3] for line in lines[2:]] == ["first", "mean"]
     assert all(0 < float(line.split()[-2]) <= 100 for line in lines[2:])

@@ -1,6 +1,6 @@
 """How much of what a classifier reads depends on the text: the answers that encoders give to the texts of a file.
 
-    python benchmarks/readout.py MODEL [MODEL ...] --texts FILE.tsv [--column text] [--samples 256]
+    python benchmarks/learned/readout.py MODEL [MODEL ...] --texts FILE.tsv [--column text] [--samples 256]
 
 Two readouts of each model: the last layer at the first position, and its mean over the valid tokens. Of the vectors of
 the texts it prints the share of their square that all texts have in common (that of their mean), and how many
