@@ -49,9 +49,9 @@ def take_text(name: str, limit: int, folder: Path, column: str = "text", file_fo
         part = read_state(done, _Part, f"move {folder} away")
         return Text([folder / file for file in part.files], part.bytes, part.note)
     source = find_sources([name], column, option="--text", file_format=file_format)[0]
-    is_remote = any(isinstance(part, HubDataset) for part in source.parts)
-    size = 0 if is_remote else sum(part.path.stat().st_size for part in source.parts)
-    if not is_remote and size <= limit:
+    has_size = not any(isinstance(part, HubDataset) or part.compressed for part in source.parts)
+    size = sum(part.path.stat().st_size for part in source.parts) if has_size else None
+    if size is not None and size <= limit:
         return Text([name], size, is_copy=False)
     refuse_foreign(folder, TEXT)
     make_folder(folder.parent)
@@ -59,8 +59,8 @@ def take_text(name: str, limit: int, folder: Path, column: str = "text", file_fo
         files, taken = _copy(source, limit, temporary)
         if taken == 0:
             raise UserError(f"--text {name} holds no text")
-        whole = f"{size / MEGABYTE:,.0f} MB" if size else "it"
-        note = f"the first {taken / MEGABYTE:,.1f} MB of {whole} (--megabytes)"
+        whole = "it" if size is None else f"{size / MEGABYTE:,.0f} MB"
+        note = f"the first {taken / MEGABYTE:,.1f} MB of {whole} (--megabytes)" if taken >= limit else ""
         write_json(temporary / done.name, {"source": name, "files": files, "bytes": taken, "note": note})
         put_in_place(temporary, folder, TEXT)
     return Text([folder / file for file in files], taken, note)

@@ -1,5 +1,6 @@
 """./quickstart: its arguments and plan, and the whole path on a small text."""
 
+import gzip
 import json
 import os
 import re
@@ -113,6 +114,14 @@ def test_only_the_beginning_of_a_large_text_is_taken(tmp_path):
     # What was taken is taken again, whatever has become of the source.
     shutil.rmtree(folder)
     assert take_text(str(folder), 30, tmp_path / "part") == part
+
+
+def test_of_a_compressed_text_as_much_is_taken_as_of_an_unpacked_one(tmp_path):
+    (tmp_path / "text.txt.gz").write_bytes(gzip.compress(b"one line of many\n" * 100))
+    part = take_text(str(tmp_path / "text.txt.gz"), 170, tmp_path / "part")
+    assert part.bytes == 170 and "first" in part.note
+    whole = take_text(str(tmp_path / "text.txt.gz"), 10_000, tmp_path / "whole")
+    assert (whole.bytes, whole.note) == (1700, "")
 
 
 @pytest.mark.parametrize("megabytes", [1.0, 1e-5])
