@@ -18,7 +18,7 @@ from longmix.data_prep.errors import printable
 from ..many_runs.read import Run
 from .counted import Counted
 from .settings import Setting, slug
-from .summary import Report, Row, error_of, is_percent, place_of, shown
+from .summary import Report, Row, error_of, is_percent, place_of, shares_of, shown
 from .tables import heading, parameters
 
 HOW_TO_GET_PLOTS = "Without matplotlib there are no plots: pip install 'longmix[plots]'"
@@ -138,9 +138,10 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
         return None
     split = rows[0].setting.split if rows[0].runs[0].is_finetuned else "validation"
     axes.set(xlabel="step", ylabel=_plain(f"{split} {heading(metric)}"))
-    chance = next((row.chance for row in rows if row.chance is not None), None)
-    if metric == "accuracy" and chance is not None:
-        axes.axhline(100 * chance, color="#888888", linewidth=0.8, linestyle=(0, (1, 3)), label="most frequent class")
+    if metric == "accuracy":
+        for chance, of in shares_of(rows, lambda row: row.validation_chance):
+            look = {"color": "#888888", "linewidth": 0.8, "linestyle": (0, (1, 3))}
+            axes.axhline(100 * chance, **look, label=f"most frequent class{of}")
     return _svg(figure, "shaded: lowest to highest seed")
 
 

@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ..models.fields import default_fields, earlier_default_fields
 from ..objectives.metrics import CONFIDENCE
 from ..settings.configuration import flatten
 from ..settings.forecast_figures import variable_of
+from ..settings.mistakes import say_loading
 from ..tables.figures import Figure, over_seeds
 from .budget import Budget, budget_of, conditions, letters
 from .cited import Cited, citations
@@ -49,6 +50,7 @@ _FREE = (
 )
 # Further differences are left to the name of the run's folder.
 _MOST_DIFFERENCES = 2
+_VALIDATION_KEY = "data.eval"
 # The folder of a sweep's run: its parent has the name of the row.
 _SEED_FOLDER = re.compile(r"seed-\d+")
 
@@ -61,6 +63,7 @@ class Row:
         label: the model type, with what tells it from other rows of its setting.
         left_out: the number of its seeds in `Report.left_out`.
         no_chance_because: why the accuracy has no `chance` although it is a task of classes.
+        validation_chance: as `chance`, of the validation samples that evaluations read, whatever split `chance` is of.
         cited: the papers' figures for this model and task.
         letter: equal for the rows of a setting that compare; "" where all of them do.
     """
@@ -71,6 +74,7 @@ class Row:
     figures: dict[str, Figure]
     left_out: int
     no_chance_because: str | None
+    validation_chance: float | None
     cited: list[Cited]
     letter: str = ""
 
@@ -123,6 +127,22 @@ class Row:
         figure = self.figures.get(next(iter(self.reported_chances), "accuracy"))
         verdict = figure.verdict if figure is not None and figure.spread else None
         return "contains it" if verdict == "contains" else verdict
+
+
+def shares_of(rows: list[Row], share: Callable[[Row], float | None]) -> list[tuple[float, str]]:
+    """Each share of the most frequent class in rows of a setting once, with a mark of the letters that it belongs to
+    where there are several: rows whose evaluations read other samples have others.
+    """
+    found: dict[float, list[str]] = {}
+    for row in rows:
+        value = share(row)
+        if value is not None and row.letter not in found.setdefault(value, []):
+            found[value].append(row.letter)
+    is_marked = len(found) > 1
+    return [
+        (value, f" ({', '.join(filter(None, letters))})" if is_marked and any(letters) else "")
+        for value, letters in found.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -239,11 +259,12 @@ def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
     if first.metric != "loss":
         names = [name for name in names if name != "loss"]
     has_chance = "accuracy" in names and first.objective.endswith("classification")
-    chance, reason = _chance(first) if has_chance else (None, None)
+    chance, reason = _chance(first, first.data_key) if has_chance else (None, None)
+    on_validation = _chance(first, _VALIDATION_KEY)[0] if has_chance else None
     chances = {"accuracy": chance, **first.reported_chances}
     values = {name: [run.figures[name] for run in group] for name in names}
     figures = {name: over_seeds(values[name], interval_of(name, values[name]), chances.get(name)) for name in names}
-    return Row(setting, label, group, figures, missing, reason, citations(first))
+    return Row(setting, label, group, figures, missing, reason, on_validation, citations(first))
 
 
 def interval_of(metric: str, values: list[float]) -> tuple[float, float] | None:
@@ -364,25 +385,49 @@ def _keys(essences: Iterable[dict[str, Any]]) -> list[str]:
 # Chance. An accuracy says little beside the share of the most frequent class, which only the data themselves can tell.
 
 
-def _chance(run: Run) -> tuple[float | None, str | None]:
-    """Share of the most frequent class in the split of the figures; else why it is not known."""
+def _chance(run: Run, key: str) -> tuple[float | None, str | None]:
+    """Share of the most frequent class in the samples that the run's evaluations read of a split; else why it is not
+    known.
+
+    Args:
+        key: the key of config.yaml that names the split.
+    """
     try:
-        return _majority(*find_data(run, run.data_key)), None
+        # The test split is read whole.
+        return _majority(*find_data(run, key), run.value("eval.samples") if key == _VALIDATION_KEY else None), None
     except UserError as error:
         return None, str(error)
     except (OSError, ValueError, KeyError, TypeError):
-        return None, f"{run.data_key}, {run.value(run.data_key)}, cannot be read"
+        return None, f"{key}, {run.value(key)}, cannot be read"
 
 
-def _majority(folder: Path, manifest: Manifest) -> float | None:
-    """Share of the most frequent class; None without classes."""
+def _majority(folder: Path, manifest: Manifest, wanted: int | None) -> float | None:
+    """Share of the most frequent class in all samples, or in the `wanted` of them that evaluations choose; None without
+    classes.
+    """
     if manifest.num_labels is None or "labels" not in manifest.columns:
         return None
-    counts = np.zeros(manifest.num_labels, dtype=np.int64)
+    chosen = _chosen(sum(shard["samples"] for shard in manifest.shards), wanted)
+    counts, first = np.zeros(manifest.num_labels, dtype=np.int64), 0
     for shard in manifest.shards:
         column = parquet_file(folder / shard["file"]).read(columns=["labels"])["labels"]
+        end = first + len(column)
+        if chosen is not None:
+            column = column.take(chosen[(first <= chosen) & (chosen < end)] - first)
+        first = end
         while hasattr(column.type, "value_type"):
             column = column.combine_chunks().flatten()
         labels = column.to_numpy()
         counts += np.bincount(labels[labels != IGNORED], minlength=len(counts))
     return float(counts.max() / counts.sum()) if counts.sum() else None
+
+
+def _chosen(available: int, wanted: int | None) -> np.ndarray | None:
+    """The samples that evaluations read; None: all."""
+    if wanted is None or wanted >= available:
+        return None
+    # It brings torch, which a report whose evaluations read all samples need not wait for.
+    say_loading("report")
+    from ..run.evaluation import chosen_samples
+
+    return chosen_samples(available, wanted)

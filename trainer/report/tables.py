@@ -13,7 +13,7 @@ from . import budget
 from .cited import Cited
 from .counted import Counted
 from .settings import Setting
-from .summary import CONFIDENCE, Report, Row, is_in_table, is_percent
+from .summary import CONFIDENCE, Report, Row, is_in_table, is_percent, shares_of
 
 EXPLANATION = (
     f"Figures are the mean over seeds with its {100 * CONFIDENCE:.0f} % interval (Student's t over the seeds; none "
@@ -161,7 +161,8 @@ def _what(setting: Setting, rows: list[Row]) -> str:
         said += " Always answering the most frequent class: "
         said += f"{', '.join(f'{heading(name, SELECTION)} {number(name, share)}' for name, share in reached)}."
     elif chance is not None:
-        said += f" Always answering the most frequent class: {number('accuracy', chance)} % accuracy."
+        reached = [f"{number('accuracy', share)} %{of}" for share, of in shares_of(rows, lambda row: row.chance)]
+        said += f" Always answering the most frequent class: {', '.join(reached)} accuracy."
     reason = next((row.no_chance_because for row in rows if row.no_chance_because is not None), None)
     if chance is None and reason is not None:
         on = f" on {SELECTION}" if setting.split == SELECTION else ""

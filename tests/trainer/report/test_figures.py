@@ -1,5 +1,6 @@
 """The figures of a report: which runs count, mean, interval and chance."""
 
+import functools
 import json
 import os
 import stat
@@ -13,7 +14,7 @@ from longmix.data_prep.manifest import fingerprint
 from longmix.trainer import cli
 from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.many_runs.run_values import checked_values
-from longmix.trainer.report import tables
+from longmix.trainer.report import plots, tables
 from longmix.trainer.report.page import page
 from longmix.trainer.report.summary import error_of, interval_of
 
@@ -138,6 +139,42 @@ def test_chance_is_the_share_of_the_most_frequent_class(tmp_path, write_run, wri
     write_run(tmp_path / "seed-3", 3, 0.5, data__test=str(tmp_path / "test"))
     (row,) = report_of(*(tmp_path / f"seed-{seed}" for seed in range(4))).rows
     assert row.against_chance == "contains it"
+
+
+def test_chance_is_of_the_samples_that_evaluations_read(tmp_path, monkeypatch, write_run, write_classes, report_of):
+    """Of six samples, in two shards, evaluations of three read every second one: 2/3 of these are of one class."""
+    from matplotlib.axes import Axes
+
+    from longmix.data_prep import shard_writer
+
+    small = functools.partial(shard_writer.ShardWriter, samples_per_shard=4)
+    monkeypatch.setattr(shard_writer, "ShardWriter", small)
+    manifest = write_classes(tmp_path / "data", [1, 0, 1, 0, 2, 0])
+    assert len(manifest.shards) == 2
+    common = {"data__eval": str(tmp_path / "data"), "data__test": None}
+    for name, samples in (("few", 3), ("all", 6)):
+        for seed, value in enumerate((0.55, 0.56)):
+            evaluations = (0.1, value, value)
+            changes = {"optim__lr": samples, "eval": {"samples": samples}, **common}
+            write_run(tmp_path / "runs" / name / f"seed-{seed}", seed, evaluations=evaluations, **changes)
+    report = report_of(tmp_path / "runs")
+    chances = {row.letter: (row.chance, row.against_chance) for row in report.rows}
+    assert chances == {"B": (2 / 3, "below"), "A": (0.5, "contains it")}
+    said = "Always answering the most frequent class: 50.00 % (A), 66.67 % (B) accuracy."
+    assert said in tables.markdown(report, {}, None)
+    flat, axhline = [], Axes.axhline
+    monkeypatch.setattr(Axes, "axhline", lambda self, y, **k: (flat.append((y, k["label"])), axhline(self, y, **k))[1])
+    plots.draw(report)
+    assert flat == [(50, "most frequent class (A)"), (pytest.approx(200 / 3), "most frequent class (B)")]
+    # The curves of a run with a test split are of the validation split still.
+    write_classes(tmp_path / "test", [1, 1, 1, 0])
+    changes = {**common, "eval": {"samples": 3}, "data__test": str(tmp_path / "test")}
+    write_run(tmp_path / "tested", **changes)
+    report = report_of(tmp_path / "tested")
+    assert report.rows[0].chance == 0.75
+    flat.clear()
+    plots.draw(report)
+    assert flat == [(pytest.approx(200 / 3), "most frequent class")]
 
 
 def test_data_of_a_relative_path_are_where_the_run_was_begun(
