@@ -176,9 +176,7 @@ def summarize(runs: list[Run]) -> Report:
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.problem is None and run.metric is None:
-            has_data = run.value(run.data_key) is not None
-            reason = f"{METRICS} holds none that is a number" if has_data else "data.eval and data.test are null"
-            left_out.append((run.folder, f"has no figures: {reason}"))
+            left_out.append((run.folder, f"has no figures: {_why_none(run)}"))
         elif run.problem is None:
             groups[_key(run)].append(run)
     if not groups:
@@ -187,18 +185,27 @@ def summarize(runs: list[Run]) -> Report:
     for group in groups.values():
         group.sort(key=lambda run: run.seed)
         _refuse_mixed(group)
-    unfinished = [_key(run) for run in runs if run.problem is not None and run.values]
+    # A seed that has diverged counts, too: without it the others would look like all that there were.
+    without = [_key(run) for run in runs if run.values and (run.problem is not None or run.metric is None)]
     planned = [folder.parent for folder, reason in left_out if reason.startswith(("not started", "failed before"))]
     settings = settings_of([group[0] for group in groups.values()])
     labels = _labels(list(groups.values()), settings)
     rows = []
     for (key, group), setting, label in zip(groups.items(), settings, labels, strict=True):
         parents = {run.folder.parent for run in group}
-        missing = unfinished.count(key) + sum(parent in parents for parent in planned)
+        missing = without.count(key) + sum(parent in parents for parent in planned)
         rows.append(_row(group, setting, label, missing))
     tasks = list(dict.fromkeys(row.setting.task for row in rows))
     rows.sort(key=lambda row: (tasks.index(row.setting.task), row.setting.length or 0, row.setting.horizon or 0))
     return Report(_lettered(rows), left_out)
+
+
+def _why_none(run: Run) -> str:
+    """Why a finished run has no figures."""
+    if run.value(run.data_key) is None:
+        return "data.eval and data.test are null"
+    is_null = any(value is None for record in run.evaluations for value in record.values() if record["step"] > 0)
+    return "its evaluations were not finite" if is_null else f"{METRICS} holds none that is a number"
 
 
 def _lettered(rows: list[Row]) -> list[Row]:

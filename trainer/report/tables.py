@@ -57,7 +57,7 @@ def interval(metric: str, figure: Figure) -> str:
 
 
 def seeds(row: Row) -> str:
-    """The number of seeds, with that of all where some have not finished."""
+    """The number of seeds, with that of all where some have no figures."""
     count = len(row.runs)
     return f"{count} of {count + row.left_out}" if row.left_out else str(count)
 

@@ -109,6 +109,16 @@ def test_what_is_not_finished_or_has_failed_is_named_and_never_averaged(tmp_path
         report_of(sweep / "seed-2")
 
 
+def test_a_seed_without_figures_is_one_of_its_rows_seeds(tmp_path, write_run, report_of):
+    for seed in range(3):
+        evaluations = (0.1, None, None) if seed == 1 else (0.1, 0.4, 0.3)
+        write_run(tmp_path / f"seed-{seed}", seed, evaluations=evaluations, data__test=None)
+    report = report_of(tmp_path)
+    (row,) = report.rows
+    assert row.seeds == [0, 2] and row.left_out == 1 and "| 2 of 3 |" in tables.markdown(report, {}, None)
+    assert report.left_out == [(tmp_path / "seed-1", "has no figures: its evaluations were not finite")]
+
+
 def test_a_failure_that_the_run_has_outlived_counts_no_more(tmp_path, write_run):
     folder = write_run(tmp_path / "run")
     (folder / "failure.json").write_text('{"exit_code": 1, "reason": "x"}')
