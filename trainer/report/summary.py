@@ -34,6 +34,10 @@ from .settings import Setting, settings_of, shortest
 # Metrics that are shown in percent; all others are as they come.
 _PERCENT = re.compile(r"accuracy|(^|_)f1$|roc_auc")
 _CORRELATION = re.compile(r"matthews|pearson|spearman")
+_PERPLEXITY = re.compile(r"(^|_)perplexity$")
+_NEVER_NEGATIVE = re.compile(r"(^|_)(loss|mse|rmse|mae)$")
+# A little below the perplexity that runs note for losses beyond 700, which no float holds.
+_DIVERGED = math.exp(699.9)
 _PLACE = re.compile(r"accuracy_at_(\d+)")
 # Keys that may differ between the seeds of a row: they say where and when a run was made, not which run it is.
 _FREE = (
@@ -243,6 +247,15 @@ def is_in_table(metric: str) -> bool:
     return place_of(metric) is None and variable_of(metric) is None
 
 
+def is_perplexity(metric: str) -> bool:
+    return _PERPLEXITY.search(metric) is not None
+
+
+def has_diverged(metric: str, value: float) -> bool:
+    """Tell whether a figure is no more than the largest that is noted, of a loss that may be any larger one."""
+    return is_perplexity(metric) and value >= _DIVERGED
+
+
 def higher_is_better(metric: str) -> bool:
     return variable_of(metric) is None and (is_percent(metric) or _CORRELATION.search(metric) is not None)
 
@@ -269,24 +282,41 @@ def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
     chance, reason = _chance(first, first.data_key) if has_chance else (None, None)
     on_validation = _chance(first, _VALIDATION_KEY)[0] if has_chance else None
     chances = {"accuracy": chance, **first.reported_chances}
-    values = {name: [run.figures[name] for run in group] for name in names}
+    values = {name: [_finite(name, run.figures[name]) for run in group] for name in names}
     figures = {name: over_seeds(values[name], interval_of(name, values[name]), chances.get(name)) for name in names}
     return Row(setting, label, group, figures, missing, reason, on_validation, citations(first))
+
+
+def _finite(metric: str, value: float) -> float:
+    """A figure, not a number where it has diverged: means of such are of nothing, and equal for unequal losses."""
+    return math.nan if has_diverged(metric, value) else value
 
 
 def interval_of(metric: str, values: list[float]) -> tuple[float, float] | None:
     """The CONFIDENCE interval of a mean by Student's t over the seeds; None of one, or where one is not finite.
 
-    That of a share ends at 0 and 1, that of a correlation at -1 and 1, which no mean of them can pass.
+    That of a perplexity is of the losses, its logarithms. That of a share ends at 0 and 1, that of a correlation at -1
+    and 1, that of an error at 0, which no mean of them can pass.
     """
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
+    if is_perplexity(metric):
+        if min(values) <= 0:
+            return None
+        low, high = _of_mean([math.log(value) for value in values])
+        return math.exp(max(low, 0.0)), math.exp(high) if high < math.log(_DIVERGED) else math.inf
+    return _bounded(metric, *_of_mean(values))
+
+
+def _of_mean(values: list[float]) -> tuple[float, float]:
     mean, spread = statistics.fmean(values), statistics.stdev(values)
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(len(values))
-    return _bounded(metric, mean - half, mean + half)
+    return mean - half, mean + half
 
 
 def _bounded(metric: str, low: float, high: float) -> tuple[float, float]:
+    if _NEVER_NEGATIVE.search(metric if variable_of(metric) is None else variable_of(metric)[0]):
+        return max(low, 0.0), high
     if is_percent(metric):
         return max(low, 0.0), min(high, 1.0)
     if _CORRELATION.search(metric):

@@ -17,9 +17,9 @@ from .summary import CONFIDENCE, Report, Row, is_in_table, is_percent, shares_of
 
 EXPLANATION = (
     f"Figures are the mean over seeds with its {100 * CONFIDENCE:.0f} % interval (Student's t over the seeds; none "
-    "with one seed). Those of the test split are of the checkpoint that the validation split has chosen. Hours are of "
-    "one run's training, without evaluation, saving and starting; tokens/s is the median over a run. A + behind a "
-    "commit: files differed from it."
+    "with one seed; of perplexities over their logarithms). Those of the test split are of the checkpoint that the "
+    "validation split has chosen. Hours are of one run's training, without evaluation, saving and starting; tokens/s "
+    "is the median over a run. A + behind a commit: files differed from it."
 )
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 import stat
 
@@ -43,11 +44,21 @@ def test_the_interval_of_a_share_stays_within_it(tmp_path, values, interval, wri
         write_run(tmp_path / f"seed-{seed}", seed, value)
     (row,) = report_of(tmp_path).rows
     assert row.figures["accuracy"].interval == pytest.approx(interval, abs=1e-4)
-    # The loss of these runs is a figure that may be any number.
-    low, high = interval_of("loss", values)
+    # A figure that may be any number, and errors, which are never negative.
+    low, high = interval_of("score", values)
     assert low + high == pytest.approx(sum(values)) and (low < 0 or high > 1)
+    assert [interval_of(name, values) for name in ("loss", "last_value_mse_of_OT")] == [(max(low, 0), high)] * 2
     assert interval_of("pearson", [0.5, 0.9]) == (-1, 1)
     assert interval_of("matthews", [-0.9, -0.5]) == (-1, 1)
+
+
+def test_the_interval_of_a_perplexity_is_of_the_losses():
+    low, high = interval_of("loss", [3.0, 3.4])
+    assert interval_of("word_perplexity", [math.exp(3.0), math.exp(3.4)]) == pytest.approx(
+        (math.exp(low), math.exp(high))
+    )
+    assert interval_of("perplexity", [1.01, 1.5])[0] == 1
+    assert interval_of("perplexity", [20.0, 1e300])[1] == math.inf and interval_of("perplexity", [0.0, 2.0]) is None
 
 
 def test_figures_are_those_of_the_test_record_alone(tmp_path, write_run):
