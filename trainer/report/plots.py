@@ -8,6 +8,7 @@ import importlib.util
 import io
 import math
 import statistics
+import textwrap
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -28,6 +29,10 @@ SETTINGS["axes.spines.right"] = False
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#7f7f7f", "#6a3d9a")
 LINES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*Xh<"
+# Of a name in a legend, which stands beside the axes: characters of a line, and lines.
+_LINE, _MOST_LINES = 36, 3
+# The height of a legend in sizes of its font: of a line, between two names, and around all of them.
+_LEGEND_POINTS, _OF_LINE, _BETWEEN_NAMES, _AROUND_LEGEND, _POINTS_PER_INCH = 8, 1.25, 0.5, 2, 72
 # Of the axis of learning curves above the first evaluations, where a curve leaves it.
 _ROOM = 1.1
 # Perplexities that lie so many times apart are drawn by their losses: logarithmically.
@@ -347,9 +352,26 @@ def _plain(text: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
+def _wrapped(label: str) -> str:
+    """A name in lines for a legend, one from `_plain`; of one too long for these the middle is left out."""
+    text = label.replace(r"\$", "$")  # else a line might end within the two
+    if len(text) > _MOST_LINES * _LINE:
+        text = f"{text[: _LINE * (_MOST_LINES - 1)]}…{text[1 - _LINE :]}"
+    lines = textwrap.wrap(text, _LINE)
+    if len(lines) > _MOST_LINES:  # ends of lines that are left empty between words
+        lines = [text[start : start + _LINE] for start in range(0, len(text), _LINE)]
+    return "\n".join(lines).replace("$", r"\$")
+
+
 def _svg(figure: Any, note: str) -> str:
     (axes,) = figure.axes
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, title=None, fontsize=8)
+    handles, labels = axes.get_legend_handles_labels()
+    labels = [_wrapped(label) for label in labels]
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, title=None, fontsize=_LEGEND_POINTS)
+    # As tall as the legend, of which matplotlib would leave out what lies below the figure.
+    lines = sum(label.count("\n") + 1 for label in labels)
+    points = _LEGEND_POINTS * (_OF_LINE * lines + _BETWEEN_NAMES * len(labels) + _AROUND_LEGEND)
+    figure.set_figheight(max(figure.get_figheight(), points / _POINTS_PER_INCH))
     axes.set_title(note, loc="right", fontsize=7, color="#666666")
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})

@@ -53,7 +53,7 @@ _FREE = (
     "log",
 )
 # Further differences are left to the name of the run's folder.
-_MOST_DIFFERENCES = 2
+_MOST_DIFFERENCES, _LONGEST_DIFFERENCE = 2, 40
 _VALIDATION_KEY = "data.eval"
 # The folder of a sweep's run: its parent has the name of the row.
 _SEED_FOLDER = re.compile(r"seed-\d+")
@@ -387,7 +387,7 @@ def _labels(groups: list[list[Run]], settings: list[Setting]) -> list[str]:
 
 
 def _differences(runs: list[Run]) -> list[str]:
-    """The difference of each of several rows from the others: a few keys, or else its folder."""
+    """The difference of each of several rows from the others: a few keys if they are short, or else its folder."""
     essences = [_essence(run) for run in runs]
     used = {
         key: [_used(run, essence, key) for run, essence in zip(runs, essences, strict=True)] for key in _keys(essences)
@@ -397,7 +397,10 @@ def _differences(runs: list[Run]) -> list[str]:
         ", ".join(f"{key.removeprefix('model.')} {values[index]}" for key, values in used.items())
         for index in range(len(runs))
     ]
-    if len(used) <= _MOST_DIFFERENCES and len(set(said)) == len(said):
+    is_short = len(used) <= _MOST_DIFFERENCES and max(map(len, said)) <= _LONGEST_DIFFERENCE
+    # Python's writing of a list or a map is no name.
+    is_plain = not any(isinstance(value, list | dict) for values in used.values() for value in values)
+    if is_short and is_plain and len(set(said)) == len(said):
         return said
     return shortest([_folder(run) for run in runs])
 

@@ -103,6 +103,13 @@ def test_rows_are_told_apart_by_their_folders_where_much_differs(tmp_path, write
     assert labels("rates") == ["wavspa (optim.lr 1)", "wavspa"]
 
 
+@pytest.mark.parametrize("values", [([1], [2]), ("a" * 30, "b" * 30)])
+def test_rows_are_told_apart_by_their_folders_where_a_difference_is_long(tmp_path, write_run, report_of, values):
+    for name, value in zip(("first", "second"), values, strict=True):
+        write_run(tmp_path / name, optim__schedule=value)
+    assert [row.label for row in report_of(tmp_path).rows] == ["wavspa (first)", "wavspa (second)"]
+
+
 def test_labels_have_the_values_that_a_model_has_and_not_what_its_run_file_leaves_out(tmp_path, write_run, report_of):
     write_run(tmp_path / "default")
     write_run(tmp_path / "linear", model__space="none", model__attention="linear")

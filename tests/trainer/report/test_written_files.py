@@ -194,6 +194,32 @@ def test_a_run_that_diverges_does_not_hide_the_others(tmp_path, monkeypatch, wri
     assert drawn[0].axes[0].get_ylim() == pytest.approx((2.85, 6.15))
 
 
+@pytest.mark.parametrize(("rows", "name"), [(28, "wavspa"), (3, "$_long name_" * 20), (24, "W" * 200)])
+@pytest.mark.filterwarnings("error")
+def test_legends_are_whole_and_leave_room_for_the_axes(tmp_path, monkeypatch, write_run, report_of, rows, name):
+    from matplotlib.figure import Figure
+
+    for rate in range(rows):
+        write_run(tmp_path / str(rate), optim__lr=rate, model__model_type=name)
+    checked, savefig = [], Figure.savefig
+
+    def save(self, *args, **options):
+        savefig(self, *args, **options)
+        (legend,), (axes,) = self.legends, self.axes
+        bounds = legend.get_window_extent()
+        assert bounds.y0 > 0 and bounds.x1 <= self.bbox.width and len(legend.get_texts()) == rows
+        assert axes.get_window_extent().width > 2 * self.dpi and axes.get_window_extent().x1 < bounds.x0
+        texts = [text.get_text() for text in legend.get_texts()]
+        assert all("\\\n" not in text and len(text.split("\n")) <= 3 for text in texts)
+        # The model of the first row, cut in its middle, and what tells the rows apart.
+        assert texts[-1].replace("\n", " ").rpartition("(optim.lr ")[2].startswith(f"{rows - 1})")
+        checked.append(self)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    plots.draw(report_of(tmp_path))
+    assert len(checked) == 2
+
+
 def test_an_output_that_cannot_be_written(tmp_path, capsys, write_run):
     write_run(tmp_path / "run")
     (tmp_path / "report").write_text("")
