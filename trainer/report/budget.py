@@ -13,6 +13,8 @@ from ..many_runs.read import VALIDATION, Run
 
 # Budgets are shown with these names, in this order.
 COLUMNS = ("steps", "samples", "tokens seen", "batch", "rate")
+# 1 to 9 and 0.1 to 0.9 are one mixture, rounding aside.
+_DIGITS_OF_SHARES = 9
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,23 @@ def conditions(runs: list[Run]) -> dict[str, str]:
 
 
 def _data(run: Run, key: str) -> str:
+    """What a data set is: the fingerprint of each source, else its folder, with its share of a mixture."""
     noted = run.fingerprints.get(key) if isinstance(run.fingerprints, dict) else None
-    return _text(noted if noted is not None else run.value(key))
+    named = run.value(key)
+    sources = named if isinstance(named, list) else [{"path": named}]
+    if not isinstance(noted, list) or len(noted) != len(sources):
+        noted = [source["path"] for source in sources] if noted is None else [noted]
+    return _text([noted, _shares([source.get("weight", 1.0) for source in sources])])
+
+
+def _shares(weights: list[Any]) -> list[Any]:
+    """The share of each source of a mixture, of which the fingerprints know nothing; weights that no run has as they
+    are.
+    """
+    if not all(type(weight) in (int, float) and 0 < weight < 1e300 for weight in weights):
+        return weights
+    total = sum(weights)
+    return [round(weight / total, _DIGITS_OF_SHARES) for weight in weights]
 
 
 def _text(value: Any) -> str:

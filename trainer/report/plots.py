@@ -8,6 +8,7 @@ import importlib.util
 import io
 import math
 import statistics
+import textwrap
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -18,7 +19,7 @@ from longmix.data_prep.errors import printable
 from ..many_runs.read import Run
 from .counted import Counted
 from .settings import Setting, slug
-from .summary import Report, Row, error_of, is_percent, place_of, shown
+from .summary import Report, Row, error_of, higher_is_better, is_percent, is_perplexity, place_of, shares_of, shown
 from .tables import heading, parameters
 
 HOW_TO_GET_PLOTS = "Without matplotlib there are no plots: pip install 'longmix[plots]'"
@@ -28,6 +29,14 @@ SETTINGS["axes.spines.right"] = False
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#7f7f7f", "#6a3d9a")
 LINES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*Xh<"
+# Of a name in a legend, which stands beside the axes: characters of a line, and lines.
+_LINE, _MOST_LINES = 36, 3
+# The height of a legend in sizes of its font: of a line, between two names, and around all of them.
+_LEGEND_POINTS, _OF_LINE, _BETWEEN_NAMES, _AROUND_LEGEND, _POINTS_PER_INCH = 8, 1.25, 0.5, 2, 72
+# Of the axis of learning curves above the first evaluations, where a curve leaves it.
+_ROOM = 1.1
+# Perplexities that lie so many times apart are drawn by their losses: logarithmically.
+_FAR = 100
 
 
 # -----------------------------------------------------------------------------
@@ -120,27 +129,22 @@ def _title(rows: list[Row]) -> str:
 
 def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
     """The validation split's figure over the steps: the mean of the seeds, and from the lowest to the highest."""
-    figure, axes = _axes()
     metric = rows[0].metric
-    is_drawn = False
+    lines = []
     for row in rows:
         curves = [_curve(run, metric) for run in row.runs]
         steps = sorted(set.intersection(*map(set, curves)))
-        if len(steps) < 2:
-            continue
-        is_drawn = True
-        values = [[shown(metric, curve[step]) for curve in curves] for step in steps]
-        style = _style(styles[row.label])
-        axes.plot(steps, [statistics.fmean(each) for each in values], label=_label(row), **style, markevery=[-1])
-        lows, highs = [min(each) for each in values], [max(each) for each in values]
-        axes.fill_between(steps, lows, highs, color=style["color"], alpha=0.18, linewidth=0)
-    if not is_drawn:
+        lines.append((row, steps, [[shown(metric, curve[step]) for curve in curves] for step in steps]))
+    levels = []
+    if metric == "accuracy":
+        look = {"color": "#888888", "linewidth": 0.8, "linestyle": (0, (1, 3))}
+        for chance, of in shares_of(rows, lambda row: row.validation_chance):
+            levels.append((100 * chance, {**look, "label": f"most frequent class{of}"}))
+    figure, axes = _axes()
+    if not _draw_curves(axes, lines, levels, styles, may_leave=not higher_is_better(metric)):
         return None
     split = rows[0].setting.split if rows[0].runs[0].is_finetuned else "validation"
     axes.set(xlabel="step", ylabel=_plain(f"{split} {heading(metric)}"))
-    chance = next((row.chance for row in rows if row.chance is not None), None)
-    if metric == "accuracy" and chance is not None:
-        axes.axhline(100 * chance, color="#888888", linewidth=0.8, linestyle=(0, (1, 3)), label="most frequent class")
     return _svg(figure, "shaded: lowest to highest seed")
 
 
@@ -148,33 +152,67 @@ def _over_tokens(rows: list[Row], styles: dict[str, int], counted: list[Counted]
     """The validation loss of language models over the tokens that training has read, and what counting reaches."""
     if rows[0].setting.objective is None:
         return None
-    figure, axes = _axes()
-    is_drawn = False
+    lines = []
     for row in rows:
         curves = [_loss_over_tokens(run) for run in row.runs]
         steps = sorted(set.intersection(*map(set, curves)))
-        if len(steps) < 2:
-            continue
-        is_drawn = True
         # By one step the seeds have read about as many tokens.
         tokens = [statistics.fmean(curve[step][0] for curve in curves) for step in steps]
-        losses = [[curve[step][1] for curve in curves] for step in steps]
-        style = _style(styles[row.label])
-        axes.plot(tokens, [statistics.fmean(each) for each in losses], label=_label(row), **style, markevery=[-1])
-        lows, highs = [min(each) for each in losses], [max(each) for each in losses]
-        axes.fill_between(tokens, lows, highs, color=style["color"], alpha=0.18, linewidth=0)
-    if not is_drawn:
-        return None
+        lines.append((row, tokens, [[curve[step][1] for curve in curves] for step in steps]))
+    levels = []
     for each in counted:
         of = f" ({', '.join(each.letters)})" if any(each.letters) else ""
         for name, loss, colour, dashes in (
             ("unigram", each.unigram, "#888888", (1, 3)),
             ("interpolated bigram", each.bigram, "#444444", (4, 2)),
         ):
-            axes.axhline(loss, color=colour, linewidth=0.9, linestyle=(0, dashes), label=f"{name}{of}")
+            look = {"color": colour, "linewidth": 0.9, "linestyle": (0, dashes)}
+            levels.append((loss, {**look, "label": f"{name}{of}"}))
+    figure, axes = _axes()
+    if not _draw_curves(axes, lines, levels, styles, may_leave=True):
+        return None
     axes.set(xlabel="tokens of training", ylabel="validation loss, nats")
     axes.xaxis.set_major_formatter(_engineering())
     return _svg(figure, "shaded: lowest to highest seed")
+
+
+def _draw_curves(
+    axes: Any,
+    lines: list[tuple[Row, list[float], list[list[float]]]],
+    levels: list[tuple[float, dict[str, Any]]],
+    styles: dict[str, int],
+    may_leave: bool,
+) -> bool:
+    """The mean of the seeds, and from the lowest to the highest; False if no line has two points.
+
+    Args:
+        lines: row, places on the x axis, and the seeds' figures at each.
+        levels: horizontal lines, with their look.
+        may_leave: whether what grows beyond the first evaluations and the levels leaves the axis, and the legend says
+            so: on an axis that holds a run which diverges, all others lie on the zero line.
+    """
+    lines = [(row, places, values) for row, places, values in lines if len(places) > 1]
+    if not lines:
+        return False
+    highest = max([max(values[0]) for _, _, values in lines] + [level for level, _ in levels])
+    lowest = min([min(map(min, values)) for _, _, values in lines] + [level for level, _ in levels])
+    top, end = _ROOM * highest, math.inf
+    if may_leave and top > lowest >= 0 and any(max(map(max, values)) > top for _, _, values in lines):
+        bottom = lowest - 0.05 * (top - lowest)
+        axes.set_ylim(bottom, top)
+        # What lies further off is drawn no further: there are numbers that matplotlib cannot place.
+        end = 2 * top - bottom
+    for row, places, values in lines:
+        style, label = _style(styles[row.label]), _label(row)
+        if end < math.inf and max(map(max, values)) > top:
+            label += ", leaves the plot"
+        means = [min(statistics.fmean(each), end) for each in values]
+        axes.plot(places, means, label=label, **style, markevery=[-1])
+        lows, highs = [min(*each, end) for each in values], [min(max(each), end) for each in values]
+        axes.fill_between(places, lows, highs, color=style["color"], alpha=0.18, linewidth=0)
+    for level, look in levels:
+        axes.axhline(level, **look)
+    return True
 
 
 def _loss_over_tokens(run: Run) -> dict[int, tuple[float, float]]:
@@ -216,6 +254,8 @@ def _speed(rows: list[Row], styles: dict[str, int]) -> str | None:
             [x], [shown(metric, y.mean)], s=30 + 170 * (count or 0) / largest, color=colour, alpha=0.75, label=label
         )
     axes.set(xlabel="training, tokens/s", ylabel=_plain(f"{rows[0].setting.split} {heading(metric)}"))
+    if is_perplexity(metric) and max(y.mean for _, _, y in points) > _FAR * min(y.mean for _, _, y in points) > 0:
+        axes.set_yscale("log")
     if max(x for _, x, _ in points) > 3 * min(x for _, x, _ in points):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -312,9 +352,26 @@ def _plain(text: str) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
+def _wrapped(label: str) -> str:
+    """A name in lines for a legend, one from `_plain`; of one too long for these the middle is left out."""
+    text = label.replace(r"\$", "$")  # else a line might end within the two
+    if len(text) > _MOST_LINES * _LINE:
+        text = f"{text[: _LINE * (_MOST_LINES - 1)]}…{text[1 - _LINE :]}"
+    lines = textwrap.wrap(text, _LINE)
+    if len(lines) > _MOST_LINES:  # ends of lines that are left empty between words
+        lines = [text[start : start + _LINE] for start in range(0, len(text), _LINE)]
+    return "\n".join(lines).replace("$", r"\$")
+
+
 def _svg(figure: Any, note: str) -> str:
     (axes,) = figure.axes
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", frameon=False, title=None, fontsize=8)
+    handles, labels = axes.get_legend_handles_labels()
+    labels = [_wrapped(label) for label in labels]
+    figure.legend(handles, labels, loc="outside right upper", frameon=False, title=None, fontsize=_LEGEND_POINTS)
+    # As tall as the legend, of which matplotlib would leave out what lies below the figure.
+    lines = sum(label.count("\n") + 1 for label in labels)
+    points = _LEGEND_POINTS * (_OF_LINE * lines + _BETWEEN_NAMES * len(labels) + _AROUND_LEGEND)
+    figure.set_figheight(max(figure.get_figheight(), points / _POINTS_PER_INCH))
     axes.set_title(note, loc="right", fontsize=7, color="#666666")
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})

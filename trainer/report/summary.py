@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ..models.fields import default_fields, earlier_default_fields
 from ..objectives.metrics import CONFIDENCE
 from ..settings.configuration import flatten
 from ..settings.forecast_figures import variable_of
+from ..settings.mistakes import say_loading
 from ..tables.figures import Figure, over_seeds
 from .budget import Budget, budget_of, conditions, letters
 from .cited import Cited, citations
@@ -33,6 +34,10 @@ from .settings import Setting, settings_of, shortest
 # Metrics that are shown in percent; all others are as they come.
 _PERCENT = re.compile(r"accuracy|(^|_)f1$|roc_auc")
 _CORRELATION = re.compile(r"matthews|pearson|spearman")
+_PERPLEXITY = re.compile(r"(^|_)perplexity$")
+_NEVER_NEGATIVE = re.compile(r"(^|_)(loss|mse|rmse|mae)$")
+# A little below the perplexity that runs note for losses beyond 700, which no float holds.
+_DIVERGED = math.exp(699.9)
 _PLACE = re.compile(r"accuracy_at_(\d+)")
 # Keys that may differ between the seeds of a row: they say where and when a run was made, not which run it is.
 _FREE = (
@@ -48,7 +53,8 @@ _FREE = (
     "log",
 )
 # Further differences are left to the name of the run's folder.
-_MOST_DIFFERENCES = 2
+_MOST_DIFFERENCES, _LONGEST_DIFFERENCE = 2, 40
+_VALIDATION_KEY = "data.eval"
 # The folder of a sweep's run: its parent has the name of the row.
 _SEED_FOLDER = re.compile(r"seed-\d+")
 
@@ -61,6 +67,7 @@ class Row:
         label: the model type, with what tells it from other rows of its setting.
         left_out: the number of its seeds in `Report.left_out`.
         no_chance_because: why the accuracy has no `chance` although it is a task of classes.
+        validation_chance: as `chance`, of the validation samples that evaluations read, whatever split `chance` is of.
         cited: the papers' figures for this model and task.
         letter: equal for the rows of a setting that compare; "" where all of them do.
     """
@@ -71,6 +78,7 @@ class Row:
     figures: dict[str, Figure]
     left_out: int
     no_chance_because: str | None
+    validation_chance: float | None
     cited: list[Cited]
     letter: str = ""
 
@@ -125,6 +133,22 @@ class Row:
         return "contains it" if verdict == "contains" else verdict
 
 
+def shares_of(rows: list[Row], share: Callable[[Row], float | None]) -> list[tuple[float, str]]:
+    """Each share of the most frequent class in rows of a setting once, with a mark of the letters that it belongs to
+    where there are several: rows whose evaluations read other samples have others.
+    """
+    found: dict[float, list[str]] = {}
+    for row in rows:
+        value = share(row)
+        if value is not None and row.letter not in found.setdefault(value, []):
+            found[value].append(row.letter)
+    is_marked = len(found) > 1
+    return [
+        (value, f" ({', '.join(filter(None, letters))})" if is_marked and any(letters) else "")
+        for value, letters in found.items()
+    ]
+
+
 @dataclass(frozen=True)
 class Report:
     """Rows by task, length and then in the order of the runs; (folder, reason) of each run that is in none of them."""
@@ -156,9 +180,7 @@ def summarize(runs: list[Run]) -> Report:
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.problem is None and run.metric is None:
-            has_data = run.value(run.data_key) is not None
-            reason = f"{METRICS} holds none that is a number" if has_data else "data.eval and data.test are null"
-            left_out.append((run.folder, f"has no figures: {reason}"))
+            left_out.append((run.folder, f"has no figures: {_why_none(run)}"))
         elif run.problem is None:
             groups[_key(run)].append(run)
     if not groups:
@@ -167,18 +189,27 @@ def summarize(runs: list[Run]) -> Report:
     for group in groups.values():
         group.sort(key=lambda run: run.seed)
         _refuse_mixed(group)
-    unfinished = [_key(run) for run in runs if run.problem is not None and run.values]
+    # A seed that has diverged counts, too: without it the others would look like all that there were.
+    without = [_key(run) for run in runs if run.values and (run.problem is not None or run.metric is None)]
     planned = [folder.parent for folder, reason in left_out if reason.startswith(("not started", "failed before"))]
     settings = settings_of([group[0] for group in groups.values()])
     labels = _labels(list(groups.values()), settings)
     rows = []
     for (key, group), setting, label in zip(groups.items(), settings, labels, strict=True):
         parents = {run.folder.parent for run in group}
-        missing = unfinished.count(key) + sum(parent in parents for parent in planned)
+        missing = without.count(key) + sum(parent in parents for parent in planned)
         rows.append(_row(group, setting, label, missing))
     tasks = list(dict.fromkeys(row.setting.task for row in rows))
     rows.sort(key=lambda row: (tasks.index(row.setting.task), row.setting.length or 0, row.setting.horizon or 0))
     return Report(_lettered(rows), left_out)
+
+
+def _why_none(run: Run) -> str:
+    """Why a finished run has no figures."""
+    if run.value(run.data_key) is None:
+        return "data.eval and data.test are null"
+    is_null = any(value is None for record in run.evaluations for value in record.values() if record["step"] > 0)
+    return "its evaluations were not finite" if is_null else f"{METRICS} holds none that is a number"
 
 
 def _lettered(rows: list[Row]) -> list[Row]:
@@ -216,6 +247,15 @@ def is_in_table(metric: str) -> bool:
     return place_of(metric) is None and variable_of(metric) is None
 
 
+def is_perplexity(metric: str) -> bool:
+    return _PERPLEXITY.search(metric) is not None
+
+
+def has_diverged(metric: str, value: float) -> bool:
+    """Tell whether a figure is no more than the largest that is noted, of a loss that may be any larger one."""
+    return is_perplexity(metric) and value >= _DIVERGED
+
+
 def higher_is_better(metric: str) -> bool:
     return variable_of(metric) is None and (is_percent(metric) or _CORRELATION.search(metric) is not None)
 
@@ -239,26 +279,44 @@ def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
     if first.metric != "loss":
         names = [name for name in names if name != "loss"]
     has_chance = "accuracy" in names and first.objective.endswith("classification")
-    chance, reason = _chance(first) if has_chance else (None, None)
+    chance, reason = _chance(first, first.data_key) if has_chance else (None, None)
+    on_validation = _chance(first, _VALIDATION_KEY)[0] if has_chance else None
     chances = {"accuracy": chance, **first.reported_chances}
-    values = {name: [run.figures[name] for run in group] for name in names}
+    values = {name: [_finite(name, run.figures[name]) for run in group] for name in names}
     figures = {name: over_seeds(values[name], interval_of(name, values[name]), chances.get(name)) for name in names}
-    return Row(setting, label, group, figures, missing, reason, citations(first))
+    return Row(setting, label, group, figures, missing, reason, on_validation, citations(first))
+
+
+def _finite(metric: str, value: float) -> float:
+    """A figure, not a number where it has diverged: means of such are of nothing, and equal for unequal losses."""
+    return math.nan if has_diverged(metric, value) else value
 
 
 def interval_of(metric: str, values: list[float]) -> tuple[float, float] | None:
     """The CONFIDENCE interval of a mean by Student's t over the seeds; None of one, or where one is not finite.
 
-    That of a share ends at 0 and 1, that of a correlation at -1 and 1, which no mean of them can pass.
+    That of a perplexity is of the losses, its logarithms. That of a share ends at 0 and 1, that of a correlation at -1
+    and 1, that of an error at 0, which no mean of them can pass.
     """
     if len(values) < 2 or not all(map(math.isfinite, values)):
         return None
+    if is_perplexity(metric):
+        if min(values) <= 0:
+            return None
+        low, high = _of_mean([math.log(value) for value in values])
+        return math.exp(max(low, 0.0)), math.exp(high) if high < math.log(_DIVERGED) else math.inf
+    return _bounded(metric, *_of_mean(values))
+
+
+def _of_mean(values: list[float]) -> tuple[float, float]:
     mean, spread = statistics.fmean(values), statistics.stdev(values)
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * spread / math.sqrt(len(values))
-    return _bounded(metric, mean - half, mean + half)
+    return mean - half, mean + half
 
 
 def _bounded(metric: str, low: float, high: float) -> tuple[float, float]:
+    if _NEVER_NEGATIVE.search(metric if variable_of(metric) is None else variable_of(metric)[0]):
+        return max(low, 0.0), high
     if is_percent(metric):
         return max(low, 0.0), min(high, 1.0)
     if _CORRELATION.search(metric):
@@ -329,7 +387,7 @@ def _labels(groups: list[list[Run]], settings: list[Setting]) -> list[str]:
 
 
 def _differences(runs: list[Run]) -> list[str]:
-    """The difference of each of several rows from the others: a few keys, or else its folder."""
+    """The difference of each of several rows from the others: a few keys if they are short, or else its folder."""
     essences = [_essence(run) for run in runs]
     used = {
         key: [_used(run, essence, key) for run, essence in zip(runs, essences, strict=True)] for key in _keys(essences)
@@ -339,7 +397,10 @@ def _differences(runs: list[Run]) -> list[str]:
         ", ".join(f"{key.removeprefix('model.')} {values[index]}" for key, values in used.items())
         for index in range(len(runs))
     ]
-    if len(used) <= _MOST_DIFFERENCES and len(set(said)) == len(said):
+    is_short = len(used) <= _MOST_DIFFERENCES and max(map(len, said)) <= _LONGEST_DIFFERENCE
+    # Python's writing of a list or a map is no name.
+    is_plain = not any(isinstance(value, list | dict) for values in used.values() for value in values)
+    if is_short and is_plain and len(set(said)) == len(said):
         return said
     return shortest([_folder(run) for run in runs])
 
@@ -364,25 +425,49 @@ def _keys(essences: Iterable[dict[str, Any]]) -> list[str]:
 # Chance. An accuracy says little beside the share of the most frequent class, which only the data themselves can tell.
 
 
-def _chance(run: Run) -> tuple[float | None, str | None]:
-    """Share of the most frequent class in the split of the figures; else why it is not known."""
+def _chance(run: Run, key: str) -> tuple[float | None, str | None]:
+    """Share of the most frequent class in the samples that the run's evaluations read of a split; else why it is not
+    known.
+
+    Args:
+        key: the key of config.yaml that names the split.
+    """
     try:
-        return _majority(*find_data(run, run.data_key)), None
+        # The test split is read whole.
+        return _majority(*find_data(run, key), run.value("eval.samples") if key == _VALIDATION_KEY else None), None
     except UserError as error:
         return None, str(error)
     except (OSError, ValueError, KeyError, TypeError):
-        return None, f"{run.data_key}, {run.value(run.data_key)}, cannot be read"
+        return None, f"{key}, {run.value(key)}, cannot be read"
 
 
-def _majority(folder: Path, manifest: Manifest) -> float | None:
-    """Share of the most frequent class; None without classes."""
+def _majority(folder: Path, manifest: Manifest, wanted: int | None) -> float | None:
+    """Share of the most frequent class in all samples, or in the `wanted` of them that evaluations choose; None without
+    classes.
+    """
     if manifest.num_labels is None or "labels" not in manifest.columns:
         return None
-    counts = np.zeros(manifest.num_labels, dtype=np.int64)
+    chosen = _chosen(sum(shard["samples"] for shard in manifest.shards), wanted)
+    counts, first = np.zeros(manifest.num_labels, dtype=np.int64), 0
     for shard in manifest.shards:
         column = parquet_file(folder / shard["file"]).read(columns=["labels"])["labels"]
+        end = first + len(column)
+        if chosen is not None:
+            column = column.take(chosen[(first <= chosen) & (chosen < end)] - first)
+        first = end
         while hasattr(column.type, "value_type"):
             column = column.combine_chunks().flatten()
         labels = column.to_numpy()
         counts += np.bincount(labels[labels != IGNORED], minlength=len(counts))
     return float(counts.max() / counts.sum()) if counts.sum() else None
+
+
+def _chosen(available: int, wanted: int | None) -> np.ndarray | None:
+    """The samples that evaluations read; None: all."""
+    if wanted is None or wanted >= available:
+        return None
+    # It brings torch, which a report whose evaluations read all samples need not wait for.
+    say_loading("report")
+    from ..run.evaluation import chosen_samples
+
+    return chosen_samples(available, wanted)

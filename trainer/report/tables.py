@@ -13,13 +13,13 @@ from . import budget
 from .cited import Cited
 from .counted import Counted
 from .settings import Setting
-from .summary import CONFIDENCE, Report, Row, is_in_table, is_percent
+from .summary import CONFIDENCE, Report, Row, is_in_table, is_percent, shares_of
 
 EXPLANATION = (
     f"Figures are the mean over seeds with its {100 * CONFIDENCE:.0f} % interval (Student's t over the seeds; none "
-    "with one seed). Those of the test split are of the checkpoint that the validation split has chosen. Hours are of "
-    "one run's training, without evaluation, saving and starting; tokens/s is the median over a run. A + behind a "
-    "commit: files differed from it."
+    "with one seed; of perplexities over their logarithms). Those of the test split are of the checkpoint that the "
+    "validation split has chosen. Hours are of one run's training, without evaluation, saving and starting; tokens/s "
+    "is the median over a run. A + behind a commit: files differed from it."
 )
 
 
@@ -57,7 +57,7 @@ def interval(metric: str, figure: Figure) -> str:
 
 
 def seeds(row: Row) -> str:
-    """The number of seeds, with that of all where some have not finished."""
+    """The number of seeds, with that of all where some have no figures."""
     count = len(row.runs)
     return f"{count} of {count + row.left_out}" if row.left_out else str(count)
 
@@ -161,7 +161,8 @@ def _what(setting: Setting, rows: list[Row]) -> str:
         said += " Always answering the most frequent class: "
         said += f"{', '.join(f'{heading(name, SELECTION)} {number(name, share)}' for name, share in reached)}."
     elif chance is not None:
-        said += f" Always answering the most frequent class: {number('accuracy', chance)} % accuracy."
+        reached = [f"{number('accuracy', share)} %{of}" for share, of in shares_of(rows, lambda row: row.chance)]
+        said += f" Always answering the most frequent class: {', '.join(reached)} accuracy."
     reason = next((row.no_chance_because for row in rows if row.no_chance_because is not None), None)
     if chance is None and reason is not None:
         on = f" on {SELECTION}" if setting.split == SELECTION else ""

@@ -1,6 +1,8 @@
 """The figures of a report: which runs count, mean, interval and chance."""
 
+import functools
 import json
+import math
 import os
 import stat
 
@@ -13,7 +15,7 @@ from longmix.data_prep.manifest import fingerprint
 from longmix.trainer import cli
 from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.many_runs.run_values import checked_values
-from longmix.trainer.report import tables
+from longmix.trainer.report import plots, tables
 from longmix.trainer.report.page import page
 from longmix.trainer.report.summary import error_of, interval_of
 
@@ -42,11 +44,21 @@ def test_the_interval_of_a_share_stays_within_it(tmp_path, values, interval, wri
         write_run(tmp_path / f"seed-{seed}", seed, value)
     (row,) = report_of(tmp_path).rows
     assert row.figures["accuracy"].interval == pytest.approx(interval, abs=1e-4)
-    # The loss of these runs is a figure that may be any number.
-    low, high = interval_of("loss", values)
+    # A figure that may be any number, and errors, which are never negative.
+    low, high = interval_of("score", values)
     assert low + high == pytest.approx(sum(values)) and (low < 0 or high > 1)
+    assert [interval_of(name, values) for name in ("loss", "last_value_mse_of_OT")] == [(max(low, 0), high)] * 2
     assert interval_of("pearson", [0.5, 0.9]) == (-1, 1)
     assert interval_of("matthews", [-0.9, -0.5]) == (-1, 1)
+
+
+def test_the_interval_of_a_perplexity_is_of_the_losses():
+    low, high = interval_of("loss", [3.0, 3.4])
+    assert interval_of("word_perplexity", [math.exp(3.0), math.exp(3.4)]) == pytest.approx(
+        (math.exp(low), math.exp(high))
+    )
+    assert interval_of("perplexity", [1.01, 1.5])[0] == 1
+    assert interval_of("perplexity", [20.0, 1e300])[1] == math.inf and interval_of("perplexity", [0.0, 2.0]) is None
 
 
 def test_figures_are_those_of_the_test_record_alone(tmp_path, write_run):
@@ -108,6 +120,16 @@ def test_what_is_not_finished_or_has_failed_is_named_and_never_averaged(tmp_path
         report_of(sweep / "seed-2")
 
 
+def test_a_seed_without_figures_is_one_of_its_rows_seeds(tmp_path, write_run, report_of):
+    for seed in range(3):
+        evaluations = (0.1, None, None) if seed == 1 else (0.1, 0.4, 0.3)
+        write_run(tmp_path / f"seed-{seed}", seed, evaluations=evaluations, data__test=None)
+    report = report_of(tmp_path)
+    (row,) = report.rows
+    assert row.seeds == [0, 2] and row.left_out == 1 and "| 2 of 3 |" in tables.markdown(report, {}, None)
+    assert report.left_out == [(tmp_path / "seed-1", "has no figures: its evaluations were not finite")]
+
+
 def test_a_failure_that_the_run_has_outlived_counts_no_more(tmp_path, write_run):
     folder = write_run(tmp_path / "run")
     (folder / "failure.json").write_text('{"exit_code": 1, "reason": "x"}')
@@ -138,6 +160,42 @@ def test_chance_is_the_share_of_the_most_frequent_class(tmp_path, write_run, wri
     write_run(tmp_path / "seed-3", 3, 0.5, data__test=str(tmp_path / "test"))
     (row,) = report_of(*(tmp_path / f"seed-{seed}" for seed in range(4))).rows
     assert row.against_chance == "contains it"
+
+
+def test_chance_is_of_the_samples_that_evaluations_read(tmp_path, monkeypatch, write_run, write_classes, report_of):
+    """Of six samples, in two shards, evaluations of three read every second one: 2/3 of these are of one class."""
+    from matplotlib.axes import Axes
+
+    from longmix.data_prep import shard_writer
+
+    small = functools.partial(shard_writer.ShardWriter, samples_per_shard=4)
+    monkeypatch.setattr(shard_writer, "ShardWriter", small)
+    manifest = write_classes(tmp_path / "data", [1, 0, 1, 0, 2, 0])
+    assert len(manifest.shards) == 2
+    common = {"data__eval": str(tmp_path / "data"), "data__test": None}
+    for name, samples in (("few", 3), ("all", 6)):
+        for seed, value in enumerate((0.55, 0.56)):
+            evaluations = (0.1, value, value)
+            changes = {"optim__lr": samples, "eval": {"samples": samples}, **common}
+            write_run(tmp_path / "runs" / name / f"seed-{seed}", seed, evaluations=evaluations, **changes)
+    report = report_of(tmp_path / "runs")
+    chances = {row.letter: (row.chance, row.against_chance) for row in report.rows}
+    assert chances == {"B": (2 / 3, "below"), "A": (0.5, "contains it")}
+    said = "Always answering the most frequent class: 50.00 % (A), 66.67 % (B) accuracy."
+    assert said in tables.markdown(report, {}, None)
+    flat, axhline = [], Axes.axhline
+    monkeypatch.setattr(Axes, "axhline", lambda self, y, **k: (flat.append((y, k["label"])), axhline(self, y, **k))[1])
+    plots.draw(report)
+    assert flat == [(50, "most frequent class (A)"), (pytest.approx(200 / 3), "most frequent class (B)")]
+    # The curves of a run with a test split are of the validation split still.
+    write_classes(tmp_path / "test", [1, 1, 1, 0])
+    changes = {**common, "eval": {"samples": 3}, "data__test": str(tmp_path / "test")}
+    write_run(tmp_path / "tested", **changes)
+    report = report_of(tmp_path / "tested")
+    assert report.rows[0].chance == 0.75
+    flat.clear()
+    plots.draw(report)
+    assert flat == [(pytest.approx(200 / 3), "most frequent class")]
 
 
 def test_data_of_a_relative_path_are_where_the_run_was_begun(

@@ -103,6 +103,13 @@ def test_rows_are_told_apart_by_their_folders_where_much_differs(tmp_path, write
     assert labels("rates") == ["wavspa (optim.lr 1)", "wavspa"]
 
 
+@pytest.mark.parametrize("values", [([1], [2]), ("a" * 30, "b" * 30)])
+def test_rows_are_told_apart_by_their_folders_where_a_difference_is_long(tmp_path, write_run, report_of, values):
+    for name, value in zip(("first", "second"), values, strict=True):
+        write_run(tmp_path / name, optim__schedule=value)
+    assert [row.label for row in report_of(tmp_path).rows] == ["wavspa (first)", "wavspa (second)"]
+
+
 def test_labels_have_the_values_that_a_model_has_and_not_what_its_run_file_leaves_out(tmp_path, write_run, report_of):
     write_run(tmp_path / "default")
     write_run(tmp_path / "linear", model__space="none", model__attention="linear")
@@ -209,6 +216,20 @@ def test_rows_of_other_training_data_objective_or_selection_are_marked(tmp_path,
     said = tables.held_equal(report.rows)
     assert "Not held equal: training data and tokenizer, objective, selection, initial weights." in said
     assert [row.letter for row in report_of(tmp_path / "model").rows] == [""]
+
+
+def test_mixtures_of_other_shares_are_other_training_data(tmp_path, write_run, report_of):
+    """Weights count by their share: 1 to 9 is 0.1 to 0.9; a folder is a mixture of one."""
+    mixtures = {"a": (1, 9), "b": (9, 1), "c": (0.1, 0.9), "d": (2,), "e": None}
+    for rate, (name, weights) in enumerate(mixtures.items(), start=1):
+        parts = [{"path": path, "weight": weight} for path, weight in zip("AB", weights or (1,), strict=False)]
+        noted = {"data.train": ["x", "y"][: len(parts)]}
+        changes = {"data__train": parts if weights else "A", "provenance__data__fingerprints": noted}
+        write_run(tmp_path / name, optim__lr=rate, optim__weight_decay=rate, precision=rate, **changes)
+    report = report_of(tmp_path)
+    assert {row.runs[0].folder.name: row.letter for row in report.rows} == dict(zip("abcde", "ABACC", strict=True))
+    assert "Not held equal: training data and tokenizer." in tables.held_equal(report.rows)
+    assert "training data and tokenizer" in tables.held_equal([report.rows[0], report.rows[2]]).split("Not held")[0]
 
 
 def _write_finetuned(write_run, output, source, length, dev, reported="dev"):

@@ -11,6 +11,7 @@ import pytest
 
 from longmix.data_prep.made_files import RECORD
 from longmix.trainer import cli
+from longmix.trainer.objectives.labelled_positions import perplexity
 from longmix.trainer.report import plots, tables
 from longmix.trainer.report.page import page
 
@@ -148,6 +149,75 @@ def test_one_seed_that_is_not_finite_leaves_no_interval(tmp_path, write_run, rep
     assert figure.spread is None and figure.interval is None and row.against_chance is None
     assert cli.main(["report", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
     assert "| not finite |" in (tmp_path / "report" / "report.md").read_text()
+
+
+def _write_loss(write_run, folder, losses, **changes):
+    """A run of language modelling with these losses at the steps 0, 20 and 40, noted as training notes them."""
+    changes |= {"objective": {"name": "clm"}, "data__test": None, "checkpoint__best": None}
+    write_run(folder, **changes)
+    lines = []
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["kind"] == "eval":
+            loss = losses[record["step"] // 20]
+            record = {"kind": "eval", "step": record["step"], "loss": loss, "perplexity": perplexity(loss)}
+        lines.append(json.dumps(record) + "\n")
+    (folder / "metrics.jsonl").write_text("".join(lines))
+
+
+def test_a_run_that_diverges_does_not_hide_the_others(tmp_path, monkeypatch, write_run, report_of):
+    """Its perplexity, the largest that is noted, is no number; its curve leaves the plot, and the legend says so."""
+    from matplotlib.figure import Figure
+
+    for seed, last in enumerate((3.0, 14248.0)):
+        _write_loss(write_run, tmp_path / "fast" / f"seed-{seed}", (6.0, 9.0, last), seed=seed, optim__lr=50)
+    _write_loss(write_run, tmp_path / "slow" / "seed-0", (6.0, 4.0, 3.0))
+    report = report_of(tmp_path)
+    fast, slow = (row.figures["perplexity"] for row in report.rows)
+    assert math.isnan(fast.mean) and fast.interval is None and slow.mean == pytest.approx(math.exp(3))
+    values = json.loads(tables.as_json(report))["rows"][0]["values"]
+    assert values == [pytest.approx(math.exp(3)), None]
+    text = tables.markdown(report, {}, None)
+    assert "| not finite |" in text and "e+30" not in text
+    drawn, savefig = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), savefig(self, *a, **k))[1])
+    plots.draw(report)
+    for figure, top in zip(drawn[:2], (6.0, math.exp(6)), strict=True):
+        axes, (legend,) = figure.axes[0], figure.legends
+        assert axes.get_ylim()[1] == pytest.approx(1.1 * top) and -0.1 * top < axes.get_ylim()[0] < 3
+        assert max(axes.lines[0].get_ydata()) < 3 * top and min(axes.lines[1].get_ydata()) > 2
+        texts = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+        assert texts == ["wavspa (optim.lr 50), leaves the plot", "wavspa (optim.lr 0.001)"]
+    # Without it the axis is as matplotlib chooses it.
+    drawn.clear()
+    plots.draw(report_of(tmp_path / "slow"))
+    assert drawn[0].axes[0].get_ylim() == pytest.approx((2.85, 6.15))
+
+
+@pytest.mark.parametrize(("rows", "name"), [(28, "wavspa"), (3, "$_long name_" * 20), (24, "W" * 200)])
+@pytest.mark.filterwarnings("error")
+def test_legends_are_whole_and_leave_room_for_the_axes(tmp_path, monkeypatch, write_run, report_of, rows, name):
+    from matplotlib.figure import Figure
+
+    for rate in range(rows):
+        write_run(tmp_path / str(rate), optim__lr=rate, model__model_type=name)
+    checked, savefig = [], Figure.savefig
+
+    def save(self, *args, **options):
+        savefig(self, *args, **options)
+        (legend,), (axes,) = self.legends, self.axes
+        bounds = legend.get_window_extent()
+        assert bounds.y0 > 0 and bounds.x1 <= self.bbox.width and len(legend.get_texts()) == rows
+        assert axes.get_window_extent().width > 2 * self.dpi and axes.get_window_extent().x1 < bounds.x0
+        texts = [text.get_text() for text in legend.get_texts()]
+        assert all("\\\n" not in text and len(text.split("\n")) <= 3 for text in texts)
+        # The model of the first row, cut in its middle, and what tells the rows apart.
+        assert texts[-1].replace("\n", " ").rpartition("(optim.lr ")[2].startswith(f"{rows - 1})")
+        checked.append(self)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    plots.draw(report_of(tmp_path))
+    assert len(checked) == 2
 
 
 def test_an_output_that_cannot_be_written(tmp_path, capsys, write_run):
