@@ -160,7 +160,7 @@ def counted(case: Case) -> dict[str, dict[str, float]]:
     train, test = (ShardedDataset(Path(case.values["data"][split])) for split in ("train", "test"))
     batch = case.values["batch"]["samples"]
     ranges = settled(DataSection(train=""), BatchSection(batch))
-    order = RunOrder([len(train)], [1.0], ranges.partitions, ranges.window, 0)
+    order = RunOrder([len(train)], [1.0], ranges.partitions, ranges.window, 0, ranges.order)
     read = order.draw(0, batch * case.values["optim"]["max_steps"]).sample
     return causal_bigram.baselines(train, read[: len(train)], test)
 

@@ -53,7 +53,7 @@ def _curve(dataset: ShardedDataset, batch: int, masker: TokenMasker, where: Posi
     """The bigram of ever more rows, in the order in which a run of seed 0 reads them."""
     size = len(dataset)
     ranges = settled(DataSection(train=""), BatchSection(batch))
-    order = RunOrder([size], [1.0], ranges.partitions, ranges.window, 0).draw(0, size).sample
+    order = RunOrder([size], [1.0], ranges.partitions, ranges.window, 0, ranges.order).draw(0, size).sample
     per_row = dataset.manifest.tokens / size
     points = []
     for rows in [*(round(mark / per_row) for mark in LENGTHS if mark < dataset.manifest.tokens), size]:

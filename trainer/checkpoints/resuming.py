@@ -12,11 +12,12 @@ from ..processes.world import World, agree
 from ..samples.run_data import RunData
 from ..settings.changes import is_free
 from ..settings.configuration import RunConfiguration, RunSection
+from ..settings.sections import EARLIER_ORDER
 from ..settings.shuffling import (
     EARLIER_LARGEST_PARTITIONS,
     EARLIER_SMALLEST_WINDOW,
-    default_partitions,
     default_window,
+    earlier_partitions,
 )
 from . import folders
 from .state import RunState, read_state
@@ -30,6 +31,8 @@ def resume(configuration: RunConfiguration, data: RunData, engine: Engine, world
     """
     best_by, now = _best_by(configuration), data.fingerprints()
     order = [data.order.partitions, data.order.window]
+    if data.order.version != EARLIER_ORDER:
+        order.append(data.order.version)
     run = Path(configuration.run.dir)
     folder = world.from_first(folders.newest(run) if world.is_first else None)
     if folder is None:
@@ -78,16 +81,17 @@ def _refuse_other_data(
 def _refuse_other_order(configuration: RunConfiguration, before: list[int], now: list[int]) -> None:
     """Raise UserError if the checkpoint belongs to another order of the samples: config.yaml was lost, and a copy of
     the run file, which leaves the order to longmix, stands in for it."""
-    if not before and now[1] == default_window(now[0], EARLIER_SMALLEST_WINDOW):
+    if not before and now[1:] == [default_window(now[0], EARLIER_SMALLEST_WINDOW)]:
         return
     if before == now or is_free("data.partitions", configuration.run.allow_changes):
         return
-    partitions = default_partitions(configuration.batch.samples, EARLIER_LARGEST_PARTITIONS)
-    partitions, window = before or [partitions, default_window(partitions, EARLIER_SMALLEST_WINDOW)]
+    partitions = earlier_partitions(configuration.batch.samples, EARLIER_LARGEST_PARTITIONS)
+    before = before or [partitions, default_window(partitions, EARLIER_SMALLEST_WINDOW)]
+    (partitions, window, version), theirs = ((*order, EARLIER_ORDER)[:3] for order in (now, before))
     raise UserError(
-        f"data.partitions and data.window are {now[0]} and {now[1]}, but the checkpoint in {configuration.run.dir} "
-        f"belongs to another order of the samples: set data.partitions={partitions} and data.window={window}, or allow "
-        "it with 'run.allow_changes=[data.partitions]'"
+        f"data.partitions, data.window and data.order are {partitions}, {window} and {version}, but the checkpoint in "
+        f"{configuration.run.dir} belongs to another order of the samples: set data.partitions={theirs[0]}, "
+        f"data.window={theirs[1]} and data.order={theirs[2]}, or allow it with 'run.allow_changes=[data.partitions]'"
     )
 
 

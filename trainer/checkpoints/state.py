@@ -11,6 +11,8 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.state_files import read_json
 from longmix.data_prep.typed_maps import Mistake, build
 
+from ..settings.sections import ORDER
+
 STATE = "state.json"
 # The keys of a run file that name data sets (see RunData.fingerprints).
 DATA_KEYS = ("data.train", "data.eval", "data.test")
@@ -44,8 +46,8 @@ class RunState:
         stopped_by: what stopped the run here (see stop_conditions.Decision); None in a checkpoint that was due.
         data: what the data sets hold (see RunData.fingerprints).
         figures: of the last evaluation; with `checkpoint.best` those of the best checkpoint.
-        order: data.partitions and data.window, which with the seed decide which sample is the next; empty in
-            checkpoints of earlier versions.
+        order: data.partitions, data.window and data.order, which with the seed decide which sample is the next; without
+            the last where that is 1, and empty in checkpoints of earlier versions.
     """
 
     step: int = 0
@@ -120,8 +122,11 @@ def _contradictions(state: RunState, folder: Path) -> Iterator[Mistake]:
         yield "recent", "holds NaN or infinity, with which nothing can be compared"
     if not all(value is None or type(value) in (int, float) for value in state.figures.values()):
         yield "figures", "are numbers"
-    if state.order and (len(state.order) != 2 or min(state.order) < 1):
-        yield "order", "must hold the partitions and the window of the data, both positive"
+    if state.order and (len(state.order) < 2 or min(state.order) < 1 or state.order[2:] not in ([], [ORDER])):
+        yield (
+            "order",
+            f"must hold the partitions and the window of the data, both positive, and for a new order {ORDER}",
+        )
     if not _is_best_by(state.best_by):
         yield "best_by", f"is {state.best_by!r}, but takes null or [metric, min or max, samples or null(, masks)]"
     if state.best_step is not None and not 0 < state.best_step <= state.step:

@@ -17,6 +17,7 @@ from longmix.kernels.common.safe_files import open_lock, open_to_read, read_inpu
 
 from ..checkpoints import folders
 from ..checkpoints.contents import MODEL
+from ..checkpoints.state import read_state
 from ..models.defaults import defaults_of_model, with_defaults
 from ..models.field_check import field_mistakes
 from ..models.folder import CONFIGURATION
@@ -27,7 +28,7 @@ from ..settings.configuration import RunConfiguration
 from ..settings.objectives import OBJECTIVES
 from ..settings.provenance import provenance
 from ..settings.run_file import MOST_BYTES
-from ..settings.sections import EVALUATION_MASK_PROBABILITY, OptimSection
+from ..settings.sections import EARLIER_ORDER, EVALUATION_MASK_PROBABILITY, OptimSection
 from .own_files import CONFIG, has_own_configuration, is_run, refuse_foreign_files
 
 LOCK = ".lock"
@@ -100,8 +101,8 @@ def risen_rate(run: Path, now: RunConfiguration, step: int) -> list[str]:
 def resolved(run: Path, now: RunConfiguration) -> RunConfiguration:
     """The configuration with what it leaves open as the run in the folder has it, or by default for a new one.
 
-    data.partitions and data.window: a run keeps its order. eval.mask_probability: a run of an earlier version, whose
-    config.yaml does not have it, evaluated at the share of its training.
+    data.partitions, data.window and data.order: a run keeps its order. eval.mask_probability: a run of an earlier
+    version, whose config.yaml does not have it, evaluated at the share of its training.
 
     Raises:
         UserError: config.yaml cannot be read.
@@ -111,7 +112,10 @@ def resolved(run: Path, now: RunConfiguration) -> RunConfiguration:
     if before is not None:
         noted = shuffling.settled(before.data, before.batch)
         partitions = noted.partitions if data.partitions == "auto" else data.partitions
-        data = replace(data, partitions=partitions, window=data.window or noted.window)
+        window, order = data.window or noted.window, data.order or noted.order
+        data = replace(data, partitions=partitions, window=window, order=order)
+    else:
+        data = replace(data, order=data.order or _saved_order(run))
     now = replace(now, data=shuffling.settled(data, now.batch))
     if now.eval.mask_probability is not None or not OBJECTIVES[now.objective.name].hides_tokens:
         return now
@@ -126,6 +130,7 @@ def _begun(run: Path) -> RunConfiguration:
     if not has_own_configuration(run):
         # A run file that stands in for a lost config.yaml does not know the defaults of the version that began the run.
         begun = defaults_of_model(begun, _fields_of_saved_model(run))
+        begun = replace(begun, data=replace(begun.data, order=begun.data.order or _saved_order(run)))
     return with_defaults(replace(begun, data=shuffling.settled(begun.data, begun.batch)))
 
 
@@ -140,6 +145,17 @@ def _fields_of_saved_model(run: Path) -> dict[str, Any]:
         if isinstance(fields, dict):
             return fields
     return {}
+
+
+def _saved_order(run: Path) -> int | None:
+    """data.order of the last checkpoint whose state can be read; None if there is none."""
+    for step in reversed(folders.steps(run)):
+        try:
+            order = read_state(folders.path_of(run, step)).order
+        except UserError:
+            continue
+        return order[2] if len(order) == 3 else EARLIER_ORDER
+    return None
 
 
 def noted_facts(run: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..settings.sections import ORDER
 from . import counter_random
 from .order import Draw, RunOrder
 
@@ -18,7 +19,7 @@ MOST_BATCHES = 50
 GROUPS_OF_AN_EPOCH = 4
 # Groups in memory; ranks that compare their orders ask for one that has just been used.
 _KEPT = 4
-# Distinguishes this use of the seed from those of order.py.
+# Distinguishes this use of the seed from those of order.py and mixture.py.
 _BATCHES = 4
 
 # Lengths (n,) of the samples (n,) of one source.
@@ -49,8 +50,9 @@ class LengthGroupedOrder(RunOrder):
         seed: int,
         batch_samples: int,
         lengths: Lengths,
+        version: int = ORDER,
     ):
-        super().__init__(sizes, weights, partitions, window, seed)
+        super().__init__(sizes, weights, partitions, window, seed, version)
         self._batch, self._lengths = batch_samples, lengths
         self._batches = batches_of_a_group(sum(sizes), batch_samples)
         self._sorted = lru_cache(maxsize=_KEPT)(self._sort)

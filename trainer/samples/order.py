@@ -3,22 +3,20 @@
 An epoch of n samples interleaves P partitions, contiguous ranges of the sample index whose sizes differ by at most one:
 position p of the epoch lies in partition p mod P. Each partition is cut into windows of consecutive samples; the order
 of the windows and the order within each are permuted anew every epoch. So an epoch is a bijection, any position is
-found in O(1) time and memory, and a rank that takes whole partitions touches few shards at a time.
+found in O(1) time and memory, and a rank that takes whole partitions touches few shards at a time. Partitions go on to
+their next windows at different steps, so that no step waits for all of them.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from longmix.data_prep.errors import UserError
-
+from ..settings.sections import EARLIER_ORDER, ORDER
 from . import counter_random
+from .mixture import SOURCE, DealtMixture, DrawnMixture
 
-# Distinguishes the uses of one seed.
-_WINDOW_ORDER, _WITHIN_WINDOW, _MIXTURE = 1, 2, 3
-# Slots after which the shares of several weighted sources hold exactly.
-MIXTURE_CYCLE = 1024
+# Distinguishes the uses of one seed, here and in mixture.py and length_groups.py.
+_WINDOW_ORDER, _WITHIN_WINDOW = 1, 2
 
 
 # One epoch of one data set: a permutation that is computed at any position, never stored.
@@ -26,13 +24,20 @@ MIXTURE_CYCLE = 1024
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """The order of one epoch of one data set; `window`: samples of a partition shuffled among each other at a time."""
+    """The order of one epoch of one data set.
+
+    Attributes:
+        window: samples of a partition shuffled among each other at a time.
+        staggered: partition i begins within its first window, i-th of as many steps as there are partitions, and comes
+            back to what it left out at the end; else all go on to their next window at once, as in earlier versions.
+    """
 
     samples: int
     partitions: int
     window: int
     seed: int
     epoch: int
+    staggered: bool = False
 
     def sample_at(self, positions: np.ndarray) -> np.ndarray:
         """Sample ids at positions of this epoch, both int64 in [0, samples)."""
@@ -40,6 +45,7 @@ class EpochOrder:
         assert positions.size == 0 or (positions.min() >= 0 and positions.max() < self.samples)
         partition, offset = positions % self.partitions, positions // self.partitions
         first, size = self._range(partition)
+        offset = (offset + self._shift(partition)) % size
         windows, start_of, rank_of = self._windows(partition, size)
         rank = rank_of(offset)
         window = windows(rank)
@@ -55,7 +61,7 @@ class EpochOrder:
         windows, start_of, _ = self._windows(partition, size)
         window, index = np.divmod(samples - first, self.window)
         offset = start_of(windows.inverse(window)) + self._within(partition, window, size).inverse(index)
-        return offset * self.partitions + partition
+        return (offset - self._shift(partition)) % size * self.partitions + partition
 
     # Arrays in these have one entry for each position that is asked for.
 
@@ -63,6 +69,10 @@ class EpochOrder:
         """(first sample, samples) of partitions."""
         small, longer = divmod(self.samples, self.partitions)
         return partition * small + np.minimum(partition, longer), small + (partition < longer)
+
+    def _shift(self, partition: np.ndarray) -> np.ndarray:
+        """How far into its first window a partition begins."""
+        return partition * self.window // self.partitions if self.staggered else np.zeros_like(partition)
 
     def _windows(self, partition: np.ndarray, size: np.ndarray):
         """The order of a partition's windows, and two functions: where the window of a rank starts in that order, and
@@ -110,20 +120,26 @@ class Draw:
 class RunOrder:
     """The endless order of a run over one or several weighted sources.
 
-    With several sources the run is cut into cycles of 1024 slots; in each cycle a source gets its share of the slots
-    (largest remainder), at places drawn anew for every cycle. Within a source the order is that of its own epochs.
+    Within a source the order is that of its own epochs; mixture.py says how several are mixed.
 
     Args:
         sizes: samples of each source.
         weights: relative weight of each source.
-        partitions: number of partitions of each epoch.
+        partitions: number of partitions of each epoch, of all sources together.
         window: consecutive samples of a partition that are shuffled among each other at a time.
         seed: run.seed.
+        version: which order; EARLIER_ORDER is that of runs of earlier versions.
     """
 
-    def __init__(self, sizes: list[int], weights: list[float], partitions: int, window: int, seed: int):
-        self.sizes, self.partitions, self.window, self.seed = sizes, partitions, window, seed
-        self._shares = _largest_remainder(weights, MIXTURE_CYCLE)
+    def __init__(
+        self, sizes: list[int], weights: list[float], partitions: int, window: int, seed: int, version: int = ORDER
+    ):
+        self.sizes, self.partitions, self.window, self.seed, self.version = sizes, partitions, window, seed, version
+        mixture = DrawnMixture if version == EARLIER_ORDER else DealtMixture
+        self._mixture = mixture(weights, partitions, seed) if len(sizes) > 1 else None
+        ranges = self._mixture.ranges if len(sizes) > 1 else [partitions]
+        # A source's own partitions: no more than it has samples.
+        self._ranges = np.minimum(ranges, sizes)
 
     def draw(self, first: int, count: int) -> Draw:
         """The samples at run positions [first, first + count)."""
@@ -139,10 +155,11 @@ class RunOrder:
                 chosen = (source == index) & (epoch == number)
                 order = EpochOrder(
                     self.sizes[index],
-                    min(self.partitions, self.sizes[index]),
+                    int(self._ranges[index]),
                     self.window,
                     self._seed_of(index),
                     int(number),
+                    self.version != EARLIER_ORDER,
                 )
                 sample[chosen] = order.sample_at(position[chosen])
         return Draw(source, epoch, sample)
@@ -150,8 +167,8 @@ class RunOrder:
     def share_of_rank(self, first: int, count: int, rank: int, world_size: int) -> Draw:
         """This rank's part of the global batch at [first, first + count): `count / world_size` samples.
 
-        The batch is sorted by partition and cut into equal pieces, so that a rank meets the same partitions in every
-        step; where world_size does not divide the partitions, neighbours share one.
+        The batch is sorted by source and partition and cut into equal pieces, so that a rank meets the same partitions
+        in every step; where world_size does not divide the partitions, neighbours share one.
         """
         return self.shares_of_rank(first, count, 1, rank, world_size)[0]
 
@@ -167,46 +184,15 @@ class RunOrder:
         positions = np.arange(first, first + count, dtype=np.int64)
         source, within = self._sources(positions)
         sizes = np.asarray(self.sizes, dtype=np.int64)[source]
-        partition = (within % sizes) % np.minimum(self.partitions, sizes)
-        ranked = np.argsort(partition, kind="stable")
+        partition = (within % sizes) % self._ranges[source]
+        # Earlier versions kept no source together.
+        keys = (partition,) if self.version == EARLIER_ORDER else (partition, source)
+        ranked = np.lexsort(keys)
         return positions[ranked[rank * count // world_size : (rank + 1) * count // world_size]]
 
     def _seed_of(self, source: int) -> int:
-        return self.seed if len(self.sizes) == 1 else int(counter_random.key(_MIXTURE, self.seed, source))
+        return self.seed if len(self.sizes) == 1 else int(counter_random.key(SOURCE, self.seed, source))
 
     def _sources(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(source, position within that source's own endless order) of run positions."""
-        if len(self.sizes) == 1:
-            return np.zeros_like(positions), positions
-        slots = np.repeat(np.arange(len(self.sizes)), self._shares)
-        rank_in_source = np.concatenate([np.arange(share) for share in self._shares])
-        source, within = np.empty_like(positions), np.empty_like(positions)
-        cycles = positions // MIXTURE_CYCLE
-        for cycle in np.unique(cycles):
-            chosen = cycles == cycle
-            shuffle = _order_of_slots(self.seed, len(self.sizes), int(cycle))
-            slot = shuffle(positions[chosen] % MIXTURE_CYCLE)
-            source[chosen] = slots[slot]
-            within[chosen] = cycle * np.asarray(self._shares)[source[chosen]] + rank_in_source[slot]
-        return source, within
-
-
-def _largest_remainder(weights: list[float], slots: int) -> list[int]:
-    if len(weights) > slots:
-        raise UserError(f"data.train names {len(weights)} sources; at most {slots} can be mixed")
-    exact = np.asarray(weights) / np.sum(weights) * slots
-    shares = np.floor(exact).astype(int)
-    for index in np.argsort(shares - exact, kind="stable")[: slots - int(shares.sum())]:
-        shares[index] += 1
-    if (shares == 0).any():
-        index = int(np.argmin(shares))
-        raise UserError(
-            f"data.train[{index}].weight is below 1/{slots} of the sum of the weights, so it would never be read; "
-            "raise it or leave the source out"
-        )
-    return shares.tolist()
-
-
-@lru_cache(maxsize=1024)
-def _order_of_slots(seed: int, sources: int, cycle: int) -> counter_random.Permutation:
-    return counter_random.Permutation(MIXTURE_CYCLE, counter_random.key(_MIXTURE, seed, sources, cycle))
+        return (np.zeros_like(positions), positions) if self._mixture is None else self._mixture(positions)

@@ -1,5 +1,7 @@
 """The data sets of a run, checked against each other before anything is built."""
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +12,8 @@ from longmix.data_prep.split_names import TEST
 
 from ..settings.configuration import RunConfiguration
 from ..settings.mistakes import Mistakes
-from ..settings.shuffling import settled
+from ..settings.sections import EARLIER_ORDER
+from ..settings.shuffling import SMALLEST_DEFAULT_PARTITIONS, settled
 from .collate import SECOND, TOKEN_IDS, VALUES, count_positions
 from .dataset import ShardedDataset
 from .length_groups import LengthGroupedOrder
@@ -77,12 +80,14 @@ def open_data(configuration: RunConfiguration, world_size: int = 1) -> RunData:
     section = configuration.data
     sources = section.sources()
     opened = {}
-    held = (_ranges_of_rank(configuration, world_size), settled(section, configuration.batch).window)
+    window = settled(section, configuration.batch).window
+    ranges = _ranges_by_path(configuration, world_size)
     mistakes = Mistakes()
     paths = dict.fromkeys([*(source.path for source in sources), section.eval, section.test])
     paths.pop(None, None)
     for path in paths:
         with mistakes:
+            held = (ranges.get(path, 1), window)
             opened[path] = as_seen(ShardedDataset(path, section.cache, *held, len(paths)), configuration.objective)
     for path, dataset in opened.items():
         with mistakes:
@@ -95,10 +100,26 @@ def open_data(configuration: RunConfiguration, world_size: int = 1) -> RunData:
 
 
 def _ranges_of_rank(configuration: RunConfiguration, world_size: int) -> int:
-    """Of how many ranges of the samples a rank reads in turn; see RunOrder.share_of_rank."""
-    partitions = settled(configuration.data, configuration.batch).partitions
-    wanders = configuration.batch.group_by_length or len(configuration.data.sources()) > 1
-    return partitions if wanders else -(-partitions // world_size) + 1
+    """Of how many ranges of the samples a rank reads in turn, at most; see RunOrder.share_of_rank."""
+    section = settled(configuration.data, configuration.batch)
+    is_mixed = len(section.sources()) > 1
+    if configuration.batch.group_by_length or (is_mixed and section.order == EARLIER_ORDER):
+        return section.partitions
+    # Where one source ends and the next begins may change by one from batch to batch.
+    return -(-section.partitions // world_size) + (3 if is_mixed else 1)
+
+
+def _ranges_by_path(configuration: RunConfiguration, world_size: int) -> dict[str, int]:
+    """The same for each training set; see DealtMixture.ranges."""
+    section, ranges = settled(configuration.data, configuration.batch), _ranges_of_rank(configuration, world_size)
+    sources = section.sources()
+    if len(sources) == 1 or section.order == EARLIER_ORDER:
+        return {source.path: ranges for source in sources}
+    by_path, weights = Counter(), sum(source.weight for source in sources)
+    for source in sources:
+        own = math.ceil(section.partitions * source.weight / weights) + 1
+        by_path[source.path] += max(SMALLEST_DEFAULT_PARTITIONS, min(own, ranges))
+    return by_path
 
 
 def small_cache_note(configuration: RunConfiguration, data: RunData, world_size: int, ranks_here: int) -> str | None:
@@ -129,13 +150,13 @@ def _order(configuration: RunConfiguration, train: list[Dataset]) -> RunOrder:
         configuration.run.seed,
     )
     if not batch.group_by_length:
-        return RunOrder(*arguments)
+        return RunOrder(*arguments, section.order)
 
     def lengths(source: int, samples: np.ndarray) -> np.ndarray:
         train[source].fetch(samples)
         return np.asarray([count_positions(sample) for sample in train[source].read(samples)])
 
-    return LengthGroupedOrder(*arguments, batch.samples, lengths)
+    return LengthGroupedOrder(*arguments, batch.samples, lengths, section.order)
 
 
 # Checks of the data sets against each other: a model reads them all with one vocabulary, one width and one meaning, and

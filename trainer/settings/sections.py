@@ -29,6 +29,9 @@ DECAY_SHARE = 0.2
 # Share of the tokens that an evaluation of masked language modelling hides, whatever training hides (as Devlin et al.
 # 2019, section 3.1, train): so that models trained at other shares compare.
 EVALUATION_MASK_PROBABILITY = 0.15
+# Versions of the order of the samples (trainer/samples/order.py): a run keeps the one that it was begun with, and those
+# that did not note it have the earlier one.
+EARLIER_ORDER, ORDER = 1, 2
 # A name that Weights & Biases takes for a project.
 _PROJECT = re.compile(r"[^/\\#?%:\x00-\x1f]{1,128}")
 
@@ -111,6 +114,7 @@ class DataSection:
     test: str | None = None
     partitions: Literal["auto"] | int = "auto"
     window: int | None = None
+    order: int | None = None
     cache: CacheSection = field(default_factory=CacheSection)
 
     def sources(self) -> list[DataSource]:
@@ -129,6 +133,8 @@ class DataSection:
             yield "partitions", f"is {self.partitions}, but must be auto or 1 to {2**31 - 1}"
         if self.window is not None and not 1 <= self.window < 2**31:
             yield "window", f"is {self.window}, but must be null or 1 to {2**31 - 1}"
+        if self.order not in (None, EARLIER_ORDER, ORDER):
+            yield "order", f"is {self.order}, but must be null, {EARLIER_ORDER} or {ORDER}"
         if not self.sources():
             yield "train", "is an empty list; name at least one data set"
 

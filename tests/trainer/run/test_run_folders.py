@@ -139,7 +139,7 @@ def test_an_older_run_goes_on_evaluating_at_the_share_of_its_training(train, tmp
 
 
 MANY = {"batch.samples": 128, "batch.micro_batch": 64}
-EARLIER = {"data.partitions": 64, "data.window": 1024}
+EARLIER = {"data.partitions": 64, "data.window": 1024, "data.order": 1}
 
 
 def weights(run):
@@ -160,20 +160,24 @@ def without_order(checkpoint):
 
 @pytest.mark.full
 def test_a_run_keeps_its_order_and_that_of_an_earlier_version(train, tmp_path):
-    """Those did not note what they chose: ranges by another rule."""
-    for name, order in (("new", {}), ("old", EARLIER)):
+    """Those did not note what they chose: the order, and before that ranges by another rule."""
+    for name, order in (("new", {}), ("old", EARLIER), ("noted", {"data.order": 1})):
         assert train(tmp_path / name, **MANY, **order, **{"optim.max_steps": 4}).code == 0
         run = tmp_path / f"{name} in two"
         train(run, **MANY, **order, **{"optim.max_steps": 4, "run.stop_at_step": 2})
         config = yaml.safe_load((run / "config.yaml").read_text())
-        assert (config["data"]["partitions"], config["data"]["window"]) == ((64, 1024) if order else (128, 512))
-        if order:
+        assert (config["data"]["partitions"], config["data"]["window"]) == ((64, 1024) if name == "old" else (128, 512))
+        assert config["data"].pop("order") == (1 if order else 2)
+        if name == "noted":
+            (run / "config.yaml").write_text(yaml.safe_dump(config))
+        if name == "old":
             config["data"]["partitions"] = "auto"
             del config["data"]["window"]
             (run / "config.yaml").write_text(yaml.safe_dump(config))
             without_order(next(run.glob("checkpoints/step-*2")))
         assert train(run, **MANY, **{"optim.max_steps": 4}).code == 0
         assert weights(run) == weights(tmp_path / name)
+        assert yaml.safe_load((run / "config.yaml").read_text())["data"]["order"] == (1 if order else 2)
     assert weights(tmp_path / "new") != weights(tmp_path / "old")
 
 
@@ -182,11 +186,11 @@ def test_a_run_file_in_place_of_a_lost_config_yaml_brings_no_other_order(train, 
     train(run, **MANY, **EARLIER, **steps, **{"run.stop_at_step": 2})
     config = yaml.safe_load((run / "config.yaml").read_text())
     del config["provenance"]
-    config["data"] |= {"partitions": "auto", "window": None}
+    config["data"] |= {"partitions": "auto", "window": None, "order": None}
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     told = (
-        r"data\.partitions and data\.window are 128 and 512, but the checkpoint in .*run belongs to another order of "
-        r"the samples: set data\.partitions=64 and data\.window=1024, or allow it with "
+        r"data\.partitions, data\.window and data\.order are 128, 512 and 1, but the checkpoint in .*run belongs to "
+        r"another order of the samples: set data\.partitions=64, data\.window=1024 and data\.order=1, or allow it with "
         r"'run.allow_changes=\[data\.partitions\]'"
     )
     with pytest.raises(UserError, match=told):

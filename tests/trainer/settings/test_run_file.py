@@ -159,6 +159,7 @@ def test_an_unknown_model_type_names_the_nearest(small, mistakes_of):
         ("optim.lr_factors={'': 2}", "optim.lr_factors has the key '', but takes parts of parameter names"),
         ("optim.lr_factors.layers.0=2", "a word with dots takes braces: optim.lr_factors={layers.0: 2}"),
         ("data.partitions=0", "data.partitions is 0, but must be auto or 1 to 2147483647"),
+        ("data.order=3", "data.order is 3, but must be null, 1 or 2"),
         ("data.train=[]", "data.train is an empty list"),
         ("data.train=[{path: a, weight: 0}]", "data.train[0].weight is 0.0, but must be positive"),
         ("data.train=[{pth: a}]", "data.train[0].pth is not a key of a run file; did you mean data.train[0].path?"),
