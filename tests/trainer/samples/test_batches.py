@@ -100,14 +100,15 @@ def test_the_cache_drops_the_longest_unused_row_groups(sharded, monkeypatch):
         lambda self, group, **options: reads.append(group) or whole(self, group, **options),
     )
     dataset.read(np.asarray([0, 1, 17, 0, 18]))
-    assert reads == [0, 1]
+    assert sorted(reads) == [0, 1]
+    reads.clear()
     dataset.read(np.asarray([0]))
     dataset.read(np.asarray([33]))
     # 48 samples are over the bound: group 1 or 0 had to go, the one used longest ago first.
     dataset.read(np.asarray([1]))
-    assert reads == [0, 1, 2]
+    assert reads == [2]
     dataset.read(np.asarray([17]))
-    assert reads == [0, 1, 2, 1]
+    assert reads == [2, 1]
     generator = np.random.default_rng(4)
     for index in generator.integers(0, 150, 300):
         assert dataset.read(np.asarray([index]))[0]["labels"] == index
