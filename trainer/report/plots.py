@@ -141,6 +141,8 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
         for chance, of in shares_of(rows, lambda row: row.validation_chance):
             levels.append((100 * chance, {**look, "label": f"most frequent class{of}"}))
     figure, axes = _axes()
+    if is_perplexity(metric):
+        axes.set_yscale("log")  # they begin at the size of the vocabulary, beside which all ends are one line
     if not _draw_curves(axes, lines, levels, styles, may_leave=not higher_is_better(metric)):
         return None
     split = rows[0].setting.split if rows[0].runs[0].is_finetuned else "validation"
@@ -198,7 +200,7 @@ def _draw_curves(
     lowest = min([min(map(min, values)) for _, _, values in lines] + [level for level, _ in levels])
     top, end = _ROOM * highest, math.inf
     if may_leave and top > lowest >= 0 and any(max(map(max, values)) > top for _, _, values in lines):
-        bottom = lowest - 0.05 * (top - lowest)
+        bottom = lowest / _ROOM if axes.get_yscale() == "log" else lowest - 0.05 * (top - lowest)
         axes.set_ylim(bottom, top)
         # What lies further off is drawn no further: there are numbers that matplotlib cannot place.
         end = 2 * top - bottom

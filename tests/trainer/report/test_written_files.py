@@ -182,9 +182,11 @@ def test_a_run_that_diverges_does_not_hide_the_others(tmp_path, monkeypatch, wri
     drawn, savefig = [], Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), savefig(self, *a, **k))[1])
     plots.draw(report)
-    for figure, top in zip(drawn[:2], (6.0, math.exp(6)), strict=True):
+    for figure, top, scale in zip(drawn[:2], (6.0, math.exp(6)), ("linear", "log"), strict=True):
         axes, (legend,) = figure.axes[0], figure.legends
-        assert axes.get_ylim()[1] == pytest.approx(1.1 * top) and -0.1 * top < axes.get_ylim()[0] < 3
+        assert axes.get_yscale() == scale and (scale == "linear" or axes.get_ylim()[0] > 0)
+        assert axes.get_ylim()[1] == pytest.approx(1.1 * top) and -0.1 * top < axes.get_ylim()[0]
+        assert axes.get_ylim()[0] < (3 if scale == "linear" else math.exp(3))
         assert max(axes.lines[0].get_ydata()) < 3 * top and min(axes.lines[1].get_ydata()) > 2
         texts = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
         assert texts == ["wavspa (optim.lr 50), leaves the plot", "wavspa (optim.lr 0.001)"]
