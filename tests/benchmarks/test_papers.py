@@ -139,7 +139,7 @@ def test_counting_stands_below_the_table_of_language_models(script, tmp_path, mo
             "wikipedia/transformer", {"data": data, "batch": {"samples": 4}, "optim": {"max_steps": steps}}
         )
         found = papers.counted(case)
-    order = papers.RunOrder([20], [1.0], 4, 16384, 0).draw(0, 12).sample
+    order = papers.RunOrder([20], [1.0], 16, 4096, 0).draw(0, 12).sample
     assert sorted(np.concatenate(read[1:3]).tolist()) == sorted(order.tolist())
     assert sorted(np.concatenate(read[4:6]).tolist()) == list(range(20))
     text = script("learned.papers_tables").bigram_section(found)

@@ -184,7 +184,7 @@ def test_the_bigrams_are_those_of_the_tokens_that_are_read(script, cases, work, 
     assert made["about"]["masked"] == len(where)
     assert made["rows"]["interpolated bigram"] == counting.NeighbourBigram(short, np.arange(80), masker).evaluate(where)
     # The rows of the long text in the order of a run, of which 50 hold 500 tokens.
-    run = baselines.RunOrder([160], [1.0], 4, 16384, 0).draw(0, 160).sample
+    run = baselines.RunOrder([160], [1.0], 16, 4096, 0).draw(0, 160).sample
     for (tokens, *figures), rows in zip(made["curve"], (50, 160), strict=True):
         expected = counting.NeighbourBigram(long, run[:rows], masker).evaluate(where)
         assert tokens == 10 * rows and figures == [expected["masked_accuracy"], expected["loss"]]
