@@ -70,6 +70,41 @@ def test_a_card_says_what_a_model_was_and_what_chose_it(tmp_path, finetuned, mon
     assert f"## Scores\n\n{told}stratified by class).\n\n| figure | value |" in body
 
 
+@pytest.mark.parametrize(
+    ("run", "task", "name"),
+    [
+        ("runs/articles", None, "articles"),
+        ("runs/articles/seed-1", None, "articles/seed-1"),
+        ("runs/articles/seed-1/", None, "articles/seed-1"),
+        ("runs/glue/sst2/seed-0", "sst2", "glue/sst2/seed-0"),
+        ("runs/glue/sst2/lr-3e-05/seed-0", "sst2", "glue/sst2/lr-3e-05/seed-0"),
+        ("/seed-1", None, "seed-1"),
+    ],
+)
+def test_a_card_names_the_model(tmp_path, card, run, task, name):
+    card.configuration.run.dir = run
+    card = dataclasses.replace(card, manifests=[dataclasses.replace(card.manifests[0], report={"task": task})])
+    card.write(tmp_path, RunState(), {})
+    assert f"\n# {name}\n" in (tmp_path / CARD).read_text()
+
+
+@pytest.mark.parametrize(
+    ("data", "task", "name"),
+    [
+        ("data/articles/train", None, "articles"),
+        ("data/articles/train/", None, "articles"),
+        ("data/mine", None, "mine"),
+        ("train", None, "train"),
+        ("runs/glue/sst2/data/train", "sst2", "sst2"),
+    ],
+)
+def test_a_card_names_the_data(tmp_path, card, data, task, name):
+    card.configuration.data.train = data
+    card = dataclasses.replace(card, manifests=[dataclasses.replace(card.manifests[0], report={"task": task})])
+    card.write(tmp_path, RunState(), {})
+    assert f"\n| {name} | 1 | 3 |" in (tmp_path / CARD).read_text()
+
+
 def test_a_card_says_which_split_its_scores_are_of(tmp_path, card):
     card = dataclasses.replace(card, evaluation=Manifest(split="validation", split_rule="a tenth", columns={}))
     card.write(tmp_path, RunState(), {"loss": 0.5})
