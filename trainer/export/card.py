@@ -206,7 +206,7 @@ def _told_of_labels(inputs: Inputs) -> list[str]:
     if inputs.label_scale is None:
         return []
     mean, deviation = inputs.label_scale.mean, inputs.label_scale.deviation
-    return [f"Its labels were standardised: an answer of the model times {deviation:g}, plus {mean:g}, is a label."]
+    return [f"Its labels were standardised: an answer of the model times {deviation!r}, plus {mean!r}, is a label."]
 
 
 def inputs_of(manifest: Manifest) -> Inputs:

@@ -11,6 +11,7 @@ from longmix.data_prep.manifest import Manifest
 from longmix.trainer.checkpoints.state import RunState
 from longmix.trainer.export import self_contained
 from longmix.trainer.export.card import CARD, ModelCard
+from longmix.trainer.samples.label_scale import LabelScale
 from longmix.trainer.settings import reading
 
 NAME = '<script>alert(1)</script>`|\x1b[31m\u202e"]\n---\n# [x](http://y)'
@@ -103,6 +104,14 @@ def test_a_card_names_the_data(tmp_path, card, data, task, name):
     card = dataclasses.replace(card, manifests=[dataclasses.replace(card.manifests[0], report={"task": task})])
     card.write(tmp_path, RunState(), {})
     assert f"\n| {name} | 1 | 3 |" in (tmp_path / CARD).read_text()
+
+
+def test_a_card_has_all_digits_of_the_way_back_to_labels(tmp_path, card):
+    scale = LabelScale(mean=1234567.8, deviation=0.1234567891)
+    report = {"text_columns": ["text"], "label_column": "price", **scale.report()}
+    card = dataclasses.replace(card, manifests=[dataclasses.replace(card.manifests[0], report=report)])
+    card.write(tmp_path, RunState(), {})
+    assert "model times 0.1234567891, plus 1234567.8, is a label." in (tmp_path / CARD).read_text()
 
 
 def test_a_card_says_which_split_its_scores_are_of(tmp_path, card):
