@@ -26,6 +26,11 @@ _PROGRAM = re.compile(
 )
 
 
+def without_split(data: Path) -> Path:
+    """The folder of a data set, given that of one of its splits."""
+    return data.parent if data.name in SPLITS and data.parent.name else data
+
+
 def find_splits(folder: Path, files: Sequence[Path]) -> dict[str, list[Path]]:
     """The splits of a data set, by their names, among the `files` below `folder` and the folders that hold them.
 

@@ -1,6 +1,7 @@
 """The model card: what a model folder says of the model in it."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from longmix.data_prep.files import write_json, write_text
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.split_names import without_split
 
 from ..checkpoints.state import RunState
 from ..models.folder import INPUTS, OBJECTIVE, Inputs
@@ -55,6 +57,10 @@ configuration is the run's `config.yaml`.
 
 _NOT_EVALUATED = "Not evaluated at this step."
 _MOST_CLASSES = 20  # that are named
+# Every card of ours begins like this.
+_TITLE = re.compile(r"(\A---\nlibrary_name: transformers\ntags: \[longmix(?s:.*?)\n---\n\n)# .*")
+# Names of run folders that are alike in many places.
+_ONE_OF_MANY = re.compile(r"seed-\d+|lr-[^/]+")
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 
 
@@ -85,8 +91,8 @@ class ModelCard:
         configuration = self.configuration
         data = [
             (
-                *(Path(source.path).name, f"{source.weight:g}", f"{manifest.samples:,}", f"{manifest.tokens or 0:,}"),
-                *(str(manifest.sequence_length or "-"), manifest.packing or "-"),
+                *(_data_name(source.path, manifest), f"{source.weight:g}", f"{manifest.samples:,}"),
+                *(f"{manifest.tokens or 0:,}", str(manifest.sequence_length or "-"), manifest.packing or "-"),
             )
             for source, manifest in zip(configuration.data.sources(), self.manifests, strict=True)
         ]
@@ -108,7 +114,7 @@ class ModelCard:
             optim=configuration.optim,
             optimizer=row.deepspeed[0],
             taken="".join(f", {key} {getattr(configuration.optim, key)}" for key in _SHOWN if key in row.arguments),
-            name=escaped(Path(configuration.run.dir).name),
+            name=escaped(_name(configuration.run.dir, self.manifests[0])),
             load=LOAD_WITH_LONGMIX,
             data=markdown(_DATA_COLUMNS, data),
             notes="".join(f"{escaped(note)}\n\n" for note in [*self.notes, *_told_of_labels(inputs)]),
@@ -139,6 +145,29 @@ class ModelCard:
         # config.yaml of an earlier version has none: its evaluations were at the share of training.
         share = self.configuration.eval.mask_probability or self.configuration.objective.mask_probability
         return f"Evaluations hide {100 * share:g} % of the tokens.\n\n"
+
+
+def with_title(card: str, name: str) -> str:
+    """A card with another title, where it is one that longmix wrote: the name of the folder that it has come to."""
+    return _TITLE.sub(lambda found: f"{found[1]}# {escaped(name)}", card, count=1)
+
+
+def _name(run: str, manifest: Manifest) -> str:
+    """What the card calls the model of a run folder, OUTPUT/seed-K of a sweep, OUTPUT/TASK/[lr-X/]seed-K of a
+    fine-tuning: the last name, and those above it as far as it is alike in many folders.
+    """
+    parts = [part for part in Path(os.path.abspath(run)).parts if part != os.sep]
+    shown = 1
+    while shown < len(parts) and _ONE_OF_MANY.fullmatch(parts[-shown]):
+        shown += 1
+    if shown > 1 and _task_of(manifest) is not None:
+        shown += 1
+    return "/".join(parts[-shown:])
+
+
+def _data_name(path: str, manifest: Manifest) -> str:
+    """What the card calls a data set: the task of a fine-tuning, which has `data` in its folder, or the folder."""
+    return _task_of(manifest) or without_split(Path(os.path.normpath(path))).name
 
 
 def _task_of(manifest: Manifest) -> str | None:
@@ -177,7 +206,7 @@ def _told_of_labels(inputs: Inputs) -> list[str]:
     if inputs.label_scale is None:
         return []
     mean, deviation = inputs.label_scale.mean, inputs.label_scale.deviation
-    return [f"Its labels were standardised: an answer of the model times {deviation:g}, plus {mean:g}, is a label."]
+    return [f"Its labels were standardised: an answer of the model times {deviation!r}, plus {mean!r}, is a label."]
 
 
 def inputs_of(manifest: Manifest) -> Inputs:

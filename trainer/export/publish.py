@@ -1,5 +1,6 @@
 """Plain Hugging Face folders: config.json, model.safetensors and tokenizer; saved, and copied whole or not at all."""
 
+import contextlib
 import functools
 import shutil
 import stat
@@ -10,7 +11,7 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import UserError, refused
-from longmix.data_prep.files import MARKER, flush_to_disk, make_folder, write_json
+from longmix.data_prep.files import MARKER, flush_to_disk, make_folder, write_json, write_text
 from longmix.data_prep.made_folders import (
     MODEL,
     files_below,
@@ -29,6 +30,7 @@ from ..checkpoints import folders
 from ..checkpoints.model_folders import model_folder
 from ..checkpoints.state import STATE
 from ..models.folder import CONFIGURATION, check_model_folder
+from .card import CARD, with_title
 from .earlier import earlier_model
 from .flat_code import is_flat_file
 
@@ -158,7 +160,9 @@ def _copy(folder: Path, target: Path, self_contained: bool, onnx: bool) -> None:
         raise UserError(f"{odd} is neither a file nor a folder, and cannot be copied: move it away")
     in_place = target.is_dir() and target.samefile(folder)
     # Earlier versions did not; but a copy onto itself changes no file that is there.
-    steps: list[Callable[[Path], None]] = [] if in_place else [tell_token_types]
+    steps: list[Callable[[Path], None]] = []
+    if not in_place:
+        steps = [tell_token_types, functools.partial(_name_card, name=target.resolve().name)]
     if self_contained or any(map(is_flat_file, folder.iterdir())):
         from . import self_contained as code  # imports the models, which other copies can do without
 
@@ -180,6 +184,18 @@ def _copy(folder: Path, target: Path, self_contained: bool, onnx: bool) -> None:
 
     make_folder(target.parent)
     publish(folder, target, complete)
+
+
+def _name_card(folder: Path, name: str) -> None:
+    """Give the card of a folder, if it has one of ours, the folder's name."""
+    path = folder / CARD
+    if not path.is_file():
+        return
+    data = path.read_bytes()
+    with contextlib.suppress(UnicodeDecodeError):  # none of ours
+        titled = with_title(data.decode(), name)
+        if titled.encode() != data:
+            write_text(path, titled)
 
 
 def _model_folder(source: str, step: int | None) -> Path:

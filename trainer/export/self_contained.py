@@ -19,7 +19,7 @@ from longmix.data_prep.files import write_json, write_text
 from ..models.folder import CONFIGURATION
 from ..models.loading import has_tokenizer, load_config
 from ..tables.text import escaped, quoted, yaml_word
-from .card import CARD, LOAD_WITH_LONGMIX
+from .card import CARD, LOAD_WITH_LONGMIX, with_title
 from .flat_code import LICENCE, PACKAGE, FlatCode, flat_name, is_flat_file
 
 HEADING = "## Loading it without longmix"
@@ -75,8 +75,10 @@ def remove_code(folder: Path) -> None:
 
 
 def with_name(card: str, name: str) -> str:
-    """A card whose section on loading, if there is one, loads from `name`: where the folder has gone to."""
-    before, heading, section = card.partition(f"\n{HEADING}\n")
+    """A card with the title `name`, whose section on loading, if there is one, loads from it: where the folder has
+    gone to.
+    """
+    before, heading, section = with_title(card, name).partition(f"\n{HEADING}\n")
     return before + heading + _PLACE.sub(lambda found: found[1] + quoted(name), section)
 
 

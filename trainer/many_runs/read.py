@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from longmix.data_prep.errors import UserError, refused
-from longmix.data_prep.split_names import SPLITS
+from longmix.data_prep.split_names import without_split
 from longmix.data_prep.state_files import parse, read_json
 from longmix.kernels.common.safe_files import read_input
 
@@ -299,11 +299,6 @@ class Run:
 
 # -----------------------------------------------------------------------------
 # Run folders. Half a record, a damaged file or a run without an end is normal here: runs are killed.
-
-
-def without_split(data: Path) -> Path:
-    """The folder of a data set, given that of one of its splits."""
-    return data.parent if data.name in SPLITS and data.parent.name else data
 
 
 def read_run(folder: Path) -> Run | None:

@@ -9,7 +9,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..many_runs.read import Run, without_split
+from longmix.data_prep.split_names import without_split
+
+from ..many_runs.read import Run
 
 _NOT_NOTED = json.dumps(None)
 _LONGEST_SLUG = 100

@@ -11,6 +11,7 @@ from longmix.data_prep.manifest import Manifest
 from longmix.trainer.checkpoints.state import RunState
 from longmix.trainer.export import self_contained
 from longmix.trainer.export.card import CARD, ModelCard
+from longmix.trainer.samples.label_scale import LabelScale
 from longmix.trainer.settings import reading
 
 NAME = '<script>alert(1)</script>`|\x1b[31m\u202e"]\n---\n# [x](http://y)'
@@ -68,6 +69,49 @@ def test_a_card_says_what_a_model_was_and_what_chose_it(tmp_path, finetuned, mon
     assert "Classes, in the order of its outputs: yes, &lt;b&gt;no." in body
     told = "On the part of the training data that chose this checkpoint (1 of 4 training examples, drawn with seed 0, "
     assert f"## Scores\n\n{told}stratified by class).\n\n| figure | value |" in body
+
+
+@pytest.mark.parametrize(
+    ("run", "task", "name"),
+    [
+        ("runs/articles", None, "articles"),
+        ("runs/articles/seed-1", None, "articles/seed-1"),
+        ("runs/articles/seed-1/", None, "articles/seed-1"),
+        ("runs/glue/sst2/seed-0", "sst2", "glue/sst2/seed-0"),
+        ("runs/glue/sst2/lr-3e-05/seed-0", "sst2", "glue/sst2/lr-3e-05/seed-0"),
+        ("/seed-1", None, "seed-1"),
+    ],
+)
+def test_a_card_names_the_model(tmp_path, card, run, task, name):
+    card.configuration.run.dir = run
+    card = dataclasses.replace(card, manifests=[dataclasses.replace(card.manifests[0], report={"task": task})])
+    card.write(tmp_path, RunState(), {})
+    assert f"\n# {name}\n" in (tmp_path / CARD).read_text()
+
+
+@pytest.mark.parametrize(
+    ("data", "task", "name"),
+    [
+        ("data/articles/train", None, "articles"),
+        ("data/articles/train/", None, "articles"),
+        ("data/mine", None, "mine"),
+        ("train", None, "train"),
+        ("runs/glue/sst2/data/train", "sst2", "sst2"),
+    ],
+)
+def test_a_card_names_the_data(tmp_path, card, data, task, name):
+    card.configuration.data.train = data
+    card = dataclasses.replace(card, manifests=[dataclasses.replace(card.manifests[0], report={"task": task})])
+    card.write(tmp_path, RunState(), {})
+    assert f"\n| {name} | 1 | 3 |" in (tmp_path / CARD).read_text()
+
+
+def test_a_card_has_all_digits_of_the_way_back_to_labels(tmp_path, card):
+    scale = LabelScale(mean=1234567.8, deviation=0.1234567891)
+    report = {"text_columns": ["text"], "label_column": "price", **scale.report()}
+    card = dataclasses.replace(card, manifests=[dataclasses.replace(card.manifests[0], report=report)])
+    card.write(tmp_path, RunState(), {})
+    assert "model times 0.1234567891, plus 1234567.8, is a label." in (tmp_path / CARD).read_text()
 
 
 def test_a_card_says_which_split_its_scores_are_of(tmp_path, card):

@@ -85,6 +85,16 @@ def test_what_an_earlier_version_has_exported_is_replaced_and_what_this_one_has_
     assert code == 2 and "holds README.md, which has changed since longmix wrote it" in said
 
 
+def test_a_card_of_ours_names_the_folder_that_it_has_come_to(export, source, tmp_path):
+    card = (source / "README.md").read_text()
+    assert export(source, tmp_path / "a_b*")[0] == 0
+    given = (tmp_path / "a_b*" / "README.md").read_text()
+    assert given == card.replace("\n# deepspeed\n", "\n# a_b\\*\n") != card
+    (source / "README.md").write_text("# Of somebody\n")
+    assert export(source, tmp_path / "other")[0] == 0
+    assert (tmp_path / "other" / "README.md").read_text() == "# Of somebody\n"
+
+
 def test_exported_onto_itself_a_model_keeps_the_users_files_and_is_no_less_theirs(export, source, tmp_path, contents):
     (source / "notes").write_text("mine")
     before = contents(source)

@@ -150,7 +150,8 @@ def test_a_model_is_uploaded_as_it_is_in_one_commit(hub, push, source, contents)
     assert "%|" not in said  # bars are for terminals: a log gets lines
     assert hub.commits == [("me/encoder", "main")]
     there = hub.repositories["me/encoder"]["branches"]["main"]
-    assert there == {path.name: path.read_bytes() for path in (CHECKPOINT / "model").iterdir()}
+    here = {path.name: path.read_bytes() for path in (CHECKPOINT / "model").iterdir()}
+    assert there == {**here, "README.md": here["README.md"].replace(b"\n# deepspeed\n", b"\n# me/encoder\n")}
     assert {"config.json", "model.safetensors", "README.md", "tokenizer_config.json"} <= set(there)
     assert contents(STORED) == before
 
@@ -166,7 +167,10 @@ def test_a_self_contained_export_takes_its_code_and_a_card_that_names_the_reposi
     assert "auto_map" in json.loads(there["config.json"])
     section = there["README.md"].decode().partition(HEADING)[2]
     assert 'from_pretrained("me/encoder", trust_remote_code=True)' in section and '"self-contained"' not in section
-    assert there["README.md"].decode().replace('"me/encoder"', '"self-contained"') == (folder / "README.md").read_text()
+    card = there["README.md"].decode()
+    assert card.replace('"me/encoder"', '"self-contained"').splitlines() == [
+        "# me/encoder" if line.startswith("# ") else line for line in (folder / "README.md").read_text().splitlines()
+    ]
 
 
 def test_branches_and_private_repositories(hub, push, model):

@@ -256,7 +256,7 @@ def test_a_plain_export_drops_the_code(exported, tmp_path, has_card):
     assert [path.name for path in (tmp_path / "plain").glob("*.py")] == ["mine.py"]
     assert "auto_map" not in json.loads((tmp_path / "plain" / "config.json").read_text())
     card = (tmp_path / "plain" / "README.md").read_text()
-    assert card == plain if has_card else card.endswith(f"# s3attention\n\n{cards.LOAD_WITH_LONGMIX}\n")
+    assert card == plain if has_card else card.endswith(f"# plain\n\n{cards.LOAD_WITH_LONGMIX}\n")
     assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / "plain")).__name__ == "S3AttentionForMaskedLM"
 
 
