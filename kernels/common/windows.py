@@ -26,16 +26,16 @@ class Windows(NamedTuple):
 
     @classmethod
     def over(cls, positions: int, reach: int) -> "Windows":
-        """The windows over N >= 1 positions."""
-        size = max(reach, SMALLEST_BLOCK)
-        if positions <= size + 2 * reach:  # one block that sees itself costs no more
+        """The windows over N >= 1 positions. An N that stands for any (torch.export) has blocks whatever it is."""
+        size, stands_for_any = max(reach, SMALLEST_BLOCK), isinstance(positions, torch.SymInt)
+        if not stands_for_any and positions <= size + 2 * reach:  # one block that sees itself costs no more
             return cls(positions, reach, positions, 0)
         return cls(positions, reach, size, reach)
 
     @property
     def blocks(self) -> int:
         """C."""
-        return -(-self.positions // self.size)
+        return (self.positions + self.size - 1) // self.size
 
     @property
     def missing(self) -> int:
@@ -53,8 +53,13 @@ class Windows(NamedTuple):
 
     def around_flags(self, x: torch.Tensor, fill: int = 0) -> torch.Tensor:
         """(B, N) flags or ids -> (B, C, size + 2 outside), `fill` before the beginning and past the end."""
-        padded = functional.pad(x, (self.outside, self.missing + self.outside), value=fill)
-        return padded.unfold(1, self.size + 2 * self.outside, self.size)
+        rows = functional.pad(x, (0, self.missing), value=fill).unflatten(1, (self.blocks, self.size))
+        if not self.outside:
+            return rows
+        # Not by unfold, of which torch.onnx makes one of a constant length.
+        before = functional.pad(rows[:, :-1, -self.outside :], (0, 0, 1, 0), value=fill)
+        behind = functional.pad(rows[:, 1:, : self.outside], (0, 0, 0, 1), value=fill)
+        return torch.cat([before, rows, behind], 2)
 
     def distance(self, device: torch.device) -> torch.Tensor:
         """Position of what lies around a block minus that of each of its rows: (size, size + 2 outside)."""

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 import torch
+from torch.nn import functional
 
+from longmix.kernels import ops
 from longmix.kernels.common.windows import Windows
 
 
@@ -23,6 +25,36 @@ def test_what_lies_around_a_block(positions, reach):
             expected = x[:, :, row] if 0 <= row < positions else torch.zeros(2, 1, 3, dtype=torch.float64)
             assert torch.equal(around[:, :, block, place], expected)
     assert torch.autograd.gradcheck(windows.around, x[:1, :, :, :1].detach().requires_grad_())
+
+
+class NearAttention(torch.nn.Module):
+    def forward(self, query, key, value, estimate, lengths):
+        tensors = (query, key, value, estimate, torch.ones(1, 81), torch.zeros(1))
+        return ops.near_attention(*tensors, before=40, lengths=lengths)
+
+
+def test_an_exported_program_has_blocks_at_any_length(monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "portable")
+
+    def inputs(positions):
+        return *torch.randn(4, 2, 1, positions, 3), torch.tensor([positions, positions // 2])
+
+    length = torch.export.Dim.AUTO(max=500)
+    shapes = (*[{2: length}] * 4, None)
+    module = torch.export.export(NearAttention(), inputs(150), dynamic_shapes=shapes, strict=False).module()
+    # Up to 120 there is otherwise one block. torch keeps guards against whole blocks, which mean nothing.
+    for positions in (101, 131, 299):
+        given = inputs(positions)
+        torch.testing.assert_close(module(*given), NearAttention()(*given))
+
+
+@pytest.mark.parametrize(("positions", "reach"), [(1, 3), (70, 3), (100, 40), (129, 40)])
+def test_the_flags_around_a_block(positions, reach):
+    windows = Windows.over(positions, reach)
+    flags = torch.randint(9, (2, positions))
+    padded = functional.pad(flags, (windows.outside, windows.missing + windows.outside), value=-2)
+    expected = padded.unfold(1, windows.size + 2 * windows.outside, windows.size)
+    assert torch.equal(windows.around_flags(flags, fill=-2), expected)
 
 
 @pytest.mark.full

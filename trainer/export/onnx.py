@@ -5,7 +5,7 @@ import logging
 import os
 import pydoc
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -28,10 +28,14 @@ _REASONS = {
     "converter": "torch.onnx translates no operator of its Givens rotations' phases (prims.prod)",
     "s3attention": "its Fourier convolution is an operator of longmix's own, which torch.onnx does not translate",
 }
+# Those of them that are exported unless they are causal.
+_NOT_CAUSAL = {"flt": "the number of steps that its sums over earlier tokens take depends on the length"}
 _OBJECTIVES = ("mlm", "clm", "classification", "regression", "token_classification")
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 # Relative root mean square of the difference from torch; fp32 leaves 1e-7 of a small model, and more of a deep one.
 _TOLERANCE = 1e-4
+# The length that is exported, of several blocks, whose number would otherwise be taken for 1 whatever the length is.
+_EXAMPLE = 168
 _LOGGERS = ("onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch._dynamo", "torch.fx")
 
 
@@ -42,6 +46,9 @@ def check_onnx(folder: Path) -> None:
     if config.model_type not in MODEL_TYPES:
         why = _REASONS.get(config.model_type, "of other types optimum exports some (optimum-cli export onnx)")
         raise UserError(f"--onnx exports {', '.join(MODEL_TYPES)}; {folder} is a {config.model_type}: {why}")
+    if config.model_type in _NOT_CAUSAL and config.is_causal:
+        why = _NOT_CAUSAL[config.model_type]
+        raise UserError(f"--onnx exports no {config.model_type} that is causal, as {folder} is: {why}")
     objective = objective_of(str(folder), config).name
     if objective not in _OBJECTIVES:
         raise UserError(f"--onnx exports models of {', '.join(_OBJECTIVES)}; {folder} is one of {objective}")
@@ -59,7 +66,7 @@ def add_onnx(folder: Path) -> None:
     the model's in fp32. Each row is one document.
 
     Raises:
-        UserError: torch cannot express this model.
+        UserError: torch cannot express this model, or not for any batch and length, or onnxruntime refuses it.
         MachineFault: what it made gives something else.
     """
     config = load_config(str(folder))
@@ -75,10 +82,10 @@ def add_onnx(folder: Path) -> None:
 
 
 def _export(model: transformers.PreTrainedModel) -> "torch.onnx.ONNXProgram":
-    inputs = example(model.config, batch=3, length=min(24, model.config.max_position_embeddings))
-    batch = torch.export.Dim("batch", min=1, max=2**16)
-    length = torch.export.Dim("length", min=1, max=model.config.max_position_embeddings)
+    inputs = example(model.config, batch=3, length=min(_EXAMPLE, model.config.max_position_embeddings))
     try:
+        batch = torch.export.Dim("batch", min=1, max=2**16)
+        length = torch.export.Dim("length", min=1, max=model.config.max_position_embeddings)
         program = torch.onnx.export(
             _Logits(model),
             tuple(inputs.values()),
@@ -91,10 +98,20 @@ def _export(model: transformers.PreTrainedModel) -> "torch.onnx.ONNXProgram":
     except Exception as error:  # the exporter's own kinds are private
         reason = reason_of(error.__cause__ or error)
         raise UserError(f"--onnx: torch.onnx cannot express this model: {reason[:300]}") from None
+    _require_any_shape(program.model.graph.inputs)
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()  # stack traces, with the paths of this machine
         node.doc_string = None
     return program
+
+
+def _require_any_shape(inputs: Iterable) -> None:
+    """Raise UserError where torch.onnx has made a constant of a dimension, which it does without a word."""
+    for value in inputs:
+        for name, size in zip(("batch", "length"), value.shape, strict=True):
+            if isinstance(size, int):
+                only = f"of {value.name} only the {name} {size} that it was tried with"
+                raise UserError(f"--onnx: torch.onnx cannot express this model: it takes {only}")
 
 
 class _Logits(torch.nn.Module):
@@ -131,8 +148,11 @@ def _difference(path: Path, model: transformers.PreTrainedModel, batch: int, len
     import onnxruntime
 
     inputs = example(model.config, batch, length)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    found = torch.from_numpy(session.run(["logits"], {name: value.numpy() for name, value in inputs.items()})[0])
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        found = torch.from_numpy(session.run(["logits"], {name: value.numpy() for name, value in inputs.items()})[0])
+    except Exception as error:  # its kinds have no common parent
+        raise UserError(f"--onnx: onnxruntime refuses this model: {reason_of(error)[:300]}") from None
     with torch.no_grad():
         expected = model(**inputs).logits
     return relative_difference(found, expected, inputs["attention_mask"])

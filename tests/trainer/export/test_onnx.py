@@ -4,9 +4,11 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from transformers import AutoConfig
 from transformers.utils.logging import enable_progress_bar
 
@@ -29,10 +31,13 @@ def libraries(require_or_skip):
 
 @pytest.fixture
 def save(run_values, tmp_path, capsys):
-    """save(model type, head, **fields) -> the folder of a model whose weights are nowhere zero or one."""
+    """save(model type, head, values, **fields) -> the folder of a model whose weights are nowhere zero or one.
 
-    def make(model_type, head="ForMaskedLM", **fields):
-        values = run_values(tmp_path, model_type)["model"]
+    values: its configuration but for `fields`; None: the smallest of its type.
+    """
+
+    def make(model_type, head="ForMaskedLM", values=None, **fields):
+        values = values or run_values(tmp_path, model_type)["model"]
         values = {**values, "vocab_size": 30, "max_position_embeddings": LONGEST, **fields}
         torch.manual_seed(1)
         model = longmix.modeling.model_class(model_type, head)(AutoConfig.for_model(**values))
@@ -92,11 +97,41 @@ def test_onnxruntime_gives_what_torch_gives(save, tmp_path, capsys, model_type, 
         assert str(place).encode() not in data
 
 
+def tiny(model_type):
+    """The fields of configs/model/TYPE_tiny.yaml, of fewer layers."""
+    path = Path(__file__).parents[3] / "configs" / "model" / f"{model_type}_tiny.yaml"
+    return {**yaml.safe_load(path.read_text())["model"], "num_hidden_layers": 2}
+
+
+def whole_models():
+    """Each type, as a masked and, where it can be causal and exported, a causal language model."""
+    for model_type in onnx.MODEL_TYPES:
+        yield model_type, "ForMaskedLM"
+        if AutoConfig.for_model(model_type).not_causal_because is None and model_type != "flt":
+            yield model_type, "ForCausalLM"
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.parametrize(("model_type", "head"), list(whole_models()))
+def test_the_models_of_configs_take_any_length(save, tmp_path, capsys, model_type, head):
+    fields = {"max_position_embeddings": 200, "is_causal": head == "ForCausalLM"}
+    if model_type == "paramixer" and fields["is_causal"]:
+        fields["symmetric"] = False  # links to both sides cannot be causal
+    folder, model = save(model_type, head, tiny(model_type), **fields)
+    assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    # One block of the 32 rows of windows, several, and parts of them.
+    shapes = [(1, 1), (2, 7), (3, 32), (1, 64), (2, 65), (3, 168), (5, 199), (2, 200)]
+    worst = {shape: difference(tmp_path / "out" / "model.onnx", model, *shape) for shape in shapes}
+    assert max(worst.values()) < TOLERANCE, worst
+
+
 @pytest.mark.parametrize(
     ("model_type", "head", "fields", "reason"),
     [
         ("s3attention", "ForMaskedLM", {}, "is a s3attention: its Fourier convolution"),
         ("converter", "ForMaskedLM", {}, "is a converter: torch.onnx translates no operator"),
+        ("flt", "ForCausalLM", {"is_causal": True}, "--onnx exports no flt that is causal, as "),
         ("transformer", "ForSequencePairClassification", {"num_labels": 2}, "is one of pair_classification"),
         ("wavspa", "ForSequenceClassification", {"input_channels": 3}, "reads real values"),
     ],
@@ -122,6 +157,25 @@ def test_what_differs_from_torch_is_not_written(save, tmp_path, capsys, monkeypa
     monkeypatch.setattr(onnx, "_export", lambda *_: type("Program", (), {"save": lambda self, path: path.touch()})())
     assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 1
     assert "differ from torch's" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_length_that_has_become_a_constant_is_refused_in_one_line(save, tmp_path, capsys, monkeypatch):
+    folder, _ = save("transformer")
+    inputs = [SimpleNamespace(name="input_ids", shape=("batch", 24))]
+    graph = SimpleNamespace(inputs=inputs, all_nodes=list)
+    monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: SimpleNamespace(model=SimpleNamespace(graph=graph)))
+    assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "of input_ids only the length 24" in said and not (tmp_path / "out").exists()
+
+
+def test_what_onnxruntime_refuses_is_told_in_one_line(save, tmp_path, capsys, monkeypatch):
+    folder, _ = save("transformer")
+    program = SimpleNamespace(save=lambda path: path.write_bytes(b"no ONNX"))
+    monkeypatch.setattr(onnx, "_export", lambda *_: program)
+    assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "onnxruntime refuses this model: " in said and not (tmp_path / "out").exists()
 
 
 def test_an_onnx_of_the_users_is_not_written_over(save, capsys):
