@@ -106,7 +106,7 @@ def test_the_key_of_the_run_file_groups_what_training_reads(tmp_path):
     values = {
         "run": {"dir": str(tmp_path / "run"), "seed": 3},
         "model": {"model_type": "transformer"},
-        "data": {"train": str(tmp_path / "set")},
+        "data": {"train": str(tmp_path / "set"), "partitions": 8},
         "objective": {"name": "classification"},
         "batch": {"samples": BATCH, "micro_batch": BATCH, "group_by_length": True},
     }
