@@ -15,8 +15,8 @@ from . import counter_random
 
 # Slots after which the shares hold exactly, at least; also the most that are dealt out at once.
 SMALLEST_CYCLE = 1024
-# Cycles that are kept; those of a batch follow each other, and are asked for again by the next small batch.
-_KEPT = 64
+# Cycles that are kept, as 16-bit numbers: those of many steps are looked up together, twice.
+_KEPT = 1024
 # Distinguishes the uses of one seed, here and in order.py and length_groups.py.
 SOURCE, _PLACES, _TURNS = 3, 5, 6
 
@@ -68,13 +68,17 @@ class DealtMixture:
 
     def _deal(self, cycle: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each place of a cycle its source, and how many places before it that source has."""
-        turn, place = np.divmod(np.arange(self._cycle), self._groups)
-        group = counter_random.Permutation(self._groups, self._key(_PLACES, cycle, turn))(place)
-        slot = group * self._turns + counter_random.Permutation(self._turns, self._key(_TURNS, cycle, group))(turn)
+        groups, turns = np.arange(self._groups), np.arange(self._turns)[:, None]
+        # (turns, groups): which group each place takes a slot of, and which slot of it that turn is.
+        group = counter_random.Permutation(self._groups, self._key(_PLACES, cycle, turns))(groups)
+        taken = np.zeros_like(groups)[None]
+        if self._turns > 1:
+            taken = counter_random.Permutation(self._turns, self._key(_TURNS, cycle, groups))(turns)
+        slot = (group * self._turns + np.take_along_axis(np.broadcast_to(taken, group.shape), group, 1)).ravel()
         source = np.searchsorted(np.cumsum(self._shares), slot, side="right")
         earlier = np.empty_like(source)
         earlier[np.argsort(source, kind="stable")] = _counted(self._shares)
-        return source, earlier
+        return source.astype(np.int16), earlier.astype(np.int16)
 
     def _key(self, use: int, cycle: int, part: np.ndarray) -> np.ndarray:
         return counter_random.key(use, self._seed, len(self._shares), cycle, part)
