@@ -1,4 +1,4 @@
-"""longmix prepare text: what lands in the folder, whatever the workers, the interruptions and the mistakes."""
+"""longmix prepare text: what lands in the folder, whatever the workers and the mistakes."""
 
 import gzip
 import json
@@ -7,8 +7,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
@@ -18,39 +16,10 @@ from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.text import blocks, encoding, manifests
 from longmix.data_prep.text import prepare as text
 from longmix.data_prep.text.prepare import prepare_text
-from longmix.data_prep.text.sources import TextFile
-from longmix.data_prep.text.state import TextSettings
 from longmix.data_prep.tokenizer import encode, load_tokenizer
 
 
-@pytest.fixture(scope="module")
-def corpus(make_documents, tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text("\n\n".join(make_documents(600)))
-    return path
-
-
-def settings(*sources, **options):
-    options = {"vocab_size": 100, "sequence_length": 32, **options}
-    return TextSettings(source=tuple(map(str, sources)), **options)
-
-
-def documents_of(rows, special):
-    """Token ids of the documents, read back from packed rows."""
-    found, current = [], []
-    for row in rows:
-        assert row["input_ids"][0] == special["cls"]
-        for token in row["input_ids"][1:]:
-            if token == special["sep"]:
-                found.append(current)
-                current = []
-            else:
-                current.append(token)
-    assert not current
-    return found
-
-
-def test_prepared_folder_holds_every_document_once(corpus, contents, tmp_path, rows_of):
+def test_prepared_folder_holds_every_document_once(corpus, contents, tmp_path, rows_of, settings, documents_of):
     output = tmp_path / "out"
     prepare_text(settings(corpus), output, workers=1)
     assert sorted(contents(output)) == [
@@ -91,7 +60,7 @@ def test_prepared_folder_holds_every_document_once(corpus, contents, tmp_path, r
     assert sorted(found) == sorted(expected)
 
 
-def test_split_is_a_function_of_the_document(corpus, tmp_path):
+def test_split_is_a_function_of_the_document(corpus, tmp_path, settings):
     first = prepare_text(settings(corpus), tmp_path / "one", workers=1)
     shuffled = tmp_path / "shuffled.txt"
     documents = corpus.read_text().split("\n\n")
@@ -111,14 +80,14 @@ def test_split_is_a_function_of_the_document(corpus, tmp_path):
     ).read_bytes()
 
 
-def test_output_is_the_same_to_the_byte_with_any_number_of_workers(corpus, contents, tmp_path, monkeypatch):
+def test_output_is_the_same_to_the_byte_with_any_number_of_workers(corpus, contents, tmp_path, monkeypatch, settings):
     monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
     for workers in (1, 3):
         prepare_text(settings(corpus), tmp_path / str(workers), workers=workers)
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
-def test_shards_hold_whole_blocks(corpus, tmp_path, monkeypatch, rows_of):
+def test_shards_hold_whole_blocks(corpus, tmp_path, monkeypatch, rows_of, settings):
     monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
     prepare_text(settings(corpus), tmp_path / "one", workers=1)
     monkeypatch.setattr(manifests, "SAMPLES_PER_SHARD", 200)
@@ -131,7 +100,7 @@ def test_shards_hold_whole_blocks(corpus, tmp_path, monkeypatch, rows_of):
     assert -(-documents // 50) - 1 <= short <= -(-documents // 50) * 2
 
 
-def test_one_per_row(corpus, tmp_path, rows_of):
+def test_one_per_row(corpus, tmp_path, rows_of, settings):
     manifest = prepare_text(settings(corpus, packing="one-per-row"), tmp_path / "out", workers=1).train
     rows = rows_of(tmp_path / "out/train")
     assert manifest.packing == "one-per-row"
@@ -139,7 +108,7 @@ def test_one_per_row(corpus, tmp_path, rows_of):
     assert manifest.report["splits"]["train"]["padding"] > 0.1
 
 
-def test_several_sources_and_an_existing_tokenizer(corpus, contents, make_documents, tmp_path):
+def test_several_sources_and_an_existing_tokenizer(corpus, contents, make_documents, tmp_path, settings):
     prepare_text(settings(corpus), tmp_path / "one", workers=1)
     folder = tmp_path / "more"
     folder.mkdir()
@@ -155,13 +124,13 @@ def test_several_sources_and_an_existing_tokenizer(corpus, contents, make_docume
     assert manifest.report["sources"][1]["rules"] == ["record", "blank-line"]
 
 
-def test_two_documents_are_enough(tmp_path):
+def test_two_documents_are_enough(tmp_path, settings):
     (tmp_path / "tiny.txt").write_text("ba co de fin gul\n\nho ji ka lo mer")
     prepared = prepare_text(settings(tmp_path / "tiny.txt", vocab_size=20), tmp_path / "out", workers=1)
     assert (prepared.train.samples, prepared.validation.samples) == (1, 1)
 
 
-def test_the_same_command_again_does_nothing(corpus, tmp_path):
+def test_the_same_command_again_does_nothing(corpus, tmp_path, settings):
     first = prepare_text(settings(corpus), tmp_path / "out", workers=1)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     second = prepare_text(settings(corpus), tmp_path / "out", workers=2)
@@ -170,101 +139,7 @@ def test_the_same_command_again_does_nothing(corpus, tmp_path):
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
 
 
-PREPARE = """
-import sys
-from longmix.data_prep.text import blocks, encoding, manifests
-from longmix.data_prep.text.state import TextSettings
-from longmix.data_prep.text.prepare import prepare_text
-if __name__ == "__main__":
-    blocks.BLOCK_DOCUMENTS = 20
-    options = TextSettings(source=(sys.argv[1],), vocab_size=100, sequence_length=32)
-    print(prepare_text(options, sys.argv[2], workers=2).was_there)
-"""
-
-
-@pytest.mark.full
-@pytest.mark.slow
-def test_killed_half_way_and_started_again_gives_the_same(contents, make_documents, tmp_path):
-    source, script = tmp_path / "corpus.txt", tmp_path / "prepare.py"
-    source.write_text("\n\n".join(make_documents(1500, longest=400)))
-    script.write_text(PREPARE)
-    command = [sys.executable, str(script), str(source)]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
-    output = tmp_path / "killed"
-    process = subprocess.Popen([*command, str(output)], start_new_session=True)
-    deadline = time.monotonic() + 60
-    while len(list((output / ".blocks").glob("train-*.json"))) < 20:
-        assert process.poll() is None and time.monotonic() < deadline, "it ended before it could be killed"
-        time.sleep(0.002)
-    process.kill()
-    process.wait()
-    with pytest.raises(UserError, match="no data set, or preparing it was interrupted"):
-        Manifest.load(output)
-    for split in ("train", "validation"):
-        with pytest.raises(UserError):
-            Manifest.load(output / split)
-    workers_deadline = time.monotonic() + 20
-    while _session_lives(process.pid):
-        assert time.monotonic() < workers_deadline, "workers outlive their killed parent"
-        time.sleep(0.05)
-    subprocess.run([*command, str(output)], check=True, capture_output=True)
-    assert contents(output) == contents(tmp_path / "whole")
-
-
-def _session_lives(session):
-    try:
-        os.killpg(session, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def test_interrupted_run_goes_on_after_its_last_finished_block(corpus, contents, tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 50)
-    prepare_text(settings(corpus), tmp_path / "whole", workers=1)
-    pack, packed = blocks.pack_block, []
-
-    def failing(path, digest):
-        if len(packed) == 5:
-            raise KeyboardInterrupt
-        packed.append(Path(path).name)
-        return pack(path, digest)
-
-    monkeypatch.setattr(blocks, "pack_block", failing)
-    with pytest.raises(KeyboardInterrupt):
-        prepare_text(settings(corpus), tmp_path / "out", workers=1)
-    first = list(packed)
-
-    def counting(path, digest):
-        packed.append(Path(path).name)
-        return pack(path, digest)
-
-    monkeypatch.setattr(blocks, "pack_block", counting)
-    prepare_text(settings(corpus), tmp_path / "out", workers=1)
-    assert len(first) == 5
-    assert len(packed) == len(set(packed)), "a finished block was done again"
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
-def test_unfinished_folder_refuses_other_settings_and_changed_sources(make_documents, tmp_path, monkeypatch):
-    source = tmp_path / "corpus.txt"
-    source.write_text("\n\n".join(make_documents(100)))
-
-    def interrupted(path, digest):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(blocks, "pack_block", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        prepare_text(settings(source), tmp_path / "out", workers=1)
-    monkeypatch.undo()
-    with pytest.raises(UserError, match="--sequence-length was 32, now 64"):
-        prepare_text(settings(source, sequence_length=64), tmp_path / "out", workers=1)
-    source.write_text(source.read_text() + " more")
-    with pytest.raises(UserError, match="files of the sources have changed"):
-        prepare_text(settings(source), tmp_path / "out", workers=1)
-
-
-def test_finished_folder_notices_other_contents_of_the_same_files(make_documents, tmp_path):
+def test_finished_folder_notices_other_contents_of_the_same_files(make_documents, tmp_path, settings):
     source, own, again = tmp_path / "corpus.txt", tmp_path / "own", tmp_path / "again"
     source.write_text("\n\n".join(make_documents(60)))
     prepare_text(settings(source), own, workers=1)
@@ -287,25 +162,6 @@ def test_finished_folder_notices_other_contents_of_the_same_files(make_documents
     source.write_text(("a" if text[0] != "a" else "b") + text[1:])
     with pytest.raises(UserError, match="files of the sources have changed"):
         prepare_text(settings(source), own, workers=1)
-
-
-def test_changed_blocks_are_done_again(make_documents, tmp_path, monkeypatch, rows_of):
-    # Other text behind the same fingerprint, as of a hub data set: the digest of the block notices.
-    monkeypatch.setattr(TextFile, "fingerprint", lambda self: [])
-    source = tmp_path / "corpus.txt"
-    documents = make_documents(100)
-    source.write_text("\n\n".join(documents))
-    finish = text.write_manifests
-    monkeypatch.setattr(text, "write_manifests", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        prepare_text(settings(source), tmp_path / "out", workers=1)
-    monkeypatch.setattr(text, "write_manifests", finish)
-    changed = [document[::-1] for document in documents]
-    source.write_text("\n\n".join(changed))
-    prepare_text(settings(source), tmp_path / "out", workers=1)
-    tokenizer = load_tokenizer(tmp_path / "out/tokenizer")
-    rows = rows_of(tmp_path / "out/train") + rows_of(tmp_path / "out/validation")
-    assert sorted(documents_of(rows, {"cls": 2, "sep": 3})) == sorted(encode(tokenizer, changed))
 
 
 def test_command_prints_a_report(corpus, tmp_path, capsys, run_prepare):
@@ -335,7 +191,7 @@ def test_what_a_source_was_taken_for_is_told_before_the_long_work(make_documents
     assert 'read as plain text, the first begins \'{"url"' in capsys.readouterr().out
 
 
-def test_bars_promise_an_end_only_where_sizes_tell_it(make_documents, tmp_path, monkeypatch):
+def test_bars_promise_an_end_only_where_sizes_tell_it(make_documents, tmp_path, monkeypatch, settings):
     content = "\n\n".join(make_documents(60)).encode()
     (tmp_path / "a.txt").write_bytes(content)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(content))
@@ -347,35 +203,7 @@ def test_bars_promise_an_end_only_where_sizes_tell_it(make_documents, tmp_path, 
     assert totals == [("reading", len(content)), encoding, ("reading", None), encoding]
 
 
-def test_no_block_lists_the_folder_of_all_and_leftovers_go_before_the_first(corpus, contents, tmp_path, monkeypatch):
-    """A hundred thousand blocks would list ten thousand million names."""
-    monkeypatch.setattr(blocks, "BLOCK_DOCUMENTS", 20)
-    prepare_text(settings(corpus), tmp_path / "whole", workers=1)
-    pack, listdir, packed, listed = blocks.pack_block, os.listdir, [], []
-
-    def failing(path, digest):
-        if len(packed) == 5:
-            raise KeyboardInterrupt
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "listdir", lambda path=".": listed.append(path) or listdir(path))
-            packed.append(pack(path, digest))
-        return packed[-1]
-
-    monkeypatch.setattr(blocks, "pack_block", failing)
-    with pytest.raises(KeyboardInterrupt):
-        prepare_text(settings(corpus), tmp_path / "out", workers=1)
-    folder = tmp_path / "out" / ".blocks"
-    for number, name in enumerate(("json.7", "json.7-1", "parquet.7", "parquet.7-12")):
-        (folder / f".train-{number:06d}.{name}.tmp").write_text("half")
-    (folder / ".held-out.windows.7-1.tmp").write_text("half")
-    left = []
-    monkeypatch.setattr(blocks, "pack_block", lambda path, digest: left.extend(folder.glob(".*")) or pack(path, digest))
-    prepare_text(settings(corpus), tmp_path / "out", workers=1)
-    assert len(packed) == 5 and not listed and not left
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole") and not folder.exists()
-
-
-def test_empty_files_are_counted_in_a_note(make_documents, tmp_path):
+def test_empty_files_are_counted_in_a_note(make_documents, tmp_path, settings):
     (tmp_path / "a.txt").write_text("\n\n".join(make_documents(60)))
     for name in ("b.parquet", "c.txt"):
         (tmp_path / name).touch()
@@ -384,7 +212,7 @@ def test_empty_files_are_counted_in_a_note(make_documents, tmp_path):
     assert told[1].startswith(f"--source {tmp_path}: ") and told[1].endswith("; 2 of 3 files are empty")
 
 
-def test_the_vocabulary_follows_from_the_text(tmp_path, capsys, corpus):
+def test_the_vocabulary_follows_from_the_text(tmp_path, capsys, corpus, settings):
     notes = []
     prepared = prepare_text(settings(corpus, vocab_size=None), tmp_path / "out", workers=1, notify=notes.append)
     assert prepared.train.vocab_size <= 300
@@ -441,7 +269,7 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(tmp_path, corpus, option
     assert run_prepare("text", "--source", corpus, "--vocab-size", 100, "--workers", 1, "--output", output) == 0
 
 
-def test_folders_that_hold_something_else_are_left_alone(corpus, contents, tmp_path):
+def test_folders_that_hold_something_else_are_left_alone(corpus, contents, tmp_path, settings):
     output = tmp_path / "out"
     output.mkdir()
     (output / "thesis.tex").write_text("precious")
@@ -462,7 +290,7 @@ def test_folders_that_hold_something_else_are_left_alone(corpus, contents, tmp_p
         prepare_text(settings(corpus), corpus / "out", workers=1)
 
 
-def test_two_runs_at_once_do_not_mix(corpus, tmp_path):
+def test_two_runs_at_once_do_not_mix(corpus, tmp_path, settings):
     from longmix.data_prep.files import locked
 
     with locked(tmp_path / "out"), pytest.raises(UserError, match="at work"):
@@ -470,7 +298,7 @@ def test_two_runs_at_once_do_not_mix(corpus, tmp_path):
     prepare_text(settings(corpus), tmp_path / "out", workers=1)
 
 
-def test_a_worker_that_is_killed_is_reported(tmp_path, corpus, monkeypatch):
+def test_a_worker_that_is_killed_is_reported(tmp_path, corpus, monkeypatch, settings):
     pool = encoding.ProcessPoolExecutor
 
     def with_a_death(*arguments):
@@ -492,39 +320,3 @@ def test_preparing_text_does_not_import_torch(corpus, tmp_path):
         "print('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
-
-
-@pytest.fixture
-def unfinished(tmp_path, corpus, monkeypatch):
-    """A preparation that was ended before its shards; the command goes on with it."""
-    with monkeypatch.context() as patch:
-        patch.setattr(text, "write_manifests", lambda *arguments: sys.exit("ended"))
-        with pytest.raises(SystemExit):
-            prepare_text(settings(corpus), tmp_path / "out", workers=1)
-    return tmp_path / "out"
-
-
-def test_what_somebody_keeps_in_an_unfinished_preparation_stays(unfinished, corpus):
-    mine = ["train/notes.txt", "tokenizer/notes.md", ".blocks/notes", ".mine.tmp", "validation/shard-1.txt"]
-    for name in mine:
-        (unfinished / name).parent.mkdir(exist_ok=True)
-        (unfinished / name).write_text("mine")
-    (unfinished / "train" / "shard-00000.parquet").write_text("half")
-    prepare_text(settings(corpus), unfinished, workers=1)
-    assert [(unfinished / name).read_text() for name in mine] == ["mine"] * 5
-    assert [path.name for path in (unfinished / ".blocks").iterdir()] == ["notes"]
-    assert Manifest.load(unfinished / "train").samples > 0
-
-
-@pytest.mark.parametrize("name", ["train", "tokenizer", ".blocks"])
-def test_a_file_or_a_link_in_the_place_of_its_folders_is_refused(unfinished, corpus, tmp_path, name):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "shard-00000.parquet").write_text("mine")
-    if (unfinished / name).exists():
-        (unfinished / name).rename(tmp_path / "aside")
-    for make in ((unfinished / name).touch, lambda: (unfinished / name).symlink_to(tmp_path / "elsewhere")):
-        make()
-        with pytest.raises(UserError, match=rf"out/{name} is a link or a file, where longmix prepare makes a folder"):
-            prepare_text(settings(corpus), unfinished, workers=1)
-        (unfinished / name).unlink()
-    assert (tmp_path / "elsewhere" / "shard-00000.parquet").read_text() == "mine"
