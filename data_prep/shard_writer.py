@@ -38,20 +38,16 @@ def _arrow_type(column: Mapping[str, Any]) -> pa.DataType:
 
 
 def _compact(value: Any, arrow_type: pa.DataType) -> Any:
-    """A list of numbers as Arrow's array of them, in the bytes that they take in the file: Python's take up to nine
-    times as many. Everything else as it is.
+    """A list of numbers as an array of them, in the bytes that they take in the file: Python's take up to nine times as
+    many. Everything else as it is.
     """
     if isinstance(value, list) and pa.types.is_list(arrow_type) and pa.types.is_primitive(arrow_type.value_type):
-        return pa.array(value, type=arrow_type.value_type)
+        return pa.array(value, type=arrow_type.value_type).to_numpy(zero_copy_only=False)
     return value
 
 
 def _arrow_array(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
     """A column of these entries. Arrow takes arrays of one axis only, and lists of lists are twenty times as large."""
-    if all(isinstance(value, pa.Array) for value in values):
-        offsets = pa.array(np.cumsum([0, *map(len, values)]), type=pa.int32())
-        return pa.ListArray.from_arrays(offsets, pa.concat_arrays(values), type=arrow_type)
-    values = [value.to_pylist() if isinstance(value, pa.Array) else value for value in values]
     if getattr(values[0], "ndim", 1) < 2:
         return pa.array(values, type=arrow_type)
     return _list_array([len(value) for value in values], np.concatenate(values), arrow_type)

@@ -162,8 +162,8 @@ class Table:
             about = {"start": start, "task": task, "seed": seed}
             case = self._case("tuning", row, words, about if rate == chosen else {**about, "rate": rate})
             found = case.record()
-            # Records of before the second rule do not say how many seeds have one answer.
-            if found is None or (found["scores"] is not None and not found.get("of_one_answer")):
+            # Records of before the second rule do not say how many seeds are at chance.
+            if found is None or (found["scores"] is not None and not found.get("at_chance")):
                 return case
             if found["scores"] is not None:
                 finished.append(case)

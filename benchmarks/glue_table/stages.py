@@ -178,12 +178,14 @@ def _tuned(case: Case) -> dict[str, object]:
         "scores": score["values"],
         "baseline": score["baseline"],
         "examples": split["samples"],
-        "of_one_answer": sum(_has_one_answer(case.folder / task["task"] / f"seed-{seed}") for seed in task["seeds"]),
+        "at_chance": sum(_is_at_chance(case.folder / task["task"] / f"seed-{seed}") for seed in task["seeds"]),
     }
 
 
-def _has_one_answer(run: Path) -> bool:
-    """Whether a run of fine-tuning ends with the same answer to every example that its checkpoint is chosen on."""
+def _is_at_chance(run: Path) -> bool:
+    """Whether a run of fine-tuning ends without any correlation on the examples that its checkpoint is chosen on, as
+    one does that answers the same to all.
+    """
     return commands.records(run, "eval")[-1]["matthews"] == 0
 
 

@@ -53,13 +53,12 @@ class Windows(NamedTuple):
 
     def around_flags(self, x: torch.Tensor, fill: int = 0) -> torch.Tensor:
         """(B, N) flags or ids -> (B, C, size + 2 outside), `fill` before the beginning and past the end."""
-        rows = functional.pad(x, (0, self.missing), value=fill).unflatten(1, (self.blocks, self.size))
+        beyond = self.size if self.outside else 0
+        rows = functional.pad(x, (beyond, self.missing + beyond), value=fill).unflatten(1, (-1, self.size))
         if not self.outside:
             return rows
         # Not by unfold, of which torch.onnx makes one of a constant length.
-        before = functional.pad(rows[:, :-1, -self.outside :], (0, 0, 1, 0), value=fill)
-        behind = functional.pad(rows[:, 1:, : self.outside], (0, 0, 0, 1), value=fill)
-        return torch.cat([before, rows, behind], 2)
+        return torch.cat([rows[:, :-2, -self.outside :], rows[:, 1:-1], rows[:, 2:, : self.outside]], 2)
 
     def distance(self, device: torch.device) -> torch.Tensor:
         """Position of what lies around a block minus that of each of its rows: (size, size + 2 outside)."""

@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import MachineFault, UserError, reason_of
+from longmix.kernels.common.windows import SMALLEST_BLOCK
 from longmix.kernels.selection import ENVIRONMENT_VARIABLE
 
 from ..models.folder import objective_of
@@ -34,8 +35,6 @@ _OBJECTIVES = ("mlm", "clm", "classification", "regression", "token_classificati
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 # Relative root mean square of the difference from torch; fp32 leaves 1e-7 of a small model, and more of a deep one.
 _TOLERANCE = 1e-4
-# The length that is exported, of several blocks, whose number would otherwise be taken for 1 whatever the length is.
-_EXAMPLE = 168
 _LOGGERS = ("onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch._dynamo", "torch.fx")
 
 
@@ -75,14 +74,14 @@ def add_onnx(folder: Path) -> None:
     with _plain_and_quiet():
         program = _export(model)
         program.save(folder / ONNX)
-        worst = max(_difference(folder / ONNX, model, *shape) for shape in _shapes(config.max_position_embeddings))
+        worst = max(_difference(folder / ONNX, model, *shape) for shape in _shapes(config))
     if not worst < _TOLERANCE:
         differ = f"--onnx: onnxruntime's results differ from torch's by {worst:.1e} (relative root mean square)"
         raise MachineFault(f"{differ}: nothing was written")
 
 
 def _export(model: transformers.PreTrainedModel) -> "torch.onnx.ONNXProgram":
-    inputs = example(model.config, batch=3, length=min(_EXAMPLE, model.config.max_position_embeddings))
+    inputs = example(model.config, batch=3, length=_example_length(model.config))
     try:
         batch = torch.export.Dim("batch", min=1, max=2**16)
         length = torch.export.Dim("length", min=1, max=model.config.max_position_embeddings)
@@ -114,6 +113,14 @@ def _require_any_shape(inputs: Iterable) -> None:
                 raise UserError(f"--onnx: torch.onnx cannot express this model: it takes {only}")
 
 
+def _example_length(config: transformers.PreTrainedConfig) -> int:
+    """The length that a model is exported at: several blocks of windows where it may have so many positions, for of one
+    block torch.onnx makes one whatever the length is.
+    """
+    reach = max(SMALLEST_BLOCK, getattr(config, "attention_window", 0) // 2, getattr(config, "exact_reach", 0))
+    return min(5 * reach + 8, config.max_position_embeddings)
+
+
 class _Logits(torch.nn.Module):
     """A model as a function of its inputs to its logits."""
 
@@ -139,9 +146,10 @@ def example(config: transformers.PreTrainedConfig, batch: int, length: int) -> d
     return inputs
 
 
-def _shapes(longest: int) -> list[tuple[int, int]]:
-    """Batches and lengths to compare at: others than that of the export, odd ones, and one token alone."""
-    return [(batch, min(length, longest)) for batch, length in ((1, 1), (1, 31), (2, 17), (5, 64))]
+def _shapes(config: transformers.PreTrainedConfig) -> list[tuple[int, int]]:
+    """Batches and lengths to compare at: others than that of the export, longer, odd ones, and one token alone."""
+    shapes = ((1, 1), (1, 31), (2, 17), (5, 64), (2, _example_length(config) * 3 // 2))
+    return [(batch, min(length, config.max_position_embeddings)) for batch, length in shapes]
 
 
 def _difference(path: Path, model: transformers.PreTrainedModel, batch: int, length: int) -> float:

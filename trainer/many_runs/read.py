@@ -19,7 +19,9 @@ from longmix.data_prep.split_names import without_split
 from longmix.data_prep.state_files import parse, read_json
 from longmix.kernels.common.safe_files import read_input
 
+from ..settings import shuffling
 from ..settings.objectives import OBJECTIVES
+from ..settings.reading import PROVENANCE_KEY
 from ..settings.run_file import MOST_BYTES, parse_yaml
 from ..settings.sections import EVALUATION_MASK_PROBABILITY
 from . import finetuned
@@ -320,6 +322,8 @@ def read_run(folder: Path) -> Run | None:
     if not (isinstance(values, dict) and all(isinstance(values.get(name), dict) for name in ("run", "model", "data"))):
         raise UserError(f"{folder / CONFIG} is not that of a run: name run folders, or folders that hold some")
     values = checked_values(values, folder / CONFIG)
+    if PROVENANCE_KEY in values:
+        values["data"] = shuffling.earlier(values["data"], values.get("batch"))
     records, damage = _read_records(folder / METRICS)
     run = Run(folder, values, records, None)
     return Run(folder, values, records, damage or _problem(run, failure))

@@ -280,7 +280,9 @@ def _row(group: list[Run], setting: Setting, label: str, missing: int) -> Row:
         names = [name for name in names if name != "loss"]
     has_chance = "accuracy" in names and first.objective.endswith("classification")
     chance, reason = _chance(first, first.data_key) if has_chance else (None, None)
-    on_validation = _chance(first, _VALIDATION_KEY)[0] if has_chance else None
+    on_validation = chance
+    if has_chance and first.data_key != _VALIDATION_KEY:
+        on_validation = _chance(first, _VALIDATION_KEY)[0]
     chances = {"accuracy": chance, **first.reported_chances}
     values = {name: [_finite(name, run.figures[name]) for run in group] for name in names}
     figures = {name: over_seeds(values[name], interval_of(name, values[name]), chances.get(name)) for name in names}

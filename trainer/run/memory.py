@@ -6,7 +6,6 @@ needs is not counted, and memory that others hold is taken for free: a run that 
 """
 
 import math
-import os
 
 import torch
 
@@ -15,7 +14,7 @@ from longmix.data_prep.errors import UserError
 from ..models.sizes import ModelSize
 from ..optimization.matrices import matrix_entries
 from ..samples.collate import SECOND, TOKEN_IDS
-from ..samples.host_memory import host_memory
+from ..samples.host_memory import host_memory, processes_here
 from ..settings import deepspeed_file
 from ..settings.optimizers import OPTIMIZERS
 from .building import is_in_shares
@@ -29,9 +28,9 @@ def refuse_beyond_memory(prepared: Prepared, processes: int, device: torch.devic
     """Raise UserError, with what takes most and what to change, if the run needs more memory than there is.
 
     Args:
-        processes: all of the run; LOCAL_WORLD_SIZE says how many share this machine's memory.
+        processes: all of the run, of which `processes_here` share this machine's memory.
     """
-    parameters, sharing = prepared.size.parameters, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+    parameters, sharing = prepared.size.parameters, processes_here()
     states = _states_in_ranks(prepared, processes)
     batch = _micro_batch_bytes(prepared)
     built = 4 * parameters

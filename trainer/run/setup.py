@@ -1,7 +1,6 @@
 """Everything a run needs before its first step, checked: the part that `--check` shares with training."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +22,7 @@ from ..objectives.objective import Objective, auto_class, check_data, make_objec
 from ..optimization.matrices import matrix_entries
 from ..optimization.optimizer import rate_factors
 from ..processes.precision import resolve_precision
+from ..samples.host_memory import processes_here
 from ..samples.run_data import RunData, check_processes, open_data, small_cache_note
 from ..samples.shard_check import COORDINATES
 from ..samples.tokenizer import tokenizer_folder
@@ -72,8 +72,7 @@ class Prepared:
                 "note: DeepSpeed compiles its optimizer for the CPU at its first use, which takes minutes "
                 f'("torch_adam": true in optimizer.params of {name} spares it)'
             )
-        ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
-        small_cache = small_cache_note(self.configuration, self.data, world_size, ranks_here)
+        small_cache = small_cache_note(self.configuration, self.data, world_size, processes_here())
         if small_cache is not None:
             notes.append(small_cache)
         if self.configuration.run.compile and deepspeed_file.stage_of(deepspeed_values) == 3:

@@ -1,13 +1,12 @@
 """Decoded row groups in a process's memory: those used last, within a bound of rows and one of bytes."""
 
-import os
 from collections import OrderedDict
 
 import numpy as np
 
 from longmix.data_prep.shard_writer import ROW_GROUP_SAMPLES
 
-from .host_memory import host_memory
+from .host_memory import host_memory, processes_here
 from .shard_check import Column
 
 # Rows that are kept where nobody says how many are read in turn.
@@ -30,11 +29,8 @@ def rows_in_turn(ranges: int, window: int, more: int = 0) -> int:
 
 
 def bytes_of_rank(sets: int = 1) -> int:
-    """Bytes that the row groups of each of so many data sets may take in this process.
-
-    LOCAL_WORLD_SIZE says how many processes share this machine's memory.
-    """
-    return host_memory() // _SHARE // int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1) // sets
+    """Bytes that the row groups of each of so many data sets may take in this process."""
+    return host_memory() // _SHARE // processes_here() // sets
 
 
 class DecodedGroups:

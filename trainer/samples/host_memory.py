@@ -1,4 +1,4 @@
-"""The memory of this machine."""
+"""The memory of this machine, and the processes that share it."""
 
 import os
 from pathlib import Path
@@ -20,3 +20,8 @@ def host_memory() -> int:
         except (OSError, ValueError):  # there is none, or it says "max"
             continue
     return memory
+
+
+def processes_here() -> int:
+    """Processes of the run on this machine, as their launcher says in LOCAL_WORLD_SIZE; 1 where none has."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..settings.sections import EARLIER_ORDER, ORDER
 from . import counter_random
-from .mixture import SOURCE, DealtMixture, DrawnMixture
+from .mixture import SOURCE, DealtMixture, DrawnMixture, Mixture
 
 # Distinguishes the uses of one seed, here and in mixture.py and length_groups.py.
 _WINDOW_ORDER, _WITHIN_WINDOW = 1, 2
@@ -136,7 +136,7 @@ class RunOrder:
     ):
         self.sizes, self.partitions, self.window, self.seed, self.version = sizes, partitions, window, seed, version
         mixture = DrawnMixture if version == EARLIER_ORDER else DealtMixture
-        self._mixture = mixture(weights, partitions, seed) if len(sizes) > 1 else None
+        self._mixture: Mixture | None = mixture(weights, partitions, seed) if len(sizes) > 1 else None
         ranges = self._mixture.ranges if len(sizes) > 1 else [partitions]
         # A source's own partitions: no more than it has samples.
         self._ranges = np.minimum(ranges, sizes)

@@ -87,7 +87,7 @@ def open_data(configuration: RunConfiguration, world_size: int = 1) -> RunData:
     paths.pop(None, None)
     for path in paths:
         with mistakes:
-            held = (ranges.get(path, 1), window)
+            held = (ranges.get(path, 0), window)  # what is read for evaluation alone has no ranges
             opened[path] = as_seen(ShardedDataset(path, section.cache, *held, len(paths)), configuration.objective)
     for path, dataset in opened.items():
         with mistakes:

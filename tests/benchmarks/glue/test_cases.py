@@ -109,13 +109,28 @@ def test_fine_tuning_that_does_not_begin_to_learn_goes_on_with_the_next_smaller_
     rates = []
     while (case := table.tuning("flt", "random", "imdb", 1)).record() is None:
         rates.append(case.words[case.words.index("--lr") + 1])
-        case.finish({"scores": [0.5, 0.7], "of_one_answer": 1} if rates[-1] != "0.0006" else {"scores": None})
+        case.finish({"scores": [0.5, 0.7], "at_chance": 1} if rates[-1] != "0.0006" else {"scores": None})
     # No rate helps: the largest that has scores stands.
     assert rates == ["0.002", "0.0006", "0.0002"] and "0.002" in case.words
     table.tuning_search("bert", "random", "imdb")[0].finish({"rate": 2e-3})
-    for of_one_answer in (1, 0):
-        table.tuning("bert", "random", "imdb", 0).finish({"scores": [0.5, 0.7], "of_one_answer": of_one_answer})
+    for at_chance in (1, 0):
+        table.tuning("bert", "random", "imdb", 0).finish({"scores": [0.5, 0.7], "at_chance": at_chance})
     assert "0.0006" in table.tuning("bert", "random", "imdb", 0).words
+
+
+def test_a_run_says_how_many_of_its_seeds_are_at_chance(script, table):
+    table.tuning_search("flt", "random", "imdb")[0].finish({"rate": 6e-4})
+    case = table.tuning("flt", "random", "imdb", 1)
+    for seed, ends in enumerate(([0.3, 0.0], [0.0, 0.2], [0.0, 0.0])):
+        run = case.folder / "custom" / f"seed-{seed}"
+        run.mkdir(parents=True)
+        records = [{"kind": "eval", "step": step, "matthews": value} for step, value in enumerate(ends)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    score = {"values": [0.5, 0.7, 0.5], "baseline": 0.5}
+    task = {"task": "custom", "seeds": [0, 1, 2], "settings": {"learning_rate": 6e-4}}
+    task["splits"] = [{"samples": 10, "figures": {"score": score}}]
+    (case.folder / "results.json").write_text(json.dumps({"tasks": [task]}))
+    assert script("glue_table.stages").figures(case)["at_chance"] == 2
 
 
 def test_a_record_of_another_command_does_not_count(table):

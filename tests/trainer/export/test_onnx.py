@@ -97,9 +97,9 @@ def test_onnxruntime_gives_what_torch_gives(save, tmp_path, capsys, model_type, 
         assert str(place).encode() not in data
 
 
-def tiny(model_type):
-    """The fields of configs/model/TYPE_tiny.yaml, of fewer layers."""
-    path = Path(__file__).parents[3] / "configs" / "model" / f"{model_type}_tiny.yaml"
+def fields_of(config):
+    """The fields of a file of configs/, of fewer layers."""
+    path = Path(__file__).parents[3] / "configs" / config
     return {**yaml.safe_load(path.read_text())["model"], "num_hidden_layers": 2}
 
 
@@ -118,10 +118,22 @@ def test_the_models_of_configs_take_any_length(save, tmp_path, capsys, model_typ
     fields = {"max_position_embeddings": 200, "is_causal": head == "ForCausalLM"}
     if model_type == "paramixer" and fields["is_causal"]:
         fields["symmetric"] = False  # links to both sides cannot be causal
-    folder, model = save(model_type, head, tiny(model_type), **fields)
+    folder, model = save(model_type, head, fields_of(f"model/{model_type}_tiny.yaml"), **fields)
     assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 0, capsys.readouterr().err
     # One block of the 32 rows of windows, several, and parts of them.
     shapes = [(1, 1), (2, 7), (3, 32), (1, 64), (2, 65), (3, 168), (5, 199), (2, 200)]
+    worst = {shape: difference(tmp_path / "out" / "model.onnx", model, *shape) for shape in shapes}
+    assert max(worst.values()) < TOLERANCE, worst
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_windows_that_are_longer_than_other_blocks_take_any_length(save, tmp_path, capsys):
+    fields = {"max_position_embeddings": 600, "hidden_size": 32, "intermediate_size": 32}
+    folder, model = save("wavspa", "ForMaskedLM", fields_of("mixer/windowed.yaml"), **fields)
+    assert main(["export", str(folder), "--onnx", "--output", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    # The windows reach over 256 positions: one block, two, and a part of a third.
+    shapes = [(1, 1), (2, 200), (1, 300), (2, 512), (1, 600)]
     worst = {shape: difference(tmp_path / "out" / "model.onnx", model, *shape) for shape in shapes}
     assert max(worst.values()) < TOLERANCE, worst
 

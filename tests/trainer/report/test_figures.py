@@ -342,3 +342,14 @@ def test_a_runs_files_that_are_none_or_endless_are_told(tmp_path):
     with open(tmp_path / "metrics.jsonl", "wb") as file:
         file.truncate(2**36)
     assert "metrics.jsonl cannot be read: it has more than" in read_run(tmp_path).problem
+
+
+def test_a_run_that_did_not_note_its_order_has_the_earlier_one(tmp_path, write_run, report_of):
+    noted = {"data__partitions": 64, "data__window": 1024, "data__order": 1}  # what it chose
+    write_run(tmp_path / "a" / "seed-0")
+    write_run(tmp_path / "a" / "seed-1", seed=1, **noted)
+    write_run(tmp_path / "b", seed=2, **{**noted, "data__order": 2})
+    assert [(row.label, len(row.runs)) for row in report_of(tmp_path).rows] == [
+        ("wavspa (data.order 1)", 2),
+        ("wavspa (data.order 2)", 1),
+    ]

@@ -68,7 +68,7 @@ def test_metrics_have_every_promised_figure(finished, read_metrics):
     assert abs(records[0]["loss"] - math.log(96)) < 0.3
 
 
-def test_a_run_folder_holds_what_is_promised(finished):
+def test_a_run_folder_holds_what_is_promised(finished, data):
     folder, _ = finished
     assert {path.name for path in folder.iterdir()} == {
         ".lock",
@@ -83,7 +83,8 @@ def test_a_run_folder_holds_what_is_promised(finished):
     assert (folder / "checkpoints" / "latest").readlink().name == "step-00000006"
     assert list((folder / "tensorboard").glob("events.out.tfevents.*"))
     card = (folder / "model" / "README.md").read_text()
-    for text in ("## Data", "| train |", "documents", "6 steps of 16 samples (96 samples", "lr 0.005", "| loss | "):
+    assert "## Data" in card and f"| {data.name} |" in card and "documents" in card
+    for text in ("6 steps of 16 samples (96 samples", "lr 0.005", "| loss | "):
         assert text in card
     # Documents see each other in this mixer: the card says so.
     assert "documents that share a row see each other in s3attention" in card

@@ -1,6 +1,7 @@
 """What a rank of many decodes: whole row groups, of which others may use a part."""
 
 import os
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.shard_writer import ROW_GROUP_SAMPLES, SAMPLES_PER_SHARD, ShardFile, shard_name
 from longmix.data_prep.shards import LIST_INT32
+from longmix.trainer.samples.decoded_groups import KEPT_ROWS
 from longmix.trainer.samples.run_data import open_data
 from longmix.trainer.settings import reading
 
@@ -96,3 +98,15 @@ def test_a_process_keeps_twice_what_it_reads_in_turn(folder):
     assert kept(RANKS) == 2 * 3 * 256
     # Batches by length take their samples from everywhere.
     assert kept(RANKS, group_by_length=True) == 2 * 1024 * 256
+
+
+def test_what_is_evaluated_is_kept_from_one_evaluation_to_the_next(folder, tmp_path):
+    """It is not read in ranges, but at samples all over it."""
+    other = shutil.copytree(folder, tmp_path / "other")
+    values = {
+        "run": {"dir": "run"},
+        "model": {"model_type": "paramixer"},
+        "data": {"train": str(folder), "eval": str(other)},
+        "batch": {"samples": BATCH, "micro_batch": 1},
+    }
+    assert open_data(reading.from_dict(values, "test"), RANKS).evaluation._groups.most_rows == KEPT_ROWS
