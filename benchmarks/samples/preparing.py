@@ -15,6 +15,7 @@ from pathlib import Path
 from longmix.data_prep.text import blocks, sharing
 from longmix.data_prep.text.shares import Share
 from longmix.data_prep.text.state import TextSettings
+from longmix.data_prep.text.unpacking import opened
 
 STAGES = ("count", "make_plan", "pack", "write", "finish")
 TERABYTE = 1e6  # megabytes
@@ -52,6 +53,14 @@ def measure(settings: TextSettings, output: Path) -> dict[str, float]:
     return dict(seconds)
 
 
+def bytes_of_text(file: Path) -> int:
+    """Bytes of a file, unpacked where it is compressed."""
+    with opened(file) as (stream, form):
+        if form is None:
+            return file.stat().st_size
+        return sum(len(piece) for piece in iter(lambda: stream.read(1 << 20), b""))
+
+
 def of_a_terabyte(speeds: dict[str, float], shares: int, cores: int) -> dict[str, float]:
     """Seconds of each stage that reads text, of `shares` with so many cores each, from megabytes a second of a core.
 
@@ -76,7 +85,7 @@ def main() -> None:
     arguments = parser.parse_args()
     path = Path(arguments.text)
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    megabytes = sum(file.stat().st_size for file in files) / 1e6
+    megabytes = sum(map(bytes_of_text, files)) / 1e6
     with tempfile.TemporaryDirectory() as temporary:
         settings = TextSettings(source=(arguments.text,), validation=tuple(arguments.validation))
         seconds = measure(settings, Path(temporary) / "out")

@@ -24,9 +24,10 @@ from longmix.data_prep.text.encoding import Blocks, Encoder, block_path
 from longmix.data_prep.text.first_look import FirstLook, take_first_look
 from longmix.data_prep.text.held_out import HeldOut
 from longmix.data_prep.text.manifests import shard_members, totals_of, write_manifests
+from longmix.data_prep.text.parts import HubDataset, TextFile
 from longmix.data_prep.text.reading import Reader, read_held_out
 from longmix.data_prep.text.shares import FOLDER as SHARES
-from longmix.data_prep.text.sources import HubDataset, Source, TextFile, find_sources, refuse_overlap
+from longmix.data_prep.text.sources import Source, find_sources, refuse_overlap
 from longmix.data_prep.text.state import BLOCKS, State, TextSettings
 from longmix.data_prep.tokenizer import (
     load_tokenizer,

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.text.documents import HEADING, Rule, split_documents
 from longmix.data_prep.text.held_out import SAME_TEXT, SAME_TITLE, HeldOut
-from longmix.data_prep.text.sources import HubDataset, Part, Source
+from longmix.data_prep.text.parts import HubDataset, Part
+from longmix.data_prep.text.sources import Source
 
 SPLIT_KEY = b"longmix-split-0"
 _SHOWN_CHARACTERS = 60

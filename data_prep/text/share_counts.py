@@ -13,10 +13,11 @@ from longmix.data_prep.files import atomic_path
 from longmix.data_prep.split_names import TRAIN, VALIDATION
 from longmix.data_prep.text.first_look import SAMPLE_CHARACTERS, FirstLook, Tally
 from longmix.data_prep.text.held_out import HeldOut
+from longmix.data_prep.text.parts import Part
 from longmix.data_prep.text.prepare import Sources
 from longmix.data_prep.text.reading import Document, Reader, SourceCounts, read_held_out
 from longmix.data_prep.text.shares import ANEW, Share
-from longmix.data_prep.text.sources import Part, Source
+from longmix.data_prep.text.sources import Source
 
 _ENTRY = struct.Struct(">QI")
 

@@ -23,10 +23,10 @@ from longmix.data_prep.text import blocks
 from longmix.data_prep.text.encoding import Blocks, Encoder, block_path
 from longmix.data_prep.text.first_look import FirstLook, conclude
 from longmix.data_prep.text.manifests import Totals, shard_members, totals_of, write_manifests
+from longmix.data_prep.text.parts import HubDataset
 from longmix.data_prep.text.prepare import Prepared, Sources, bar, check_tokenizer, conclude_look, number_of_workers
 from longmix.data_prep.text.share_counts import Counted, Files, Piece, Plan, add_up, write_sample
 from longmix.data_prep.text.shares import ANEW, Share, ShareFolder
-from longmix.data_prep.text.sources import HubDataset
 from longmix.data_prep.text.state import TEMPORARY, State, TextSettings, require_empty
 
 COUNTED, PLAN, PACKED, WRITTEN = (Path(f"{name}.json") for name in ("counted", "plan", "packed", "written"))

@@ -1,5 +1,6 @@
 """The benchmark of preparing text in shares measures every stage, and computes from it."""
 
+import gzip
 import random
 
 import pytest
@@ -17,6 +18,13 @@ def test_every_stage_is_measured(script, tmp_path):
     seconds = preparing.measure(settings, tmp_path / "out")
     assert set(seconds) == {*preparing.STAGES, "encode"} and min(seconds.values()) > 0
     assert (tmp_path / "out" / "train" / "manifest.json").is_file()
+
+
+def test_text_is_counted_unpacked(script, tmp_path):
+    preparing = script("samples.preparing")
+    (tmp_path / "plain.txt").write_bytes(b"a word " * 1000)
+    (tmp_path / "packed.txt.gz").write_bytes(gzip.compress(b"a word " * 1000))
+    assert [preparing.bytes_of_text(path) for path in tmp_path.iterdir()] == [7000, 7000]
 
 
 def test_a_terabyte_is_read_by_one_process_of_each_share_and_encoded_by_all(script):

@@ -15,7 +15,7 @@ from longmix.data_prep.parquet_columns import read_rows
 from longmix.data_prep.tasks import labelled_files
 from longmix.data_prep.tasks.dna import read_fasta
 from longmix.data_prep.tasks.forecasting import read_series
-from longmix.data_prep.text.sources import TextFile
+from longmix.data_prep.text.parts import TextFile
 from longmix.data_prep.tokenizer import load_tokenizer
 
 

@@ -8,7 +8,8 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.files import make_folder, write_json
 from longmix.data_prep.made_folders import TEXT, new_folder, put_in_place, refuse_foreign
 from longmix.data_prep.state_files import read_state
-from longmix.data_prep.text.sources import HubDataset, Source, find_sources
+from longmix.data_prep.text.parts import HubDataset
+from longmix.data_prep.text.sources import Source, find_sources
 
 MEGABYTE = 10**6
 

@@ -7,8 +7,9 @@ from ..tables.figures import ABSENT
 from ..tables.text import html_text
 from . import budget
 from .counted import Counted
+from .metrics import is_in_table, shown
 from .settings import Setting
-from .summary import Report, Row, is_in_table, shown
+from .summary import Report, Row
 from .tables import (
     EXPLANATION,
     heading,

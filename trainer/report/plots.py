@@ -18,8 +18,9 @@ from longmix.data_prep.errors import printable
 
 from ..many_runs.read import Run
 from .counted import Counted
+from .metrics import error_of, higher_is_better, is_percent, is_perplexity, place_of, shown
 from .settings import Setting, slug
-from .summary import Report, Row, error_of, higher_is_better, is_percent, is_perplexity, place_of, shares_of, shown
+from .summary import Report, Row, shares_of
 from .tables import heading, parameters
 
 HOW_TO_GET_PLOTS = "Without matplotlib there are no plots: pip install 'longmix[plots]'"

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from ..many_runs.finetuned import DEV, SELECTION, TEST
+from ..objectives.metrics import CONFIDENCE
 from ..settings import forecast_figures
 from ..tables import writing
 from ..tables.figures import ABSENT, Figure, percent
@@ -12,8 +13,9 @@ from ..tables.text import Markdown, code, escaped
 from . import budget
 from .cited import Cited
 from .counted import Counted
+from .metrics import is_in_table, is_percent
 from .settings import Setting
-from .summary import CONFIDENCE, Report, Row, is_in_table, is_percent, shares_of
+from .summary import Report, Row, shares_of
 
 EXPLANATION = (
     f"Figures are the mean over seeds with its {100 * CONFIDENCE:.0f} % interval (Student's t over the seeds; none "

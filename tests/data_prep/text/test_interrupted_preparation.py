@@ -12,8 +12,8 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.text import blocks
 from longmix.data_prep.text import prepare as text
+from longmix.data_prep.text.parts import TextFile
 from longmix.data_prep.text.prepare import prepare_text
-from longmix.data_prep.text.sources import TextFile
 from longmix.data_prep.tokenizer import encode, load_tokenizer
 
 PREPARE = """

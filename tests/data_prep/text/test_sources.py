@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.text import sources
+from longmix.data_prep.text import parts, sources
 from longmix.data_prep.text.sources import find_sources
 
 
@@ -249,7 +249,7 @@ def test_odd_but_sound_parquet_is_read(tmp_path):
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "LONGEST_LINE", 16)
+    monkeypatch.setattr(parts, "LONGEST_LINE", 16)
     (tmp_path / "a.txt").write_text("a" * 15 + "\n" + "b" * 40)
     with pytest.raises(UserError, match=r"a\.txt, line 2 is longer than 16 bytes"):
         read(tmp_path / "a.txt")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from longmix.data_prep.errors import MachineFault, UserError
-from longmix.data_prep.text import sources, unpacking
+from longmix.data_prep.text import parts, unpacking
 from longmix.data_prep.text.sources import find_sources
 
 
@@ -113,7 +113,7 @@ def test_faults_of_the_machine_are_not_taken_for_damage(tmp_path, monkeypatch):
 
 
 def test_what_unpacks_to_a_line_without_end_is_refused_in_little_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(parts, "LONGEST_LINE", 1 << 20)
     for ending in (".gz", ".zst"):
         path = tmp_path / f"a.txt{ending}"
         path.write_bytes(COMPRESS[ending](b"fine\n" + b"x" * (1 << 26)))

@@ -16,8 +16,8 @@ from longmix.trainer import cli
 from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.many_runs.run_values import checked_values
 from longmix.trainer.report import plots, tables
+from longmix.trainer.report.metrics import error_of, interval_of
 from longmix.trainer.report.page import page
-from longmix.trainer.report.summary import error_of, interval_of
 
 STEPS = 40
 
