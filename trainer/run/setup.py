@@ -21,7 +21,7 @@ from ..models.sizes import ModelSize, measure
 from ..objectives.objective import Objective, auto_class, check_data, make_objective
 from ..optimization.matrices import matrix_entries
 from ..optimization.optimizer import rate_factors
-from ..processes.precision import resolve_precision
+from ..processes.precision import refuse_slow, resolve_precision
 from ..samples.host_memory import processes_here
 from ..samples.run_data import RunData, check_processes, open_data, small_cache_note
 from ..samples.shard_check import COORDINATES
@@ -109,8 +109,8 @@ def prepare(configuration: RunConfiguration, world_size: int, device: torch.devi
     mistakes = Mistakes()
     with mistakes:
         refuse_impossible(configuration.run, device)
-    if precision == "fp16" and device.type == "cpu":
-        mistakes.texts.append("precision fp16 needs a GPU; on a CPU use fp32 or bf16")
+    with mistakes:
+        refuse_slow(precision, device)
     with mistakes:
         check_processes(configuration, world_size)
     if configuration.deepspeed is not None:
