@@ -22,7 +22,7 @@ STEPS = {"s3attention": 50, "transformer": 12}
 POISONED = [
     *((1, engine, "fp32", "loss") for engine in ENGINES),
     *((2, engine, "fp32", kind) for engine in ENGINES for kind in ("loss", "gradient")),
-    *((2, engine, "bf16", "gradient") for engine in ENGINES),
+    *((2, engine, precision, "gradient") for engine in ENGINES for precision in ("bf16", "fp16")),
 ]
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from longmix.modeling import MODEL_TYPES
 from longmix.trainer.engines.make import make_engine
 from longmix.trainer.settings import deepspeed_file, reading
 
@@ -45,7 +46,10 @@ def make(forked_ranks, run_values, tmp_path):
     numbers = itertools.count()
 
     def run(ranks, *jobs):
-        values = [run_values(tmp_path / f"run-{next(numbers)}", "transformer", **{**CHANGES, **job}) for job in jobs]
+        values = [
+            run_values(tmp_path / f"run-{next(numbers)}", **{"model_type": "transformer", **CHANGES, **job})
+            for job in jobs
+        ]
         reports = forked_ranks.run(ranks, [{"values": one, "digest": True} for one in values])
         return [(Path(one["run"]["dir"]), report) for one, report in zip(values, reports, strict=True)]
 
@@ -111,6 +115,18 @@ def test_every_engine_takes_the_steps_of_fp32(optimizer, scaled, make, losses):
     for engine, (folder, report) in zip(ENGINES, others, strict=True):
         assert report.get("code") == 0, (engine, report)
         np.testing.assert_allclose(losses(folder), reference, rtol=0, atol=2e-3, err_msg=str(engine))
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_every_model_takes_the_steps_of_fp32(scaled, make, losses):
+    fp16 = {"deepspeed": scaled("zero1", 8, 1000)}
+    expected, found = (
+        make(1, *({"model_type": one, **how} for one in MODEL_TYPES)) for how in ({"precision": "fp32"}, fp16)
+    )
+    for kind, (folder, _), (other, report) in zip(MODEL_TYPES, expected, found, strict=True):
+        assert report.get("code") == 0, (kind, report)
+        np.testing.assert_allclose(losses(other), losses(folder), rtol=0, atol=2e-3, err_msg=kind)
 
 
 @pytest.mark.slow
