@@ -27,6 +27,8 @@ fi
 unset {SLURM,SRUN}_CPUS_PER_TASK SLURM_CPUS_PER_GPU SLURM_TRES_PER_TASK SLURM_NTASKS SLURM_NPROCS \
     SLURM_NTASKS_PER_{CORE,GPU,SOCKET} SLURM_GPUS SLURM_GPUS_PER_{NODE,SOCKET,TASK} SLURM_GPU_BIND \
     SLURM_MEM_PER_{CPU,GPU,NODE} "${!SLURM_CPU_BIND@}" SLURM_DISTRIBUTION
+# The ranks find each other without MPI: nothing of it needs to be started for them, or to be there.
+export SLURM_MPI_TYPE=none
 
 # An outer job may have left them in the environment; env.sh alone says that the ranks meet elsewhere.
 unset MASTER_ADDR MASTER_PORT
@@ -134,11 +136,18 @@ run_step() {
         fail "cannot write to $PWD: submit from a folder that all nodes can write to"
     export LONGMIX_ENDINGS
     trap 'rm -rf "$LONGMIX_ENDINGS"' EXIT
-    # On scancel this shell must outlive the ranks, which save first.
+    # On scancel this shell must outlive the ranks, which save first. What tells this shell alone to end, as
+    # `sbatch --signal=B:USR1@120` does, tells them.
     trap : TERM
+    trap 'scancel --signal=USR1 "$job"' USR1
     srun --export=ALL --kill-on-bad-exit=1 "${overcommit[@]}" "${cpus[@]}" "${step_gpus[@]}" \
         --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))" \
-        --ntasks-per-node="$tasks_per_node" bash "$LONGMIX_HOME/slurm/task.sh" "$@" </dev/null
+        --ntasks-per-node="$tasks_per_node" bash "$LONGMIX_HOME/slurm/task.sh" "$@" </dev/null &
+    # In the background, for a signal waits for what runs in front. It ends the waiting, too, and only that.
+    while kill -0 "$!" 2>/dev/null; do
+        wait "$!"
+    done
+    wait "$!"
     # Not in a subshell, which a signal to the whole job would end.
     find_ending "$?"
     if ((code == 1 || code == 75)) && requeue "$code" "$@"; then

@@ -221,6 +221,15 @@ def test_signals_reach_the_ranks_and_wait_for_their_save(stub):
 
 
 @pytest.mark.slow
+def test_a_signal_to_the_script_alone_is_one_to_the_ranks(stub):
+    job = stub(SAVES, "x", options=("--nodes=2", "--no-requeue"))
+    job.wait_for("ready\nready")
+    subprocess.run(["scancel", "--batch", "--signal=USR1", str(job.number)], env=job.environment, check=True)
+    assert job.wait() == ("FAILED", 75), job.text()
+    assert job.text().count("saved") == 2 and "submit the same command again" in job.text()
+
+
+@pytest.mark.slow
 def test_what_is_interrupted_or_fails_is_started_again(stub):
     body = (
         f"case ${{SLURM_RESTART_COUNT:-0}} in 1) [[ $RANK == 0 ]] || exit 1;; 2) echo finished; exit 0;; esac\n{SAVES}"

@@ -52,6 +52,7 @@ def test_what_another_job_has_left_in_the_environment_is_not_this_jobs(stub):
         "SLURM_MEM_PER_CPU": "10",
         "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
         "SLURM_DISTRIBUTION": "cyclic",
+        "SLURM_MPI_TYPE": "missing",
     }
     job = stub(TOLD, "x", options=("--nodes=2", "--mem=1M"), **left)
     assert _ranks(job) == [f"rank {rank} of 2,  GPUs, 1 CPUs" for rank in range(2)]
