@@ -11,6 +11,25 @@ fail() {
 
 [[ -n ${SLURM_JOB_ID:-} ]] || fail "this is a Slurm job script: start it with sbatch (without Slurm: longmix train)"
 
+# What Slurm says of this job, of an array's this one alone. sbatch takes along what it finds in the environment, which
+# is of another job where it is called from within one.
+about=$(scontrol --oneliner show job "$SLURM_JOB_ID" | grep "^JobId=$SLURM_JOB_ID ")
+if [[ -n $about ]]; then
+    # In a shell of salloc nobody has counted the GPUs of a node, and in one of srun the ranks would wait for its CPUs.
+    [[ $about == *" BatchFlag=1 "* ]] ||
+        fail "this is a Slurm job script: start it with sbatch (in a shell of salloc or srun, on one node: longmix train)"
+    [[ $about == *" ArrayTaskId="* ]] || unset "${!SLURM_ARRAY_@}"
+    [[ $about != *" NtasksPerN:B:S:C=0:"* ]] || unset SLURM_NTASKS_PER_NODE
+    [[ ! $about =~ \ Restarts=([0-9]+) ]] || SLURM_RESTART_COUNT=${BASH_REMATCH[1]}
+fi
+# For srun they are options, as another job has left them, or as sbatch was given them for tasks that are not ours: some
+# it refuses beside ours, others give a step less than the job has. Each step says what it is to get.
+unset {SLURM,SRUN}_CPUS_PER_TASK SLURM_CPUS_PER_GPU SLURM_TRES_PER_TASK SLURM_NTASKS SLURM_NPROCS \
+    SLURM_NTASKS_PER_{CORE,GPU,SOCKET} SLURM_GPUS SLURM_GPUS_PER_{NODE,SOCKET,TASK} SLURM_GPU_BIND \
+    SLURM_MEM_PER_{CPU,GPU,NODE} "${!SLURM_CPU_BIND@}" SLURM_DISTRIBUTION
+# The ranks find each other without MPI: nothing of it needs to be started for them, or to be there.
+export SLURM_MPI_TYPE=none
+
 # An outer job may have left them in the environment; env.sh alone says that the ranks meet elsewhere.
 unset MASTER_ADDR MASTER_PORT
 # shellcheck source=slurm/env.sh
@@ -21,6 +40,25 @@ source "$LONGMIX_HOME/slurm/env.sh"
 # What Slurm calls this job. An array has the number of one of its jobs: that number alone would mean all of them.
 job=$SLURM_JOB_ID
 [[ -z ${SLURM_ARRAY_TASK_ID:-} ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+
+# find_gpus: how many GPUs a step has on each node into SLURM_GPUS_ON_NODE. A job alone on its nodes (--exclusive) has all
+# that they have. Its steps have those that sbatch was asked for; where it was asked for none, or for some for each task,
+# what the step asks for.
+step_gpus=()
+find_gpus() {
+    local counts
+    # Without what this shell has of it, lest the tasks inherit that.
+    mapfile -t counts < <(env --unset=SLURM_GPUS_ON_NODE srun --export=ALL --nodes="$SLURM_JOB_NUM_NODES" \
+        --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 env </dev/null |
+        sed -n 's/^SLURM_GPUS_ON_NODE=//p' | sort --numeric-sort --unique)
+    ((${#counts[@]} < 2)) ||
+        fail "this job has not as many GPUs on each of its nodes (but ${counts[*]}): ask for them with --gpus-per-node"
+    if ((${#counts[@]} == 0)) || [[ $about =~ \ TresPerTask=[^\ ]*gpu ]]; then
+        step_gpus=(--gres="gpu:$SLURM_GPUS_ON_NODE")
+    else
+        SLURM_GPUS_ON_NODE=${counts[0]}
+    fi
+}
 
 # prepare_job WORKERS_PER_NODE: where the ranks meet, and how many threads each worker gets.
 prepare_job() {
@@ -82,22 +120,34 @@ record_environment() {
 # exit code. srun's own code is the highest of all tasks, also of those that it ended because of another one; so task.sh
 # leaves how each ended in a folder beside the log, and tells srun of failures only: an interrupted run is none.
 run_step() {
-    local tasks_per_node=$1 overcommit=() binding=() code
+    local tasks_per_node=$1 overcommit=() cpus=() code
     shift
     ((tasks_per_node <= cpus_per_node)) || overcommit=(--overcommit)
     # Of runs side by side longmix gives each its share.
     [[ ($1 != sweep && $1 != finetune) || -n $given_threads ]] || unset OMP_NUM_THREADS
-    # Each rank goes to the CPUs beside its GPU by itself: Slurm hands out CPUs in another order.
-    [[ -z ${SLURM_GPUS_ON_NODE:-} ]] || binding=(--cpu-bind=none)
+    # Each rank goes to the CPUs beside its GPU by itself: Slurm hands out CPUs in another order. Without GPUs each gets
+    # its part, where they come out even: a step that needs parts of cores waits for ever.
+    if [[ -n ${SLURM_GPUS_ON_NODE:-} || $SLURM_JOB_CPUS_PER_NODE == *,* ]] || ((cpus_per_node % tasks_per_node)); then
+        cpus=(--cpu-bind=none)
+    else
+        cpus=(--cpus-per-task="$((cpus_per_node / tasks_per_node))")
+    fi
     LONGMIX_ENDINGS=$(mktemp --directory --tmpdir="$PWD" ".longmix-$SLURM_JOB_ID-XXXX") ||
         fail "cannot write to $PWD: submit from a folder that all nodes can write to"
     export LONGMIX_ENDINGS
     trap 'rm -rf "$LONGMIX_ENDINGS"' EXIT
-    # On scancel this shell must outlive the ranks, which save first.
+    # On scancel this shell must outlive the ranks, which save first. What tells this shell alone to end, as
+    # `sbatch --signal=B:USR1@120` does, tells them.
     trap : TERM
-    srun --export=ALL --kill-on-bad-exit=1 "${overcommit[@]}" "${binding[@]}" --nodes="$SLURM_JOB_NUM_NODES" \
-        --ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))" --ntasks-per-node="$tasks_per_node" \
-        --cpus-per-task="$(share_of_cpus "$tasks_per_node")" bash "$LONGMIX_HOME/slurm/task.sh" "$@" </dev/null
+    trap 'scancel --signal=USR1 "$job"' USR1
+    srun --export=ALL --kill-on-bad-exit=1 "${overcommit[@]}" "${cpus[@]}" "${step_gpus[@]}" \
+        --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$((SLURM_JOB_NUM_NODES * tasks_per_node))" \
+        --ntasks-per-node="$tasks_per_node" bash "$LONGMIX_HOME/slurm/task.sh" "$@" </dev/null &
+    # In the background, for a signal waits for what runs in front. It ends the waiting, too, and only that.
+    while kill -0 "$!" 2>/dev/null; do
+        wait "$!"
+    done
+    wait "$!"
     # Not in a subshell, which a signal to the whole job would end.
     find_ending "$?"
     if ((code == 1 || code == 75)) && requeue "$code" "$@"; then
@@ -107,6 +157,8 @@ run_step() {
     elif ((code == 1)); then
         say "failed; the reason is above (exit code 1)"
     fi
+    [[ $(squeue --noheader --jobs="$job" --format=%r) != TimeLimit ]] ||
+        say "the time limit came before the run had saved: have it told earlier, with sbatch --signal=USR1@600"
     [[ $1 != prepare || ($code != 1 && $code != 2) ]] || cancel_other_shares
     exit "$code"
 }
@@ -162,8 +214,8 @@ look_at_nodes() {
     left_out=$(scontrol --oneliner show job "$job" | sed -n 's/.* ExcNodeList=\([^ ]*\) .*/\1/p')
     [[ $left_out != "(null)" ]] || left_out=""
     # Where the ranks met, others may still hang.
-    MASTER_PORT=$((MASTER_PORT + 1)) srun --export=ALL --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
-        --ntasks-per-node=1 --time=5 bash "$LONGMIX_HOME/slurm/task.sh" doctor --node </dev/null || true
+    MASTER_PORT=$((MASTER_PORT + 1)) srun --export=ALL "${step_gpus[@]}" --nodes="$SLURM_JOB_NUM_NODES" \
+        --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --time=5 bash "$LONGMIX_HOME/slurm/task.sh" doctor --node </dev/null || true
     mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     for node in "${nodes[@]}"; do
         [[ -e $LONGMIX_ENDINGS/sound-$node ]] || bad+=("$node")
@@ -183,3 +235,5 @@ find_ending() {
     done
     code=$(($1 != 0))
 }
+
+[[ -z ${SLURM_GPUS_ON_NODE:-} ]] || find_gpus

@@ -13,6 +13,10 @@ if [[ -d $LONGMIX_HOME/.venv/bin ]]; then
     export PATH=$LONGMIX_HOME/.venv/bin:$PATH
 fi
 
+# A container: put a script on PATH that is named longmix and runs it there, such as
+#   #!/usr/bin/env bash
+#   exec apptainer exec --nv /path/to/image.sif longmix "$@"
+
 # Many nodes: run from their own disks. Pack the environment once on a disk that all nodes see,
 #   tar --create --file longmix-env.tar --directory "$LONGMIX_HOME" .venv
 # and each job copies it to the nodes that do not have it yet, below LONGMIX_LOCAL_DISK (/tmp).

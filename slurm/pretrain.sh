@@ -4,7 +4,8 @@
 #   sbatch [sbatch options] slurm/pretrain.sh CONFIG.yaml [key=value ...]
 #   sbatch --nodes=2 --gpus-per-node=8 --exclusive --time=24:00:00 slurm/pretrain.sh configs/pretrain_s3attention.yaml
 #
-# GPU nodes get one task per GPU. CPU nodes get LONGMIX_TASKS_PER_NODE tasks (default 1).
+# GPU nodes get one task per GPU. CPU nodes get LONGMIX_TASKS_PER_NODE tasks (default 1), and so do nodes whose GPUs Slurm
+# does not hand out.
 # Submit from the repository, or set LONGMIX_HOME to it. Paths are relative to the folder you submit from.
 # The job saves ahead of its time limit and puts itself into the queue again, as it does when Slurm takes its nodes away
 # and when the run fails; not when a failure repeats itself at the same step, nor when five starts have brought no new
@@ -17,7 +18,7 @@
 #SBATCH --open-mode=append
 #SBATCH --requeue
 # All the memory of each node: what Slurm gives by default for a CPU or two seldom holds the ranks of a node. Where jobs
-# share nodes, ask for less: sbatch --mem=200G.
+# share nodes, ask for less: sbatch --mem=200G (--mem-per-cpu and --mem-per-gpu are refused beside it).
 #SBATCH --mem=0
 # Two minutes before the time limit every rank is asked to save and leave. Without "B:" the signal goes to the steps,
 # where the ranks are, and not to this script. A run whose checkpoint takes longer needs more: sbatch --signal=USR1@600.
@@ -35,6 +36,10 @@ source "$LONGMIX_HOME/slurm/common.sh"
 tasks_per_node=${LONGMIX_TASKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-${SLURM_NTASKS_PER_NODE:-1}}}
 prepare_job "$tasks_per_node"
 record_environment
-# Mistakes are found here once, before any rank starts; the estimates are for so many ranks on each node.
-LOCAL_WORLD_SIZE="$tasks_per_node" longmix train --check --processes "$((SLURM_JOB_NUM_NODES * tasks_per_node))" "$@" || exit
+# Mistakes are found here once, before any rank starts; the estimates are for so many ranks on each node. What the machine
+# does wrong the ranks meet, too, and after them the job starts again.
+LOCAL_WORLD_SIZE="$tasks_per_node" longmix train --check --processes "$((SLURM_JOB_NUM_NODES * tasks_per_node))" "$@" || {
+    code=$?
+    ((code != 2 && code != 75)) || exit "$code"
+}
 run_step "$tasks_per_node" train "$@"

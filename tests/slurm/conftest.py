@@ -242,6 +242,31 @@ def slurm(tmp_path_factory, require_or_skip):
             HOSTS.write_text(hosts)
 
 
+@pytest.fixture
+def stub(tmp_path, slurm):
+    """stub(body, *arguments, script=, options=, **environment) -> Job that runs `body` where longmix VERB is called."""
+    home = tmp_path / "home"
+    shutil.copytree(REPOSITORY / "slurm", home / "slurm")
+    program = home / ".venv" / "bin" / "longmix"
+    program.parent.mkdir(parents=True)
+
+    def submit(body, *arguments, script="pretrain.sh", options=(), **environment):
+        written = program.with_name("longmix.new")
+        written.write_text(
+            "#!/usr/bin/env bash\n"
+            'if [[ $2 == --node ]]; then echo "stub $*"; [[ $SLURMD_NODENAME != "${BAD:-}" ]]; exit; fi\n'
+            'if [[ $1 == doctor || $2 == --check ]]; then echo "stub $*"; exit "${CHECK:-0}"; fi\n'
+            'if [[ $1 == requeue ]]; then echo "stub $*"; ${REQUEUE:-false} "$@"; exit; fi\n' + body
+        )
+        written.chmod(0o755)
+        # A job that runs already keeps the one that it has opened.
+        written.replace(program)
+        environment["LONGMIX_HOME"] = str(home)
+        return slurm.submit(tmp_path, script, *arguments, options=options, **environment)
+
+    return submit
+
+
 # What launchers set, and torch once it has compiled something.
 _SET_BY_OTHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 

@@ -46,31 +46,6 @@ def test_outside_slurm_and_outside_the_repository(script, tmp_path):
     assert "sbatch" in error
 
 
-@pytest.fixture
-def stub(tmp_path, slurm):
-    """stub(body, *arguments, script=, options=, **environment) -> Job that runs `body` where longmix VERB is called."""
-    home = tmp_path / "home"
-    shutil.copytree(REPOSITORY / "slurm", home / "slurm")
-    program = home / ".venv" / "bin" / "longmix"
-    program.parent.mkdir(parents=True)
-
-    def submit(body, *arguments, script="pretrain.sh", options=(), **environment):
-        written = program.with_name("longmix.new")
-        written.write_text(
-            "#!/usr/bin/env bash\n"
-            'if [[ $2 == --node ]]; then echo "stub $*"; [[ $SLURMD_NODENAME != "${BAD:-}" ]]; exit; fi\n'
-            'if [[ $1 == doctor || $2 == --check ]]; then echo "stub $*"; exit "${CHECK:-0}"; fi\n'
-            'if [[ $1 == requeue ]]; then echo "stub $*"; ${REQUEUE:-false} "$@"; exit; fi\n' + body
-        )
-        written.chmod(0o755)
-        # A job that runs already keeps the one that it has opened.
-        written.replace(program)
-        environment["LONGMIX_HOME"] = str(home)
-        return slurm.submit(tmp_path, script, *arguments, options=options, **environment)
-
-    return submit
-
-
 RANKS = 'echo "rank $RANK of $WORLD_SIZE, $LOCAL_RANK on $SLURMD_NODENAME, $MASTER_ADDR:$MASTER_PORT, $*"\n'
 
 
@@ -243,6 +218,15 @@ def test_signals_reach_the_ranks_and_wait_for_their_save(stub):
         time.sleep(0.1)
     assert cancelled.text().count("saved") == 2
     assert "stub requeue" not in signalled.text() + cancelled.text()
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_script_alone_is_one_to_the_ranks(stub):
+    job = stub(SAVES, "x", options=("--nodes=2", "--no-requeue"))
+    job.wait_for("ready\nready")
+    subprocess.run(["scancel", "--batch", "--signal=USR1", str(job.number)], env=job.environment, check=True)
+    assert job.wait() == ("FAILED", 75), job.text()
+    assert job.text().count("saved") == 2 and "submit the same command again" in job.text()
 
 
 @pytest.mark.slow

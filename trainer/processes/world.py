@@ -15,11 +15,13 @@ import torch.distributed
 from longmix.data_prep.errors import MachineFault, UserError, in_one_line, reason_of
 from longmix.kernels.proving import HOST_RANK
 
+from ..settings.mistakes import say
 from .affinity import stay_near
 from .launch import free_port
 from .launch_environment import (
     ADDRESS,
     LOCAL_RANK,
+    LOCAL_SIZES,
     PORT,
     RANK,
     SIZE,
@@ -192,6 +194,7 @@ def join(hang_minutes: float = 0.0) -> World:
     os.environ.setdefault(ADDRESS, "127.0.0.1")
     os.environ.setdefault(PORT, str(free_port()))
     _refuse_shared_gpu(place)  # before others wait for this rank
+    _tell_idle_gpus(place)
     timeout = datetime.timedelta(minutes=max(hang_minutes, START_MINUTES) + 2)
     _wait_as_long(timeout)
     store = None
@@ -258,6 +261,18 @@ def _refuse_shared_gpu(place: LaunchEnvironment) -> None:
         raise kind(
             f"rank {place.rank} is process {place.local_rank + 1} of {socket.gethostname()}, where torch sees {count} "
             f"GPU{'s' if count > 1 else ''}: start one process for each"
+        )
+
+
+def _tell_idle_gpus(place: LaunchEnvironment) -> None:
+    """Say so if a launcher other than ours has started fewer processes here than there are GPUs: Slurm does not know of
+    those that it does not hand out."""
+    here = int(os.environ.get(LOCAL_SIZES[0], "0"))
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if place.rank == 0 and place.launcher is None and 0 < here < count:
+        say(
+            f"longmix: {socket.gethostname()} has {count} GPUs, of which {here} will be used: start a process for each "
+            f"(slurm/pretrain.sh: LONGMIX_TASKS_PER_NODE={count})"
         )
 
 

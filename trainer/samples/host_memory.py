@@ -1,25 +1,43 @@
 """The memory of this machine, and the processes that share it."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def host_memory() -> int:
-    """Bytes that the processes of this machine may have together: memory and swap, or less in a container."""
+    """Bytes that the processes of this machine may have together: memory and swap, or less in a container or in a job
+    of a cluster."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         memory += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("SwapTotal:"))
     except (OSError, ValueError, IndexError):
         pass
-    for path in _CGROUP_LIMITS:
+    for path in _cgroup_limits():
         try:
-            memory = min(memory, int(Path(path).read_text()))
+            memory = min(memory, int(path.read_text()))
         except (OSError, ValueError):  # there is none, or it says "max"
             continue
     return memory
+
+
+def _cgroup_limits() -> Iterator[Path]:
+    """Files with the limits of the groups that this process is in, of either version: its own group and those above."""
+    try:
+        lines = OWN_CGROUPS.read_text().splitlines()
+    except OSError:
+        lines = []
+    # Of a container that does not see where its group lies, the topmost that it sees is its own.
+    for line in (*lines, "0::/", "0:memory:/"):
+        _, kinds, group = line.split(":", 2)
+        for part in (Path(group), *Path(group).parents):
+            if kinds == "":
+                yield CGROUPS / str(part).lstrip("/") / "memory.max"
+            elif "memory" in kinds.split(","):
+                yield CGROUPS / "memory" / str(part).lstrip("/") / "memory.limit_in_bytes"
 
 
 def processes_here() -> int:

@@ -81,6 +81,19 @@ def test_two_ranks_never_share_a_gpu(joined, monkeypatch):
         joined(1)
 
 
+def test_gpus_that_nobody_uses_are_told_once(joined, monkeypatch, capsys):
+    """Some clusters hand out nodes, and know of no GPUs: the job's script starts one rank there."""
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    joined(4)
+    assert capsys.readouterr().err == ""  # rank 3: the first one tells
+    monkeypatch.setenv("RANK", "0")
+    joined(1)
+    assert capsys.readouterr().err == ""
+    joined(4)
+    assert " has 4 GPUs, of which 1 will be used: start a process for each (slurm" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "is_fault"),
     [
