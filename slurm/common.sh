@@ -15,8 +15,9 @@ fail() {
 # is of another job where it is called from within one.
 about=$(scontrol --oneliner show job "$SLURM_JOB_ID" | grep "^JobId=$SLURM_JOB_ID ")
 if [[ -n $about ]]; then
-    # In a shell of salloc nobody has counted the GPUs of a node, and in one of srun the ranks would wait for its CPUs.
-    [[ $about == *" BatchFlag=1 "* ]] ||
+    # In a shell of salloc nobody has counted the GPUs of a node, and in one of srun the ranks would wait for its CPUs. Of
+    # a job that was requeued the flag may be more than 1.
+    [[ $about != *" BatchFlag=0 "* ]] ||
         fail "this is a Slurm job script: start it with sbatch (in a shell of salloc or srun, on one node: longmix train)"
     [[ $about == *" ArrayTaskId="* ]] || unset "${!SLURM_ARRAY_@}"
     [[ $about != *" NtasksPerN:B:S:C=0:"* ]] || unset SLURM_NTASKS_PER_NODE
