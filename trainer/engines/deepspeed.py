@@ -82,6 +82,7 @@ class DeepSpeedEngine:
                 model=model, optimizer=optimizer, model_parameters=None if optimizer else groups, config=values
             )
         drop_at_lowest_scale(self.module.optimizer)
+        keep_while_reduced(self.module.optimizer)
         self._grow_scale = growing_later(self.module.optimizer)
         fused, gradients = is_fused(self.module.basic_optimizer), deepspeed_file.gradients_of(values, precision)
         self.layout = elastic.Layout(self.stage, world.size, precision, fused, gradients)
@@ -299,7 +300,22 @@ def import_deepspeed(world: World):
     __compatible_ops__["deepspeed_shm_comm"] = False
     logger.setLevel("WARNING" if world.is_first else "ERROR")
     deepspeed.init_distributed(dist_backend="nccl" if world.device.type == "cuda" else "gloo", verbose=False)
+    if world.device.type == "cuda":
+        ask_torch_for_free_memory(deepspeed.get_accelerator())
+        if world.size > 1:
+            # The first exchange of all ranks says which GPU is whose: before one of DeepSpeed's barriers torch would
+            # guess it from the rank, as if all nodes had as many GPUs, and a rank on each.
+            torch.distributed.all_reduce(torch.zeros(1, device=world.device))
     return deepspeed
+
+
+def ask_torch_for_free_memory(accelerator: Any) -> None:
+    """Let DeepSpeed's stages 1 and 2 learn from torch how much of a GPU is free.
+
+    Where NVML's module is installed they would ask that, by the numbers in CUDA_VISIBLE_DEVICES: it may hold the names
+    of GPUs, or of parts of them (MIG), which they fail at.
+    """
+    accelerator.available_memory = lambda device=None: torch.cuda.mem_get_info(device)[0]
 
 
 def drop_at_lowest_scale(optimizer: Any) -> None:
@@ -310,6 +326,23 @@ def drop_at_lowest_scale(optimizer: Any) -> None:
     scaler = getattr(optimizer, "loss_scaler", None)
     if hasattr(scaler, "raise_error_at_min_scale"):
         scaler.raise_error_at_min_scale = False
+
+
+def keep_while_reduced(optimizer: Any) -> None:
+    """Keep the memory of gradients that stages 1 and 2 of DeepSpeed sum up over the ranks until that is done.
+
+    They do it on a stream of their own. What fits into their buckets is copied there. A gradient larger than a bucket,
+    such as that of a large vocabulary's embeddings, is summed up where it is, and at stage 2 a rank that has no share
+    of it lets go of it while the sum may still be ahead: the backward pass would write other gradients over it.
+    """
+    reduce, stream = (getattr(optimizer, name, None) for name in ("average_tensor", "reduction_stream"))
+
+    def reduce_and_keep(gradients: torch.Tensor, dtype: torch.dtype) -> None:
+        reduce(gradients, dtype)
+        gradients.record_stream(stream)
+
+    if reduce is not None and stream is not None:  # on a CPU there is none
+        optimizer.average_tensor = reduce_and_keep
 
 
 def growing_later(optimizer: Any) -> Callable[[], None]:

@@ -295,6 +295,7 @@ def fill(
     wanted = {key: value(configuration, precision, world_size) for key, (_, value) in _SOURCES.items()}
     bucket = max(parameters // 8, min(parameters // 2, _USUAL_BUCKET))
     bucket = min(max(bucket, _SMALLEST_BUCKET), _LARGEST_BUCKET)
+    bucket -= bucket % 2  # stages 1 and 2 refuse an odd allgather_bucket_size
     wanted |= {key: int(share * bucket) for key, share in _SIZED.items()}
     # Small tensors (biases, norms) stay whole on every rank at stage 3.
     wanted[_PERSISTENCE] = 10_000

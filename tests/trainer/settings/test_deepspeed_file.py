@@ -49,6 +49,13 @@ def test_buckets_follow_the_parameter_count_within_bounds(configured):
     assert sizes == [10**6, 10**7, 25 * 10**6, 37_500_000, 50 * 10**6]
 
 
+@pytest.mark.parametrize("parameters", [10_000_002, 10_000_003, 300_000_008])
+def test_buckets_hold_an_even_number_as_stages_1_and_2_want_it(configured, parameters):
+    for stage in (1, 2):
+        section = deepspeed_file.fill(configured(f"zero{stage}"), "fp32", 1, parameters)["zero_optimization"]
+        assert section["allgather_bucket_size"] % 2 == section["reduce_bucket_size"] % 2 == 0
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_gradients_of_bf16_are_summed_up_in_fp32_where_deepspeed_can(configured, stage, precision):
