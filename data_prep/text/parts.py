@@ -23,6 +23,7 @@ TEXT_FORMAT = "text"
 CSV, TSV = "CSV", "TSV"
 _EXPECTED = "expected one JSON object a line"
 _PARQUET_BATCH = 256
+_PIECE_BYTES = 1 << 20
 _ADVICE = "name one with --column"
 _AS_TEXT = f"--format {TEXT_FORMAT} reads the file as plain text"
 
@@ -39,8 +40,11 @@ class _File:
     compressed: bool = field(default=False, kw_only=True)
 
     def is_empty(self) -> bool:
-        """Whether the file has no byte: it then holds no text, whatever its name says."""
-        return self.path.stat().st_size == 0
+        """Whether the file has no byte, unpacked: it then holds no text, whatever its name says."""
+        if not self.compressed:
+            return self.path.stat().st_size == 0
+        with unpacking.opened(self.path) as (stream, _):
+            return not stream.read(1)
 
     def fingerprint(self) -> list[Any]:
         """Name and contents: a file that was copied or touched is still the same.
@@ -218,7 +222,7 @@ Part = TextFile | JsonLines | TableFile | ParquetFile | HubDataset
 def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, line without its end) of a UTF-8 file, compressed or not."""
     offset = 0
-    with unpacking.opened(path) as (stream, _):
+    with unpacking.opened(path) as (stream, compression):
         for number, raw in enumerate(iter(lambda: stream.readline(LONGEST_LINE + 1), b""), start=1):
             if len(raw) > LONGEST_LINE:
                 raise UserError(
@@ -228,6 +232,9 @@ def _decoded_lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 line = raw.decode()
             except UnicodeDecodeError as error:
+                # Of a damaged archive the checksum at its end tells more.
+                while compression is not None and stream.read(_PIECE_BYTES):
+                    pass
                 raise not_utf8(path, raw[error.start], offset + error.start, number) from None
             if number == 1:
                 line = line.removeprefix("\ufeff")

@@ -29,12 +29,54 @@ def _open_zstd(file: BinaryIO) -> Any:
     return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
 
 
+def _xz_stream() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+
+class _Streams(io.RawIOBase):
+    """The streams of a file one after the other, as bzip2 and xz unpack them, with `padding` between and behind them.
+
+    What else is there has to be a stream, too: Python's own files take damaged ones, but for the first, for the end.
+    """
+
+    def __init__(self, file: BinaryIO, decompressor: Callable[[], Any], padding: bytes = b""):
+        self._file, self._decompressor, self._padding = file, decompressor, padding
+        self._stream = decompressor()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        unpacked = b""
+        while not unpacked:
+            packed = b""
+            if self._stream.eof:
+                packed = self._stream.unused_data.lstrip(self._padding)
+                while not packed:
+                    piece = self._file.read(_BUFFER_BYTES)
+                    if not piece:
+                        return 0
+                    packed = piece.lstrip(self._padding)
+                self._stream = self._decompressor()
+            elif self._stream.needs_input:
+                packed = self._file.read(_BUFFER_BYTES)
+                if not packed:
+                    raise EOFError("it ends within a stream")
+            unpacked = self._stream.decompress(packed, len(buffer))
+        buffer[: len(unpacked)] = unpacked
+        return len(unpacked)
+
+
 # Name, first bytes, opener. A file of zstd may begin with a frame to be skipped, as that of pzstd does.
 _FORMS: tuple[tuple[str, re.Pattern[bytes], Callable[[BinaryIO], Any]], ...] = (
     ("gzip", re.compile(rb"\x1f\x8b"), lambda file: gzip.GzipFile(fileobj=file)),
     ("zstd", re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"), _open_zstd),
-    ("xz", re.compile(rb"\xfd7zXZ\x00"), lzma.LZMAFile),
-    ("bzip2", re.compile(rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)"), bz2.BZ2File),
+    ("xz", re.compile(rb"\xfd7zXZ\x00"), lambda file: _Streams(file, _xz_stream, b"\0")),
+    (
+        "bzip2",
+        re.compile(rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)"),
+        lambda file: _Streams(file, bz2.BZ2Decompressor),
+    ),
 )
 
 

@@ -385,6 +385,9 @@ def _problem(run: Run, failure: str | None) -> str | None:
         reason = f"{METRICS} is missing or empty"
     elif not any(record["kind"] == "train" and record["step"] == last for record in run.records):
         reason = f"stands at step {step} of {last}"
+        losses = [record.get("loss") for record in run.records if record["kind"] == "train"]
+        if len(losses) > 1 and losses[-1] is None and losses[-2] is None:
+            reason += ", and the losses of its last steps were not finite"
     elif run.split == TEST and not any(r["kind"] == TEST and r["step"] == last for r in run.records):
         reason = "has not read its test split yet"
     elif not (run.folder / MODEL_CONFIG).is_file():

@@ -179,12 +179,11 @@ class FilledMasks(SampleAnswers):
         ids = [call(tokenizer, text, verbose=False)["input_ids"] for text, _ in rows]
         limit = self.reader.encoder.max_length
         for number, tokens in enumerate(ids, start=first):
-            if len(tokens) > limit:
+            if len(tokens) > limit and tokenizer.mask_token_id in tokens:
                 raise UserError(
-                    f"row {number} has {len(tokens)} tokens, and at most {limit} are taken: shorten it, for what would "
-                    "be cut off may hold a mask"
+                    f"row {number} has a mask and {len(tokens)} tokens, of which at most {limit} are taken: shorten it"
                 )
-        return [{"input_ids": one} for one in ids]
+        return [{"input_ids": one[:limit]} for one in ids]
 
     def answers(self, samples, inputs):
         tokenizer = self.reader.encoder.tokenizer

@@ -84,6 +84,37 @@ def test_a_file_that_is_cut_short_or_damaged_is_named(tmp_path, ending):
         find_sources([str(path)])  # at once
 
 
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_what_is_behind_the_first_stream_is_not_left_out(tmp_path, ending):
+    path, whole = tmp_path / f"a.txt{ending}", COMPRESS[ending](b"one\n" * 50_000)
+    for content in (whole + b"?" + whole[1:], whole + b"text\n" * 9, whole + whole[:-3]):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"a\.txt\.\w+, compressed with \w+, is damaged or cut short \(.+\)"):
+            list(part_of(path).units())
+
+
+def test_xz_may_be_padded(tmp_path):
+    stream = lzma.compress(b"one\n")
+    (tmp_path / "a.txt.xz").write_bytes(stream + bytes(512) + stream + bytes(1 << 20))
+    assert list(part_of(tmp_path / "a.txt.xz").units()) == ["one", "one"]
+
+
+def test_damage_is_told_before_what_it_makes_of_the_text(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    content = bytearray(gzip.compress(b"one\n" * 5000 + "größer\n".encode() + b"one\n" * 500_000, 0))
+    content[content.index(b"\xc3")] ^= 0x80  # a letter is no UTF-8 now, and the checksum, far behind it, wrong
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"compressed with gzip, is damaged or cut short \(CRC check failed"):
+        list(part_of(path).units())
+
+
+def test_a_compressed_file_of_no_byte_is_passed_over_as_an_empty_one(tmp_path):
+    for name in ("a.csv", "b.jsonl", "c.txt", "d.tsv"):
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(b""))
+    (source,) = find_sources([str(tmp_path)])
+    assert [(list(part.units()), part.is_empty()) for part in source.parts] == [([], True)] * 4
+
+
 def test_faults_of_the_machine_are_not_taken_for_damage(tmp_path, monkeypatch):
     class Failing:
         def __init__(self, file):

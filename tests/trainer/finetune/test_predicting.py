@@ -268,6 +268,16 @@ def test_masks_are_filled(saved, tmp_path):
     assert "[UNK]" in unknown["filled"]
 
 
+def test_a_text_that_is_cut_may_hold_no_mask(saved, tmp_path, capsys):
+    model = saved(transformers.AutoModelForMaskedLM)
+    long = "the cat runs " * 200
+    (answer,) = answers_to(model, [long], tmp_path)
+    assert answer["pieces"] == [] and "cat" in answer["filled"]
+    (tmp_path / "masked.txt").write_text(f"{long} [MASK]\n")
+    assert predict(model, "--data", tmp_path / "masked.txt", "--output", tmp_path / "masked.jsonl") == 2
+    assert "row 0 has a mask and " in capsys.readouterr().err
+
+
 def test_masks_are_filled_in_one_text(saved, tmp_path, capsys):
     (tmp_path / "t.tsv").write_text("one\ttwo\na [MASK]\tb [MASK]\n")
     told = mistake(

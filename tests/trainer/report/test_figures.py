@@ -120,6 +120,16 @@ def test_what_is_not_finished_or_has_failed_is_named_and_never_averaged(tmp_path
         report_of(sweep / "seed-2")
 
 
+def test_a_run_that_has_diverged_is_told_from_one_that_was_stopped(tmp_path, write_run, report_of):
+    write_run(tmp_path / "whole")
+    run = write_run(tmp_path / "run", 1, evaluations=(0.1, 0.9), is_whole=False)
+    with open(run / "metrics.jsonl", "a") as file:
+        for step in (21, 22):
+            file.write(json.dumps({"kind": "train", "step": step, "loss": None}) + "\n")
+    ((_, reason),) = report_of(tmp_path).left_out
+    assert reason == "not finished: stands at step 22 of 40, and the losses of its last steps were not finite"
+
+
 def test_a_seed_without_figures_is_one_of_its_rows_seeds(tmp_path, write_run, report_of):
     for seed in range(3):
         evaluations = (0.1, None, None) if seed == 1 else (0.1, 0.4, 0.3)
