@@ -16,7 +16,7 @@ from ..run.memory import kept_per_parameter, state_bytes
 from ..run.setup import Prepared
 from ..run.trial import Trial
 from ..samples.collate import TOKEN_IDS
-from ..samples.host_memory import host_memory
+from ..samples.host_memory import host_memory, processes_here
 from ..settings.deepspeed_file import read, stage_of
 from ..settings.objectives import OBJECTIVES
 from .planning import costs_of_run
@@ -120,8 +120,7 @@ class Expectation:
     @property
     def local_processes(self) -> int:
         """Processes of the run that share this machine: as its launcher says, or all of them."""
-        told = int(os.environ.get("LOCAL_WORLD_SIZE", "0") or 0)
-        return min(self.processes, told or self.processes)
+        return min(self.processes, processes_here() or self.processes)
 
     @property
     def checkpoint(self) -> float:

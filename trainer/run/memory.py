@@ -30,7 +30,7 @@ def refuse_beyond_memory(prepared: Prepared, processes: int, device: torch.devic
     Args:
         processes: all of the run, of which `processes_here` share this machine's memory.
     """
-    parameters, sharing = prepared.size.parameters, processes_here()
+    parameters, sharing = prepared.size.parameters, processes_here() or 1
     states = _states_in_ranks(prepared, processes)
     batch = _micro_batch_bytes(prepared)
     built = 4 * parameters

@@ -72,7 +72,7 @@ class Prepared:
                 "note: DeepSpeed compiles its optimizer for the CPU at its first use, which takes minutes "
                 f'("torch_adam": true in optimizer.params of {name} spares it)'
             )
-        small_cache = small_cache_note(self.configuration, self.data, world_size, processes_here())
+        small_cache = small_cache_note(self.configuration, self.data, world_size, processes_here() or 1)
         if small_cache is not None:
             notes.append(small_cache)
         if self.configuration.run.compile and deepspeed_file.stage_of(deepspeed_values) == 3:

@@ -30,7 +30,7 @@ def rows_in_turn(ranges: int, window: int, more: int = 0) -> int:
 
 def bytes_of_rank(sets: int = 1) -> int:
     """Bytes that the row groups of each of so many data sets may take in this process."""
-    return host_memory() // _SHARE // processes_here() // sets
+    return host_memory() // _SHARE // (processes_here() or 1) // sets
 
 
 class DecodedGroups:

@@ -40,6 +40,6 @@ def _cgroup_limits() -> Iterator[Path]:
                 yield CGROUPS / "memory" / str(part).lstrip("/") / "memory.limit_in_bytes"
 
 
-def processes_here() -> int:
-    """Processes of the run on this machine, as their launcher says in LOCAL_WORLD_SIZE; 1 where none has."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+def processes_here() -> int | None:
+    """Processes of the run on this machine, as their launcher says in LOCAL_WORLD_SIZE; None where none has."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 0) or None

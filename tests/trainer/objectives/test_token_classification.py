@@ -63,18 +63,22 @@ def test_a_model_learns_the_task_and_is_evaluated_alike_everywhere(
 @pytest.mark.full
 @pytest.mark.slow
 def test_every_engine_and_way_to_cut_the_batch_takes_the_same_steps(train, read_metrics, changes, tmp_path):
-    curves = {}
+    curves, evaluations = {}, {}
     for engine in ENGINES:
         # Ragged labels: a micro-batch has few of them, or many.
         for micro_batch in (16, 2) if engine in ("zero1", None) else (2,):
-            folder = tmp_path / f"{engine}-{micro_batch}"
-            train(folder, **{**changes, "optim.max_steps": 3, "deepspeed": engine, "batch.micro_batch": micro_batch})
-            records = read_metrics(folder, "train")
-            curves[engine, micro_batch] = torch.tensor([[record["loss"], record["grad_norm"]] for record in records])
-    reference = curves[None, 16]
-    assert reference.shape == (3, 2) and (reference[:, 1] > 0.1).all()  # each step moves the weights
+            folder, key = tmp_path / f"{engine}-{micro_batch}", (engine, micro_batch)
+            changed = {"optim.max_steps": 3, "deepspeed": engine, "batch.micro_batch": micro_batch}
+            train(folder, **{**changes, **changed, "eval.every_steps": 3})
+            curves[key], evaluations[key] = (
+                torch.tensor([[record[name] for name in names] for record in read_metrics(folder, kind)])
+                for kind, names in (("train", ("loss", "grad_norm")), ("eval", ("loss",)))
+            )
+    reference, evaluated = curves[None, 16], evaluations[None, 16]
+    assert reference.shape == (3, 2) and abs(evaluated[0] - evaluated[1]) > 1e-4  # the steps move the weights
     for key, curve in curves.items():
         torch.testing.assert_close(curve, reference, rtol=1e-4, atol=1e-5, msg=str(key))
+        torch.testing.assert_close(evaluations[key], evaluated, rtol=1e-5, atol=1e-6, msg=str(key))
 
 
 def test_a_stopped_run_goes_on_as_if_nothing_had_happened(train, changes, tmp_path):
