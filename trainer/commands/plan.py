@@ -48,7 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     from .planning import Cluster, report
 
     cluster = Cluster(card, gpus, arguments.nodes, arguments.network)
-    configuration = reading.load(paths, overrides, field_mistakes)
+    unset = {"run.dir": "planned"}  # recipes name neither a run folder nor data, and a plan needs no folder
+    if arguments.sequence_length is not None:
+        unset["data.train"] = "data.train"
+    configuration = reading.load(paths, overrides, field_mistakes, unset)
     print(printable_lines(report(configuration, cluster, arguments.sequence_length)))
     return 0
 

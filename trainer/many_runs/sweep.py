@@ -73,8 +73,8 @@ def plan(configs: list[str], changes: list[str], seeds: int) -> list[Job]:
             raise UserError(f"{change!r}: run.dir stands in each run file, and --seeds gives the seeds of a sweep")
     folders: dict[str, str] = {}
     jobs = []
-    for config in configs:
-        checked = reading.load([config], changes, field_mistakes)
+    loaded = [reading.load([config], changes, field_mistakes) for config in configs]
+    for config, checked in zip(configs, loaded, strict=True):
         place = os.path.realpath(checked.run.dir)
         if place in folders:
             raise UserError(

@@ -70,10 +70,21 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
     if changes:
         listed = "; ".join(f"{key} was {before!r} and is now {after!r}" for key, before, after in changes)
         names = ", ".join(key for key, _, _ in changes)
+        remedy = _own_warmup(now.optim, before.optim, run)
         raise UserError(
-            f"{run} holds a run with another configuration: {listed}. Choose another run.dir, or allow it with "
+            f"{run} holds a run with another configuration: {listed}. {remedy}Choose another run.dir, or allow it with "
             f"'run.allow_changes=[{names}]'"
         )
+
+
+def _own_warmup(now: OptimSection, before: OptimSection, run: Path) -> str:
+    """What to set where a schedule is another one only because its warm-up is a share of other steps; else nothing."""
+    steps = before.steps_of_warmup
+    if now.warmup_share is None or before.warmup_share is None or steps > now.max_steps:
+        return ""
+    if not _could_be(replace(now, warmup_share=None, warmup_steps=steps), before, run):
+        return ""
+    return f"With the warm-up that it was begun with, optim.warmup_steps={steps}, it may have this schedule. "
 
 
 def _could_be(now: OptimSection, before: OptimSection, run: Path) -> bool:

@@ -22,11 +22,17 @@ ModelCheck = Callable[[dict[str, Any], bool], list[Mistake]]
 PROVENANCE_KEY = "provenance"
 
 
-def load(paths: list[str], overrides: list[str], model_mistakes: ModelCheck | None = None) -> RunConfiguration:
+def load(
+    paths: list[str],
+    overrides: list[str],
+    model_mistakes: ModelCheck | None = None,
+    unset: dict[str, str] | None = None,
+) -> RunConfiguration:
     """Read run files and `dotted.key=value` changes into a checked configuration.
 
     Args:
         model_mistakes: check of the keys of `model`; None: they are left unchecked.
+        unset: by dotted key (of two parts) what stands where nothing sets it.
 
     Raises:
         UserError: all mistakes at once, each with its file, its key and the nearest valid name.
@@ -34,6 +40,11 @@ def load(paths: list[str], overrides: list[str], model_mistakes: ModelCheck | No
     settings = read_settings(paths, overrides)
     if settings.values.pop(PROVENANCE_KEY, None) is not None:
         _as_begun(settings.values)
+    for key, value in (unset or {}).items():
+        section, _, name = key.partition(".")
+        held = settings.values.setdefault(section, {})
+        if isinstance(held, dict):
+            held.setdefault(name, value)
     return from_settings(settings, model_mistakes)
 
 

@@ -176,6 +176,8 @@ class BatchSection:
         if self.samples >= 1 and self.micro_batch >= 1 and self.samples % self.micro_batch:
             nearest = max(1, round(self.samples / self.micro_batch)) * self.micro_batch
             text = f"is {self.samples}, which batch.micro_batch {self.micro_batch} does not divide; nearest: {nearest}"
+            fits = max(size for size in range(1, min(self.micro_batch, self.samples) + 1) if self.samples % size == 0)
+            text += f", or batch.micro_batch={fits}"
             yield "samples", text, "batch.micro_batch"
 
 
@@ -228,10 +230,11 @@ class OptimSection:
             yield "momentum", f"is {self.momentum}, but must lie in [0, 1)"
         yield from _positive(self, "update_rms")
         for key in ("momentum", "update_rms"):
-            value = getattr(self, key)
-            if value != getattr(OptimSection, key) and key not in OPTIMIZERS[self.name].arguments:
+            value, default = getattr(self, key), getattr(OptimSection, key)
+            if value != default and key not in OPTIMIZERS[self.name].arguments:
                 takers = " or ".join(name for name, row in OPTIMIZERS.items() if key in row.arguments)
-                yield key, f"is {value}, but is for {takers}, and optim.name is {self.name}: leave it out"
+                text = f"is {value}, but is for {takers}, and optim.name is {self.name}: leave it out"
+                yield key, f"{text}, or undo it with optim.{key}={default}"
         yield from _positive(self, "grad_clip", text="must be positive, or null for no clipping")
         for word, factor in self.lr_factors.items():
             if not isinstance(word, str) or not word:

@@ -132,6 +132,14 @@ def test_more_memory_is_needed_without_recomputing(plan_of):
     assert whole > half > none
 
 
+def test_a_recipe_and_a_model_are_planned_without_a_folder_or_data(capsys):
+    files = [CONFIGS / "recipes" / "small_budget.yaml", CONFIGS / "model" / "paramixer_tiny.yaml"]
+    length = ["--sequence-length", "32"]
+    assert "8 samples of 32 tokens" in planned(capsys, *files, "model.vocab_size=300", "--gpus", "H100", *length)
+    assert "with --sequence-length N and model.vocab_size=V" in refused(capsys, *files, "--gpus", "H100", *length)
+    assert "data.train is missing" in refused(capsys, *files, "--gpus", "H100")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -274,6 +274,8 @@ def test_a_folder_of_another_configuration_is_refused(configs, train, tmp_path):
     train(tmp_path / "a" / "seed-0", **{"optim.max_steps": 2})
     with pytest.raises(UserError, match=r"optim\.max_steps was 2 and is now 6"):
         sweep.plan(configs, [], 1)
+    with pytest.raises(UserError, match=r"no\.yaml does not exist"):
+        sweep.plan([*configs, str(tmp_path / "no.yaml")], [], 1)
 
 
 def test_a_finished_run_of_other_data_is_refused(configs, stubbed, write_data, tmp_path, capsys):

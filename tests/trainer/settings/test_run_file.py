@@ -88,7 +88,7 @@ def test_all_mistakes_at_once_with_file_key_and_nearest_name(write, small, mista
         f"{wrong}: optim.betas is [0.9, 1.0], but takes two numbers in [0, 1)",
         f"{wrong}: optim.schedule is 'cosin', but takes linear or cosine or constant or inverse_sqrt or wsd; "
         "did you mean cosine?",
-        f"{wrong}: batch.samples is 10, which batch.micro_batch 4 does not divide; nearest: 8",
+        f"{wrong}: batch.samples is 10, which batch.micro_batch 4 does not divide; nearest: 8, or batch.micro_batch=2",
         f"{wrong}: objective.mask_probability is 1.5, but must lie between 0 and 1",
         f"{wrong}: precision is 'fp8', but takes auto or fp32 or bf16 or fp16",
         f"{wrong}: log.tensorboard is 1, but takes true or false",
@@ -295,6 +295,27 @@ def test_a_schedule_that_every_step_so_far_had_is_the_same_run(small, tmp_path):
     # All other schedules fall from the first step after the warm-up on.
     assert not allowed(500, ["max_steps=1000"], ["max_steps=3000"])
     assert not allowed(0, ["lr=0.1"], ["lr=0.2"])
+
+
+def test_a_refusal_names_the_warm_up_that_another_number_of_steps_needs(small, tmp_path):
+    begun, longer = (["optim.schedule=wsd", "optim.warmup_share=0.1", f"optim.max_steps={n}"] for n in (1000, 3000))
+    (tmp_path / "checkpoints" / "step-00000150").mkdir(parents=True)
+    write_configuration(tmp_path, reading.load([small], begun))
+    with pytest.raises(UserError, match=r"now 3000\. With the warm-up .*, optim\.warmup_steps=100, it may .*\. Choose"):
+        refuse_changes(tmp_path, reading.load([small], longer))
+    refuse_changes(tmp_path, reading.load([small], [*longer, "optim.warmup_share=null", "optim.warmup_steps=100"]))
+    for hopeless in (["optim.lr=0.5", *longer], [*begun, "optim.max_steps=160"]):
+        with pytest.raises(UserError, match=r"now [\d.]+\. Choose another run\.dir"):
+            refuse_changes(tmp_path, reading.load([small], hopeless))
+
+
+def test_what_a_recipe_sets_for_muon_can_be_undone_for_adamw(write, mistakes_of):
+    recipe = write(
+        "muon.yaml", "{run: {dir: r}, data: {train: d}, model: {model_type: flt}, optim: {name: muon, momentum: 0.9}}"
+    )
+    text = mistakes_of([recipe], "optim.name=adamw")
+    assert "optim.momentum is 0.9, but is for muon, and optim.name is adamw: leave it out, or undo it with " in text
+    reading.load([recipe], ["optim.name=adamw", text.rpartition(" ")[2]])
 
 
 def test_of_warm_ups_a_later_file_takes_the_place_of_an_earlier_one(small, write):
