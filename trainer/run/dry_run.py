@@ -18,9 +18,11 @@ from longmix.data_prep.manifest import Manifest
 
 from ..engines.base import Engine, to_device
 from ..objectives.objective import Objective
+from ..processes.freed_memory import keep_freed_memory
 from ..processes.world import SharedMistake, World, agree, fault_of, is_lost_rank
 from ..samples.collate import SECOND, TOKEN_IDS, Batch, is_pair, length_of
 from ..samples.dataset import ShardedDataset
+from ..samples.host_memory import host_memory, processes_here
 from ..samples.run_data import RunData
 from ..samples.shard_check import DOCUMENT_STARTS
 from ..settings import deepspeed_file
@@ -33,7 +35,8 @@ _LOOKED_AT = 256
 
 
 def dry_run(engine: Engine, model: torch.nn.Module, prepared: Prepared, world: World) -> None:
-    """Try a step; every rank must call it, before it loads a checkpoint.
+    """Try a step; every rank must call it, before it loads a checkpoint. On a CPU what it needed decides whether the
+    steps keep the memory that they free.
 
     Args:
         model: what the engine was made of.
@@ -46,6 +49,8 @@ def dry_run(engine: Engine, model: torch.nn.Module, prepared: Prepared, world: W
         reserved = agree(world, lambda: _reserve(model, prepared, engine.stage, world))
         _Rehearsal(engine, model, prepared, world).run()
         del reserved
+    if world.device.type == "cpu":
+        keep_freed_memory(host_memory() // (processes_here() or 1))
 
 
 class _Rehearsal:
