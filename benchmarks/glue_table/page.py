@@ -113,7 +113,25 @@ def _pretraining(results: dict[str, Any]) -> str:
         "or of the GPU where there is one; under different load, they do not compare. The tokens to "
         f"pass the bigram are read from the curve of a run between two evaluations{_falling(results)}."
     )
-    return "\n\n".join(["## Pre-training", text, tables.draw(header, lines)])
+    rates = results["budget"]["rates"]
+    ends = [(f"`{row}`", _end(found["rate"], rates)) for row, found in results["rows"].items()]
+    return "\n\n".join(["## Pre-training", text, tables.draw(header, lines), *_told(ends)])
+
+
+def _end(rate: float | None, searched: list[float]) -> str | None:
+    """Which end of the searched rates this one is, beyond which a better one may lie; None: neither."""
+    ends = {} if len(searched) < 2 else {min(searched): "smallest", max(searched): "largest"}
+    return ends.get(rate)
+
+
+def _told(ends: list[tuple[str, str | None]]) -> list[str]:
+    """A paragraph of those whose rate lies at an end; none if there are none."""
+    told = " ".join(
+        f"Of {' and '.join(name for name, found in ends if found == end)} the best rate is the {end} of those searched."
+        for end in ("smallest", "largest")
+        if any(found == end for _, found in ends)
+    )
+    return [_paragraph(told)] if told else []
 
 
 def _falling(results: dict[str, Any]) -> str:
@@ -216,9 +234,14 @@ def _task(results: dict[str, Any], name: str) -> str:
         for start, found in starts.items()
         if _other(found)
     )
-    return "\n\n".join(
-        [f"### {title}", about, tables.draw(header, lines), *([_paragraph(diverged)] if diverged else [])]
-    )
+    rates = results["budget"]["tuning_rates"]
+    ends = [
+        (f"`{row}`, {start},", _end(found["rate"], rates))
+        for row, starts in task["rows"].items()
+        for start, found in starts.items()
+    ]
+    notes = [*([_paragraph(diverged)] if diverged else []), *_told(ends)]
+    return "\n\n".join([f"### {title}", about, tables.draw(header, lines), *notes])
 
 
 def _other(found: dict[str, Any]) -> int:

@@ -216,3 +216,20 @@ def test_the_page_says_where_fine_tuning_has_another_rate(script, budget):
     text = script("glue_table.page").render(results_of(script, budget, imdb={"paramixer": found}), "the command")
     said = "Of `paramixer`, pretrained, 1 of 2 have a smaller rate than the 0.001 that was chosen, with which"
     assert " ".join(text.split()).count(said) == 1
+
+
+def test_the_page_says_where_a_better_rate_may_lie_beyond_those_searched(script, budget):
+    page = script("glue_table.page")
+    searched = dataclasses.replace(budget, rates=(1e-3, 2e-3), tuning_rates=(1e-4, 1e-3, 1e-2))
+    results = results_of(
+        script, searched, imdb={"paramixer": GOOD, "flt": {"random": {**GOOD["random"], "rate": 1e-4}}}
+    )
+    text = " ".join(page.render(results, "the command").split())
+    assert "Of `transformer` the best rate is the largest of those searched." in text
+    assert (
+        "Of `flt`, random, the best rate is the smallest of those searched." in text and text.count("best rate is") == 2
+    )
+    alone = results_of(
+        script, dataclasses.replace(budget, rates=(2e-3,), tuning_rates=(1e-3,)), imdb={"paramixer": GOOD}
+    )
+    assert "of those searched" not in page.render(alone, "the command")
