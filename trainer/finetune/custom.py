@@ -13,7 +13,7 @@ from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 
 from .readers import Examples, is_number, parse_label
 from .records import HUB, OPENERS, Table, hub_splits, hub_table, joined, open_table
-from .sources import TaskData
+from .sources import TaskData, require_folder
 from .tasks import CLASS_METRICS, Task, custom_task
 
 LABEL = "label"
@@ -48,27 +48,7 @@ def load_custom(
     Raises:
         UserError: a missing folder, split, column or label name.
     """
-    if text_columns and (label_column or LABEL) in text_columns:
-        raise UserError(
-            f"--label-column {label_column or LABEL} is one of --text-columns, too: the text would give the label away"
-        )
-    tables, missing = _tables(data, columns)
-    for name in ("train", "dev"):
-        if name in tables:
-            continue
-        if name == "dev" and "test" in tables and (label_column or LABEL) in tables["test"].columns:
-            continue
-        unlabelled = ""
-        if name == "dev" and "test" in tables:
-            held = ", ".join(tables["test"].columns)
-            unlabelled = (
-                f", and the test split has no column {label_column or LABEL!r} to take its place; it has: {held}"
-            )
-        raise UserError(
-            f"--task custom: {missing[name]} is missing{unlabelled}; --data names a folder with train and dev files "
-            f"({', '.join(OPENERS)}), or hub:NAME; --columns names the columns of files without a header"
-        )
-    text_columns, label_column = _columns(tables["train"], text_columns, label_column, columns is not None)
+    tables, text_columns, label_column = open_task(data, text_columns, label_column, columns)
     names = () if regression else _class_names(tables["train"], label_column, begun_with)
     task = custom_task(text_columns, label_column, names, metric)
     train = read_examples(tables["train"], task)
@@ -88,6 +68,36 @@ def load_custom(
             except UserError as reason:  # what stands in place of labels, say
                 notes.append(f"the test split is predicted, not scored: {reason}")
     return TaskData(task, train, dev, test, data, notes, test_labels)
+
+
+def open_task(
+    data: str, text_columns: Sequence[str] | None, label_column: str | None, columns: Sequence[str] | None
+) -> tuple[dict[str, Table], tuple[str, ...], str]:
+    """The tables of a user's own task by split, its text columns and its label column; see `load_custom`."""
+    if text_columns and (label_column or LABEL) in text_columns:
+        raise UserError(
+            f"--label-column {label_column or LABEL} is one of --text-columns, too: the text would give the label away"
+        )
+    require_folder(data)
+    tables, missing = _tables(data, columns)
+    for name in ("train", "dev"):
+        if name in tables:
+            continue
+        if name == "dev" and "test" in tables and (label_column or LABEL) in tables["test"].columns:
+            continue
+        unlabelled = ""
+        if name == "dev" and "test" in tables:
+            held = ", ".join(tables["test"].columns)
+            unlabelled = (
+                f", and the test split has no column {label_column or LABEL!r} to take its place; it has: {held}"
+            )
+        raise UserError(
+            f"--task custom: {missing[name]} is missing{unlabelled}; --data names a folder with train and dev files "
+            f"({', '.join(OPENERS)}), or hub:NAME; --columns names the columns of files without a header"
+        )
+    text_columns, label_column = _columns(tables["train"], text_columns, label_column, columns is not None)
+    tables["train"].rows([*text_columns, label_column])
+    return tables, text_columns, label_column
 
 
 def read_examples(table: Table, task: Task, *, test: bool = False) -> Examples:

@@ -84,6 +84,17 @@ def open_table(source: str, columns: Sequence[str] | None = None) -> Table:
     return opener(path, None if columns is None else list(columns))
 
 
+def file_table(source: str, columns: Sequence[str] | None, wanted: Sequence[str] | None) -> Table | None:
+    """The table in a file, which must have the columns `wanted`; None for one of the hub, which is opened when torch is
+    loaded. Raises UserError as `open_table`, or if there is no such column.
+    """
+    if source.startswith(HUB):
+        return None
+    table = open_table(source, columns)
+    table.rows(wanted or ())
+    return table
+
+
 def joined(tables: list[Table]) -> Table:
     """Tables with the same columns as one, in their order."""
 

@@ -7,7 +7,7 @@ from longmix.data_prep.errors import UserError
 from ..checkpoints.model_folders import told_model_folder
 from ..finetune.custom import LABEL, labelled
 from ..finetune.encode import LONGEST, load_encoder
-from ..finetune.records import open_table
+from ..finetune.records import Table
 from ..models.folder import objective_of, read_inputs
 from ..models.loading import load_config
 from ..objectives import metrics
@@ -23,17 +23,15 @@ ROWS_AT_A_TIME = 2048
 
 def figures(
     model: str,
-    data: str,
-    columns: list[str] | None,
+    table: Table,
     text_columns: list[str] | None,
     label_column: str | None,
     max_length: int | None,
     batch_size: int,
 ) -> str:
-    """Figures of a classifier, or a regression, of texts on the table `data`, as lines of text.
+    """Figures of a classifier, or a regression, of texts on a labelled table, as lines of text.
 
     Args:
-        columns: names of the columns of a file without a header.
         text_columns, label_column, max_length: None: those that the model was fine-tuned with.
 
     Raises:
@@ -48,7 +46,6 @@ def figures(
             "data set (a folder with manifest.json) for the others"
         )
     is_regression = name == "regression"
-    table = open_table(data, columns)
     inputs = named_as_in(table, read_inputs(source), is_labelled=label_column is None)
     label = label_column or inputs.label_column or LABEL
     wanted = text_columns_of(table, text_columns, inputs, model, but=label)

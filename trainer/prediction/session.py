@@ -45,20 +45,23 @@ OF_SAMPLES: dict[str, type[texts.SampleAnswers]] = {
 }
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """The command. Returns 0. Raises UserError for the user's mistakes."""
+def run(arguments: argparse.Namespace, table: Table | None, target: Path) -> int:
+    """The command, which writes `target`. Returns 0. Raises UserError for the user's mistakes.
+
+    Args:
+        table: of `--data`, where that is a file.
+    """
     transformers.utils.logging.disable_progress_bar()
-    target = output.check_output(arguments.output)
     source = told_model_folder(arguments.model)
     config = load_config(source)
     objective = objective_of(source, config)
     if objective.name == FORECASTING:
-        rows, answers, read = _forecasts(arguments, source, objective)
+        rows, answers, read = _forecasts(arguments, source, objective, table)
     elif (Path(arguments.data) / FILE_NAME).is_file():
         rows, answers = _sample_answers(arguments, source, config, objective.name)
         read = []
     else:
-        rows, answers, read = _text_answers(arguments, source, config, objective.name)
+        rows, answers, read = _text_answers(arguments, source, config, objective.name, table)
     count = parts.in_parts(
         rows,
         answers,
@@ -73,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text_answers(
-    arguments: argparse.Namespace, source: str, config: Any, name: str
+    arguments: argparse.Namespace, source: str, config: Any, name: str, table: Table | None
 ) -> tuple[Iterator[texts.Texts], texts.SampleAnswers, list[str]]:
     """The texts of a table, what answers them, and the columns that are read."""
     kind = texts.Embeddings if arguments.embeddings else OF_TEXTS.get(name)
@@ -82,7 +85,7 @@ def _text_answers(
         raise UserError(f"{source} was trained for {name}, which answers no texts; --embeddings does; these do: {able}")
     inputs = read_inputs(source)
     reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length, LONGEST))
-    table = open_table(arguments.data, arguments.columns)
+    table = table or open_table(arguments.data, arguments.columns)
     wanted = text_columns_of(table, arguments.text_columns, named_as_in(table, inputs), arguments.model)
     if kind is texts.FilledMasks and len(wanted) > 1:
         raise UserError(f"--text-columns names {', '.join(wanted)}, but masks are filled in one text: name its column")
@@ -113,7 +116,7 @@ def _sample_answers(
 
 
 def _forecasts(
-    arguments: argparse.Namespace, source: str, objective: ObjectiveSection
+    arguments: argparse.Namespace, source: str, objective: ObjectiveSection, table: Table | None
 ) -> tuple[Iterator[series.Window], series.Forecasts, list[str]]:
     """The windows of a table or of a prepared split, what forecasts them, and the columns that are read."""
     _refuse(arguments, "texts", "text_columns", "max_length", "embeddings")
@@ -126,7 +129,8 @@ def _forecasts(
         rows = series.windows_of(dataset, objective.input_length, objective.horizon)
     else:
         scales = series.series_of(read_inputs(source), arguments.model)
-        rows = series.window_after(open_table(arguments.data, arguments.columns), scales, objective.input_length)
+        table = table or open_table(arguments.data, arguments.columns)
+        rows = series.window_after(table, scales, objective.input_length)
     answers = series.Forecasts(source, scales, distributed.join().device, arguments.batch_size)
     if answers.model.config.input_channels != len(scales["names"]):
         raise UserError(
