@@ -38,6 +38,7 @@ class Table(NamedTuple):
     """A table from outside: the names of its columns, and what reads some of them, every time from its beginning.
 
     `has_decimal_commas`: no comma stands between its fields, so that one within a number is that of its decimals.
+    `count`: how many rows it has, if that is known without reading them.
     `classes`: names of the classes that numbers in a column stand for, by column, where the table has them.
     `names_given_by`: what names its columns where it does not do so itself, for a message that misses one.
     """
@@ -48,6 +49,7 @@ class Table(NamedTuple):
     has_decimal_commas: bool = False
     names_given_by: str = ""
     classes: Mapping[str, Sequence[str]] = MappingProxyType({})
+    count: int | None = None
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
         """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name."""
@@ -102,7 +104,7 @@ def joined(tables: list[Table]) -> Table:
         for table in tables:
             yield from table.rows(wanted)
 
-    return tables[0]._replace(read=read)
+    return tables[0]._replace(read=read, count=None)
 
 
 # -----------------------------------------------------------------------------
@@ -151,7 +153,7 @@ def _of_fields(path: Path, names: list[str], rows: list[tuple[int, list[str]]], 
                 )
             yield Row([fields[place] for place in places], f"{path}, line {number}")
 
-    return Table(str(path), names, read, names_given_by=_HEADERS)
+    return Table(str(path), names, read, names_given_by=_HEADERS, count=len(rows))
 
 
 def _json(path: Path, columns: list[str] | None) -> Table:
@@ -176,7 +178,7 @@ def _json(path: Path, columns: list[str] | None) -> Table:
                 raise UserError(f"{place}: there is no {missing!r}; it has: {', '.join(record)}")
             yield Row([_text(record[name], name, place) for name in wanted], place)
 
-    return Table(str(path), list(rows[0][1]) if rows else [], read)
+    return Table(str(path), list(rows[0][1]) if rows else [], read, count=len(rows))
 
 
 def _plain(path: Path, columns: list[str] | None) -> Table:
@@ -203,6 +205,7 @@ def _parquet(path: Path, columns: list[str] | None) -> Table:
     try:
         with parquet_file(path) as file:
             names, metadata = file.schema_arrow.names, file.schema_arrow.metadata or {}
+            count = file.metadata.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise failing(error) from None
     classes = _class_names(metadata)
@@ -221,7 +224,7 @@ def _parquet(path: Path, columns: list[str] | None) -> Table:
         except (pa.ArrowException, OSError) as error:
             raise failing(error) from None
 
-    return Table(str(path), names, read, classes=classes)
+    return Table(str(path), names, read, classes=classes, count=count)
 
 
 def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
@@ -264,7 +267,7 @@ def hub_table(dataset: Any, source: str) -> Table:
             place = f"{source}, row {number}"
             yield Row([_text(_named(record[name], classes.get(name)), name, place) for name in wanted], place)
 
-    return Table(source, list(dataset.column_names), read, classes=classes)
+    return Table(source, list(dataset.column_names), read, classes=classes, count=len(dataset))
 
 
 def _named(value: Any, names: list[str] | None) -> Any:
