@@ -86,10 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def is_table(data: str) -> bool:
     """Whether `data` is a file, or named like one, or a hub data set, and no folder of a prepared one."""
-    from ..finetune.records import HUB, OPENERS
+    from ..finetune.records import HUB, OPENERS, kind_of
 
     path = Path(data)
-    return data.startswith(HUB) or path.is_file() or (path.suffix in OPENERS and not path.is_dir())
+    return data.startswith(HUB) or path.is_file() or (kind_of(path) in OPENERS and not path.is_dir())
 
 
 def _refuse_table_options(arguments: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from longmix.data_prep.class_order import class_order
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
+from longmix.data_prep.text import unpacking
 
 from .readers import Examples, is_number, parse_label
 from .records import HUB, OPENERS, Table, hub_splits, hub_table, joined, open_table
@@ -175,7 +176,8 @@ def _tables(data: str, columns: Sequence[str] | None) -> tuple[dict[str, Table],
     root = Path(data)
     tables = {}
     for name, names in _NAMES.items():
-        candidates = (root / f"{split}{suffix}" for split in names for suffix in OPENERS)
+        endings = ("", *unpacking.ENDINGS)
+        candidates = (root / f"{split}{suffix}{packed}" for split in names for suffix in OPENERS for packed in endings)
         path = next((path for path in candidates if path.is_file()), None)
         if path is not None:
             tables[name] = open_table(str(path), columns)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from longmix.data_prep.errors import UserError, refused
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.parquet_columns import NUMBER, TEXT, WHOLE_NUMBER, check_columns, values_of
-from longmix.kernels.common.safe_files import read_input
+from longmix.data_prep.text import unpacking
 
 from .tasks import HUB_LABEL, Task
 
@@ -61,14 +61,14 @@ class Examples:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines of a UTF-8 file, split at line feeds alone (a text may hold U+2028 and its like).
+    """Lines of a UTF-8 file, compressed or not, split at line feeds alone (a text may hold U+2028 and its like).
 
-    Raises UserError when the file cannot be read or holds bytes that are not UTF-8.
+    Raises UserError when the file cannot be read, is too large, or holds bytes that are not UTF-8.
     """
-    try:
-        content = read_input(path, _LARGEST_FILE)
-    except OSError as error:
-        raise refused(f"{path}: cannot be read", error) from error
+    with unpacking.opened(path, "get it anew") as (stream, _):
+        content = stream.read(_LARGEST_FILE + 1)
+    if len(content) > _LARGEST_FILE:
+        raise UserError(f"{path} has more than {_LARGEST_FILE:,} bytes of text: cut it into several files")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

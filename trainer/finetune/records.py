@@ -3,7 +3,8 @@
 One reader for `finetune`, `predict` and `evaluate`. The suffix of a file says what it is. TSV is GLUE's: raw, where a
 double quote is a letter like any other; CSV follows its rules, with `;` between the fields where the first line has no
 comma. A file without a header is read with the names that are given for its columns. Plain text has one column,
-"text", a line each. Class numbers of a hub data set become the names that it gives them.
+"text", a line each. All but Parquet may be compressed. Class numbers of a hub data set become the names that it gives
+them.
 """
 
 import csv
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import require_input
 from longmix.data_prep.parquet_columns import parquet_file, values_of
+from longmix.data_prep.text import unpacking
 
 from .readers import read_lines
 
@@ -78,11 +80,13 @@ def open_table(source: str, columns: Sequence[str] | None = None) -> Table:
     path = Path(source)
     if not path.exists():
         raise UserError(f"{source} does not exist")
-    opener = OPENERS.get(path.suffix)
+    opener = OPENERS.get(kind_of(path))
     if path.is_dir():
         raise UserError(f"{source} is a folder, and holds no manifest.json, as that of a prepared split does")
     if opener is None:
         raise UserError(f"{source} is of no known kind; these are read: {', '.join(OPENERS)}, and hub:NAME")
+    if opener is _parquet and kind_of(path) != path.suffix:
+        raise UserError(f"{source} is compressed Parquet: unpack it first")
     return opener(path, None if columns is None else list(columns))
 
 
@@ -95,6 +99,11 @@ def file_table(source: str, columns: Sequence[str] | None, wanted: Sequence[str]
     table = open_table(source, columns)
     table.rows(wanted or ())
     return table
+
+
+def kind_of(path: Path) -> str:
+    """The suffix of a file's name, before it was compressed."""
+    return unpacking.unpacked_name(path).suffix
 
 
 def joined(tables: list[Table]) -> Table:
@@ -132,14 +141,17 @@ def _csv(path: Path, columns: list[str] | None) -> Table:
     rows = []
     try:
         for fields in reader:
-            if fields:
-                rows.append((reader.line_num, fields))
+            rows.append((reader.line_num, fields))
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
-    _refuse_header(path, rows[0][1] if rows else [], columns)
-    if columns is None and rows:
-        columns = rows.pop(0)[1]
-    table = _of_fields(path, columns or [], rows, f"fields between {delimiter!r}")
+    _refuse_header(path, rows[0][1], columns)
+    if columns is None:
+        header = next(number for number, (_, fields) in enumerate(rows) if fields)
+        columns, rows = rows[header][1], rows[header + 1 :]
+    # A blank line is an empty text where there is one column, as in TSV; of several it holds none.
+    blank = [""] if len(columns) == 1 else []
+    rows = [(number, fields or blank) for number, fields in rows if fields or blank]
+    table = _of_fields(path, columns, rows, f"fields between {delimiter!r}")
     return table._replace(has_decimal_commas=delimiter != ",")
 
 

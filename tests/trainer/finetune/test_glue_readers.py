@@ -318,7 +318,7 @@ def test_what_is_no_file_is_told_and_never_waited_for(tmp_path):
     # Sockets, for opening a named pipe would never end without the check.
     for name in ("train.tsv", "train-0.parquet"):
         os.mknod(tmp_path / name, stat.S_IFSOCK | 0o600)
-    with pytest.raises(UserError, match=r"train\.tsv: cannot be read: it is a socket, not a file"):
+    with pytest.raises(UserError, match=r"train\.tsv cannot be read: it is a socket, not a file"):
         read_tsv(tmp_path / "train.tsv", TASKS["cola"])
     with pytest.raises(UserError, match=r"train-0\.parquet cannot be read: it is a socket, not a file"):
         load_task(str(tmp_path.parent), replace(TASKS["cola"], folder=tmp_path.name))
