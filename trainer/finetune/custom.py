@@ -12,7 +12,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from longmix.data_prep.text import unpacking
 
-from .readers import Examples, is_number, parse_label
+from .readers import SHOWN_LABELS, Examples, is_number, parse_label
 from .records import HUB, OPENERS, Table, hub_splits, hub_table, joined, open_table
 from .sources import TaskData, require_folder
 from .tasks import CLASS_METRICS, Task, custom_task
@@ -140,11 +140,13 @@ def as_pair(columns: Sequence[str]) -> tuple[str, str | None]:
 
 def labelled(
     table: Table, text_columns: Sequence[str], label_column: str, names: Sequence[str]
-) -> tuple[Examples, np.ndarray]:
-    """The examples of a labelled table for a model with classes `names`, or values without, and the labels (n,).
+) -> tuple[Examples, np.ndarray, list[str]]:
+    """The examples of a labelled table for a model with classes `names`, or values without, the labels (n,), and notes.
 
-    Classes are written by their names or, where no row has one of these and no name is a number, as their numbers.
+    Classes are written by their names or, where no row has one of these and no name is a number, as their numbers,
+    which a note tells.
     """
+    notes = []
     if len({name.strip() for name in names}) == len(names):
         names = [name.strip() for name in names]  # earlier versions kept the spaces around them
     task = custom_task(tuple(text_columns), label_column, tuple(names))
@@ -153,9 +155,12 @@ def labelled(
         written = {row.texts[0].strip() for row in table.rows([label_column])}
         if written <= set(numbers):
             task = custom_task(tuple(text_columns), label_column, numbers)
+            more = ", ..." if len(names) > SHOWN_LABELS else ""
+            read, as_ = (", ".join(words[:SHOWN_LABELS]) + more for words in (numbers, names))
+            notes.append(f"labels {read} are read as {as_}")
     # What the command line of a fine-tuning could do about a label does not help here.
     examples = read_examples(table, replace(task, custom=False))
-    return examples, np.asarray(examples.labels, dtype=np.int64 if names else np.float64)
+    return examples, np.asarray(examples.labels, dtype=np.int64 if names else np.float64), notes
 
 
 # -----------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def figures(
     if label in wanted:
         raise UserError(f"--label-column {label} is one of --text-columns, too: the text would give the label away")
     names = [] if is_regression else texts.class_names(config)
-    examples, labels = labelled(table, wanted, label, names)
+    examples, labels, notes = labelled(table, wanted, label, names)
     reader = texts.TextReader(load_encoder(source, max_length or inputs.max_length, LONGEST))
     kind = texts.Values if is_regression else texts.Classes
     answers = kind(source, config, reader, distributed.join().device, batch_size)
@@ -62,7 +62,8 @@ def figures(
     for start in range(0, len(rows), ROWS_AT_A_TIME):
         found += answers(start, rows[start : start + ROWS_AT_A_TIME])
     predictions = [answer["value"] if is_regression else names.index(answer["label"]) for answer in found]
-    return "\n".join(_table(labels, predictions, is_regression, names))
+    told = [f"note: {note}" for note in notes]
+    return "\n".join([*_table(labels, predictions, is_regression, names), *told])
 
 
 def _table(labels, predictions, is_regression: bool, names: list[str]) -> list[str]:

@@ -176,8 +176,8 @@ def test_booleans_are_as_json_writes_them(tmp_path):
     begun = load_custom(str(tmp_path), ("text",), None, begun_with=["False", "True"])
     assert begun.task.label_names == ("False", "True") and begun.dev["dev"].labels == begun.train.labels == [1, 0]
     for name in ("train.jsonl", "labelled.csv"):
-        _, labels = labelled(open_table(str(tmp_path / name)), ("text",), "label", ["False", "True"])
-        assert labels.tolist() == [1, 0]
+        _, labels, notes = labelled(open_table(str(tmp_path / name)), ("text",), "label", ["False", "True"])
+        assert labels.tolist() == [1, 0] and not notes
     with pytest.raises(UserError, match=r"label is 'true', expected one of: a, 1$"):
         labelled(open_table(str(tmp_path / "train.jsonl")), ("text",), "label", ["a", "1"])
 
@@ -216,13 +216,14 @@ def test_the_spaces_around_a_class_are_not_of_its_name(tmp_path):
 
 def test_names_that_an_earlier_model_has_with_spaces_are_found(tmp_path):
     path = write(tmp_path, "t.csv", [("pos ", "", "a"), (" neg", "", "b")])
-    _, labels = labelled(open_table(str(path)), ("text",), "label", [" neg", "pos "])
-    assert labels.tolist() == [1, 0]
+    _, labels, notes = labelled(open_table(str(path)), ("text",), "label", [" neg", "pos "])
+    assert labels.tolist() == [1, 0] and not notes
 
 
 def test_numbers_stand_for_classes_only_where_no_name_is_one(tmp_path):
     path = write(tmp_path, "t.csv", [("1", "", "a"), ("0", "", "b")])
-    assert labelled(open_table(str(path)), ("text",), "label", ["neg", "pos"])[1].tolist() == [1, 0]
+    _, labels, notes = labelled(open_table(str(path)), ("text",), "label", ["neg", "pos"])
+    assert labels.tolist() == [1, 0] and notes == ["labels 0, 1 are read as neg, pos"]
     for names in (["1.0", "2.0"], ["1", "2"]):
         with pytest.raises(UserError, match=r"label is '[01]', expected one of: 1"):
             labelled(open_table(str(path)), ("text",), "label", names)
