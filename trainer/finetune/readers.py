@@ -136,10 +136,11 @@ def is_number(text: str) -> bool:
 def _check_value(value: float, task: Task, where: str, shown: object = None) -> None:
     """Raise UserError unless a value to learn is a number that float32 has, as the data sets keep it."""
     if not abs(value) <= LARGEST_VALUE:
-        raise UserError(
-            f"{where}: {task.label_column} is {value if shown is None else shown!r}, expected a number of at most "
-            f"{LARGEST_VALUE:.2g} in size"
-        )
+        is_large = not math.isnan(value)
+        size = f" of at most {LARGEST_VALUE:.2g} in size" if is_large else ""
+        advice = "" if is_large or not task.custom else "; if labels are classes, leave --regression out"
+        found = value if shown is None else shown
+        raise UserError(f"{where}: {task.label_column} is {found!r}, expected a number{size}{advice}")
 
 
 def _column(path: Path, columns: Sequence[str], name: str) -> int:
