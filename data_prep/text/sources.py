@@ -161,8 +161,8 @@ def _file_part(path: Path, column: str, file_format: str | None) -> Part:
     with unpacking.opened(path) as (stream, compression):
         head = stream.read(_HEAD_BYTES)
     # A name tells what is in a file before it is compressed.
-    name = path.stem if compression and path.suffix.lower() in unpacking.ENDINGS else path.name
-    known = file_format or _OF_NAMES.get(Path(name).suffix.lower())
+    name = unpacking.unpacked_name(path) if compression else path
+    known = file_format or _OF_NAMES.get(name.suffix.lower())
     found = known or _format_of_content(path)
     if found == PARQUET_FORMAT:
         _check_parquet(path, head, compression)

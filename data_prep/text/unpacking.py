@@ -81,10 +81,11 @@ _FORMS: tuple[tuple[str, re.Pattern[bytes], Callable[[BinaryIO], Any]], ...] = (
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[tuple[BinaryIO, str | None]]:
+def opened(path: Path, advice: str = f"get it anew, {LEAVE_OUT}") -> Iterator[tuple[BinaryIO, str | None]]:
     """The text of a file, to be read a piece at a time, and what the file is compressed with, if it is.
 
-    However much a file unpacks to, no more than is asked for is held, but for a buffer.
+    However much a file unpacks to, no more than is asked for is held, but for a buffer. `advice`: what to do about a
+    damaged file.
 
     Raises:
         UserError: the file is damaged, or cannot be read; also while its text is read within the context.
@@ -100,12 +101,17 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, str | None]]:
             with form[2](file) as unpacked, io.BufferedReader(unpacked, _BUFFER_BYTES) as stream:
                 yield stream, form[0]
     except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise _damaged(path, form, error) from None
+        raise _damaged(path, form, error, advice) from None
     except OSError as error:
         # The libraries' own errors of the system have no number.
         if form is not None and error.errno is None:
-            raise _damaged(path, form, error) from None
+            raise _damaged(path, form, error, advice) from None
         raise refused(f"{path} cannot be read", error) from None
+
+
+def unpacked_name(path: Path) -> Path:
+    """The name of a file before it was compressed, by the ending that compressing adds; else its own."""
+    return path.with_suffix("") if path.suffix.lower() in ENDINGS else path
 
 
 def _form_of(file: BinaryIO) -> tuple[str, re.Pattern[bytes], Callable[[BinaryIO], Any]] | None:
@@ -114,10 +120,10 @@ def _form_of(file: BinaryIO) -> tuple[str, re.Pattern[bytes], Callable[[BinaryIO
     return next((form for form in _FORMS if form[1].match(head)), None)
 
 
-def _damaged(path: Path, form: Any, error: Exception) -> UserError:
+def _damaged(path: Path, form: Any, error: Exception, advice: str) -> UserError:
     reason = reason_of(error)
     if "requires too much memory" in reason:  # zstd --long=28 and more
         return UserError(
             f"{path} was compressed with a window of more than 128 MiB: unpack it first (zstd -d --long=31)"
         )
-    return UserError(f"{path}, compressed with {form[0]}, is damaged or cut short ({reason}): get it anew, {LEAVE_OUT}")
+    return UserError(f"{path}, compressed with {form[0]}, is damaged or cut short ({reason}): {advice}")

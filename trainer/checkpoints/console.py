@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from ..settings import mistakes
 from ..settings.forecast_figures import by_variable, is_forecast, table, verdict
+from ..tables.figures import duration
 from ..tables.writing import aligned
 
 # Steps, time since the start and time left; behind them the loss and the tokens per second of the last record.
@@ -76,7 +77,7 @@ class Console:
         done = step - self._first
         if kind == "train" and done > 0:
             seconds = (time.monotonic() - self._started) / done * (self._last - step)
-            line += f"  left {int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
+            line += f"  left {duration(seconds)}"
         self.say(line)
         if kind == "test" and by_variable(figures):
             header, rows = table(figures)

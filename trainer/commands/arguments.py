@@ -3,6 +3,10 @@
 import os
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import Manifest
+
+from ..settings.configuration import RunConfiguration
+from ..settings.objectives import OBJECTIVES
 
 
 def add_settings(parser, text: str) -> None:
@@ -17,6 +21,22 @@ def split(settings: list[str]) -> tuple[list[str], list[str]]:
     if not paths:
         raise UserError("name at least one run file before the changes; configs/ holds examples")
     return paths, overrides
+
+
+def planned_data(configuration: RunConfiguration, sequence_length: int | None) -> Manifest | None:
+    """The manifest of a run's data, for a plan; None where they are not here and need not be: of samples of
+    `sequence_length` tokens. Raises UserError where they need to.
+    """
+    try:
+        return Manifest.load(configuration.data.sources()[0].path)
+    except UserError as error:
+        is_language_model = OBJECTIVES[configuration.objective.name].is_language_model
+        if sequence_length is None or configuration.model.get("vocab_size") is None or not is_language_model:
+            raise UserError(
+                f"{error}; without the data a run of mlm or clm can be planned with --sequence-length N and "
+                "model.vocab_size=V"
+            ) from None
+        return None
 
 
 def add_sweep_options(parser) -> None:

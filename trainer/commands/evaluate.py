@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from longmix.data_prep.errors import UserError, printable_lines
+from longmix.data_prep.manifest import Manifest
 
 from ..settings.mistakes import say_loading
 from .predict import add_table_options
@@ -43,6 +44,19 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
+    from ..finetune.records import file_table, open_table
+
+    table = None
+    is_labelled = arguments.data is not None and is_table(arguments.data)
+    if not is_labelled:
+        _refuse_table_options(arguments)
+    elif arguments.samples is not None:
+        raise UserError("--samples is for a prepared data set: of a labelled file all rows are evaluated")
+    else:
+        named = [arguments.label_column] if arguments.label_column else []
+        table = file_table(arguments.data, arguments.columns, [*(arguments.text_columns or ()), *named])
+    if arguments.fill is None and not is_labelled:
+        Manifest.load(arguments.data)  # is it there?
     say_loading("evaluate")
     from transformers.utils import logging as transformers_logging
 
@@ -50,24 +64,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     transformers_logging.disable_progress_bar()
     if arguments.fill is not None:
-        _refuse_table_options(arguments)
         text = checkpoint_figures.fill(arguments.checkpoint, arguments.fill, arguments.top)
-    elif is_table(arguments.data):
-        if arguments.samples is not None:
-            raise UserError("--samples is for a prepared data set: of a labelled file all rows are evaluated")
+    elif is_labelled:
         from ..prediction import scores
 
         text = scores.figures(
             arguments.checkpoint,
-            arguments.data,
-            arguments.columns,
+            table or open_table(arguments.data, arguments.columns),
             arguments.text_columns,
             arguments.label_column,
             arguments.max_length,
             arguments.micro_batch,
         )
     else:
-        _refuse_table_options(arguments)
         text = checkpoint_figures.figures(
             arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch
         )
@@ -76,8 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def is_table(data: str) -> bool:
-    """Whether `data` is a file or a hub data set, and no folder of a prepared one."""
-    return data.startswith("hub:") or Path(data).is_file()
+    """Whether `data` is a file, or named like one, or a hub data set, and no folder of a prepared one."""
+    from ..finetune.records import HUB, OPENERS, kind_of
+
+    path = Path(data)
+    return data.startswith(HUB) or path.is_file() or (kind_of(path) in OPENERS and not path.is_dir())
 
 
 def _refuse_table_options(arguments: argparse.Namespace) -> None:

@@ -5,10 +5,11 @@ import re
 
 from longmix.data_prep.errors import UserError, printable_lines
 
+from ..models.field_check import field_mistakes, quick_field_mistakes
 from ..processes.cards import CARDS, Card, card_named
 from ..settings import reading
 from ..settings.mistakes import say_loading
-from .arguments import add_settings, split
+from .arguments import add_settings, planned_data, split
 
 
 def add_parser(verbs) -> None:
@@ -43,14 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.network > 0:
         raise UserError(f"--network is {arguments.network:g}, but must be a positive number of Gbit/s")
     paths, overrides = split(arguments.settings)
-    say_loading("planning")
-    from ..models.field_check import field_mistakes
-    from .planning import Cluster, report
-
-    cluster = Cluster(card, gpus, arguments.nodes, arguments.network)
     unset = {"run.dir": "planned"}  # recipes name neither a run folder nor data, and a plan needs no folder
     if arguments.sequence_length is not None:
         unset["data.train"] = "data.train"
+    planned_data(reading.load(paths, overrides, quick_field_mistakes, unset), arguments.sequence_length)
+    say_loading("planning")
+    from .planning import Cluster, report
+
+    cluster = Cluster(card, gpus, arguments.nodes, arguments.network)
     configuration = reading.load(paths, overrides, field_mistakes, unset)
     print(printable_lines(report(configuration, cluster, arguments.sequence_length)))
     return 0

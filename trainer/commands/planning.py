@@ -29,8 +29,8 @@ from ..samples.shard_check import DOCUMENT_STARTS
 from ..samples.windows import manifest_seen
 from ..settings import deepspeed_file
 from ..settings.configuration import SHIPPED_DEEPSPEED, RunConfiguration
-from ..settings.objectives import OBJECTIVES
 from ..tables.writing import in_columns
+from .arguments import planned_data
 from .rounding import about_bytes, about_count, about_time
 
 # Of a card's memory what tensors may take: the rest is the driver's, the network's and lost between them.
@@ -191,22 +191,16 @@ def make_plan(configuration: RunConfiguration, cluster: Cluster, sequence_length
 
 def _manifest(configuration: RunConfiguration, sequence_length: int | None) -> Manifest:
     """That of the data if it is here; else one of tokens like those of the model."""
-    path, name = configuration.data.sources()[0].path, configuration.objective.name
-    try:
-        manifest = manifest_seen(path, Manifest.load(path), configuration.objective)
-    except UserError as error:
-        vocabulary = configuration.model.get("vocab_size")
-        if sequence_length is None or vocabulary is None or not OBJECTIVES[name].is_language_model:
-            raise UserError(
-                f"{error}; without the data a run of mlm or clm can be planned with --sequence-length N and "
-                "model.vocab_size=V"
-            ) from None
+    path, stored = configuration.data.sources()[0].path, planned_data(configuration, sequence_length)
+    if stored is None:
+        vocabulary = configuration.model["vocab_size"]
         special = min(4, vocabulary - 1)
         return Manifest(
             split="train", split_rule="planned", columns={TOKEN_IDS: LIST_INT32}, vocab_size=vocabulary,
             pad_token_id=0, mask_token_id=special - 1, special_token_ids=list(range(special)),
             sequence_length=sequence_length,
         )  # fmt: skip
+    manifest = manifest_seen(path, stored, configuration.objective)
     if sequence_length is None:
         if manifest.sequence_length is None:
             raise UserError(f"{path} does not say how long its samples are: name it with --sequence-length N")

@@ -1,8 +1,10 @@
 """The verb `predict`: answers of a model to new inputs, as a table."""
 
 import argparse
+from pathlib import Path
 
 from longmix.data_prep.errors import UserError
+from longmix.data_prep.manifest import FILE_NAME
 
 from ..settings.mistakes import say_loading
 
@@ -63,7 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} is {value}, but must be at least 1")
+    from ..finetune.records import file_table
+    from ..prediction.output import check_output
+
+    is_prepared = (Path(arguments.data) / FILE_NAME).is_file()
+    table = None if is_prepared else file_table(arguments.data, arguments.columns, arguments.text_columns)
+    target = check_output(arguments.output)
     say_loading("predict")
     from ..prediction.session import run as run_session
 
-    return run_session(arguments)
+    return run_session(arguments, table, target)

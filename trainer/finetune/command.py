@@ -137,6 +137,9 @@ def add_finetune_parser(subparsers) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """The command. Returns 0, or 75 when a signal asked to stop. Raises UserError for the user's mistakes."""
+    from . import options
+
+    options.check(arguments)
     say_loading("finetune")
     # Not at the top: `longmix --help` needs no torch.
     from .session import run as run_session

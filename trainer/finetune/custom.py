@@ -10,10 +10,11 @@ import numpy as np
 from longmix.data_prep.class_order import class_order
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.split_names import SPLIT_NAMES, TEST, TRAIN, VALIDATION
+from longmix.data_prep.text import unpacking
 
-from .readers import Examples, is_number, parse_label
+from .readers import SHOWN_LABELS, Examples, is_number, parse_label
 from .records import HUB, OPENERS, Table, hub_splits, hub_table, joined, open_table
-from .sources import TaskData
+from .sources import TaskData, require_folder
 from .tasks import CLASS_METRICS, Task, custom_task
 
 LABEL = "label"
@@ -48,27 +49,7 @@ def load_custom(
     Raises:
         UserError: a missing folder, split, column or label name.
     """
-    if text_columns and (label_column or LABEL) in text_columns:
-        raise UserError(
-            f"--label-column {label_column or LABEL} is one of --text-columns, too: the text would give the label away"
-        )
-    tables, missing = _tables(data, columns)
-    for name in ("train", "dev"):
-        if name in tables:
-            continue
-        if name == "dev" and "test" in tables and (label_column or LABEL) in tables["test"].columns:
-            continue
-        unlabelled = ""
-        if name == "dev" and "test" in tables:
-            held = ", ".join(tables["test"].columns)
-            unlabelled = (
-                f", and the test split has no column {label_column or LABEL!r} to take its place; it has: {held}"
-            )
-        raise UserError(
-            f"--task custom: {missing[name]} is missing{unlabelled}; --data names a folder with train and dev files "
-            f"({', '.join(OPENERS)}), or hub:NAME; --columns names the columns of files without a header"
-        )
-    text_columns, label_column = _columns(tables["train"], text_columns, label_column, columns is not None)
+    tables, text_columns, label_column = open_task(data, text_columns, label_column, columns)
     names = () if regression else _class_names(tables["train"], label_column, begun_with)
     task = custom_task(text_columns, label_column, names, metric)
     train = read_examples(tables["train"], task)
@@ -88,6 +69,36 @@ def load_custom(
             except UserError as reason:  # what stands in place of labels, say
                 notes.append(f"the test split is predicted, not scored: {reason}")
     return TaskData(task, train, dev, test, data, notes, test_labels)
+
+
+def open_task(
+    data: str, text_columns: Sequence[str] | None, label_column: str | None, columns: Sequence[str] | None
+) -> tuple[dict[str, Table], tuple[str, ...], str]:
+    """The tables of a user's own task by split, its text columns and its label column; see `load_custom`."""
+    if text_columns and (label_column or LABEL) in text_columns:
+        raise UserError(
+            f"--label-column {label_column or LABEL} is one of --text-columns, too: the text would give the label away"
+        )
+    require_folder(data)
+    tables, missing = _tables(data, columns)
+    for name in ("train", "dev"):
+        if name in tables:
+            continue
+        if name == "dev" and "test" in tables and (label_column or LABEL) in tables["test"].columns:
+            continue
+        unlabelled = ""
+        if name == "dev" and "test" in tables:
+            held = ", ".join(tables["test"].columns)
+            unlabelled = (
+                f", and the test split has no column {label_column or LABEL!r} to take its place; it has: {held}"
+            )
+        raise UserError(
+            f"--task custom: {missing[name]} is missing{unlabelled}; --data names a folder with train and dev files "
+            f"({', '.join(OPENERS)}), or hub:NAME; --columns names the columns of files without a header"
+        )
+    text_columns, label_column = _columns(tables["train"], text_columns, label_column, columns is not None)
+    tables["train"].rows([*text_columns, label_column])
+    return tables, text_columns, label_column
 
 
 def read_examples(table: Table, task: Task, *, test: bool = False) -> Examples:
@@ -129,11 +140,13 @@ def as_pair(columns: Sequence[str]) -> tuple[str, str | None]:
 
 def labelled(
     table: Table, text_columns: Sequence[str], label_column: str, names: Sequence[str]
-) -> tuple[Examples, np.ndarray]:
-    """The examples of a labelled table for a model with classes `names`, or values without, and the labels (n,).
+) -> tuple[Examples, np.ndarray, list[str]]:
+    """The examples of a labelled table for a model with classes `names`, or values without, the labels (n,), and notes.
 
-    Classes are written by their names or, where no row has one of these and no name is a number, as their numbers.
+    Classes are written by their names or, where no row has one of these and no name is a number, as their numbers,
+    which a note tells.
     """
+    notes = []
     if len({name.strip() for name in names}) == len(names):
         names = [name.strip() for name in names]  # earlier versions kept the spaces around them
     task = custom_task(tuple(text_columns), label_column, tuple(names))
@@ -142,9 +155,12 @@ def labelled(
         written = {row.texts[0].strip() for row in table.rows([label_column])}
         if written <= set(numbers):
             task = custom_task(tuple(text_columns), label_column, numbers)
+            more = ", ..." if len(names) > SHOWN_LABELS else ""
+            read, as_ = (", ".join(words[:SHOWN_LABELS]) + more for words in (numbers, names))
+            notes.append(f"labels {read} are read as {as_}")
     # What the command line of a fine-tuning could do about a label does not help here.
     examples = read_examples(table, replace(task, custom=False))
-    return examples, np.asarray(examples.labels, dtype=np.int64 if names else np.float64)
+    return examples, np.asarray(examples.labels, dtype=np.int64 if names else np.float64), notes
 
 
 # -----------------------------------------------------------------------------
@@ -165,7 +181,8 @@ def _tables(data: str, columns: Sequence[str] | None) -> tuple[dict[str, Table],
     root = Path(data)
     tables = {}
     for name, names in _NAMES.items():
-        candidates = (root / f"{split}{suffix}" for split in names for suffix in OPENERS)
+        endings = ("", *unpacking.ENDINGS)
+        candidates = (root / f"{split}{suffix}{packed}" for split in names for suffix in OPENERS for packed in endings)
         path = next((path for path in candidates if path.is_file()), None)
         if path is not None:
             tables[name] = open_table(str(path), columns)

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from longmix.data_prep.errors import UserError, refused
+from longmix.data_prep.errors import UserError
 from longmix.data_prep.parquet_columns import NUMBER, TEXT, WHOLE_NUMBER, check_columns, values_of
-from longmix.kernels.common.safe_files import read_input
+from longmix.data_prep.text import unpacking
 
 from .tasks import HUB_LABEL, Task
 
@@ -61,14 +61,14 @@ class Examples:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines of a UTF-8 file, split at line feeds alone (a text may hold U+2028 and its like).
+    """Lines of a UTF-8 file, compressed or not, split at line feeds alone (a text may hold U+2028 and its like).
 
-    Raises UserError when the file cannot be read or holds bytes that are not UTF-8.
+    Raises UserError when the file cannot be read, is too large, or holds bytes that are not UTF-8.
     """
-    try:
-        content = read_input(path, _LARGEST_FILE)
-    except OSError as error:
-        raise refused(f"{path}: cannot be read", error) from error
+    with unpacking.opened(path, "get it anew") as (stream, _):
+        content = stream.read(_LARGEST_FILE + 1)
+    if len(content) > _LARGEST_FILE:
+        raise UserError(f"{path} has more than {_LARGEST_FILE:,} bytes of text: cut it into several files")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -136,10 +136,11 @@ def is_number(text: str) -> bool:
 def _check_value(value: float, task: Task, where: str, shown: object = None) -> None:
     """Raise UserError unless a value to learn is a number that float32 has, as the data sets keep it."""
     if not abs(value) <= LARGEST_VALUE:
-        raise UserError(
-            f"{where}: {task.label_column} is {value if shown is None else shown!r}, expected a number of at most "
-            f"{LARGEST_VALUE:.2g} in size"
-        )
+        is_large = not math.isnan(value)
+        size = f" of at most {LARGEST_VALUE:.2g} in size" if is_large else ""
+        advice = "" if is_large or not task.custom else "; if labels are classes, leave --regression out"
+        found = value if shown is None else shown
+        raise UserError(f"{where}: {task.label_column} is {found!r}, expected a number{size}{advice}")
 
 
 def _column(path: Path, columns: Sequence[str], name: str) -> int:

@@ -3,7 +3,8 @@
 One reader for `finetune`, `predict` and `evaluate`. The suffix of a file says what it is. TSV is GLUE's: raw, where a
 double quote is a letter like any other; CSV follows its rules, with `;` between the fields where the first line has no
 comma. A file without a header is read with the names that are given for its columns. Plain text has one column,
-"text", a line each. Class numbers of a hub data set become the names that it gives them.
+"text", a line each. All but Parquet may be compressed. Class numbers of a hub data set become the names that it gives
+them.
 """
 
 import csv
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from longmix.data_prep.errors import UserError, reason_of
 from longmix.data_prep.files import require_input
 from longmix.data_prep.parquet_columns import parquet_file, values_of
+from longmix.data_prep.text import unpacking
 
 from .readers import read_lines
 
@@ -38,6 +40,7 @@ class Table(NamedTuple):
     """A table from outside: the names of its columns, and what reads some of them, every time from its beginning.
 
     `has_decimal_commas`: no comma stands between its fields, so that one within a number is that of its decimals.
+    `count`: how many rows it has, if that is known without reading them.
     `classes`: names of the classes that numbers in a column stand for, by column, where the table has them.
     `names_given_by`: what names its columns where it does not do so itself, for a message that misses one.
     """
@@ -48,6 +51,7 @@ class Table(NamedTuple):
     has_decimal_commas: bool = False
     names_given_by: str = ""
     classes: Mapping[str, Sequence[str]] = MappingProxyType({})
+    count: int | None = None
 
     def rows(self, wanted: Sequence[str]) -> Iterator[Row]:
         """The rows with the columns `wanted`. Raises UserError if there is no such column, or two of that name."""
@@ -76,12 +80,30 @@ def open_table(source: str, columns: Sequence[str] | None = None) -> Table:
     path = Path(source)
     if not path.exists():
         raise UserError(f"{source} does not exist")
-    opener = OPENERS.get(path.suffix)
+    opener = OPENERS.get(kind_of(path))
     if path.is_dir():
         raise UserError(f"{source} is a folder, and holds no manifest.json, as that of a prepared split does")
     if opener is None:
         raise UserError(f"{source} is of no known kind; these are read: {', '.join(OPENERS)}, and hub:NAME")
+    if opener is _parquet and kind_of(path) != path.suffix:
+        raise UserError(f"{source} is compressed Parquet: unpack it first")
     return opener(path, None if columns is None else list(columns))
+
+
+def file_table(source: str, columns: Sequence[str] | None, wanted: Sequence[str] | None) -> Table | None:
+    """The table in a file, which must have the columns `wanted`; None for one of the hub, which is opened when torch is
+    loaded. Raises UserError as `open_table`, or if there is no such column.
+    """
+    if source.startswith(HUB):
+        return None
+    table = open_table(source, columns)
+    table.rows(wanted or ())
+    return table
+
+
+def kind_of(path: Path) -> str:
+    """The suffix of a file's name, before it was compressed."""
+    return unpacking.unpacked_name(path).suffix
 
 
 def joined(tables: list[Table]) -> Table:
@@ -91,7 +113,7 @@ def joined(tables: list[Table]) -> Table:
         for table in tables:
             yield from table.rows(wanted)
 
-    return tables[0]._replace(read=read)
+    return tables[0]._replace(read=read, count=None)
 
 
 # -----------------------------------------------------------------------------
@@ -119,14 +141,17 @@ def _csv(path: Path, columns: list[str] | None) -> Table:
     rows = []
     try:
         for fields in reader:
-            if fields:
-                rows.append((reader.line_num, fields))
+            rows.append((reader.line_num, fields))
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
-    _refuse_header(path, rows[0][1] if rows else [], columns)
-    if columns is None and rows:
-        columns = rows.pop(0)[1]
-    table = _of_fields(path, columns or [], rows, f"fields between {delimiter!r}")
+    _refuse_header(path, rows[0][1], columns)
+    if columns is None:
+        header = next(number for number, (_, fields) in enumerate(rows) if fields)
+        columns, rows = rows[header][1], rows[header + 1 :]
+    # A blank line is an empty text where there is one column, as in TSV; of several it holds none.
+    blank = [""] if len(columns) == 1 else []
+    rows = [(number, fields or blank) for number, fields in rows if fields or blank]
+    table = _of_fields(path, columns, rows, f"fields between {delimiter!r}")
     return table._replace(has_decimal_commas=delimiter != ",")
 
 
@@ -140,7 +165,7 @@ def _of_fields(path: Path, names: list[str], rows: list[tuple[int, list[str]]], 
                 )
             yield Row([fields[place] for place in places], f"{path}, line {number}")
 
-    return Table(str(path), names, read, names_given_by=_HEADERS)
+    return Table(str(path), names, read, names_given_by=_HEADERS, count=len(rows))
 
 
 def _json(path: Path, columns: list[str] | None) -> Table:
@@ -165,7 +190,7 @@ def _json(path: Path, columns: list[str] | None) -> Table:
                 raise UserError(f"{place}: there is no {missing!r}; it has: {', '.join(record)}")
             yield Row([_text(record[name], name, place) for name in wanted], place)
 
-    return Table(str(path), list(rows[0][1]) if rows else [], read)
+    return Table(str(path), list(rows[0][1]) if rows else [], read, count=len(rows))
 
 
 def _plain(path: Path, columns: list[str] | None) -> Table:
@@ -192,6 +217,7 @@ def _parquet(path: Path, columns: list[str] | None) -> Table:
     try:
         with parquet_file(path) as file:
             names, metadata = file.schema_arrow.names, file.schema_arrow.metadata or {}
+            count = file.metadata.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise failing(error) from None
     classes = _class_names(metadata)
@@ -210,7 +236,7 @@ def _parquet(path: Path, columns: list[str] | None) -> Table:
         except (pa.ArrowException, OSError) as error:
             raise failing(error) from None
 
-    return Table(str(path), names, read, classes=classes)
+    return Table(str(path), names, read, classes=classes, count=count)
 
 
 def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
@@ -253,7 +279,7 @@ def hub_table(dataset: Any, source: str) -> Table:
             place = f"{source}, row {number}"
             yield Row([_text(_named(record[name], classes.get(name)), name, place) for name in wanted], place)
 
-    return Table(source, list(dataset.column_names), read, classes=classes)
+    return Table(source, list(dataset.column_names), read, classes=classes, count=len(dataset))
 
 
 def _named(value: Any, names: list[str] | None) -> Any:

@@ -204,8 +204,8 @@ def summarize(
 # The table. A reader must see at once which figures are better than no model at all.
 
 
-VERDICTS = {"above": "above", "below": "BELOW", "contains": "not told apart: the interval contains it"}
-_OF_ERRORS = VERDICTS | {"above": "ABOVE", "below": "below"}
+VERDICTS = {"above": "better", "below": "WORSE", "contains": "not told apart: the interval contains it"}
+_OF_ERRORS = VERDICTS | {"above": "WORSE", "below": "better"}
 NUMERIC_COLUMNS = (2, 3, 4, 5, 6, 7, 8)
 
 

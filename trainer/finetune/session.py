@@ -6,7 +6,7 @@ import math
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from longmix.data_prep.tokenizer import save_tokenizer
 from ..checkpoints.model_folders import told_model_folder
 from ..many_runs import pool
 from ..many_runs.finetuned import DATA
-from ..many_runs.read import MOST_SEEDS
 from ..models.loading import load_config
 from ..processes.signals import StopRequests
 from ..settings.exit_codes import INTERRUPTED, USER_MISTAKE
@@ -40,13 +39,14 @@ from .jobs import (
     selection_score,
     unknown_to,
 )
+from .options import task_names
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
 from .relative_rates import is_relative_by_default
 from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
 from .sources import MissingTask, TaskData, load_task
 from .submission import SUBMISSIONS, missing_submissions, refuse_foreign_submissions
-from .tasks import CLASS_METRICS, CUSTOM, FROM_MNLI_TASKS, MNLI, TASKS, starts_after
+from .tasks import CLASS_METRICS, CUSTOM, FROM_MNLI_TASKS, TASKS, starts_after
 
 SUBMISSION, INTERMEDIATE = "submission", "intermediate"
 
@@ -75,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, requests: StopRequests) -> int:
-    names = _task_names(arguments)
-    _check(arguments, names)
+    names = task_names(arguments)
     output = Path(arguments.output)
     quiet()
     given = arguments.model
@@ -210,66 +209,6 @@ def _say(text: str) -> None:
 
 # -----------------------------------------------------------------------------
 # Preparing. All mistakes in arguments, data and checkpoints shall show before the first run begins.
-
-
-def _task_names(arguments: argparse.Namespace) -> list[str]:
-    wanted = list(dict.fromkeys(arguments.task))
-    if CUSTOM in wanted and len(wanted) > 1:
-        raise UserError("--task custom reads another kind of folder than GLUE's tasks; run it by itself")
-    return list(TASKS) if "all" in wanted else wanted
-
-
-def _check(arguments: argparse.Namespace, names: list[str]) -> None:
-    """Raise UserError for values out of range and options that would do nothing, all at once."""
-    problems = []
-    for option in ("seeds", "search_seeds", "epochs", "batch_size", "micro_batch", "jobs"):
-        value = getattr(arguments, option)
-        if value is not None and value < 1:
-            problems.append(f"--{option.replace('_', '-')} is {value}, but must be at least 1")
-    micro_batch = arguments.micro_batch
-    if micro_batch is not None and micro_batch >= 1 and arguments.batch_size % micro_batch:
-        problems.append(f"--micro-batch is {micro_batch}, but must divide --batch-size {arguments.batch_size}")
-    if arguments.seeds > MOST_SEEDS:
-        problems.append(f"--seeds is {arguments.seeds}, but must be at most {MOST_SEEDS:,}: each is a run")
-    problems += [f"--lr is {rate:g}, but must lie in (0, 1]" for rate in arguments.lr or () if not 0 < rate <= 1]
-    if arguments.search_seeds is not None and len(set(arguments.lr or ())) < 2:
-        problems.append("--search-seeds is for several learning rates (--lr)")
-    for option, allowed, fits in (
-        ("dropout", "lie in [0, 1)", lambda value: 0 <= value < 1),
-        ("weight_decay", "be a number of at least 0", lambda value: 0 <= value < math.inf),
-        ("warmup_share", "lie in [0, 1]", lambda value: 0 <= value <= 1),
-    ):
-        value = getattr(arguments, option)
-        if value is not None and not fits(value):
-            problems.append(f"--{option.replace('_', '-')} is {value:g}, but must {allowed}")
-    if CUSTOM not in (*names, arguments.intermediate):
-        given = [arguments.columns, arguments.text_columns, arguments.label_column, arguments.metric]
-        if arguments.regression or any(value is not None for value in given):
-            options = "--columns, --text-columns, --label-column, --metric and --regression"
-            problems.append(f"{options} belong to --task custom")
-    if arguments.metric is not None and arguments.regression:
-        problems.append("--metric is for classes, and --regression takes labels for numbers: leave one out")
-    problems += _intermediate_problems(arguments, names)
-    if arguments.from_mnli and not set(names) & set(FROM_MNLI_TASKS):
-        problems.append(f"--from-mnli is for {', '.join(FROM_MNLI_TASKS)}, none of which is asked for")
-    if problems:
-        raise UserError("; ".join(problems))
-
-
-def _intermediate_problems(arguments: argparse.Namespace, names: list[str]) -> Iterator[str]:
-    """What is wrong with the options of an intermediate task."""
-    task = arguments.intermediate
-    if task is None:
-        if arguments.intermediate_data is not None:
-            yield "--intermediate-data belongs to --intermediate"
-        return
-    if arguments.from_mnli:
-        yield "--from-mnli and --intermediate say the same thing in two ways: leave one out"
-    if task == CUSTOM and arguments.intermediate_data is None:
-        yield "--intermediate custom needs --intermediate-data, a folder with train and dev files"
-    elif not any(starts_after(name, task) for name in names):
-        targets = ", ".join(FROM_MNLI_TASKS) if task == MNLI else "other tasks"
-        yield f"--intermediate {task} is for {targets}, none of which is asked for"
 
 
 def _prepare(

@@ -47,11 +47,8 @@ def load_task(data: str, task: Task) -> TaskData:
     """
     if data.startswith(HUB):
         return _load_hub(data.removeprefix(HUB), task)
+    require_folder(data)
     root = Path(data)
-    if not root.is_dir():
-        raise UserError(
-            f"--data {data}: no such folder; for a data set on the hub write hub:NAME, e.g. hub:nyu-mll/glue"
-        )
     tried = _candidates(root, task)
     for folder in tried:
         if any(folder.glob("*.parquet")):
@@ -59,6 +56,15 @@ def load_task(data: str, task: Task) -> TaskData:
         if any((folder / name).is_file() for name in ("train.tsv", task.dev[0].file, task.test[0].file)):
             return _with_note(_load_tsv(folder, task), folder)
     raise MissingTask(f"no folder {task.folder} (TSV files) or {task.name} (Parquet files) in {data}")
+
+
+def require_folder(data: str, option: str = "--data") -> None:
+    """Raise UserError unless `data`, which an option names, is a folder or a data set of the hub."""
+    if data.startswith(HUB) or Path(data).is_dir():
+        return
+    if Path(data).exists():
+        raise UserError(f"{option} {data} is a file: name the folder that holds the files of the splits")
+    raise UserError(f"{option} {data}: no such folder; for a data set on the hub write hub:NAME, e.g. hub:nyu-mll/glue")
 
 
 def _with_note(data: TaskData, folder: Path) -> TaskData:

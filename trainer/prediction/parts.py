@@ -17,7 +17,7 @@ from longmix.data_prep.files import LOCK, locked, write_json, write_text
 from longmix.data_prep.made_files import refuse_other_json
 from longmix.data_prep.state_files import read_or_none
 
-from ..settings.mistakes import say
+from .progress import Progress
 
 RECORD, JOINED = "parts.json", "joined"
 _PARTS = re.compile(rf"part-\d{{8}}\.jsonl|{JOINED}")
@@ -34,20 +34,20 @@ def parts_folder(output: Path) -> Path:
 
 def in_parts(
     rows: Iterator[Any],
-    answer: Callable[[int, list[Any]], Answers],
+    answer: Callable[[int, list[Any], Callable[[int], None]], Answers],
     size: int,
     folder: Path,
     identity: str,
-    unit: str,
+    progress: Progress,
     finish: Callable[[list[Path]], None],
 ) -> int:
     """Answer all rows, part by part, have `finish` join the parts, and remove them.
 
     Args:
-        answer: (number of the first row, rows) -> their answers.
+        answer: (number of the first row, rows, what it tells how many more are answered) -> their answers.
         size: rows in a part.
-        unit: what a row is, for the console.
         identity: of all that the answers depend on; parts of another one are thrown away.
+        progress: is told of each row.
 
     Returns:
         How many rows there are.
@@ -67,13 +67,13 @@ def in_parts(
                 write_json(folder / RECORD, {"identity": identity})
             while part := list(itertools.islice(rows, size)):
                 path = folder / f"part-{len(paths):08d}.jsonl"
-                is_there = path.is_file()
-                if not is_there:
-                    lines = (json.dumps(one, ensure_ascii=False) for one in answer(count, part))
+                if path.is_file():
+                    progress.skip(len(part))
+                else:
+                    lines = (json.dumps(one, ensure_ascii=False) for one in answer(count, part, progress.note))
                     write_text(path, "".join(f"{line}\n" for line in lines))
                 paths.append(path)
                 count += len(part)
-                say(f"longmix predict: {count:,} {unit}{' (answered before)' if is_there else ''}")
             finish(paths)
             _remove(folder)
         except OSError as error:

@@ -7,7 +7,7 @@ from longmix.data_prep.errors import UserError
 from ..checkpoints.model_folders import told_model_folder
 from ..finetune.custom import LABEL, labelled
 from ..finetune.encode import LONGEST, load_encoder
-from ..finetune.records import open_table
+from ..finetune.records import Table
 from ..models.folder import objective_of, read_inputs
 from ..models.loading import load_config
 from ..objectives import metrics
@@ -23,17 +23,15 @@ ROWS_AT_A_TIME = 2048
 
 def figures(
     model: str,
-    data: str,
-    columns: list[str] | None,
+    table: Table,
     text_columns: list[str] | None,
     label_column: str | None,
     max_length: int | None,
     batch_size: int,
 ) -> str:
-    """Figures of a classifier, or a regression, of texts on the table `data`, as lines of text.
+    """Figures of a classifier, or a regression, of texts on a labelled table, as lines of text.
 
     Args:
-        columns: names of the columns of a file without a header.
         text_columns, label_column, max_length: None: those that the model was fine-tuned with.
 
     Raises:
@@ -48,14 +46,13 @@ def figures(
             "data set (a folder with manifest.json) for the others"
         )
     is_regression = name == "regression"
-    table = open_table(data, columns)
     inputs = named_as_in(table, read_inputs(source), is_labelled=label_column is None)
     label = label_column or inputs.label_column or LABEL
     wanted = text_columns_of(table, text_columns, inputs, model, but=label)
     if label in wanted:
         raise UserError(f"--label-column {label} is one of --text-columns, too: the text would give the label away")
     names = [] if is_regression else texts.class_names(config)
-    examples, labels = labelled(table, wanted, label, names)
+    examples, labels, notes = labelled(table, wanted, label, names)
     reader = texts.TextReader(load_encoder(source, max_length or inputs.max_length, LONGEST))
     kind = texts.Values if is_regression else texts.Classes
     answers = kind(source, config, reader, distributed.join().device, batch_size)
@@ -65,7 +62,8 @@ def figures(
     for start in range(0, len(rows), ROWS_AT_A_TIME):
         found += answers(start, rows[start : start + ROWS_AT_A_TIME])
     predictions = [answer["value"] if is_regression else names.index(answer["label"]) for answer in found]
-    return "\n".join(_table(labels, predictions, is_regression, names))
+    told = [f"note: {note}" for note in notes]
+    return "\n".join([*_table(labels, predictions, is_regression, names), *told])
 
 
 def _table(labels, predictions, is_regression: bool, names: list[str]) -> list[str]:

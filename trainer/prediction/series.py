@@ -1,6 +1,6 @@
 """Forecasts in the data's own units: of what follows a table, or of a prepared split, one horizon after the other."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..samples.dataset import ShardedDataset
 from ..samples.windows import pieces
 from ..settings.mistakes import say
 from .parts import Answers
+from .progress import nobody
 from .texts import rounded
 
 _FAR = 20  # standard deviations: measured values that far from all of training are rarer than codes for missing ones
@@ -32,10 +33,10 @@ class Forecasts:
 
     Attributes:
         columns: of an answer, with the type of each: `row` counts the steps of the series from 0.
-        unit: what an answer is given to, for the console.
+        unit: what an answer is given to, one of them, for the console.
     """
 
-    unit = "windows"
+    unit = "window"
 
     def __init__(self, source: str, series: dict[str, Any], device: torch.device, batch: int):
         self.device, self.batch = device, batch
@@ -45,8 +46,8 @@ class Forecasts:
         self.model = load_model(source, transformers.AutoModelForTimeSeriesPrediction).eval().to(device)
 
     @torch.inference_mode()
-    def __call__(self, first: int, rows: list[Window]) -> Answers:
-        """The forecasts of windows."""
+    def __call__(self, first: int, rows: list[Window], note: Callable[[int], None] = nobody) -> Answers:
+        """The forecasts of windows; `note` is told how many more there are."""
         answers: Answers = []
         for start in range(0, len(rows), self.batch):
             part = rows[start : start + self.batch]
@@ -55,6 +56,7 @@ class Forecasts:
             for (_, row, skipped), steps in zip(part, logits * self.scale + self.mean, strict=True):
                 for number, step in enumerate(steps.tolist()[skipped:], start=row + skipped):
                     answers.append({"row": number, **dict(zip(self.names, rounded(step), strict=True))})
+            note(len(part))
         return answers
 
 

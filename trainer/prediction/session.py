@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import transformers
 
@@ -29,6 +29,7 @@ from ..samples.tokenizer import tokenizer_folder
 from ..settings.objectives import FORECASTING
 from ..settings.sections import ObjectiveSection
 from . import output, parts, series, texts
+from .progress import Progress, counted
 
 # The answers that objectives give to texts, and to samples of a prepared data set.
 OF_TEXTS: dict[str, type[texts.SampleAnswers]] = {
@@ -45,55 +46,64 @@ OF_SAMPLES: dict[str, type[texts.SampleAnswers]] = {
 }
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """The command. Returns 0. Raises UserError for the user's mistakes."""
+class Work(NamedTuple):
+    """What is to be answered, how much of it, if that is known, what answers it, and the columns that are read."""
+
+    rows: Iterator[Any]
+    count: int | None
+    answers: texts.SampleAnswers | series.Forecasts
+    columns: list[str]
+
+
+def run(arguments: argparse.Namespace, table: Table | None, target: Path) -> int:
+    """The command, which writes `target`. Returns 0. Raises UserError for the user's mistakes.
+
+    Args:
+        table: of `--data`, where that is a file.
+    """
     transformers.utils.logging.disable_progress_bar()
-    target = output.check_output(arguments.output)
     source = told_model_folder(arguments.model)
     config = load_config(source)
     objective = objective_of(source, config)
     if objective.name == FORECASTING:
-        rows, answers, read = _forecasts(arguments, source, objective)
+        work = _forecasts(arguments, source, objective, table)
     elif (Path(arguments.data) / FILE_NAME).is_file():
-        rows, answers = _sample_answers(arguments, source, config, objective.name)
-        read = []
+        work = _sample_answers(arguments, source, config, objective.name)
     else:
-        rows, answers, read = _text_answers(arguments, source, config, objective.name)
+        work = _text_answers(arguments, source, config, objective.name, table)
+    answers = work.answers
     count = parts.in_parts(
-        rows,
+        work.rows,
         answers,
         arguments.part_rows,
         parts.parts_folder(target),
-        _identity(arguments, source, config, read),
-        answers.unit,
+        _identity(arguments, source, config, work.columns),
+        Progress(work.count, answers.unit),
         lambda paths: output.join(paths, answers.columns, target),
     )
-    print(printable(f"wrote {target}: {count:,} {answers.unit}"))
+    print(printable(f"wrote {target}: {counted(count, answers.unit)}"))
     return 0
 
 
-def _text_answers(
-    arguments: argparse.Namespace, source: str, config: Any, name: str
-) -> tuple[Iterator[texts.Texts], texts.SampleAnswers, list[str]]:
-    """The texts of a table, what answers them, and the columns that are read."""
+def _text_answers(arguments: argparse.Namespace, source: str, config: Any, name: str, table: Table | None) -> Work:
+    """The texts of a table."""
     kind = texts.Embeddings if arguments.embeddings else OF_TEXTS.get(name)
     if kind is None:
         able = ", ".join(OF_TEXTS)
         raise UserError(f"{source} was trained for {name}, which answers no texts; --embeddings does; these do: {able}")
     inputs = read_inputs(source)
     reader = texts.TextReader(load_encoder(source, arguments.max_length or inputs.max_length, LONGEST))
-    table = open_table(arguments.data, arguments.columns)
+    table = table or open_table(arguments.data, arguments.columns)
     wanted = text_columns_of(table, arguments.text_columns, named_as_in(table, inputs), arguments.model)
     if kind is texts.FilledMasks and len(wanted) > 1:
         raise UserError(f"--text-columns names {', '.join(wanted)}, but masks are filled in one text: name its column")
     rows = (as_pair(row.texts) for row in table.rows(wanted))
-    return rows, kind(source, config, reader, distributed.join().device, arguments.batch_size), wanted
+    answers = kind(source, config, reader, distributed.join().device, arguments.batch_size)
+    return Work(rows, table.count, answers, wanted)
 
 
-def _sample_answers(
-    arguments: argparse.Namespace, source: str, config: Any, name: str
-) -> tuple[Iterator[int], texts.SampleAnswers]:
-    """The numbers of the samples of a prepared data set, and what answers these."""
+def _sample_answers(arguments: argparse.Namespace, source: str, config: Any, name: str) -> Work:
+    """The numbers of the samples of a prepared data set."""
     _refuse(arguments, "files of texts", "columns", "text_columns", "max_length")
     kind = texts.Embeddings if arguments.embeddings else OF_SAMPLES.get(name)
     if kind is None:
@@ -109,13 +119,11 @@ def _sample_answers(
     refuse_other_numbering(source, arguments.data, dataset.manifest)
     device = distributed.join().device
     answers = kind(source, config, texts.SampleReader(dataset), device, arguments.batch_size)
-    return iter(range(len(dataset))), answers
+    return Work(iter(range(len(dataset))), len(dataset), answers, [])
 
 
-def _forecasts(
-    arguments: argparse.Namespace, source: str, objective: ObjectiveSection
-) -> tuple[Iterator[series.Window], series.Forecasts, list[str]]:
-    """The windows of a table or of a prepared split, what forecasts them, and the columns that are read."""
+def _forecasts(arguments: argparse.Namespace, source: str, objective: ObjectiveSection, table: Table | None) -> Work:
+    """The windows of a table or of a prepared split."""
     _refuse(arguments, "texts", "text_columns", "max_length", "embeddings")
     if (Path(arguments.data) / FILE_NAME).is_file():
         _refuse(arguments, "a file without a header", "columns")
@@ -126,7 +134,8 @@ def _forecasts(
         rows = series.windows_of(dataset, objective.input_length, objective.horizon)
     else:
         scales = series.series_of(read_inputs(source), arguments.model)
-        rows = series.window_after(open_table(arguments.data, arguments.columns), scales, objective.input_length)
+        table = table or open_table(arguments.data, arguments.columns)
+        rows = series.window_after(table, scales, objective.input_length)
     answers = series.Forecasts(source, scales, distributed.join().device, arguments.batch_size)
     if answers.model.config.input_channels != len(scales["names"]):
         raise UserError(
@@ -135,7 +144,7 @@ def _forecasts(
         )
     if (Path(arguments.data) / FILE_NAME).is_file():
         refuse_other_numbering(source, arguments.data, dataset.manifest)
-    return rows, answers, scales["names"]
+    return Work(rows, None, answers, scales["names"])
 
 
 def _refuse(arguments: argparse.Namespace, what: str, *names: str) -> None:

@@ -1,6 +1,6 @@
 """Answers to texts and to the samples of data sets: classes, values, labels of tokens, filled masks, embeddings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..samples.collate import Sample, collate, count_positions, length_of
 from ..samples.dataset import ShardedDataset
 from ..samples.label_scale import DIGITS
 from .parts import Answers
+from .progress import nobody
 
 # A text, or two.
 Texts = tuple[str, str | None]
@@ -61,11 +62,11 @@ class SampleAnswers:
 
     Attributes:
         columns: of an answer, with the type of each.
-        unit: what an answer is given to, for the console.
+        unit: what an answer is given to, one of them, for the console.
     """
 
     columns: dict[str, type]
-    unit = "rows"
+    unit = "row"
     auto_class: type
 
     def __init__(self, source: str, config: Any, reader: Any, device: torch.device, batch: int):
@@ -75,8 +76,8 @@ class SampleAnswers:
         self.model = load_model(source, self.auto_class, of_head).eval().to(device)
 
     @torch.inference_mode()
-    def __call__(self, first: int, rows: list[Any]) -> Answers:
-        """The answers to rows of which the first has the number `first`."""
+    def __call__(self, first: int, rows: list[Any], note: Callable[[int], None] = nobody) -> Answers:
+        """The answers to rows of which the first has the number `first`; `note` is told how many more there are."""
         samples = self.samples(first, rows)
         answers: Answers = [{}] * len(rows)
         order = np.argsort([-count_positions(sample) for sample in samples], kind="stable").tolist()
@@ -86,6 +87,7 @@ class SampleAnswers:
             inputs = to_device(collate(part, self.reader.pad_token_id), self.device)
             for row, answer in zip(chosen, self.answers(part, inputs), strict=True):
                 answers[row] = {"row": first + row, **answer}
+            note(len(chosen))
         return answers
 
     def samples(self, first: int, rows: list[Any]) -> list[Sample]:

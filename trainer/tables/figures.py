@@ -46,6 +46,11 @@ def percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}"
 
 
+def duration(seconds: float) -> str:
+    """`1:05:09`: hours, minutes and seconds."""
+    return f"{int(seconds // 3600)}:{int(seconds // 60) % 60:02d}:{int(seconds) % 60:02d}"
+
+
 def interval(bounds: tuple[float, float] | None, write: Callable[[float], str] = percent) -> str:
     """An interval whose bounds `write` puts into words."""
     return ABSENT if bounds is None else " to ".join(map(write, bounds))

@@ -42,6 +42,53 @@ def test_mistakes_in_a_run_file_are_told_before_anything_heavy_is_imported(run_f
     )
 
 
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The working folder, with files of texts, and what is in the way of an output."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "new.tsv").write_text("label\ttext\n1\tgood\n")
+    (tmp_path / "task").mkdir()
+    for name in ("train", "dev"):
+        (tmp_path / "task" / f"{name}.tsv").write_text("label\ttext\n1\tgood\n0\tbad\n")
+    (tmp_path / "mine.tsv").write_text("mine")
+
+
+PREDICT = "predict model --data {} --output {}"
+FINETUNE = "finetune --model model --task {} --data {} --output out"
+MISTAKES = {
+    PREDICT.format("nofile.tsv", "out.tsv"): "nofile.tsv does not exist",
+    PREDICT.format("new.tsv", "out.csv"): "--output is out.csv, but its suffix must be one of .tsv, .jsonl, .parquet",
+    PREDICT.format("new.tsv", "mine.tsv"): "mine.tsv is not longmix's, and would be written over: move it away",
+    PREDICT.format("new.tsv", "out.tsv") + " --text-columns txt": "new.tsv: no column 'txt'; it has: label, text",
+    "evaluate model --data nofile.tsv": "nofile.tsv does not exist",
+    "evaluate model --data nofolder": "data set folder nofolder does not exist",
+    "evaluate model --data new.tsv --text-columns txt": "new.tsv: no column 'txt'",
+    "evaluate model --data new.tsv --label-column lable": "new.tsv: no column 'lable'",
+    FINETUNE.format("cola", "nofolder"): "--data nofolder: no such folder; for a data set on the hub write hub:NAME",
+    FINETUNE.format("custom", "nofolder"): "--data nofolder: no such folder",
+    FINETUNE.format("custom", "new.tsv"): "--data new.tsv is a file: name the folder that holds the files",
+    FINETUNE.format("custom", "task --text-columns txt"): "task/train.tsv: no column 'txt'",
+    FINETUNE.format("custom", "task --seeds 0 --lr 2"): "--seeds is 0, but must be at least 1; --lr is 2, but must lie",
+    FINETUNE.format("sst2", "task --intermediate custom --intermediate-data gone"): "--intermediate-data gone: no such",
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_mistakes_in_files_are_told_before_anything_heavy_is_imported(command, files):
+    process = run(*command.split())
+    assert process.returncode == 2, process.stderr
+    assert process.stderr.startswith(f"longmix: error: {MISTAKES[command]}") and process.stderr.count("\n") == 1
+
+
+def test_a_plan_without_data_is_refused_before_anything_heavy_is_imported(run_file, tmp_path):
+    process = run("plan", run_file(**{"data.train": str(tmp_path / "gone")}), "--gpus", "V100")
+    assert process.returncode == 2 and process.stderr == (
+        f"longmix: error: data set folder {tmp_path / 'gone'} does not exist: make it with longmix prepare, or "
+        "correct the path; without the data a run of mlm or clm can be planned with --sequence-length N and "
+        "model.vocab_size=V\n"
+    )
+
+
 UNTIL_TORCH = """
 import sys
 class Wall:
@@ -69,9 +116,9 @@ def test_training_says_what_it_does_once_and_before_the_heavy_imports(run_file, 
 
 VERBS = {
     "evaluate": ["model", "--fill", "a [MASK]"],
-    "predict": ["model", "--data", "new.csv", "--output", "answers.tsv"],
+    "predict": ["model", "--data", "new.tsv", "--output", "answers.tsv"],
     "export": ["runs/first", "--output", "alone"],
-    "finetune": ["--model", "model", "--task", "cola", "--data", "glue", "--output", "out"],
+    "finetune": ["--model", "model", "--task", "cola", "--data", "task", "--output", "out"],
     "sweep": ["run.yaml"],
     "doctor": [],
 }
@@ -80,7 +127,7 @@ VERBS = {
 @pytest.mark.parametrize(
     "verb", [*list(VERBS)[:1], *(pytest.param(v, marks=pytest.mark.full) for v in list(VERBS)[1:])]
 )
-def test_a_terminal_is_told_at_once_what_a_command_loads(verb):
+def test_a_terminal_is_told_at_once_what_a_command_loads(verb, files):
     """A file gets what it got: its lines are counted, and read by programs."""
     for is_terminal, told in ((True, f"longmix {verb}: loading torch\n<"), (False, "<")):
         process = run(verb, *VERBS[verb], code=UNTIL_TORCH.replace("IS_TERMINAL", str(is_terminal)))

@@ -48,6 +48,8 @@ def test_means_spreads_and_verdicts(table):
 def test_worse_than_a_constant_answer_is_said(table):
     worse = results.summarize(TASKS["rte"], [0], {"dev": GOLD}, {"dev": wrong(80)[None]})
     assert worse.splits[0].figures["accuracy"].verdict == "below"
+    assert results.rows(results.Results("x", "hash", [worse], {}))[0][-1] == "WORSE"
+    assert results.rows(table)[0][-1] == "better"
 
 
 def test_classes_of_ones_own_have_further_figures():
@@ -69,14 +71,14 @@ def test_errors_of_a_regression_are_in_its_unit(tmp_path):
     table = results.Results("x", "hash", [found], {})
     cells = {row[1]: row[4:] for row in results.rows(table)}
     assert list(cells) == ["pearson", "spearman", "rmse", "mae", "score"] and cells["score"][0] == "100.0"
-    assert cells["rmse"] == ("2e-06", "-", "2e-06 to 2e-06", "100", "0.0002887", "below")
+    assert cells["rmse"] == ("2e-06", "-", "2e-06 to 2e-06", "100", "0.0002887", "better")
     assert "but rmse and mae in the unit of the label, the lower the better." in results.console(table)
     assert set(diverged.splits[0].figures) == {"pearson", "spearman", "score"}
     table.tasks.append(diverged)
     table.save(tmp_path)
     assert results.Results.load(tmp_path) == table
     worse = results.summarize(task, [0], {"dev": values}, {"dev": -values[None]})
-    assert results.rows(results.Results("x", "hash", [worse], {}))[2][-1] == "ABOVE"
+    assert results.rows(results.Results("x", "hash", [worse], {}))[2][-1] == "WORSE"
 
 
 def test_average_is_over_tasks(table):

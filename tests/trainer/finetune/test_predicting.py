@@ -3,6 +3,7 @@
 import argparse
 import csv
 import json
+import re
 
 import datasets
 import numpy as np
@@ -18,7 +19,7 @@ from longmix.modeling.transformer import TransformerConfig
 from longmix.trainer.cli import main
 from longmix.trainer.finetune import records
 from longmix.trainer.finetune.tasks import TASKS
-from longmix.trainer.prediction import scores, session, texts
+from longmix.trainer.prediction import progress, scores, session, texts
 
 NAMES = ["bad", "good", "=odd"]
 
@@ -94,11 +95,11 @@ def test_a_killed_command_goes_on_and_writes_equal_bytes(classifier, data, tmp_p
     answered = []
     compute = texts.SampleAnswers.__call__
 
-    def killed(self, first, rows):
+    def killed(self, first, rows, note):
         if len(answered) == 3:
             raise KeyboardInterrupt
         answered.append(first)
-        return compute(self, first, rows)
+        return compute(self, first, rows, note)
 
     monkeypatch.setattr(texts.SampleAnswers, "__call__", killed)
     assert predict(*arguments, tmp_path / "out.tsv") == 75
@@ -117,6 +118,20 @@ def test_a_killed_command_goes_on_and_writes_equal_bytes(classifier, data, tmp_p
     for name in ("parts.json", "part-00000099.jsonl", "joined"):
         (parts / f".{name}.4711.tmp").touch()
     assert predict(*arguments, tmp_path / "out.tsv") == 0 and not parts.exists()
+
+
+def test_how_far_it_is_is_told_within_a_part(classifier, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tsv(data)))
+    table = pyarrow.Table.from_pylist(tsv(data))
+    pq.write_table(table, tmp_path / "new.parquet")
+    for name in ("new.tsv", "new.jsonl", "new.parquet"):
+        assert predict(classifier, "--data", tmp_path / name, "--output", tmp_path / "out.tsv", "--batch-size", 16) == 0
+        lines = [line for line in capsys.readouterr().err.splitlines() if "rows/s" in line]
+        found = [
+            re.fullmatch(r"longmix predict: (\d+) of 40 rows, \S+ rows/s, left \d:\d\d:\d\d", one) for one in lines
+        ]
+        assert [one[1] for one in found] == ["16", "32", "40"]
 
 
 def test_answers_of_another_state_of_the_hub_are_others(monkeypatch):
@@ -215,7 +230,9 @@ def test_a_model_of_glue_reads_both_layouts(bert_folder, tmp_path, sentences, ca
         out = tmp_path / f"{name}.jsonl"
         assert predict(model, "--data", tmp_path / name, "--output", out) == 0
         found.append((capsys.readouterr().out.replace(name, ""), out.read_bytes()))
-    assert found[0] == found[1] and "20 rows" in found[0][0]
+    note = "note: labels 0, 1, 2 are read as entailment, neutral, contradiction\n"
+    assert note in found[1][0] and found[0] == (found[1][0].replace(note, ""), found[1][1])
+    assert "20 rows" in found[0][0]
     # A column of neither layout is missed under the name that the model knows, and Parquet has no line to name them.
     pq.write_table(pyarrow.table({"premise": ["a"], "text": ["b"]}), tmp_path / "other.parquet")
     told = mistake(capsys, model, "--data", tmp_path / "other.parquet", "--output", tmp_path / "out.tsv")
@@ -257,14 +274,16 @@ def test_an_embedding_is_the_mean_over_the_tokens_of_its_text_alone(saved, tmp_p
         torch.testing.assert_close(torch.tensor(found["embedding"]), expected, atol=1e-5, rtol=0)
 
 
-def test_masks_are_filled(saved, tmp_path):
+def test_masks_are_filled(saved, tmp_path, capsys):
     model = saved(transformers.AutoModelForMaskedLM)
     first, second = answers_to(model, ["the [MASK] runs", "[MASK] cat [MASK]"], tmp_path)
     best = outputs_of(transformers.AutoModelForMaskedLM, model, "the [MASK] runs").logits[0, 2].softmax(-1).max(-1)
     piece = transformers.AutoTokenizer.from_pretrained(model).convert_ids_to_tokens(int(best.indices))
     assert (first["pieces"], first["probabilities"]) == ([piece], [pytest.approx(best.values.item(), rel=1e-5)])
     assert "[MASK]" not in first["filled"] and len(second["pieces"]) == 2 and "cat" in second["filled"]
+    capsys.readouterr()
     (unknown,) = answers_to(model, ["the 東京 [MASK]"], tmp_path)
+    assert capsys.readouterr().out.endswith(": 1 row\n")
     assert "[UNK]" in unknown["filled"]
 
 

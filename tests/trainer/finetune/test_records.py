@@ -1,7 +1,10 @@
 """Files as they come: one reader for TSV, CSV, JSON lines, Parquet, plain text and the hub, and a task made of them."""
 
+import bz2
 import csv
+import gzip
 import json
+import lzma
 
 import datasets
 import pyarrow
@@ -9,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from longmix.data_prep.errors import UserError
-from longmix.trainer.finetune import records
+from longmix.trainer.finetune import readers, records
 from longmix.trainer.finetune.custom import labelled, load_custom
 from longmix.trainer.finetune.records import open_table
 
@@ -44,6 +47,55 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, name):
     with pytest.raises(UserError, match=r"no column 'sort'; it has: label, title, text") as told:
         table.rows(["sort"])
     assert ("--columns" in str(told.value)) == (name in ("t.tsv", "t.csv"))
+
+
+PACKERS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv", "t.jsonl"])
+def test_a_compressed_file_gives_the_same_rows(tmp_path, name, ending):
+    plain = write(tmp_path, name)
+    packed = tmp_path / f"{name}.{ending}"
+    packed.write_bytes(PACKERS[ending](plain.read_bytes()))
+    assert [row.texts for row in open_table(str(packed)).rows(COLUMNS)] == [list(row) for row in ROWS]
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(UserError, match=rf"{name}.{ending}, compressed with .*damaged or cut short .*: get it anew$"):
+        open_table(str(packed))
+
+
+def test_a_task_may_be_compressed_but_no_parquet(tmp_path, monkeypatch):
+    for split in ("train", "dev"):
+        lines = b"label\ttext\nno\ta\nyes\tb\n"
+        (tmp_path / f"{split}.tsv.gz").write_bytes(gzip.compress(lines))
+    assert load_custom(str(tmp_path), ("text",), None).train.first == ["a", "b"]
+    write(tmp_path, "t.parquet").rename(tmp_path / "t.parquet.gz")
+    with pytest.raises(UserError, match=r"t\.parquet\.gz is compressed Parquet: unpack it first"):
+        open_table(str(tmp_path / "t.parquet.gz"))
+    monkeypatch.setattr(readers, "_LARGEST_FILE", 20)
+    with pytest.raises(UserError, match=r"train\.tsv\.gz has more than 20 bytes of text: cut it"):
+        load_custom(str(tmp_path), ("text",), None)
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "txt"])
+def test_a_blank_line_of_one_column_is_an_empty_text(tmp_path, suffix):
+    path = tmp_path / f"t.{suffix}"
+    for header, columns in (("text\n", None), ("", ["text"])):
+        path.write_text(("" if suffix == "txt" else header) + "one\n\nthree\n\n")
+        rows = list(open_table(str(path), columns).rows(["text"]))
+        assert [row.texts for row in rows] == [["one"], [""], ["three"]]
+        assert [row.place[-1] for row in rows] == (["2", "3", "4"] if header and suffix != "txt" else ["1", "2", "3"])
+
+
+def test_a_blank_line_of_several_columns_is_no_row_of_csv(tmp_path):
+    (tmp_path / "t.csv").write_text("\ntext,label\n\na,1\n\nb,2\n")
+    table = open_table(str(tmp_path / "t.csv"))
+    assert [row.texts for row in table.rows(["text"])] == [["a"], ["b"]] and table.count == 2
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.csv"])
@@ -124,8 +176,8 @@ def test_booleans_are_as_json_writes_them(tmp_path):
     begun = load_custom(str(tmp_path), ("text",), None, begun_with=["False", "True"])
     assert begun.task.label_names == ("False", "True") and begun.dev["dev"].labels == begun.train.labels == [1, 0]
     for name in ("train.jsonl", "labelled.csv"):
-        _, labels = labelled(open_table(str(tmp_path / name)), ("text",), "label", ["False", "True"])
-        assert labels.tolist() == [1, 0]
+        _, labels, notes = labelled(open_table(str(tmp_path / name)), ("text",), "label", ["False", "True"])
+        assert labels.tolist() == [1, 0] and not notes
     with pytest.raises(UserError, match=r"label is 'true', expected one of: a, 1$"):
         labelled(open_table(str(tmp_path / "train.jsonl")), ("text",), "label", ["a", "1"])
 
@@ -164,13 +216,14 @@ def test_the_spaces_around_a_class_are_not_of_its_name(tmp_path):
 
 def test_names_that_an_earlier_model_has_with_spaces_are_found(tmp_path):
     path = write(tmp_path, "t.csv", [("pos ", "", "a"), (" neg", "", "b")])
-    _, labels = labelled(open_table(str(path)), ("text",), "label", [" neg", "pos "])
-    assert labels.tolist() == [1, 0]
+    _, labels, notes = labelled(open_table(str(path)), ("text",), "label", [" neg", "pos "])
+    assert labels.tolist() == [1, 0] and not notes
 
 
 def test_numbers_stand_for_classes_only_where_no_name_is_one(tmp_path):
     path = write(tmp_path, "t.csv", [("1", "", "a"), ("0", "", "b")])
-    assert labelled(open_table(str(path)), ("text",), "label", ["neg", "pos"])[1].tolist() == [1, 0]
+    _, labels, notes = labelled(open_table(str(path)), ("text",), "label", ["neg", "pos"])
+    assert labels.tolist() == [1, 0] and notes == ["labels 0, 1 are read as neg, pos"]
     for names in (["1.0", "2.0"], ["1", "2"]):
         with pytest.raises(UserError, match=r"label is '[01]', expected one of: 1"):
             labelled(open_table(str(path)), ("text",), "label", names)
