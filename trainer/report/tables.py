@@ -185,7 +185,8 @@ def _reported(rows: list[Row]) -> str:
 
 def held_equal(rows: list[Row]) -> str:
     """What the rows of a setting have in common, and what they have not."""
-    return budget.caption([row.budget for row in rows], [row.conditions for row in rows])
+    mixtures = [budget.mixture(row.runs[0]) for row in rows]
+    return budget.caption([row.budget for row in rows], [row.conditions for row in rows], mixtures)
 
 
 def _table(rows: list[Row], sources: _Sources) -> str:
