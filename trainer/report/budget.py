@@ -14,6 +14,7 @@ from typing import Any
 from longmix.data_prep.split_names import without_split
 
 from ..many_runs.read import VALIDATION, Run
+from ..tables.figures import ABSENT
 from .settings import shortest
 
 # Budgets are shown with these names, in this order.
@@ -45,8 +46,8 @@ class Budget:
     def cells(self) -> dict[str, tuple[str, float | None]]:
         """Column -> (what is shown, the number that it sorts by)."""
         whole = {"steps": self.steps, "samples": self.samples, "tokens seen": self.tokens, "batch": self.batch}
-        shown = {name: ("-" if value is None else f"{value:,.0f}", value) for name, value in whole.items()}
-        return {**shown, "rate": ("-" if self.rate is None else f"{self.rate:g}", self.rate)}
+        shown = {name: (ABSENT if value is None else f"{value:,.0f}", value) for name, value in whole.items()}
+        return {**shown, "rate": (ABSENT if self.rate is None else f"{self.rate:g}", self.rate)}
 
 
 def budget_of(runs: list[Run]) -> Budget:
@@ -170,4 +171,4 @@ def equal_columns(budgets: list[Budget]) -> set[str]:
     if len(budgets) < 2:
         return set()
     found = {name: {budget.cells[name][0] for budget in budgets} for name in COLUMNS}
-    return {name for name, values in found.items() if len(values) == 1 and values != {"-"}}
+    return {name for name, values in found.items() if len(values) == 1 and values != {ABSENT}}
