@@ -12,14 +12,19 @@ Mistake = tuple[str, str]
 
 
 def nearest(name: str, allowed: typing.Iterable[str], prefix: str = "") -> str:
-    """A hint naming the valid name nearest to `name`, with `prefix` before it, else all of them.
+    """A hint naming the valid name nearest to `name`, with `prefix` before it, else all of them."""
+    allowed = list(allowed)
+    close = _close(name, allowed)
+    return f"did you mean {prefix}{close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+
+
+def _close(name: str, allowed: list[str]) -> list[str]:
+    """The valid name nearest to `name`, if one is near.
 
     A valid name may be the initials of what was written: learning_rate, however mistyped, is lr.
     """
-    allowed = list(allowed)
     initials = "".join(word[:1] for word in name.split("_"))
-    close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5) or [one for one in allowed if one == initials]
-    return f"did you mean {prefix}{close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+    return difflib.get_close_matches(name, allowed, n=1, cutoff=0.5) or [one for one in allowed if one == initials]
 
 
 def build(cls: type, values: Any, prefix: str, mistakes: list[Mistake], of: str = "a run file") -> Any:
@@ -28,7 +33,8 @@ def build(cls: type, values: Any, prefix: str, mistakes: list[Mistake], of: str 
     `of`: what the keys belong to.
     """
     hints = typing.get_type_hints(cls)
-    if not isinstance(values, dict):
+    is_map = isinstance(values, dict)
+    if not is_map:
         mistakes.append((prefix.rstrip("."), f"is {values!r}, but takes a map with: {', '.join(hints)}"))
         values = {}
     for key in values:
@@ -45,7 +51,7 @@ def build(cls: type, values: Any, prefix: str, mistakes: list[Mistake], of: str 
                 arguments[entry.name] = converted
         elif is_dataclass(hint) and not has_default:
             arguments[entry.name] = build(hint, {}, f"{dotted}.", mistakes, of)
-        elif not has_default:
+        elif not has_default and is_map:
             mistakes.append((dotted, "is missing and has no default"))
         if entry.name not in arguments and not has_default:
             arguments[entry.name] = {} if typing.get_origin(hint) is dict else "-"
@@ -81,7 +87,7 @@ def convert(hint: Any, value: Any, key: str, mistakes: list[Mistake], of: str = 
     hint_text = ""
     for option in options:
         if typing.get_origin(option) is Literal and isinstance(value, str):
-            hint_text = f"; {nearest(value, typing.get_args(option))}"
+            hint_text = "".join(f"; did you mean {name}?" for name in _close(value, list(typing.get_args(option))))
     mistakes.append((key, f"is {value!r}, but takes {_describe(options)}{hint_text}"))
     return None
 

@@ -212,4 +212,4 @@ def _make(arguments: argparse.Namespace) -> Iterator[str]:
         label_column=arguments.label_column,
         sequence_column=arguments.sequence_column,
     )
-    return describe(manifests)
+    return describe(manifests, arguments.output)

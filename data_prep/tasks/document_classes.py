@@ -136,4 +136,4 @@ def _make(arguments: argparse.Namespace) -> Iterator[str]:
         label_column=arguments.label_column,
         text_column=arguments.text_column,
     )
-    return describe(manifests)
+    return describe(manifests, arguments.output)

@@ -36,7 +36,7 @@ from longmix.data_prep.tasks.series_files import (
     check_encoding,
     read_series,
 )
-from longmix.data_prep.tasks.task_folder import refuse_others
+from longmix.data_prep.tasks.task_folder import refuse_others, where_written
 
 RATIO, ETT = "ratio", "ett"
 RULES = {
@@ -304,8 +304,8 @@ def _in_float32(standardised: np.ndarray, names: list[str], source: str) -> np.n
 # The command line. The report differs from other tasks': a split is a stretch of time, not a number of samples.
 
 
-def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
-    """One line for each split, for the console."""
+def describe(manifests: Mapping[str, Manifest], output: str | Path) -> Iterator[str]:
+    """One line for each split, what is odd in the data, and where they are, for the console."""
     for name, manifest in manifests.items():
         report, series = manifest.report, manifest.series
         start, end = report["rows"]
@@ -323,6 +323,7 @@ def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
         yield f"{report['not_used']:,} later time steps are not used"
     if "quality" in report:  # not in what an older longmix made
         yield from series_quality.table(report["quality"], report["rows"][1] + report["not_used"])
+    yield where_written(manifests, output)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -359,4 +360,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _make(arguments: argparse.Namespace) -> Iterator[str]:
     settings = ForecastingSettings(**given_options(arguments, ForecastingSettings))
-    return describe(prepare_forecasting(settings, arguments.output))
+    return describe(prepare_forecasting(settings, arguments.output), arguments.output)

@@ -158,4 +158,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _make(arguments: argparse.Namespace) -> Iterator[str]:
     settings = LegoSettings(**given_options(arguments, LegoSettings))
-    return describe(prepare_lego(settings, arguments.output))
+    return describe(prepare_lego(settings, arguments.output), arguments.output)

@@ -208,7 +208,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _make(arguments: argparse.Namespace) -> Iterator[str]:
     given = given_options(arguments, ListOpsSettings)
     if arguments.source is None:
-        return describe(prepare_listops(ListOpsSettings(**given), arguments.output))
+        return describe(prepare_listops(ListOpsSettings(**given), arguments.output), arguments.output)
     if given:
         raise UserError(f"{option_of(next(iter(given)))} is for generated expressions: leave it out, or --source")
-    return describe(prepare_listops_files(arguments.source, arguments.output))
+    return describe(prepare_listops_files(arguments.source, arguments.output), arguments.output)

@@ -157,6 +157,6 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, prepare: Any, des
 
     def make(arguments: argparse.Namespace) -> Iterator[str]:
         settings = LongRangeSettings(**given_options(arguments, LongRangeSettings))
-        return describe(prepare(settings, arguments.output))
+        return describe(prepare(settings, arguments.output), arguments.output)
 
     parser.set_defaults(make=make)

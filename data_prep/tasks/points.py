@@ -314,4 +314,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _make(arguments: argparse.Namespace) -> Iterator[str]:
     settings = PointsSettings(**given_options(arguments, PointsSettings))
-    return describe(prepare_points(settings, arguments.output))
+    return describe(prepare_points(settings, arguments.output), arguments.output)

@@ -221,4 +221,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _make(arguments: argparse.Namespace) -> Iterator[str]:
     settings = ProbeSettings(**given_options(arguments, ProbeSettings))
-    return describe(prepare_probe(settings, arguments.output))
+    return describe(prepare_probe(settings, arguments.output), arguments.output)

@@ -105,4 +105,4 @@ def _make(arguments: argparse.Namespace) -> Iterator[str]:
         first_column=arguments.first_column,
         second_column=arguments.second_column,
     )
-    return describe(manifests)
+    return describe(manifests, arguments.output)

@@ -29,6 +29,9 @@ _ANSWERS = ("labels", LABEL_PLACES)
 # What a sample is compared by instead of its inputs, where it has such an entry: e.g. an image before noise was added.
 # It is not written.
 COMPARED = "compared"
+_NO_INPUTS = (*_ANSWERS, COMPARED)
+# In a split's report: the length of its longest sample.
+_LONGEST = "longest"
 _SECOND = "_b"  # ends the names of the columns of a pair's second input
 _SHOWN_CLASSES = 10
 LONGEST_SAMPLE = 1 << 17  # hundreds of samples lie in memory at a time
@@ -152,13 +155,14 @@ def check_seed(seed: int) -> None:
 # What a user is told, before and after.
 
 
-def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
-    """One line for each split, for the console."""
+def describe(manifests: Mapping[str, Manifest], output: str | Path) -> Iterator[str]:
+    """One line for each split, and where they are, for the console."""
     for split, manifest in manifests.items():
         parts = [f"{manifest.samples:,} samples"]
         if manifest.tokens is not None:
             parts.append(f"{manifest.tokens:,} tokens")
-        parts.append(f"at most {manifest.sequence_length} each")
+        # An older longmix noted the limit alone.
+        parts.append(f"at most {manifest.report.get(_LONGEST, manifest.sequence_length)} each")
         line = f"{split}: {', '.join(parts)}"
         if manifest.num_labels is not None:
             line += f"; {manifest.num_labels} classes"
@@ -167,6 +171,12 @@ def describe(manifests: Mapping[str, Manifest]) -> Iterator[str]:
         if left_out:
             line += f"; {left_out:,} left out that stand in another split too"
         yield line
+    yield where_written(manifests, output)
+
+
+def where_written(manifests: Mapping[str, Manifest], output: str | Path) -> str:
+    """The last line for the console."""
+    return f"written to {output}: {', '.join(f'{name}/' for name in manifests)}"
 
 
 def _class_sizes(manifest: Manifest) -> str:
@@ -199,7 +209,8 @@ def refuse_others(output: Path, is_ours: Callable[[Manifest], bool]) -> None:
 
 
 class _Distinct:
-    """Passes on the samples whose inputs are not in `seen`, and counts the others in `report`.
+    """Passes on the samples whose inputs are not in `seen`, and counts the others in `report`, which also gets the
+    length of the longest of them.
 
     With a number of `classes` the report also gets `class_counts`: how many of each were passed on, by label.
 
@@ -228,6 +239,9 @@ class _Distinct:
                 self.report["left_out"] += 1
                 continue
             self.digests.add(digest)
+            inputs = (value for name, value in sample.items() if name not in _NO_INPUTS)
+            sizes = (len(value) for value in inputs if hasattr(value, "__len__"))
+            self.report[_LONGEST] = max([self.report.get(_LONGEST, 0), *sizes])
             if self._counts_classes:
                 self.report["class_counts"][int(sample["labels"])] += 1
             yield {name: value for name, value in sample.items() if name != COMPARED}

@@ -80,6 +80,17 @@ _FORMS: tuple[tuple[str, re.Pattern[bytes], Callable[[BinaryIO], Any]], ...] = (
 )
 
 
+# The first bytes of each form, one for each length: what a file that ends within them would have gone on with.
+_SIGNS = (
+    b"\x1f\x8b",
+    b"\x28\xb5\x2f\xfd",
+    b"\x50\x2a\x4d\x18",
+    b"\xfd7zXZ\x00",
+    b"BZh11AY&SY",
+    b"BZh1\x17\x72\x45\x38\x50\x90",
+)
+
+
 @contextlib.contextmanager
 def opened(path: Path, advice: str = f"get it anew, {LEAVE_OUT}") -> Iterator[tuple[BinaryIO, str | None]]:
     """The text of a file, to be read a piece at a time, and what the file is compressed with, if it is.
@@ -96,6 +107,7 @@ def opened(path: Path, advice: str = f"get it anew, {LEAVE_OUT}") -> Iterator[tu
         with open_input(path) as file:
             form = _form_of(file)
             if form is None:
+                _refuse_cut_sign(path, file, advice)
                 yield file, None
                 return
             with form[2](file) as unpacked, io.BufferedReader(unpacked, _BUFFER_BYTES) as stream:
@@ -116,8 +128,25 @@ def unpacked_name(path: Path) -> Path:
 
 def _form_of(file: BinaryIO) -> tuple[str, re.Pattern[bytes], Callable[[BinaryIO], Any]] | None:
     """The row of _FORMS that a file's first bytes fit; the file stays at its beginning."""
-    head = file.peek(_LONGEST_SIGN)[:_LONGEST_SIGN]
+    return _form_with(file.peek(_LONGEST_SIGN)[:_LONGEST_SIGN])
+
+
+def _form_with(head: bytes) -> tuple[str, re.Pattern[bytes], Callable[[BinaryIO], Any]] | None:
     return next((form for form in _FORMS if form[1].match(head)), None)
+
+
+def _refuse_cut_sign(path: Path, file: BinaryIO, advice: str) -> None:
+    """Raise UserError if a file is called compressed and ends within the first bytes of one: it is no text."""
+    head = file.peek(_LONGEST_SIGN)[:_LONGEST_SIGN]
+    if not head or path.suffix.lower() not in ENDINGS:
+        return
+    for sign in _SIGNS:
+        form = _form_with(head + sign[len(head) :])
+        if len(head) < len(sign) and form is not None:
+            raise UserError(
+                f"{path}, compressed with {form[0]}, is cut short (of the bytes that such a file begins with it has "
+                f"{len(head)}): {advice}"
+            )
 
 
 def _damaged(path: Path, form: Any, error: Exception, advice: str) -> UserError:

@@ -35,6 +35,24 @@ sys.exit(", ".join(name for name in {heavy.split()} if name in sys.modules) or 0
     assert set(command.KINDS) <= set(process.stdout.split())
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["probe", "--task", "copy", "--distance", 2, "--samples", 8],
+        *(
+            [kind, "--train-samples", 3, "--validation-samples", 2, "--test-samples", 2, *more]
+            for kind, *more in (["adding", "--length", 9], ["temporal-order", "--length", 9], ["lego"])
+        ),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_task_ends_with_the_line_that_says_where_it_is(tmp_path, capsys, run_prepare, arguments):
+    assert run_prepare(*arguments, "--output", tmp_path / "data") == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    splits = "".join(f", {line.partition(':')[0]}/" for line in lines).removeprefix(", ")
+    assert splits.startswith("train/, validation/") and last == f"written to {tmp_path / 'data'}: {splits}"
+
+
 @pytest.mark.parametrize("output", ["s3://bucket/data", "file:///data"])
 def test_a_url_is_no_folder_to_write(output, capsys):
     parser = argparse.ArgumentParser(prog="longmix")

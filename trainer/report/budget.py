@@ -6,15 +6,22 @@ more than model, batch and rate get letters, and only those of one letter compar
 
 import json
 import string
+from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from longmix.data_prep.split_names import without_split
+
 from ..many_runs.read import VALIDATION, Run
+from ..tables.figures import ABSENT
+from .settings import shortest
 
 # Budgets are shown with these names, in this order.
 COLUMNS = ("steps", "samples", "tokens seen", "batch", "rate")
 # 1 to 9 and 0.1 to 0.9 are one mixture, rounding aside.
 _DIGITS_OF_SHARES = 9
+_SHARES = "shares of the data sets"
 
 
 @dataclass(frozen=True)
@@ -39,8 +46,8 @@ class Budget:
     def cells(self) -> dict[str, tuple[str, float | None]]:
         """Column -> (what is shown, the number that it sorts by)."""
         whole = {"steps": self.steps, "samples": self.samples, "tokens seen": self.tokens, "batch": self.batch}
-        shown = {name: ("-" if value is None else f"{value:,.0f}", value) for name, value in whole.items()}
-        return {**shown, "rate": ("-" if self.rate is None else f"{self.rate:g}", self.rate)}
+        shown = {name: (ABSENT if value is None else f"{value:,.0f}", value) for name, value in whole.items()}
+        return {**shown, "rate": (ABSENT if self.rate is None else f"{self.rate:g}", self.rate)}
 
 
 def budget_of(runs: list[Run]) -> Budget:
@@ -68,6 +75,7 @@ def conditions(runs: list[Run]) -> dict[str, str]:
         "samples": _text(budget.samples),
         # A data set's fingerprint is of its tokens, and so of the tokenizer, too.
         "training data and tokenizer": _data(run, "data.train"),
+        _SHARES: _text(_shares([source.get("weight", 1.0) for source in _sources(run, "data.train")])),
         "objective": _text(run.value("objective")),
         "selection": _text([run.value("checkpoint.best"), _data(run, "data.eval")]),
         "initial weights": _text(run.value("model.from")),
@@ -76,13 +84,28 @@ def conditions(runs: list[Run]) -> dict[str, str]:
 
 
 def _data(run: Run, key: str) -> str:
-    """What a data set is: the fingerprint of each source, else its folder, with its share of a mixture."""
+    """What a data set is: the fingerprint of each source, else its folder."""
     noted = run.fingerprints.get(key) if isinstance(run.fingerprints, dict) else None
-    named = run.value(key)
-    sources = named if isinstance(named, list) else [{"path": named}]
+    sources = _sources(run, key)
     if not isinstance(noted, list) or len(noted) != len(sources):
         noted = [source["path"] for source in sources] if noted is None else [noted]
-    return _text([noted, _shares([source.get("weight", 1.0) for source in sources])])
+    return _text(noted)
+
+
+def _sources(run: Run, key: str) -> list[dict[str, Any]]:
+    named = run.value(key)
+    return named if isinstance(named, list) else [{"path": named}]
+
+
+def mixture(run: Run) -> str:
+    """The data sets that a run was trained on, each with its share, as plain text; "" if it is one."""
+    sources = _sources(run, "data.train")
+    if len(sources) < 2:
+        return ""
+    names = shortest([without_split(Path(str(source["path"]))) for source in sources])
+    shares = _shares([source.get("weight", 1.0) for source in sources])
+    shown = (f"{share:.4g}" if isinstance(share, float) else str(share) for share in shares)
+    return ", ".join(f"{name} {share}" for name, share in zip(names, shown, strict=True))
 
 
 def _shares(weights: list[Any]) -> list[Any]:
@@ -113,18 +136,34 @@ def _letter(number: int) -> str:
     return (_letter(before - 1) if before else "") + string.ascii_uppercase[last]
 
 
-def caption(budgets: list[Budget], held: list[dict[str, str]]) -> str:
-    """What is held equal in a table, and what is not, with what follows from it; plain text."""
+def caption(budgets: list[Budget], held: list[dict[str, str]], mixtures: list[str]) -> str:
+    """What is held equal in a table, and what is not, with what follows from it; plain text.
+
+    `mixtures`: the data sets of each row as `mixture` has them, which are told.
+    """
     shared = [f"{name} {budgets[0].cells[name][0]}" for name in COLUMNS if name in equal_columns(budgets)]
     unequal = [name for name in held[0] if len({row[name] for row in held}) > 1]
-    shared += [name for name in held[0] if name not in unequal and name != "samples"]
-    said = f"Held equal: {', '.join(shared)}."
+    shared += [name for name in held[0] if name not in (*unequal, "samples") and (name != _SHARES or any(mixtures))]
+    told = {_SHARES: _told(mixtures, letters(held))}
+    said = f"Held equal: {', '.join(told.get(name, name) for name in shared)}."
     if unequal:
         said += (
-            f" Not held equal: {', '.join(unequal)}. Only rows of one letter compare: between others the difference "
-            "may be theirs and not the model's."
+            f" Not held equal: {', '.join(told.get(name, name) for name in unequal)}. Only rows of one letter compare: "
+            "between others the difference may be theirs and not the model's."
         )
     return said
+
+
+def _told(mixtures: list[str], rows: list[str]) -> str:
+    """The shares of the rows' data sets, with the letters of the rows that have them where these differ."""
+    of: dict[str, list[str]] = defaultdict(list)
+    for mixed, letter in zip(mixtures, rows, strict=True):
+        if letter not in of[mixed]:
+            of[mixed].append(letter)
+    if len(of) == 1:
+        return f"{_SHARES} ({mixtures[0]})"
+    each = (f"{', '.join(found)}: {mixed or 'one alone'}" for mixed, found in of.items())
+    return f"{_SHARES} ({'; '.join(each)})"
 
 
 def equal_columns(budgets: list[Budget]) -> set[str]:
@@ -132,4 +171,4 @@ def equal_columns(budgets: list[Budget]) -> set[str]:
     if len(budgets) < 2:
         return set()
     found = {name: {budget.cells[name][0] for budget in budgets} for name in COLUMNS}
-    return {name for name, values in found.items() if len(values) == 1 and values != {"-"}}
+    return {name for name, values in found.items() if len(values) == 1 and values != {ABSENT}}

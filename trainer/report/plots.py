@@ -18,6 +18,7 @@ from longmix.data_prep.errors import printable
 
 from ..many_runs.read import Run
 from .counted import Counted
+from .levels import Level, draw_levels, levels_note
 from .metrics import error_of, higher_is_better, is_percent, is_perplexity, place_of, shown
 from .settings import Setting, slug
 from .summary import Report, Row, shares_of
@@ -138,9 +139,8 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
         lines.append((row, steps, [[shown(metric, curve[step]) for curve in curves] for step in steps]))
     levels = []
     if metric == "accuracy":
-        look = {"color": "#888888", "linewidth": 0.8, "linestyle": (0, (1, 3))}
         for chance, of in shares_of(rows, lambda row: row.validation_chance):
-            levels.append((100 * chance, {**look, "label": f"most frequent class{of}"}))
+            levels.append(Level(100 * chance, of, "most frequent class", "#888888", (1, 3)))
     figure, axes = _axes()
     if is_perplexity(metric):
         axes.set_yscale("log")  # they begin at the size of the vocabulary, beside which all ends are one line
@@ -148,7 +148,7 @@ def _learning(rows: list[Row], styles: dict[str, int]) -> str | None:
         return None
     split = rows[0].setting.split if rows[0].runs[0].is_finetuned else "validation"
     axes.set(xlabel="step", ylabel=_plain(f"{split} {heading(metric)}"))
-    return _svg(figure, "shaded: lowest to highest seed")
+    return _svg(figure, f"shaded: lowest to highest seed{levels_note(levels)}")
 
 
 def _over_tokens(rows: list[Row], styles: dict[str, int], counted: list[Counted]) -> str | None:
@@ -164,25 +164,21 @@ def _over_tokens(rows: list[Row], styles: dict[str, int], counted: list[Counted]
         lines.append((row, tokens, [[curve[step][1] for curve in curves] for step in steps]))
     levels = []
     for each in counted:
-        of = f" ({', '.join(each.letters)})" if any(each.letters) else ""
-        for name, loss, colour, dashes in (
-            ("unigram", each.unigram, "#888888", (1, 3)),
-            ("interpolated bigram", each.bigram, "#444444", (4, 2)),
-        ):
-            look = {"color": colour, "linewidth": 0.9, "linestyle": (0, dashes)}
-            levels.append((loss, {**look, "label": f"{name}{of}"}))
+        of = ", ".join(each.letters)
+        levels.append(Level(each.unigram, of, "unigram", "#888888", (1, 3)))
+        levels.append(Level(each.bigram, of, "interpolated bigram", "#444444", (4, 2)))
     figure, axes = _axes()
     if not _draw_curves(axes, lines, levels, styles, may_leave=True):
         return None
     axes.set(xlabel="tokens of training", ylabel="validation loss, nats")
     axes.xaxis.set_major_formatter(_engineering())
-    return _svg(figure, "shaded: lowest to highest seed")
+    return _svg(figure, f"shaded: lowest to highest seed{levels_note(levels)}")
 
 
 def _draw_curves(
     axes: Any,
     lines: list[tuple[Row, list[float], list[list[float]]]],
-    levels: list[tuple[float, dict[str, Any]]],
+    levels: list[Level],
     styles: dict[str, int],
     may_leave: bool,
 ) -> bool:
@@ -190,15 +186,14 @@ def _draw_curves(
 
     Args:
         lines: row, places on the x axis, and the seeds' figures at each.
-        levels: horizontal lines, with their look.
         may_leave: whether what grows beyond the first evaluations and the levels leaves the axis, and the legend says
             so: on an axis that holds a run which diverges, all others lie on the zero line.
     """
     lines = [(row, places, values) for row, places, values in lines if len(places) > 1]
     if not lines:
         return False
-    highest = max([max(values[0]) for _, _, values in lines] + [level for level, _ in levels])
-    lowest = min([min(map(min, values)) for _, _, values in lines] + [level for level, _ in levels])
+    highest = max([max(values[0]) for _, _, values in lines] + [level.place for level in levels])
+    lowest = min([min(map(min, values)) for _, _, values in lines] + [level.place for level in levels])
     top, end = _ROOM * highest, math.inf
     if may_leave and top > lowest >= 0 and any(max(map(max, values)) > top for _, _, values in lines):
         bottom = lowest / _ROOM if axes.get_yscale() == "log" else lowest - 0.05 * (top - lowest)
@@ -213,8 +208,7 @@ def _draw_curves(
         axes.plot(places, means, label=label, **style, markevery=[-1])
         lows, highs = [min(*each, end) for each in values], [min(max(each), end) for each in values]
         axes.fill_between(places, lows, highs, color=style["color"], alpha=0.18, linewidth=0)
-    for level, look in levels:
-        axes.axhline(level, **look)
+    draw_levels(axes, levels)
     return True
 
 

@@ -94,8 +94,8 @@ class Row:
 
 
 def shares_of(rows: list[Row], share: Callable[[Row], float | None]) -> list[tuple[float, str]]:
-    """Each share of the most frequent class in rows of a setting once, with a mark of the letters that it belongs to
-    where there are several: rows whose evaluations read other samples have others.
+    """Each share of the most frequent class in rows of a setting once, with the letters that it belongs to where there
+    are several: rows whose evaluations read other samples have others.
     """
     found: dict[float, list[str]] = {}
     for row in rows:
@@ -103,10 +103,7 @@ def shares_of(rows: list[Row], share: Callable[[Row], float | None]) -> list[tup
         if value is not None and row.letter not in found.setdefault(value, []):
             found[value].append(row.letter)
     is_marked = len(found) > 1
-    return [
-        (value, f" ({', '.join(filter(None, letters))})" if is_marked and any(letters) else "")
-        for value, letters in found.items()
-    ]
+    return [(value, ", ".join(filter(None, letters)) if is_marked else "") for value, letters in found.items()]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from .metrics import is_in_table, is_percent
 from .settings import Setting
 from .summary import Report, Row, shares_of
 
+# Columns of the tables that hold no numbers.
+_TEXTS = ("model", "compares with", "against chance", "device", "commit")
 EXPLANATION = (
     f"Figures are the mean over seeds with its {100 * CONFIDENCE:.0f} % interval (Student's t over the seeds; none "
     "with one seed; of perplexities over their logarithms). Those of the test split are of the checkpoint that the "
@@ -163,7 +165,8 @@ def _what(setting: Setting, rows: list[Row]) -> str:
         said += " Always answering the most frequent class: "
         said += f"{', '.join(f'{heading(name, SELECTION)} {number(name, share)}' for name, share in reached)}."
     elif chance is not None:
-        reached = [f"{number('accuracy', share)} %{of}" for share, of in shares_of(rows, lambda row: row.chance)]
+        shares = shares_of(rows, lambda row: row.chance)
+        reached = [f"{number('accuracy', share)} %{f' ({of})' if of else ''}" for share, of in shares]
         said += f" Always answering the most frequent class: {', '.join(reached)} accuracy."
     reason = next((row.no_chance_because for row in rows if row.no_chance_because is not None), None)
     if chance is None and reason is not None:
@@ -185,10 +188,12 @@ def _reported(rows: list[Row]) -> str:
 
 def held_equal(rows: list[Row]) -> str:
     """What the rows of a setting have in common, and what they have not."""
-    return budget.caption([row.budget for row in rows], [row.conditions for row in rows])
+    mixtures = [budget.mixture(row.runs[0]) for row in rows]
+    return budget.caption([row.budget for row in rows], [row.conditions for row in rows], mixtures)
 
 
 def _table(rows: list[Row], sources: _Sources) -> str:
+    """The table of a setting, without the columns in which no row has anything; numbers are aligned to the right."""
     metrics = list(dict.fromkeys(metric for row in rows for metric in row.figures if is_in_table(metric)))
     has_chance = any(row.against_chance for row in rows)
     equal = budget.equal_columns([row.budget for row in rows])
@@ -217,7 +222,10 @@ def _table(rows: list[Row], sources: _Sources) -> str:
         ]
         cells += [Markdown(", ".join(marks) or ABSENT), *_made_with(row)]
         body.append(cells)
-    return writing.markdown(header, body, right=range(1, 1 + len(metrics)))
+    filled = [column for column in zip(header, *body, strict=True) if set(column[1:]) != {ABSENT}]
+    right = [place for place, column in enumerate(filled) if column[0] not in _TEXTS]
+    header, *body = zip(*filled, strict=True)
+    return writing.markdown(header, body, right)
 
 
 def lost_to_naive(row: Row) -> str | None:

@@ -72,7 +72,8 @@ class RunConfiguration:
         yield from _best_mistakes(self)
         share, name = self.eval.mask_probability, self.objective.name
         if share is not None and not OBJECTIVES[name].hides_tokens:
-            yield "eval.mask_probability", f"is {share}, but is for objective mlm, and this is {name}: leave it out"
+            text = f"is {share}, but is for objective mlm, and this is {name}: leave it out"
+            yield "eval.mask_probability", text, "objective.name"
         if self.deepspeed not in (None, *SHIPPED_DEEPSPEED) and not os.path.isfile(self.deepspeed):
             names = ", ".join(SHIPPED_DEEPSPEED)
             yield "deepspeed", f"is {self.deepspeed!r}: neither {names}, null, nor an existing JSON file"
@@ -85,21 +86,34 @@ class RunConfiguration:
 def section_mistakes(section: Any, prefix: str = "", noted: frozenset[str] | set[str] = frozenset()) -> list[Mistake]:
     """(dotted key, what is wrong) for every value outside its range and every contradiction, in and below a section.
 
-    Keys that are `noted` as mistaken hold a stand-in: nothing is said about them.
+    Keys that are `noted` as mistaken, and all below them, hold a stand-in: nothing is said about them, nor about what
+    follows from a key that is mistaken itself.
     """
-    found: list[Mistake] = []
+    found = list(_findings(section, prefix))
+    wrong = {*noted, *(key for key, _, *others in found if not others)}
+    return [
+        (key, text)
+        for key, text, *others in found
+        if noted.isdisjoint(_with_those_above(key)) and wrong.isdisjoint(_with_those_above(*others))
+    ]
+
+
+def _with_those_above(*keys: str) -> list[str]:
+    """Dotted keys, and the sections that they stand in."""
+    parts = [key.split(".") for key in keys]
+    return [".".join(each[:depth]) for each in parts for depth in range(1, len(each) + 1)]
+
+
+def _findings(section: Any, prefix: str) -> Iterator[Finding]:
+    """What `mistakes` of a section, and of those below it, yield, with dotted keys."""
     for entry in fields(section):
         value = getattr(section, entry.name)
         parts = {f"[{index}]": one for index, one in enumerate(value)} if isinstance(value, list) else {"": value}
         for place, part in parts.items():
             if is_dataclass(part):
-                found += section_mistakes(part, f"{prefix}{entry.name}{place}.", noted)
-    found += [
-        (f"{prefix}{key}", text)
-        for key, text, *others in (section.mistakes() if hasattr(section, "mistakes") else ())
-        if noted.isdisjoint((f"{prefix}{key}", *others))
-    ]
-    return found
+                yield from _findings(part, f"{prefix}{entry.name}{place}.")
+    for key, *rest in section.mistakes() if hasattr(section, "mistakes") else ():
+        yield f"{prefix}{key}", *rest
 
 
 # What must hold between sections.
@@ -131,13 +145,13 @@ def _best_mistakes(configuration: RunConfiguration) -> Iterator[Finding]:
     """Mistakes about the best checkpoint, which is chosen on data.eval and reported on data.test."""
     data, best, objective = configuration.data, configuration.checkpoint.best, configuration.objective.name
     if best is not None and data.eval is None:
-        yield "checkpoint.best", "needs data.eval: the best checkpoint is chosen on it"
+        yield "checkpoint.best", "needs data.eval: the best checkpoint is chosen on it", "data.eval"
     figures = OBJECTIVES[objective].figures
     if best is not None and best.metric not in figures:
         text = f"is {best.metric!r}, but an evaluation of objective {objective} gives: {', '.join(figures)}"
         yield "checkpoint.best.metric", text, "checkpoint.best", "objective.name"
     if best is None and data.test is not None:
-        yield "data.test", "is read with the best checkpoint's model: set checkpoint.best"
+        yield "data.test", "is read with the best checkpoint's model: set checkpoint.best", "checkpoint.best"
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

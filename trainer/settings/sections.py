@@ -79,7 +79,8 @@ class RunSection:
         if self.gradient_checkpointing is not False and self.gradient_checkpointing < 1:
             yield "gradient_checkpointing", f"is {self.gradient_checkpointing}, but must be true, false or at least 1"
         if self.deterministic and self.compile:
-            yield "deterministic", "is true, but torch.compile chooses kernels by the clock: set run.compile to false"
+            text = "is true, but torch.compile chooses kernels by the clock: set run.compile to false"
+            yield "deterministic", text, "run.compile"
         for text in folder_mistakes(self.dir):
             yield "dir", text
         yield from _positive(self, "max_hours", "hang_minutes")
@@ -158,7 +159,8 @@ class ObjectiveSection:
                 value = getattr(self, key)
                 if name != self.name:
                     if value is not None:
-                        yield key, f"is {value}, but is for objective {name}, and this is {self.name}: leave it out"
+                        text = f"is {value}, but is for objective {name}, and this is {self.name}: leave it out"
+                        yield key, text, "objective.name"
                 elif value is None:
                     yield key, f"is missing: objective {name} takes a number of time steps, e.g. 96"
                 elif not least <= value < 2**31:
@@ -234,7 +236,7 @@ class OptimSection:
             if value != default and key not in OPTIMIZERS[self.name].arguments:
                 takers = " or ".join(name for name, row in OPTIMIZERS.items() if key in row.arguments)
                 text = f"is {value}, but is for {takers}, and optim.name is {self.name}: leave it out"
-                yield key, f"{text}, or undo it with optim.{key}={default}"
+                yield key, f"{text}, or undo it with optim.{key}={default}", "optim.name"
         yield from _positive(self, "grad_clip", text="must be positive, or null for no clipping")
         for word, factor in self.lr_factors.items():
             if not isinstance(word, str) or not word:

@@ -165,4 +165,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _make(arguments: argparse.Namespace) -> Iterator[str]:
     source = ImageSource(**given_options(arguments, ImageSource))
     settings = ImageSettings(source=source, **given_options(arguments, ImageSettings))
-    return describe(prepare_image(settings, arguments.output))
+    return describe(prepare_image(settings, arguments.output), arguments.output)

@@ -173,4 +173,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _make(arguments: argparse.Namespace) -> Iterator[str]:
     source = ImageSource(**given_options(arguments, ImageSource))
     settings = PatchesSettings(source=source, **given_options(arguments, PatchesSettings))
-    return describe(prepare_patches(settings, arguments.output))
+    return describe(prepare_patches(settings, arguments.output), arguments.output)

@@ -266,4 +266,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _make(arguments: argparse.Namespace) -> Iterator[str]:
     settings = PathfinderSettings(**given_options(arguments, PathfinderSettings))
-    return describe(prepare_pathfinder(settings, arguments.output))
+    return describe(prepare_pathfinder(settings, arguments.output), arguments.output)

@@ -58,7 +58,9 @@ def test_a_fasta_file_for_each_class(tmp_path, capsys, run_prepare, rows_of, fou
         Manifest.load(tmp_path / "out" / split).report["class_counts"] for split in ("train", "validation", "test")
     ]
     assert [sum(column) for column in zip(*counts, strict=True)] == [30, 60]
-    assert f"2 classes (Bos: {counts[2][0]}, Mus: {counts[2][1]})" in capsys.readouterr().out.splitlines()[2]
+    *_, test, last = capsys.readouterr().out.splitlines()
+    assert f"2 classes (Bos: {counts[2][0]}, Mus: {counts[2][1]})" in test
+    assert last == f"written to {tmp_path / 'out'}: train/, validation/, test/"
     (tmp_path / "Mus.fa").write_text(fasta(records["Mus"]))
     single = ["--source", folder / "Bos.fa.gz", "--source", tmp_path / "Mus.fa"]
     run_prepare("dna", *single, "--length", 50, "--output", tmp_path / "single")

@@ -269,6 +269,7 @@ def test_the_command_makes_the_same_folder_once(tmp_path, capsys):
     assert main([*command, "--drop-columns", "wind"]) == 0
     printed = capsys.readouterr().out
     assert "validation: 6 time steps of 2 variables" in printed and "42 more before them for inputs" in printed
+    assert printed.splitlines()[-1] == f"written to {tmp_path / 'out'}: train/, validation/, test/"
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob(FILE_NAME)}
     assert main([*command, "--drop-columns", "wind"]) == 0
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob(FILE_NAME)}

@@ -107,7 +107,7 @@ def test_a_reading_that_stands_still_is_told(prepare):
         "runs": 1, "cells": 60, "longest": [{"row": 101, "date": str(START + 100 * HOUR), "rows": 60, "value": 11.5}]
     }  # fmt: skip
     assert found["rain"]["unchanged"]["runs"] == found["pressure"]["unchanged"]["runs"] == 0
-    line = next(line for line in describe(manifests) if "stands still" in line)
+    line = next(line for line in describe(manifests, "out") if "stands still" in line)
     assert "column 'temperature °C'" in line and line.endswith(f"11.5 for 60 rows from row 101 ({START + 100 * HOUR})")
 
 

@@ -41,11 +41,17 @@ def test_what_stands_in_test_or_validation_is_not_trained_on(tmp_path):
     assert rows(tmp_path / "t" / "validation") == [[6]]
     assert rows(tmp_path / "t" / "test") == [[4, 5], [7]]
     assert [made[name].report["left_out"] for name in made] == [2, 1, 0]
-    assert next(describe(made)) == (
-        "train: 3 samples, 3 tokens, at most 4 each; 2 classes (0: 0, 1: 3); 2 left out that stand in another split too"
+    lines = list(describe(made, tmp_path / "t"))
+    assert lines[0] == (
+        "train: 3 samples, 3 tokens, at most 1 each; 2 classes (0: 0, 1: 3); 2 left out that stand in another split too"
     )
+    # The longest that is there, and not the longest that was allowed; an older longmix noted that one alone.
+    assert lines[2].startswith("test: 2 samples, 3 tokens, at most 2 each")
+    assert lines[-1] == f"written to {tmp_path / 't'}: train/, validation/, test/"
     assert [made[name].report["class_counts"] for name in made] == [[0, 3], [1, 0], [2, 0]]
     assert Manifest.load(tmp_path / "t" / "train") == made["train"]
+    del made["test"].report["longest"]
+    assert "at most 4 each" in list(describe(made, tmp_path / "t"))[2]
 
 
 def test_the_root_of_a_volume_is_an_output(tmp_path):

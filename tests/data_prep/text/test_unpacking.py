@@ -85,6 +85,23 @@ def test_a_file_that_is_cut_short_or_damaged_is_named(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
+def test_a_file_that_ends_within_its_first_bytes_is_no_text(tmp_path, ending):
+    """Before they are whole they tell nothing but beside the name; a short text that is called so is one."""
+    path = tmp_path / f"a.txt{ending}"
+    for content in (COMPRESS[ending](b"one\n"), COMPRESS[ending](b"")):
+        for length in range(1, min(12, len(content))):
+            path.write_bytes(content[:length])
+            message = rf"a\.txt\{ending}, compressed with \w+, is (damaged or )?cut short \(.+\): get it anew"
+            with pytest.raises(UserError, match=message):
+                find_sources([str(path)])
+    (tmp_path / "B.txt").write_bytes(b"B")
+    path.write_bytes(b"one")
+    assert [list(part_of(file).units()) for file in (path, tmp_path / "B.txt")] == [["one"], ["B"]]
+    path.write_bytes(b"")
+    assert part_of(path).is_empty()
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
 def test_what_is_behind_the_first_stream_is_not_left_out(tmp_path, ending):
     path, whole = tmp_path / f"a.txt{ending}", COMPRESS[ending](b"one\n" * 50_000)
     for content in (whole + b"?" + whole[1:], whole + b"text\n" * 9, whole + whole[:-3]):

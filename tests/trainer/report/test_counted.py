@@ -85,7 +85,9 @@ def test_next_tokens_are_counted_and_data_that_have_changed_are_not(tmp_path, da
 def test_rows_with_other_evaluations_are_marked_and_have_lines_of_their_own(
     tmp_path, data, write_run, report_of, monkeypatch
 ):
+    """In the plot lines of one name look alike: they are one entry of the legend, with letters on each."""
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     for name, samples in (("few", 20), ("all", None), ("again", None)):
         changes = {"optim__lr": {"few": 1e-3, "all": 1e-3, "again": 3e-3}[name], "eval": {"samples": samples}}
@@ -104,14 +106,24 @@ def test_rows_with_other_evaluations_are_marked_and_have_lines_of_their_own(
     plot, axhline = Axes.plot, Axes.axhline
     monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: (lines.append((*a, k["label"])), plot(self, *a, **k))[1])
     monkeypatch.setattr(Axes, "axhline", lambda self, y, **k: (flat.append((y, k["label"])), axhline(self, y, **k))[1])
+    drawn, savefig = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), savefig(self, *a, **k))[1])
     ((what, name, _), *_), *_ = plots.draw(report, reached).values()
     assert what.startswith("Loss over tokens, ") and name.startswith("tokens-")
     tokens, losses, label = lines[0]
     assert tokens == pytest.approx([0, 3600, 4500, 7200]) and losses == [1.0, 1.0, 0.5, 1.0]
     assert label.endswith("(A)") and [label[-3:] for _, _, label in lines[1:3]] == ["(B)", "(B)"]
     assert flat == [
-        (of_few.unigram, "unigram (A)"),
-        (of_few.bigram, "interpolated bigram (A)"),
-        (of_all.unigram, "unigram (B)"),
-        (of_all.bigram, "interpolated bigram (B)"),
+        (of_few.unigram, "unigram"),
+        (of_few.bigram, "interpolated bigram"),
+        (of_all.unigram, None),
+        (of_all.bigram, None),
     ]
+    (legend,), (axes,) = drawn[0].legends, drawn[0].axes
+    assert [text.get_text() for text in legend.get_texts()][3:] == ["unigram", "interpolated bigram"]
+    on = {(text.xy[1], text.get_text()): text.get_window_extent() for text in axes.texts}
+    assert set(on) == {(loss, each.letters[0]) for each in (of_few, of_all) for loss in (each.unigram, each.bigram)}
+    # However close the lines are, no letter covers another.
+    ends, starts = ([box for (_, letter), box in on.items() if letter == of] for of in "AB")
+    assert max(box.x1 for box in ends) < min(box.x0 for box in starts)
+    assert "letters on them" in axes.get_title(loc="right")

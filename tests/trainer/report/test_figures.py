@@ -193,10 +193,12 @@ def test_chance_is_of_the_samples_that_evaluations_read(tmp_path, monkeypatch, w
     assert chances == {"B": (2 / 3, "below"), "A": (0.5, "contains it")}
     said = "Always answering the most frequent class: 50.00 % (A), 66.67 % (B) accuracy."
     assert said in tables.markdown(report, {}, None)
-    flat, axhline = [], Axes.axhline
+    flat, letters, axhline, annotate = [], [], Axes.axhline, Axes.annotate
+    monkeypatch.setattr(Axes, "annotate", lambda self, *a, **k: (letters.append(a[:2]), annotate(self, *a, **k))[1])
     monkeypatch.setattr(Axes, "axhline", lambda self, y, **k: (flat.append((y, k["label"])), axhline(self, y, **k))[1])
     plots.draw(report)
-    assert flat == [(50, "most frequent class (A)"), (pytest.approx(200 / 3), "most frequent class (B)")]
+    assert flat == [(50, "most frequent class"), (pytest.approx(200 / 3), None)]
+    assert letters == [("A", (1, 50)), ("B", (1, pytest.approx(200 / 3)))]
     # The curves of a run with a test split are of the validation split still.
     write_classes(tmp_path / "test", [1, 1, 1, 0])
     changes = {**common, "eval": {"samples": 3}, "data__test": str(tmp_path / "test")}

@@ -219,17 +219,24 @@ def test_rows_of_other_training_data_objective_or_selection_are_marked(tmp_path,
 
 
 def test_mixtures_of_other_shares_are_other_training_data(tmp_path, write_run, report_of):
-    """Weights count by their share: 1 to 9 is 0.1 to 0.9; a folder is a mixture of one."""
+    """Weights count by their share: 1 to 9 is 0.1 to 0.9; a folder is a mixture of one. The shares are told."""
     mixtures = {"a": (1, 9), "b": (9, 1), "c": (0.1, 0.9), "d": (2,), "e": None}
     for rate, (name, weights) in enumerate(mixtures.items(), start=1):
-        parts = [{"path": path, "weight": weight} for path, weight in zip("AB", weights or (1,), strict=False)]
+        folders = ("data/wiki/train", "data/books/train")
+        parts = [{"path": path, "weight": weight} for path, weight in zip(folders, weights or (1,), strict=False)]
         noted = {"data.train": ["x", "y"][: len(parts)]}
-        changes = {"data__train": parts if weights else "A", "provenance__data__fingerprints": noted}
+        changes = {"data__train": parts if weights else folders[0], "provenance__data__fingerprints": noted}
         write_run(tmp_path / name, optim__lr=rate, optim__weight_decay=rate, precision=rate, **changes)
     report = report_of(tmp_path)
     assert {row.runs[0].folder.name: row.letter for row in report.rows} == dict(zip("abcde", "ABACC", strict=True))
-    assert "Not held equal: training data and tokenizer." in tables.held_equal(report.rows)
-    assert "training data and tokenizer" in tables.held_equal([report.rows[0], report.rows[2]]).split("Not held")[0]
+    told = "A: wiki 0.1, books 0.9; B: wiki 0.9, books 0.1"
+    shares = f"shares of the data sets ({told}; C: one alone)"
+    assert f"Not held equal: training data and tokenizer, {shares}. Only" in tables.held_equal(report.rows)
+    # Of other shares alone, of equal ones, and of runs without a mixture.
+    said = {names: tables.held_equal([row for row in report.rows if row.letter in names]) for names in ("AB", "A", "C")}
+    assert f"Not held equal: shares of the data sets ({told}). Only" in said["AB"]
+    assert "training data and tokenizer, shares of the data sets (wiki 0.1, books 0.9), objective" in said["A"]
+    assert "shares" not in said["C"] and "Not held" not in said["A"] + said["C"]
 
 
 def _write_finetuned(write_run, output, source, length, dev, reported="dev"):

@@ -22,6 +22,18 @@ def test_seeds_that_agree_have_no_interval_in_the_table(tmp_path, write_run, rep
     assert "| 50.00 |" in tables.markdown(report_of(tmp_path), {}, None)
 
 
+def test_columns_without_anything_are_left_out_and_numbers_stand_to_the_right(tmp_path, write_run, report_of):
+    write_run(tmp_path / "run", provenance__device=None, optim={"max_steps": 40})
+    header, rule, row = tables.markdown(report_of(tmp_path), {}, None).splitlines()[6:9]
+    names = ["model", "accuracy (%)", "steps", "tokens seen", "seeds", "parameters", "tokens/s", "hours", "commit"]
+    assert header == f"| {' | '.join(names)} |"
+    assert rule == f"| --- | {'---: | ' * 7}--- |" and row.endswith(" | 0123456789ab |")
+    (tmp_path / "other").mkdir()
+    write_run(tmp_path / "other" / "paper", provenance__data__sequence_length=1999)
+    header, rule, row = tables.markdown(report_of(tmp_path / "other"), {}, None).splitlines()[6:9]
+    assert "| papers |" in header and "[1]" in row and rule.count("---:") == header.count("|") - 4
+
+
 def test_figures_sort_by_what_is_shown(tmp_path, write_run, report_of):
     write_run(tmp_path / "run", 0, 0.125)
     text = page(report_of(tmp_path), {}, None)

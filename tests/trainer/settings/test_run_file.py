@@ -191,11 +191,25 @@ def test_values_out_of_range(small, mistakes_of, override, expected):
         (["data.cache={dir: ''}"], "data.cache.dir is empty"),
         (["objective.name=mml", "data.eval=d", "checkpoint.best={metric: accuracy, mode: max}"], "objective.name is"),
         (["optim.max_steps=many", "optim.warmup_steps=2000"], "optim.max_steps is 'many'"),
+        (["optim.max_steps=0", "optim.warmup_steps=2000"], "optim.max_steps is 0, but must be at least 1"),
+        (["optim.name=lamb", "optim.momentum=0.9", "optim.update_rms=0.5"], "optim.name is 'lamb', but takes adamw or"),
+        (["objective.name=clmm", "eval.mask_probability=0.2"], "objective.name is 'clmm'"),
+        (["objective.name=forecast", "objective.horizon=96"], "objective.name is 'forecast'"),
+        (["objective=classification", "checkpoint.best={metric: accuracy, mode: max}", "data.eval=d"], "objective is"),
+        (["data.eval=3", "checkpoint.best={metric: loss, mode: min}"], "data.eval is 3"),
+        (["data.test=d", "data.eval=d", "checkpoint.best=loss"], "checkpoint.best is 'loss'"),
     ],
 )
 def test_one_mistake_is_told_once(small, mistakes_of, overrides, mistake):
     text = mistakes_of(small, *overrides)
     assert mistake in text and text.count("command line: ") == 1
+
+
+def test_the_allowed_values_are_listed_once(small, mistakes_of):
+    """Beside the types that a key takes only the nearest of its words is named."""
+    assert mistakes_of(small, "optim.name=lamb").endswith("optim.name is 'lamb', but takes adamw or muon")
+    assert "takes adamw or muon; did you mean muon?" in mistakes_of(small, "optim.name=moun")
+    assert mistakes_of(small, "run.compile=yes please").endswith("but takes layer or true or false")
 
 
 def test_the_metric_of_the_best_checkpoint_must_be_one_that_the_objective_has(small, mistakes_of):
