@@ -127,7 +127,7 @@ def _end(rate: float | None, searched: list[float]) -> str | None:
 def _told(ends: list[tuple[str, str | None]]) -> list[str]:
     """A paragraph of those whose rate lies at an end; none if there are none."""
     told = " ".join(
-        f"Of {' and '.join(name for name, found in ends if found == end)} the best rate is the {end} of those searched."
+        f"Of {', '.join(name for name, found in ends if found == end)} the best rate is the {end} of those searched."
         for end in ("smallest", "largest")
         if any(found == end for _, found in ends)
     )
@@ -236,7 +236,7 @@ def _task(results: dict[str, Any], name: str) -> str:
     )
     rates = results["budget"]["tuning_rates"]
     ends = [
-        (f"`{row}`, {start},", _end(found["rate"], rates))
+        (f"`{row}` ({start})", _end(found["rate"], rates))
         for row, starts in task["rows"].items()
         for start, found in starts.items()
     ]

@@ -227,7 +227,7 @@ def test_the_page_says_where_a_better_rate_may_lie_beyond_those_searched(script,
     text = " ".join(page.render(results, "the command").split())
     assert "Of `transformer` the best rate is the largest of those searched." in text
     assert (
-        "Of `flt`, random, the best rate is the smallest of those searched." in text and text.count("best rate is") == 2
+        "Of `flt` (random) the best rate is the smallest of those searched." in text and text.count("best rate is") == 2
     )
     alone = results_of(
         script, dataclasses.replace(budget, rates=(2e-3,), tuning_rates=(1e-3,)), imdb={"paramixer": GOOD}
