@@ -69,6 +69,7 @@ class ModelCard:
     """The facts of a run that hold for each of its checkpoints.
 
     Attributes:
+        model_type: of the model, which a run file that names a start does not say.
         manifests: of the training data sets, in their order.
         parameters: how many the model has.
         notes: one line each for what a reader of the results should know.
@@ -76,6 +77,7 @@ class ModelCard:
     """
 
     configuration: RunConfiguration
+    model_type: str
     manifests: list[Manifest]
     parameters: int
     notes: list[str]
@@ -101,11 +103,10 @@ class ModelCard:
             for name, value in figures.items()
             if variable_of(name.removeprefix("test_")) is None
         ]
-        model_type = configuration.model.get("model_type", "")
         start = configuration.model.get("from")
         row = OPTIMIZERS[configuration.optim.name]
         card = _CARD.format(
-            tags=f"longmix, {yaml_word(model_type)}" if model_type else "longmix",
+            tags=f"longmix, {yaml_word(self.model_type)}",
             base_model=f"base_model: {yaml_word(start)}\n" if start is not None and _is_on_hub(start) else "",
             origin="".join(f"{sentence}\n\n" for sentence in _origin(start, self.manifests[0])),
             card=self,
@@ -116,27 +117,43 @@ class ModelCard:
             taken="".join(f", {key} {getattr(configuration.optim, key)}" for key in _SHOWN if key in row.arguments),
             name=escaped(_name(configuration.run.dir, self.manifests[0])),
             load=LOAD_WITH_LONGMIX,
-            data=markdown(_DATA_COLUMNS, data),
+            data=f"{markdown(_DATA_COLUMNS, data)}{self._rule()}",
             notes="".join(f"{escaped(note)}\n\n" for note in [*self.notes, *_told_of_labels(inputs)]),
             state=state,
             empty=f", {state.empty} passed over with nothing to predict" if state.empty else "",
-            scores=f"{self._split(figures)}{self._hidden()}{markdown(('figure', 'value'), scores)}"
-            if figures
-            else _NOT_EVALUATED,
+            scores=f"{self._about(figures)}{markdown(('figure', 'value'), scores)}" if figures else _NOT_EVALUATED,
         )
         write_text(folder / CARD, card)
 
+    def _about(self, figures: Iterable[str]) -> str:
+        """Lines that say what the figures of these names are of."""
+        return f"{self._split(figures)}{self._hidden()}{self._class_of_f1(figures)}"
+
     def _split(self, figures: Iterable[str]) -> str:
-        """A line that says what the figures of these names are of."""
+        """A line that says which split figures of these names are of."""
         if self.evaluation is None:
             return ""
-        rule, chose = escaped(self.evaluation.split_rule), self.configuration.checkpoint.best is not None
+        split, chose = escaped(self.evaluation.split), self.configuration.checkpoint.best is not None
         if chose and _task_of(self.manifests[0]) is not None:
-            line = f"On the part of the training data that chose this checkpoint ({rule})"
+            line = f"On the {split} split, a part of the training data, which chose this checkpoint; "
+            line += "the reported figures stand in `results.md` of the fine-tuning"
         else:
-            line = f"On the {escaped(self.evaluation.split)} split ({rule}){', which chose this checkpoint' * chose}"
+            line = f"On the {split} split{', which chose this checkpoint' * chose}"
         tested = "; figures that begin with `test_` on the test set, once"
         return f"{line}{tested if any(name.startswith('test_') for name in figures) else ''}.\n\n"
+
+    def _rule(self) -> str:
+        """A line that says how the split was made that the figures are of."""
+        if self.evaluation is None:
+            return ""
+        return f"\n\nHow the {escaped(self.evaluation.split)} split was made: {escaped(self.evaluation.split_rule)}."
+
+    def _class_of_f1(self, figures: Iterable[str]) -> str:
+        """A line that says which class an F1 is of, where there is one."""
+        names = self.manifests[0].label_names
+        if names is None or not {"f1", "test_f1"} & set(figures):
+            return ""
+        return f"F1 is of the class {escaped(names[1])}.\n\n"
 
     def _hidden(self) -> str:
         """A line that says what evaluations hide, where they hide anything."""

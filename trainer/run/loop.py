@@ -117,7 +117,8 @@ class _Run:
         self.notes = prepared.notes(model, world.size)
         evaluated = None if self.data.evaluation is None else self.data.evaluation.manifest
         manifests = [dataset.manifest for dataset in self.data.train]
-        self.card = ModelCard(configuration, manifests, parameters, self.notes, evaluated)
+        model_type = prepared.model_configuration.model_type
+        self.card = ModelCard(configuration, model_type, manifests, parameters, self.notes, evaluated)
 
         self.utilisation = agree(world, lambda: Utilisation(prepared, world))
 

@@ -23,9 +23,8 @@ def card():
     values = {"run": {"dir": "r"}, "model": {"model_type": "transformer"}, "data": {"train": "d"}}
     configuration = reading.from_dict(values, "test")
     configuration.run.dir = configuration.data.train = NAME.replace("/", "")
-    configuration.model["model_type"] = "a]\ntags: [b"
     manifest = Manifest(split="train", split_rule="none", columns={}, samples=3, sequence_length=4)
-    return ModelCard(configuration, [manifest], 7, ["note: <b>"])
+    return ModelCard(configuration, "a]\ntags: [b", [manifest], 7, ["note: <b>"])
 
 
 def test_a_card_of_hostile_names_is_yaml_and_markdown(tmp_path, card):
@@ -62,13 +61,17 @@ def test_a_card_says_what_a_model_was_and_what_chose_it(tmp_path, finetuned, mon
     (tmp_path / "here" / "model").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     finetuned.configuration.model["from"] = start
-    finetuned.write(tmp_path, RunState(), {"accuracy": 0.5})
+    del finetuned.configuration.model["model_type"]
+    finetuned.write(tmp_path, RunState(), {"accuracy": 0.5, "f1": 0.5})
     _, matter, body = (tmp_path / CARD).read_text().split("---\n", 2)
     assert yaml.safe_load(matter).get("base_model") == front
+    assert yaml.safe_load(matter)["tags"] == ["longmix", "a]\ntags: [b"]
     assert f"Fine-tuned from {shown} on the task mnli." in body
     assert "Classes, in the order of its outputs: yes, &lt;b&gt;no." in body
-    told = "On the part of the training data that chose this checkpoint (1 of 4 training examples, drawn with seed 0, "
-    assert f"## Scores\n\n{told}stratified by class).\n\n| figure | value |" in body
+    assert "\n\nHow the selection split was made: 1 of 4 training examples, drawn with seed 0, stratified" in body
+    told = "On the selection split, a part of the training data, which chose this checkpoint; the reported figures"
+    f1 = "F1 is of the class &lt;b&gt;no."
+    assert f"## Scores\n\n{told} stand in `results.md` of the fine-tuning.\n\n{f1}\n\n| figure | value |" in body
 
 
 @pytest.mark.parametrize(
@@ -117,13 +120,14 @@ def test_a_card_has_all_digits_of_the_way_back_to_labels(tmp_path, card):
 def test_a_card_says_which_split_its_scores_are_of(tmp_path, card):
     card = dataclasses.replace(card, evaluation=Manifest(split="validation", split_rule="a tenth", columns={}))
     card.write(tmp_path, RunState(), {"loss": 0.5})
-    assert "On the validation split (a tenth).\n\nEvaluations hide" in (tmp_path / CARD).read_text()
+    assert "On the validation split.\n\nEvaluations hide" in (tmp_path / CARD).read_text()
+    assert "\n\nHow the validation split was made: a tenth.\n\n" in (tmp_path / CARD).read_text()
     card.configuration.checkpoint.best = object()
     card.write(tmp_path, RunState(), {"loss": 0.5, "test_loss": 0.6})
     told = "which chose this checkpoint; figures that begin with `test_` on the test set, once."
-    assert f"On the validation split (a tenth), {told}" in (tmp_path / CARD).read_text()
+    assert f"On the validation split, {told}" in (tmp_path / CARD).read_text()
     card.write(tmp_path, RunState(), {})
-    assert "split" not in (tmp_path / CARD).read_text()
+    assert "On the" not in (tmp_path / CARD).read_text()
 
 
 def test_a_card_names_the_optimizer_with_what_it_took(tmp_path, card):

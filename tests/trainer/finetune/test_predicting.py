@@ -366,6 +366,8 @@ def test_a_task_of_files_without_a_header_is_trained_predicted_and_scored(bert_f
         "label_scale": None,
         "characters": None,
     }
+    card = (run / "model" / "README.md").read_text()
+    assert "\ntags: [longmix, bert]\n" in card and "\n\nOn the selection split, a part of the training data" in card
     assert predict(run, "--data", test, *columns, "--output", tmp_path / "file.jsonl") == 0
     prepared = tmp_path / "out" / "custom" / "data" / "test"
     assert predict(run, "--data", prepared, "--output", tmp_path / "samples.jsonl") == 0
