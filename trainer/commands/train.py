@@ -18,7 +18,7 @@ from ..processes.launch_environment import LaunchEnvironment
 from ..processes.signals import StopRequests
 from ..settings import reading
 from ..settings.configuration import RunConfiguration
-from ..settings.exit_codes import EXPLANATION, OURS
+from ..settings.exit_codes import EXPLANATION, FINISHED, OURS
 from ..settings.mistakes import say, tell
 from .arguments import add_settings, split
 
@@ -105,6 +105,7 @@ def _train_as_rank(configuration: RunConfiguration, requests: StopRequests) -> i
     """Train as one rank. Ranks leave together; one that fails leaves at once, with its reason."""
     from transformers.utils import logging as transformers_logging
 
+    from ..many_runs.ended import ending
     from ..processes import world as distributed
     from ..run import loop
 
@@ -112,7 +113,14 @@ def _train_as_rank(configuration: RunConfiguration, requests: StopRequests) -> i
     transformers_logging.disable_progress_bar()
     world = distributed.join(configuration.run.hang_minutes)
     try:
-        code = loop.train(configuration, world, requests).code
+        # By the first rank for all, and before anything is built.
+        end = distributed.agree(world, lambda: ending(configuration) if world.is_first else None)
+        if world.from_first(end) is None:
+            code = loop.train(configuration, world, requests).code
+        else:
+            code = FINISHED
+            if world.is_first:
+                say(end)
     except (distributed.SharedMistake, distributed.SharedFault) as end:
         # Told before any rank leaves: what watches over them may end the others when the first has left.
         if world.is_first:

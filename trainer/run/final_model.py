@@ -12,9 +12,21 @@ from ..export.card import ModelCard
 from ..models.loading import load_config, stored_not_finite
 from ..processes.shared_files import see_together
 from ..processes.world import World, agree
+from ..settings.configuration import RunConfiguration
 from .best_checkpoint import Evaluator
 from .setup import Prepared
 from .stop_conditions import Decision
+
+
+def final_step(configuration: RunConfiguration, state: RunState) -> int:
+    """The step of the checkpoint that the model of a run is made from."""
+    wants_best = configuration.checkpoint.best is not None and state.best_step is not None
+    return state.best_step if wants_best else state.step
+
+
+def finished_line(run: Path, step: int) -> str:
+    """What a run says at its end."""
+    return f"finished: {run / 'model'} holds the model of step {step}"
 
 
 class FinalModel:
@@ -34,8 +46,7 @@ class FinalModel:
             SharedMistake: the checkpoint is damaged.
             SharedFault: its weights are not finite, or the disk refuses the model.
         """
-        wants_best = self._prepared.configuration.checkpoint.best is not None and self._state.best_step is not None
-        step = self._state.best_step if wants_best else self._state.step
+        step = final_step(self._prepared.configuration, self._state)
         source = folders.path_of(self._folder, step)
         agree(self._world, lambda: self._refuse_damaged(source) if self._world.is_first else None)
         if self._prepared.data.test is not None:
@@ -43,7 +54,7 @@ class FinalModel:
             if decision.stops:
                 return decision
         agree(self._world, lambda: self._publish(source) if self._world.is_first else None)
-        self._log.say(f"finished: {self._folder / 'model'} holds the model of step {step}")
+        self._log.say(finished_line(self._folder, step))
         return Decision()
 
     def _refuse_damaged(self, source: Path) -> None:

@@ -77,6 +77,13 @@ def refuse_changes(run: Path, now: RunConfiguration) -> None:
         )
 
 
+def is_unchanged(run: Path, now: RunConfiguration) -> bool:
+    """Whether the run in a folder was begun with this configuration, but for what only watches over it."""
+    now = replace(now, run=replace(now.run, allow_changes=[]))
+    before, now = _begun(run), resolved(run, as_begun(run, now))
+    return (before.eval, before.checkpoint) == (now.eval, now.checkpoint) and not changed_keys(before, now)
+
+
 def _own_warmup(now: OptimSection, before: OptimSection, run: Path) -> str:
     """What to set where a schedule is another one only because its warm-up is a share of other steps; else nothing."""
     steps = before.steps_of_warmup

@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,6 +18,9 @@ MOST_LEVELS = 50
 # the changes of a whole checkout.
 MOST_FILES = 100
 MOST_BYTES = 4 * 2**20
+# The folder of the run files that come with longmix, which an installed package does not have.
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_SHIPPED = "configs"
 
 
 # YAML, but only the part that means settings: run files come from anybody.
@@ -196,6 +200,16 @@ def _refuse_scalar_parents(settings: Settings, key: str) -> None:
             raise UserError(f"command line: {key} cannot be set, because {parent} is {values!r} and not a map")
 
 
+def _where_else(path: str) -> str:
+    """Where a file lies that is not there: run files are named as they stand in the repository, from anywhere."""
+    if os.path.lexists(path) or path.partition("/")[0] != _SHIPPED:
+        return ""
+    shipped = _REPOSITORY / path
+    if shipped.is_file():
+        return f" in this folder: it is {shipped}"
+    return f" in this folder: the folder {_SHIPPED} is part of longmix's repository, so name the file in a clone of it"
+
+
 class _Files:
     """The run files of one command. Each is read once; what `extends` multiplies is bounded."""
 
@@ -209,7 +223,7 @@ class _Files:
         if os.path.isdir(path):
             path = os.path.join(path, "config.yaml")
         if not os.path.isfile(path):
-            note = f" (extended by {above[-1]})" if above else ""
+            note = f" (extended by {above[-1]})" if above else _where_else(path)
             what = "is no regular file" if os.path.exists(path) else "does not exist"
             raise UserError(f"run file {path} {what}{note}")
         real = os.path.realpath(path)

@@ -1,6 +1,7 @@
 """`longmix plan`: a run on GPUs that are not here."""
 
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def planned(capsys, *arguments):
 def refused(capsys, *arguments):
     assert main(["plan", *map(str, arguments)]) == 2
     return capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_is_printed(capsys, monkeypatch):
+    monkeypatch.chdir(CONFIGS.parent)
+    page = (CONFIGS.parent / "docs" / "recipes.md").read_text(encoding="utf-8")
+    command, shown = re.search(r"^    longmix plan (.*)\n(?s:.*?)^```\n(?s:(.*?))^```$", page, re.M).groups()
+    figures, _, _ = planned(capsys, *shlex.split(command)).partition("\ncounted: ")
+    assert figures == shown
 
 
 @pytest.mark.full

@@ -1,5 +1,7 @@
 """From run files to one map: YAML, merging, `extends`, changes on the command line, and limits of all of them."""
 
+from pathlib import Path
+
 import pytest
 
 from longmix.trainer.models.field_check import field_mistakes
@@ -98,6 +100,17 @@ def test_extends_in_a_circle_or_to_nowhere(write, mistakes_of):
     missing = write("c.yaml", "extends: nowhere.yaml\n")
     text = mistakes_of(missing)
     assert "nowhere.yaml does not exist" in text and f"extended by {missing}" in text
+
+
+def test_a_run_file_of_the_repository_is_found_from_elsewhere(tmp_path, monkeypatch, mistakes_of):
+    """Pages name run files as they stand in a clone: from another folder the mistake says where they are."""
+    monkeypatch.chdir(tmp_path)
+    root = Path(__file__).resolve().parents[3]
+    name = "configs/recipes/small_budget.yaml"
+    assert mistakes_of(name) == f"run file {name} does not exist in this folder: it is {root / name}"
+    told = mistakes_of("configs/nothing.yaml")
+    assert told.endswith("the folder configs is part of longmix's repository, so name the file in a clone of it")
+    assert mistakes_of("other/nothing.yaml") == "run file other/nothing.yaml does not exist"
 
 
 def test_extends_without_end_is_refused_and_each_file_is_read_once(write, small, mistakes_of, tmp_path, monkeypatch):
