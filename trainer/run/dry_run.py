@@ -22,7 +22,7 @@ from ..processes.freed_memory import keep_freed_memory
 from ..processes.world import SharedMistake, World, agree, fault_of, is_lost_rank
 from ..samples.collate import SECOND, TOKEN_IDS, Batch, is_pair, length_of
 from ..samples.dataset import ShardedDataset
-from ..samples.host_memory import host_memory, processes_here
+from ..samples.host_memory import free_memory, processes_here
 from ..samples.run_data import RunData
 from ..samples.shard_check import DOCUMENT_STARTS
 from ..settings import deepspeed_file
@@ -50,7 +50,7 @@ def dry_run(engine: Engine, model: torch.nn.Module, prepared: Prepared, world: W
         _Rehearsal(engine, model, prepared, world).run()
         del reserved
     if world.device.type == "cpu":
-        keep_freed_memory(host_memory() // (processes_here() or 1))
+        keep_freed_memory(free_memory() // (processes_here() or 1))
 
 
 class _Rehearsal:

@@ -10,18 +10,28 @@ CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 def host_memory() -> int:
     """Bytes that the processes of this machine may have together: memory and swap, or less in a container or in a job
     of a cluster."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        memory += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("SwapTotal:"))
-    except (OSError, ValueError, IndexError):
-        pass
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + (_told("SwapTotal:") or 0)
     for path in _cgroup_limits():
         try:
             memory = min(memory, int(path.read_text()))
         except (OSError, ValueError):  # there is none, or it says "max"
             continue
     return memory
+
+
+def free_memory() -> int:
+    """Bytes of `host_memory` that no process has, as the system tells for the whole machine."""
+    free = _told("MemAvailable:")
+    return host_memory() if free is None else min(free, host_memory())
+
+
+def _told(name: str) -> int | None:
+    """Bytes that a line of the system's account of its memory tells; None if it has none."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith(name)), None)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _cgroup_limits() -> Iterator[Path]:

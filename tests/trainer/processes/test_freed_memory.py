@@ -57,7 +57,7 @@ def test_what_is_freed_is_there_for_the_next_one_where_there_is_room():
 def test_a_run_on_a_cpu_asks_for_it_with_its_share_of_the_memory(train, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(dry_run, "keep_freed_memory", asked.append)
-    monkeypatch.setattr(dry_run, "host_memory", lambda: 64 * 2**30)
+    monkeypatch.setattr(dry_run, "free_memory", lambda: 64 * 2**30)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     assert train(tmp_path / "run", deepspeed=None).code == 0
     assert asked == [64 * 2**30]

@@ -35,3 +35,11 @@ def groups(tmp_path, monkeypatch):
 def test_it_is_that_of_the_group_of_this_process(groups, own, limits, memory):
     assert groups(None, {}) > 2**20
     assert groups(own, limits) == memory
+
+
+def test_what_is_free_is_no_more_than_this_process_may_have(groups, monkeypatch):
+    assert 2**20 < host_memory.free_memory() < host_memory.host_memory()
+    groups("0::/job\n", {"job/memory.max": 4096})
+    assert host_memory.free_memory() == 4096
+    monkeypatch.setattr(host_memory, "_told", lambda name: None)
+    assert host_memory.free_memory() == 4096
