@@ -111,6 +111,8 @@ def opened(path: Path, advice: str = f"get it anew, {LEAVE_OUT}") -> Iterator[tu
                 yield file, None
                 return
             with form[2](file) as unpacked, io.BufferedReader(unpacked, _BUFFER_BYTES) as stream:
+                if _form_of(stream) is not None:
+                    raise UserError(f"{path} is compressed twice: unpack it once")
                 yield stream, form[0]
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise _damaged(path, form, error, advice) from None

@@ -9,7 +9,7 @@ from ..models.field_check import field_mistakes, quick_field_mistakes
 from ..processes.cards import CARDS, Card, card_named
 from ..settings import reading
 from ..settings.mistakes import say_loading
-from .arguments import add_settings, planned_data, split
+from .arguments import UNSET_DATA, add_settings, planned_data, split
 
 
 def add_parser(verbs) -> None:
@@ -44,9 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.network > 0:
         raise UserError(f"--network is {arguments.network:g}, but must be a positive number of Gbit/s")
     paths, overrides = split(arguments.settings)
-    unset = {"run.dir": "planned"}  # recipes name neither a run folder nor data, and a plan needs no folder
-    if arguments.sequence_length is not None:
-        unset["data.train"] = "data.train"
+    # Recipes name neither a run folder nor data.
+    unset = {"run.dir": "planned", "data.train": UNSET_DATA}
     planned_data(reading.load(paths, overrides, quick_field_mistakes, unset), arguments.sequence_length)
     say_loading("planning")
     from .planning import Cluster, report

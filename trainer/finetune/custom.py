@@ -153,7 +153,7 @@ def labelled(
     numbers = tuple(map(str, range(len(names))))
     if names and not any(is_number(name) for name in names):
         written = {row.texts[0].strip() for row in table.rows([label_column])}
-        if written <= set(numbers):
+        if written & set(numbers) and not written & set(names):
             task = custom_task(tuple(text_columns), label_column, numbers)
             more = ", ..." if len(names) > SHOWN_LABELS else ""
             read, as_ = (", ".join(words[:SHOWN_LABELS]) + more for words in (numbers, names))

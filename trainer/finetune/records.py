@@ -85,7 +85,7 @@ def open_table(source: str, columns: Sequence[str] | None = None) -> Table:
         raise UserError(f"{source} is a folder, and holds no manifest.json, as that of a prepared split does")
     if opener is None:
         raise UserError(f"{source} is of no known kind; these are read: {', '.join(OPENERS)}, and hub:NAME")
-    if opener is _parquet and kind_of(path) != path.suffix:
+    if opener is _parquet and kind_of(path) != path.suffix.lower():
         raise UserError(f"{source} is compressed Parquet: unpack it first")
     return opener(path, None if columns is None else list(columns))
 
@@ -102,8 +102,8 @@ def file_table(source: str, columns: Sequence[str] | None, wanted: Sequence[str]
 
 
 def kind_of(path: Path) -> str:
-    """The suffix of a file's name, before it was compressed."""
-    return unpacking.unpacked_name(path).suffix
+    """The suffix of a file's name, in small letters, before it was compressed."""
+    return unpacking.unpacked_name(path).suffix.lower()
 
 
 def joined(tables: list[Table]) -> Table:
@@ -156,13 +156,13 @@ def _csv(path: Path, columns: list[str] | None) -> Table:
 
 
 def _of_fields(path: Path, names: list[str], rows: list[tuple[int, list[str]]], what: str) -> Table:
+    for number, fields in rows:
+        if len(fields) != len(names):
+            raise UserError(f"{path}, line {number}: {len(fields)} {what}, expected {len(names)} ({', '.join(names)})")
+
     def read(wanted: Sequence[str]) -> Iterator[Row]:
         places = [names.index(name) for name in wanted]
         for number, fields in rows:
-            if len(fields) != len(names):
-                raise UserError(
-                    f"{path}, line {number}: {len(fields)} {what}, expected {len(names)} ({', '.join(names)})"
-                )
             yield Row([fields[place] for place in places], f"{path}, line {number}")
 
     return Table(str(path), names, read, names_given_by=_HEADERS, count=len(rows))

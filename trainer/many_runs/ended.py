@@ -11,6 +11,7 @@ from ..checkpoints.state import read_state
 from ..export.card import CARD
 from ..run.final_model import final_step, finished_line
 from ..run.folder import is_in_work, is_unchanged
+from ..run.own_files import refuse_foreign_files
 from ..run.stop_conditions import StopConditions
 from ..samples.run_data import open_data
 from ..settings.configuration import RunConfiguration
@@ -27,6 +28,7 @@ def ending(configuration: RunConfiguration) -> str | None:
     if last not in folders.steps(run)[-1:] or any((run / name).exists() for name in StopConditions.FILES):
         return None
     try:
+        refuse_foreign_files(run)
         if is_in_work(run) or not (is_finished(run, last) and is_unchanged(run, configuration)):
             return None
         if folders.defect(folders.path_of(run, last)) is not None:

@@ -15,6 +15,7 @@ from ..processes import world as distributed
 from ..tables import writing
 from ..tables.figures import interval
 from . import texts
+from .progress import counted
 from .session import named_as_in, text_columns_of
 
 _HEADER = ("metric", "value", "95 % interval", "constant answer")
@@ -82,4 +83,4 @@ def _table(labels, predictions, is_regression: bool, names: list[str]) -> list[s
     notes = [f"f1 is of the class {names[1]!r}"] if "f1" in measured else []
     notes += ["rmse and mae are in the unit of the label, the lower the better"] if is_regression else []
     notes += [f"note: {note}" for note in scores.notes]
-    return [*lines, f"{len(labels):,} rows; intervals by bootstrap over them", *notes]
+    return [*lines, f"{counted(len(labels), 'row')}; intervals by bootstrap over them", *notes]

@@ -59,6 +59,12 @@ def test_the_first_bytes_tell_and_not_the_name(tmp_path):
     assert list(part_of(tmp_path / "a.jsonl", file_format="text").units()) == ['{"text": "a"}']
 
 
+def test_what_is_compressed_twice_is_told_so(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(zstd(b"a\n")))
+    with pytest.raises(UserError, match=r"a\.txt\.gz is compressed twice: unpack it once$"):
+        list(part_of(tmp_path / "a.txt.gz").units())
+
+
 def test_files_of_several_streams_are_read_to_their_end(tmp_path):
     """As `cat` and tools that compress in parallel make them; pzstd begins each with a frame to be skipped."""
     skipped = b"\x50\x2a\x4d\x18\x04\x00\x00\x00size"

@@ -146,8 +146,11 @@ def test_a_recipe_and_a_model_are_planned_without_a_folder_or_data(capsys):
     files = [CONFIGS / "recipes" / "small_budget.yaml", CONFIGS / "model" / "paramixer_tiny.yaml"]
     length = ["--sequence-length", "32"]
     assert "8 samples of 32 tokens" in planned(capsys, *files, "model.vocab_size=300", "--gpus", "H100", *length)
-    assert "with --sequence-length N and model.vocab_size=V" in refused(capsys, *files, "--gpus", "H100", *length)
-    assert "data.train is missing" in refused(capsys, *files, "--gpus", "H100")
+    for known in (length, ["model.vocab_size=300"], []):
+        told = refused(capsys, *files, "--gpus", "H100", *known)
+        assert "data.train is not set; without the data a run of mlm or clm can be planned with --seq" in told
+    told = refused(capsys, *files, "model.vocab_size='32000'", "--gpus", "H100", *length)
+    assert "model: vocab_size is '32000' (str); allowed: int" in told
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,9 @@ def test_a_compressed_file_gives_the_same_rows(tmp_path, name, ending):
     packed = tmp_path / f"{name}.{ending}"
     packed.write_bytes(PACKERS[ending](plain.read_bytes()))
     assert [row.texts for row in open_table(str(packed)).rows(COLUMNS)] == [list(row) for row in ROWS]
-    packed.write_bytes(packed.read_bytes()[:-9])
+    shouted = packed.rename(tmp_path / packed.name.upper())
+    assert len(list(open_table(str(shouted)).rows(COLUMNS))) == len(ROWS)
+    packed.write_bytes(shouted.read_bytes()[:-9])
     with pytest.raises(UserError, match=rf"{name}.{ending}, compressed with .*damaged or cut short .*: get it anew$"):
         open_table(str(packed))
 
@@ -140,6 +142,12 @@ def test_what_cannot_be_read_is_named_with_its_place(tmp_path, name, content, me
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=message):
         list(open_table(str(tmp_path / name)).rows(["text"]))
+
+
+def test_the_width_of_a_row_is_looked_at_when_its_table_is_opened(tmp_path):
+    (tmp_path / "t.tsv").write_text("text\tlabel\na\tb\na\n")
+    with pytest.raises(UserError, match=r"t\.tsv, line 3: 1 "):
+        open_table(str(tmp_path / "t.tsv"))
 
 
 def test_class_numbers_of_the_hub_become_names(tmp_path, monkeypatch):
@@ -224,6 +232,9 @@ def test_numbers_stand_for_classes_only_where_no_name_is_one(tmp_path):
     path = write(tmp_path, "t.csv", [("1", "", "a"), ("0", "", "b")])
     _, labels, notes = labelled(open_table(str(path)), ("text",), "label", ["neg", "pos"])
     assert labels.tolist() == [1, 0] and notes == ["labels 0, 1 are read as neg, pos"]
+    odd = write(tmp_path, "odd.csv", [("1", "", "a"), ("", "", "b")])
+    with pytest.raises(UserError, match=r"odd\.csv, line 3: label is '', expected one of: 0, 1"):
+        labelled(open_table(str(odd)), ("text",), "label", ["neg", "pos"])
     for names in (["1.0", "2.0"], ["1", "2"]):
         with pytest.raises(UserError, match=r"label is '[01]', expected one of: 1"):
             labelled(open_table(str(path)), ("text",), "label", names)

@@ -46,6 +46,8 @@ def test_only_a_run_with_nothing_left_to_do_has_ended(tmp_path, train, run_value
         (weights, None),
         (run / "model" / "config.json", None),
         (run / "model" / "README.md", None),
+        (run / "model" / "README.md", b""),
+        (run / "model" / ".longmix.json", b"{}"),
         (run / "checkpoints" / f"step-{best:08d}" / "model" / "model.safetensors", b""),
         (run / "checkpoints" / "step-00000006" / "state.json", None),
         (run / "metrics.jsonl", "".join(untested).encode()),
@@ -54,6 +56,9 @@ def test_only_a_run_with_nothing_left_to_do_has_ended(tmp_path, train, run_value
         path.write_bytes(content) if content is not None else path.unlink()
         assert end() is None, path
         path.write_bytes(before)
+    (run / "model" / "pytorch_model.bin").touch()
+    assert end() is None
+    (run / "model" / "pytorch_model.bin").unlink()
     assert end() == told
 
 
