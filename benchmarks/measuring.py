@@ -2,7 +2,6 @@
 
 import ctypes
 import math
-import re
 import resource
 import time
 from collections.abc import Callable
@@ -12,6 +11,9 @@ from pathlib import Path
 
 import torch
 
+from longmix.trainer.samples.freed_memory import MMAP_THRESHOLD, TRIM_THRESHOLD
+from longmix.trainer.samples.host_memory import OWN_STATUS, told_bytes
+
 # A sample lasts at least so many seconds: shorter calls are repeated, after one that is not counted, so that each finds
 # in the caches what its own last run has left there, not what another competitor has.
 SHORTEST_SAMPLE = 2e-2
@@ -19,8 +21,6 @@ FEWEST_ROUNDS = 3
 MOST_ROUNDS = 50
 # A call that takes longer than so many seconds is run once.
 SLOW = 5.0
-# Constants of glibc's mallopt.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _ONE_PAGE = 4096
 
 
@@ -87,22 +87,22 @@ def peak_memory(competitor: Competitor, device: torch.device) -> int:
             torch.cuda.synchronize()
             return torch.cuda.max_memory_allocated() - before
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak is what is in use now
-        before = _status("VmRSS")
+        before = told_bytes(OWN_STATUS, "VmRSS")
         competitor.call()
-        return max(_status("VmHWM") - before, 0)
+        return max(told_bytes(OWN_STATUS, "VmHWM") - before, 0)
 
 
 def return_memory() -> None:
     """Let free() hand every larger block back to the system, so that no call finds one that an earlier one left."""
     library = ctypes.CDLL(None)
-    library.mallopt(_MMAP_THRESHOLD, 16 * _ONE_PAGE)
-    library.mallopt(_TRIM_THRESHOLD, 16 * _ONE_PAGE)
+    library.mallopt(MMAP_THRESHOLD, 16 * _ONE_PAGE)
+    library.mallopt(TRIM_THRESHOLD, 16 * _ONE_PAGE)
 
 
 def limit_memory(size: int) -> None:
     """Let allocations fail that would take this process beyond its present memory and `size` bytes."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + size, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (told_bytes(OWN_STATUS, "VmData") + size, hard))
 
 
 def copy_bandwidth(device: torch.device) -> list[float]:
@@ -112,9 +112,3 @@ def copy_bandwidth(device: torch.device) -> list[float]:
     copying = Competitor("copy", lambda: target.copy_(source))
     sample(copying, 2, device)
     return [2 * source.nbytes / sample(copying, 2, device) for _ in range(9)]
-
-
-def _status(field: str) -> int:
-    """A size of this process in bytes, as Linux gives it."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return 1024 * int(re.search(rf"^{field}:\s*(\d+) kB$", status, re.MULTILINE)[1])

@@ -7,9 +7,10 @@ from longmix.data_prep.errors import UserError, printable_lines
 
 from ..models.field_check import field_mistakes, quick_field_mistakes
 from ..processes.cards import CARDS, Card, card_named
+from ..samples.planned_data import UNSET_DATA, planned_data
 from ..settings import reading
 from ..settings.mistakes import say_loading
-from .arguments import UNSET_DATA, add_settings, planned_data, split
+from .arguments import add_settings, split
 
 
 def add_parser(verbs) -> None:

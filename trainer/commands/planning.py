@@ -25,12 +25,12 @@ from ..processes.cards import Card
 from ..run.dry_run import full_micro_batch
 from ..run.memory import kept_of_optimizer, state_bytes
 from ..samples.collate import TOKEN_IDS
+from ..samples.planned_data import planned_data
 from ..samples.shard_check import DOCUMENT_STARTS
 from ..samples.windows import manifest_seen
 from ..settings import deepspeed_file
 from ..settings.configuration import SHIPPED_DEEPSPEED, RunConfiguration
 from ..tables.writing import in_columns
-from .arguments import planned_data
 from .rounding import about_bytes, about_count, about_time
 
 # Of a card's memory what tensors may take: the rest is the driver's, the network's and lost between them.

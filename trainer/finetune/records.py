@@ -146,7 +146,9 @@ def _csv(path: Path, columns: list[str] | None) -> Table:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
     _refuse_header(path, rows[0][1], columns)
     if columns is None:
-        header = next(number for number, (_, fields) in enumerate(rows) if fields)
+        header = next((number for number, (_, fields) in enumerate(rows) if fields), None)
+        if header is None:
+            raise UserError(f"{path}: the file is empty")
         columns, rows = rows[header][1], rows[header + 1 :]
     # A blank line is an empty text where there is one column, as in TSV; of several it holds none.
     blank = [""] if len(columns) == 1 else []

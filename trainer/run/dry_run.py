@@ -18,10 +18,10 @@ from longmix.data_prep.manifest import Manifest
 
 from ..engines.base import Engine, to_device
 from ..objectives.objective import Objective
-from ..processes.freed_memory import keep_freed_memory
 from ..processes.world import SharedMistake, World, agree, fault_of, is_lost_rank
 from ..samples.collate import SECOND, TOKEN_IDS, Batch, is_pair, length_of
 from ..samples.dataset import ShardedDataset
+from ..samples.freed_memory import keep_freed_memory
 from ..samples.host_memory import free_memory, processes_here
 from ..samples.run_data import RunData
 from ..samples.shard_check import DOCUMENT_STARTS

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+MACHINE, OWN_STATUS = Path("/proc/meminfo"), Path("/proc/self/status")
 
 
 def host_memory() -> int:
     """Bytes that the processes of this machine may have together: memory and swap, or less in a container or in a job
     of a cluster."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + (_told("SwapTotal:") or 0)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + (told_bytes(MACHINE, "SwapTotal") or 0)
     for path in _cgroup_limits():
         try:
             memory = min(memory, int(path.read_text()))
@@ -21,15 +22,15 @@ def host_memory() -> int:
 
 def free_memory() -> int:
     """Bytes of `host_memory` that no process has, as the system tells for the whole machine."""
-    free = _told("MemAvailable:")
+    free = told_bytes(MACHINE, "MemAvailable")
     return host_memory() if free is None else min(free, host_memory())
 
 
-def _told(name: str) -> int | None:
-    """Bytes that a line of the system's account of its memory tells; None if it has none."""
+def told_bytes(file: Path, name: str) -> int | None:
+    """Bytes of a line `name:  number kB` in one of the system's files; None if it has none."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next((1024 * int(line.split()[1]) for line in lines if line.startswith(name)), None)
+        lines = file.read_text().splitlines()
+        return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)
     except (OSError, ValueError, IndexError):
         return None
 

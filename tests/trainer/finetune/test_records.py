@@ -130,6 +130,7 @@ def test_csv_may_hold_line_ends_semicolons_between_and_long_fields(tmp_path):
     ("name", "content", "message"),
     [
         ("t.csv", 'text\n"open', "t.csv, line 2: unexpected end of data"),
+        ("t.csv", "\n\r\n", "t.csv: the file is empty"),
         ("t.csv", "text,label\na\n", r"t.csv, line 2: 1 fields between ',', expected 2"),
         ("t.jsonl", '{"text": "a"}\n{"label": 1}\n', "t.jsonl, line 2: there is no 'text'; it has: label"),
         ("t.jsonl", '{"text": ["a"]}\n', "t.jsonl, line 1: 'text' holds list, expected a text or a number"),

@@ -37,9 +37,9 @@ def test_it_is_that_of_the_group_of_this_process(groups, own, limits, memory):
     assert groups(own, limits) == memory
 
 
-def test_what_is_free_is_no_more_than_this_process_may_have(groups, monkeypatch):
+def test_what_is_free_is_no_more_than_this_process_may_have(groups, monkeypatch, tmp_path):
     assert 2**20 < host_memory.free_memory() < host_memory.host_memory()
     groups("0::/job\n", {"job/memory.max": 4096})
     assert host_memory.free_memory() == 4096
-    monkeypatch.setattr(host_memory, "_told", lambda name: None)
+    monkeypatch.setattr(host_memory, "MACHINE", tmp_path / "nothing")
     assert host_memory.free_memory() == 4096

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from longmix.trainer.processes.freed_memory import VARIABLES
 from longmix.trainer.run import dry_run
+from longmix.trainer.samples.freed_memory import VARIABLES
 
 ROUNDS = 10
 # The first blocks leave pieces between them: glibc before 2.38 takes new memory for some of an aligned block's size.
@@ -17,7 +17,7 @@ import sys
 
 import torch
 
-from longmix.trainer.processes.freed_memory import keep_freed_memory
+from longmix.trainer.samples.freed_memory import keep_freed_memory
 
 
 def pages(rounds):
