@@ -1,4 +1,4 @@
-"""The operations of the mixers.
+"""The operations of the mixers, and of heads.
 
 Every operation is in a folder beside this file: `interface.py` (what it means, and its checks), `reference.py` (the
 equations in float64, obviously right) and `portable.py` (fast plain PyTorch); `selection.py` chooses between them.
@@ -8,11 +8,12 @@ Those worth writing by hand have kernels in C++ and Triton, too: CONTRIBUTING.md
 from .attention.interface import feature_attention, linear_attention
 from .givens_mix.interface import givens_mix
 from .lifting.interface import lifting_analysis, lifting_synthesis
+from .linear_cross_entropy.interface import linear_cross_entropy
 from .link_mix.interface import link_mix
 from .near_attention.interface import near_attention
 from .random_attention.interface import random_feature_attention
 from .random_attention.places import Places
-from .selection import CHOICES, ENVIRONMENT_VARIABLE, OPERATIONS, implementation
+from .selection import CHOICES, ENVIRONMENT_VARIABLE, OF_HEADS, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
 from .token_givens.interface import token_givens_mix
 from .wavelet.interface import wavelet_analysis, wavelet_synthesis
@@ -20,6 +21,7 @@ from .wavelet.interface import wavelet_analysis, wavelet_synthesis
 __all__ = [
     "CHOICES",
     "ENVIRONMENT_VARIABLE",
+    "OF_HEADS",
     "OPERATIONS",
     "Places",
     "feature_attention",
@@ -28,6 +30,7 @@ __all__ = [
     "lifting_analysis",
     "lifting_synthesis",
     "linear_attention",
+    "linear_cross_entropy",
     "link_mix",
     "near_attention",
     "random_feature_attention",

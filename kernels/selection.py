@@ -27,7 +27,7 @@ from .common.interpreter import interpreted
 
 ENVIRONMENT_VARIABLE = "LONGMIX_KERNELS"
 CHOICES = ("auto", "reference", "portable", "cpu", "triton")
-# Operation -> its folder.
+# Operation of a mixer -> its folder.
 OPERATIONS = {
     "feature_attention": "attention",
     "givens_mix": "givens_mix",
@@ -42,6 +42,8 @@ OPERATIONS = {
     "wavelet_analysis": "wavelet",
     "wavelet_synthesis": "wavelet",
 }
+# And of a head, for which there are kernels on CPUs alone: where Triton is asked for, it runs plain PyTorch.
+OF_HEADS = {"linear_cross_entropy": "linear_cross_entropy"}
 # Implementation -> its module in the operation's folder. Model folders that longmix 0.1.0 exported with their code look
 # for cpu.py and gpu.py there, whose functions took other arguments: without them they run their own plain PyTorch.
 _MODULES = {"cpu": "cpu_kernels", "triton": "gpu_kernels"}
@@ -60,8 +62,8 @@ def implementation(operation: str, device: torch.device | str, form: tuple | Non
         ValueError: unknown operation; LONGMIX_KERNELS has a value that is not one of `CHOICES`, or names an
             implementation that cannot run, with the reason.
     """
-    if operation not in OPERATIONS:
-        raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join(OPERATIONS)}")
+    if operation not in OPERATIONS and operation not in OF_HEADS:
+        raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join([*OPERATIONS, *OF_HEADS])}")
     name = _implementation(operation, device, form)
     _note(operation, name)
     return name
@@ -74,6 +76,8 @@ def _implementation(operation: str, device: torch.device | str, form: tuple | No
     choice = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
     if choice not in CHOICES:
         raise ValueError(f"{ENVIRONMENT_VARIABLE} is {choice!r}; allowed: {', '.join(CHOICES)}")
+    if choice == "triton" and operation in OF_HEADS:
+        return "portable"
     if choice in _MODULES:
         reason = obstacle(operation, choice, kind)
         if reason is not None:
@@ -84,6 +88,10 @@ def _implementation(operation: str, device: torch.device | str, form: tuple | No
     if kind == GPU:
         return "triton" if may_prove(operation) and _is_proved(operation, torch.device(device), form) else "portable"
     return "cpu" if obstacle(operation, "cpu", kind) is None else "portable"
+
+
+def _folder(operation: str) -> str:
+    return OPERATIONS[operation] if operation in OPERATIONS else OF_HEADS[operation]
 
 
 _chosen: dict[str, set[str]] = {}
@@ -120,7 +128,7 @@ def _has(operation: str, name: str) -> bool:
     """Whether an operation has an implementation of its own of that name."""
     if name not in _MODULES:
         return True
-    return importlib.util.find_spec(f"longmix.kernels.{OPERATIONS[operation]}.{_MODULES[name]}") is not None
+    return importlib.util.find_spec(f"longmix.kernels.{_folder(operation)}.{_MODULES[name]}") is not None
 
 
 @torch.compiler.assume_constant_result  # noted when a call is compiled
@@ -143,7 +151,7 @@ def obstacle(operation: str, name: str, kind: str) -> str | None:
 
 @functools.cache
 def _obstacle(operation: str, name: str, kind: str) -> str | None:
-    module = f"longmix.kernels.{OPERATIONS[operation]}.{_MODULES[name]}"
+    module = f"longmix.kernels.{_folder(operation)}.{_MODULES[name]}"
     try:
         if importlib.util.find_spec(module) is None:
             return f"it has no {name} implementation"
@@ -230,7 +238,7 @@ def _run_proved(operation: str, device: torch.device, implementations: dict[str,
 def _function(name: str, operation: str, implementations: dict[str, Callable]) -> Callable:
     if name not in _MODULES:
         return implementations[name]
-    module = getattr(_loaded, _import(f"{OPERATIONS[operation]}.operator"))
+    module = getattr(_loaded, _import(f"{_folder(operation)}.operator"))
     return functools.partial(getattr(module, operation), _MODULES[name])
 
 

@@ -1,21 +1,16 @@
-"""Heads on the encoder: language modelling, classification and regression of sequences, pairs and tokens."""
+"""Heads on the encoder: classification and regression of sequences, pairs and tokens; and what all heads answer."""
 
-import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import nn
-from torch.nn import functional
-from transformers import GenerationMixin
-from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration import MixerConfig
-from .losses import IGNORED_LABEL, check_labels, classification_loss, count_items, sequence_loss
+from .losses import check_labels, classification_loss, count_items, sequence_loss
 from .masking import as_mask, keep_valid, masked_mean
 from .model import MixerModel, MixerPreTrainedModel
-from .wide_sums import LayerNorm
 
 
 @dataclass
@@ -30,6 +25,7 @@ class MixerHeadOutput(ModelOutput):
         hidden_states: see MixerModelOutput; None for pairs.
         auxiliary_loss: see MixerModelOutput; None of answers, that is without labels and in evaluation mode.
         task_loss: the loss without its share of the auxiliary loss, detached, where it has one.
+        is_right: language models asked for no logits: (labelled,) bool, whether the label has the largest logit.
     """
 
     loss: torch.Tensor | None = None
@@ -37,167 +33,7 @@ class MixerHeadOutput(ModelOutput):
     hidden_states: tuple[torch.Tensor, ...] | None = None
     auxiliary_loss: torch.Tensor | None = None
     task_loss: torch.Tensor | None = None
-
-
-# Language models. Logits are computed where there is a label alone: with a large vocabulary, those of all positions
-# would be the largest tensor of the whole model.
-
-
-class MixerLanguageModel(MixerPreTrainedModel):
-    """Base of both language models: logits at the labelled positions, and their loss."""
-
-    encoder_class: ClassVar[type[MixerModel]]
-
-    def __init__(self, config: MixerConfig):
-        super().__init__(config)
-        if config.input_channels is not None:
-            config.require("input_channels", False, "null (tokens) for a language model")
-        self.encoder = self.encoder_class(config)
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        document_ids: torch.Tensor | None = None,
-        coordinates: torch.Tensor | None = None,
-        segment_offsets: torch.Tensor | None = None,
-        longest_segment: int | None = None,
-        labels: torch.Tensor | None = None,
-        label_positions: torch.Tensor | None = None,
-        num_items_in_batch: int | torch.Tensor | None = None,
-        output_all_logits: bool = False,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-    ) -> MixerHeadOutput:
-        """Encode a batch and predict tokens.
-
-        Args:
-            labels: (B, N) int64, -100 where nothing is predicted. Logits are then computed at the other positions only.
-            label_positions: (labelled,) int64, in ascending order the indices of the positions among all B N, row by
-                row, that predict something: those of the labels, in a causal model those before them. Without it the
-                model waits for the device once to find them. Its values are trusted: to check them would wait too.
-            num_items_in_batch: the loss is the sum over the labelled positions divided by it; None: by their number.
-            output_all_logits: logits (B, N, V) although labels are given.
-
-        The other arguments are MixerModel's.
-        """
-        outputs = self.encoder(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-            document_ids=document_ids,
-            coordinates=coordinates,
-            segment_offsets=segment_offsets,
-            longest_segment=longest_segment,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            return_dict=True,
-        )
-        hidden_states = outputs.last_hidden_state
-        if labels is None:
-            auxiliary_loss = self._told_auxiliary_loss(outputs, labels)
-            return MixerHeadOutput(None, self.head(hidden_states), outputs.hidden_states, auxiliary_loss)
-        check_labels(labels, hidden_states.shape[:2])
-        labels = self._targets(labels)
-        if output_all_logits:
-            logits = self.head(hidden_states)
-        else:
-            if label_positions is None:
-                label_positions = (labels.flatten() != IGNORED_LABEL).nonzero().squeeze(1)
-            logits = self.head(hidden_states.flatten(0, 1).index_select(0, label_positions))
-            labels = labels.flatten().index_select(0, label_positions)
-        loss = classification_loss(logits, labels, num_items_in_batch)
-        loss, task_loss = self._training_loss(loss, outputs, count_items(labels), num_items_in_batch)
-        auxiliary_loss = self._told_auxiliary_loss(outputs, labels)
-        return MixerHeadOutput(loss, logits, outputs.hidden_states, auxiliary_loss, task_loss)
-
-    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """Labels of what each position predicts, (B, N)."""
-        return labels
-
-
-class MixerForMaskedLM(MixerLanguageModel):
-    """The encoder and a masked-language-model head whose output matrix is the token embedding.
-
-    Raises:
-        ValueError: at construction, if the model reads real values instead of tokens.
-    """
-
-    _tied_weights_keys: ClassVar[dict[str, str]] = {"head.decoder.weight": "encoder.embeddings.word_embeddings.weight"}
-
-    def __init__(self, config: MixerConfig):
-        super().__init__(config)
-        self.head = MaskedLMHead(config)
-        self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The layer that gives the logits."""
-        return self.head.decoder
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Replace the layer that gives the logits."""
-        self.head.decoder = new_embeddings
-
-
-class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
-    """The encoder, made causal (it sets config.is_causal), and the logits of the next token.
-
-    `labels` are the input ids, -100 where nothing is predicted; they are shifted here. `generate` works without a
-    cache: every new token encodes the whole text.
-
-    Raises:
-        ValueError: at construction, if the mixer cannot be causal or the model reads real values instead of tokens.
-    """
-
-    _tied_weights_keys: ClassVar[dict[str, str]] = {"head.weight": "encoder.embeddings.word_embeddings.weight"}
-
-    def __init__(self, config: MixerConfig):
-        config = copy.deepcopy(config)  # the caller's stays as it is, for other models
-        config.is_causal = True
-        config.use_cache = False
-        super().__init__(config)
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """The layer that gives the logits."""
-        return self.head
-
-    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Replace the layer that gives the logits."""
-        self.head = new_embeddings
-
-    def prepare_inputs_for_generation(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
-    ) -> dict[str, torch.Tensor | None]:
-        """The whole text so far; there is no cache."""
-        return {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": kwargs.get("token_type_ids"),
-        }
-
-    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
-        return functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)[:, : labels.shape[1]]
-
-
-class MaskedLMHead(nn.Module):
-    """Linear, activation, norm, and the logits of the vocabulary."""
-
-    def __init__(self, config: MixerConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
-        self.norm = LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """(..., D) -> (..., V)."""
-        return self.decoder(self.norm(self.activation(self.dense(hidden_states))))
+    is_right: torch.Tensor | None = None
 
 
 # Classifiers and regressions: of whole sequences, of pairs of them, of tokens. They read tokens or real values.

@@ -1,12 +1,14 @@
 """Losses of the heads: sums over what has a label, divided by the items of the whole global batch."""
 
 import torch
+from torch import nn
 from torch.nn import functional
 
-from .configuration import MixerConfig
+from longmix.kernels import ops
+from longmix.kernels.linear_cross_entropy.portable import IGNORED_LABEL, cross_entropy
 
-# Label of what is not predicted, by the convention of torch and transformers.
-IGNORED_LABEL = -100
+from .configuration import MixerConfig
+from .precision import narrowed
 
 
 def classification_loss(
@@ -17,10 +19,24 @@ def classification_loss(
     The divisor is num_items_in_batch, or the number of those labels. Without any the loss is 0 and has gradients 0.
     Computed in fp32 or wider.
     """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
     labels = labels.flatten()
-    total = functional.cross_entropy(wide, labels, ignore_index=IGNORED_LABEL, reduction="sum")
+    total = cross_entropy(logits.flatten(0, -2), labels)
     return total / _divisor(num_items_in_batch, total, (labels != IGNORED_LABEL).sum())
+
+
+def decoded_loss(
+    hidden_states: torch.Tensor,
+    decoder: nn.Linear,
+    labels: torch.Tensor,
+    num_items_in_batch: int | torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`classification_loss` of the logits that a plain linear layer makes of (M, D), which need not be kept, and (M,)
+    bool, whether the label (M,) has the largest.
+    """
+    hidden_states, weight = narrowed(hidden_states, decoder.weight)
+    bias = None if decoder.bias is None else decoder.bias.to(weight.dtype)
+    total, is_right = ops.linear_cross_entropy(hidden_states, weight, bias, labels)
+    return total / _divisor(num_items_in_batch, total, (labels != IGNORED_LABEL).sum()), is_right
 
 
 def _divisor(

@@ -50,12 +50,8 @@ import torch
 from ..block import Mixer, PreNormBlock
 from ..context import BatchContext
 from ..forecasting import MixerForForecasting
-from ..heads import (
-    MixerForMaskedLM,
-    MixerForSequenceClassification,
-    MixerForSequencePairClassification,
-    MixerForTokenClassification,
-)
+from ..heads import MixerForSequenceClassification, MixerForSequencePairClassification, MixerForTokenClassification
+from ..language_models import MixerForMaskedLM
 from ..masking import keep_valid, masked_mean
 from ..model import MixerModel, MixerPreTrainedModel
 from .configuration_toy import ToyConfig

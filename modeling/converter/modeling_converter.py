@@ -16,12 +16,8 @@ from longmix.kernels.common.documents import document_starts
 from ..block import Mixer, buffer_generator
 from ..context import BatchContext
 from ..forecasting import MixerForForecasting
-from ..heads import (
-    MixerForMaskedLM,
-    MixerForSequenceClassification,
-    MixerForSequencePairClassification,
-    MixerForTokenClassification,
-)
+from ..heads import MixerForSequenceClassification, MixerForSequencePairClassification, MixerForTokenClassification
+from ..language_models import MixerForMaskedLM
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .block import ConverterBlock

@@ -12,13 +12,8 @@ from torch import nn
 from ..block import Mixer, PostNormBlock
 from ..context import BatchContext
 from ..forecasting import MixerForForecasting
-from ..heads import (
-    MixerForCausalLM,
-    MixerForMaskedLM,
-    MixerForSequenceClassification,
-    MixerForSequencePairClassification,
-    MixerForTokenClassification,
-)
+from ..heads import MixerForSequenceClassification, MixerForSequencePairClassification, MixerForTokenClassification
+from ..language_models import MixerForCausalLM, MixerForMaskedLM
 from ..model import MixerModel, MixerPreTrainedModel
 from .attention import SpectralAttention, columns_of
 from .configuration_flt import FLTConfig

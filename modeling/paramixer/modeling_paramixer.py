@@ -15,13 +15,8 @@ from longmix.kernels import ops
 from ..block import Mixer
 from ..context import BatchContext
 from ..forecasting import MixerForForecasting
-from ..heads import (
-    MixerForCausalLM,
-    MixerForMaskedLM,
-    MixerForSequenceClassification,
-    MixerForSequencePairClassification,
-    MixerForTokenClassification,
-)
+from ..heads import MixerForSequenceClassification, MixerForSequencePairClassification, MixerForTokenClassification
+from ..language_models import MixerForCausalLM, MixerForMaskedLM
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .configuration_paramixer import ParamixerConfig

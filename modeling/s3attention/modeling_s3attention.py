@@ -17,12 +17,8 @@ from ..attention.dot_product import dot_product_attention
 from ..block import BarePreNormBlock, Mixer, buffer_generator
 from ..context import BatchContext
 from ..forecasting import MixerForForecasting
-from ..heads import (
-    MixerForMaskedLM,
-    MixerForSequenceClassification,
-    MixerForSequencePairClassification,
-    MixerForTokenClassification,
-)
+from ..heads import MixerForSequenceClassification, MixerForSequencePairClassification, MixerForTokenClassification
+from ..language_models import MixerForMaskedLM
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from ..wide_sums import LayerNorm

@@ -6,13 +6,8 @@ from ..attention import SoftmaxAttention
 from ..block import Mixer, PostNormBlock
 from ..context import BatchContext
 from ..forecasting import MixerForForecasting
-from ..heads import (
-    MixerForCausalLM,
-    MixerForMaskedLM,
-    MixerForSequenceClassification,
-    MixerForSequencePairClassification,
-    MixerForTokenClassification,
-)
+from ..heads import MixerForSequenceClassification, MixerForSequencePairClassification, MixerForTokenClassification
+from ..language_models import MixerForCausalLM, MixerForMaskedLM
 from ..model import MixerModel, MixerPreTrainedModel
 from .configuration_transformer import TransformerConfig
 

@@ -14,12 +14,8 @@ from ..attention import make_attention
 from ..block import FeedForward, Mixer
 from ..context import BatchContext
 from ..forecasting import MixerForForecasting
-from ..heads import (
-    MixerForMaskedLM,
-    MixerForSequenceClassification,
-    MixerForSequencePairClassification,
-    MixerForTokenClassification,
-)
+from ..heads import MixerForSequenceClassification, MixerForSequencePairClassification, MixerForTokenClassification
+from ..language_models import MixerForMaskedLM
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from ..wide_sums import LayerNorm

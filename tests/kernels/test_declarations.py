@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from longmix.kernels import build
-from longmix.kernels.selection import OPERATIONS
+from longmix.kernels.selection import OF_HEADS, OPERATIONS
 
 KINDS = {"REAL*": build.REALS, "double*": build.DOUBLES, "int64_t*": build.INTEGERS, "int64_t": build.SIZE}
-FOLDERS = sorted({folder for folder in OPERATIONS.values() if (build.FOLDER / folder / "cpu.cpp").exists()})
+FOLDERS = sorted(
+    folder for folder in {*OPERATIONS.values(), *OF_HEADS.values()} if (build.FOLDER / folder / "cpu.cpp").exists()
+)
 FUNCTIONS = {
     f"{folder}-{name}": function
     for folder in FOLDERS

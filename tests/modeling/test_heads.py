@@ -34,6 +34,49 @@ def test_logits_at_labelled_positions_only(masked):
     torch.testing.assert_close(everything.loss, expected)
 
 
+@pytest.mark.parametrize("output_all_logits", [False, True])
+def test_the_loss_is_that_of_the_logits_where_nobody_asks_for_them(masked, output_all_logits):
+    model, inputs, labels = masked
+    labels[0, 3] = model(**inputs).logits[0, 3].argmax()  # one answer is right
+    arguments = {**inputs, "labels": labels, "num_items_in_batch": 3, "output_all_logits": output_all_logits}
+
+    def answer(output_logits, autocast=False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            found = model(**arguments, output_logits=output_logits)
+        gradients = torch.autograd.grad(found.loss, list(model.parameters()), materialize_grads=True)
+        return found, torch.cat([part.flatten() for part in (found.loss.detach(), *gradients)])
+
+    (plain, expected), (alone, found) = answer(True), answer(False)
+    assert plain.is_right is None and alone.logits is None
+    told = labels.flatten() if output_all_logits else labels[labels != -100]
+    assert torch.equal(alone.is_right, plain.logits.flatten(0, -2).argmax(1) == told) and alone.is_right.sum() == 1
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+    # In half precision both are rounded, one like the other.
+    (_, rounded), (_, found) = answer(True, autocast=True), answer(False, autocast=True)
+    assert 0 < (found - expected).norm() < 1.5 * (rounded - expected).norm()
+
+
+class Louder(torch.nn.Linear):
+    """What may stand in the place of the layer that gives the logits."""
+
+    def forward(self, rows):
+        return 2 * super().forward(rows)
+
+
+@pytest.mark.parametrize("kind", ["resized", "replaced", "head"])
+def test_a_loss_without_logits_is_that_of_the_layer_that_is_there(masked, kind):
+    model, inputs, labels = masked
+    if kind == "resized":
+        model.resize_token_embeddings(71)
+        labels[0, 3] = 70
+    elif kind == "replaced":
+        model.set_output_embeddings(Louder(model.config.hidden_size, 60))
+    else:
+        model.head = torch.nn.Sequential(model.head, torch.nn.Tanh())
+    expected = model(**inputs, labels=labels).loss
+    torch.testing.assert_close(model(**inputs, labels=labels, output_logits=False).loss, expected)
+
+
 @pytest.mark.parametrize("count", [10, torch.tensor(10)])
 @pytest.mark.parametrize("output_all_logits", [False, True])
 def test_the_loss_is_divided_by_the_global_count(masked, count, output_all_logits):

@@ -13,6 +13,7 @@ from torch.nn import functional
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.tasks.task_folder import LABEL_PLACES
+from longmix.kernels.linear_cross_entropy.portable import are_right
 
 from ..samples import counter_random
 from ..samples.collate import SECOND, Batch, Sample, collate
@@ -115,18 +116,21 @@ class LabelledPositions:
         positions = batch[LABEL_POSITIONS]
         # Nothing here waits for the device, as targets[targets != IGNORED] would.
         targets = self._targets(batch["labels"]).flatten().index_select(0, positions)
-        loss = shown = None
+        loss = shown = is_right = None
         if takes(model, "num_items_in_batch"):
-            output = model(**accepted(model, batch), num_items_in_batch=items)
+            inputs = accepted(model, batch)
+            if takes(model, "output_logits"):
+                inputs["output_logits"] = False
+            output = model(**inputs, num_items_in_batch=items)
             loss, logits, shown = output.loss, output.logits, getattr(output, "task_loss", None)
+            is_right = getattr(output, "is_right", None)
         else:
             logits = model(**accepted(model, batch, without="labels")).logits
-        if logits.dim() == 3:
+        if logits is not None and logits.dim() == 3:
             logits = logits.flatten(0, 1).index_select(0, positions)
         if loss is None:
             loss = functional.cross_entropy(logits.float(), targets, reduction="sum") / items
-        # The same places as those of argmax, which takes several times as long on a CPU.
-        is_right = logits.detach().max(dim=-1).indices == targets
+        is_right = are_right(logits, targets) if is_right is None else is_right
         # The task's loss is shown: an auxiliary one is only minimised beside it.
         shown = loss.detach() if shown is None else shown
         count = torch.full_like(shown, len(targets), dtype=torch.float32)

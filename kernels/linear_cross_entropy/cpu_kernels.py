@@ -1,0 +1,78 @@
+"""The cross entropy of a linear layer's logits on CPUs: C++ (cpu.cpp) between torch's products of matrices.
+
+Some rows at a time: their logits become losses and gradients while a cache has them, and are never all there. So a
+step saves the passes over memory of a softmax, its derivative and a maximum, and room for the logits several times.
+"""
+
+import torch
+
+from ..build import INTEGERS, REALS, SIZE, Function
+from .portable import IGNORED_LABEL
+
+FUNCTIONS = {
+    "linear_cross_entropy": Function(
+        "linear_cross_entropy/cpu.cpp", "forward", (REALS, INTEGERS, REALS, INTEGERS, *[SIZE] * 4)
+    )
+}
+# Logits that a cache holds; and those of one product of matrices, in half precision, where each product's share of the
+# weight's gradient is rounded and takes a pass of its own.
+CACHED = 1 << 19
+PRODUCT, PRODUCT_IN_HALF = 1 << 22, 1 << 23
+
+
+def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters):
+    """See operator.py."""
+    (count, width), vocabulary = hidden.shape, len(weight)
+    if ((labels != IGNORED_LABEL) & ((labels < 0) | (labels >= vocabulary))).any():
+        raise IndexError(f"a label is out of bounds; allowed: 0 .. {vocabulary - 1}, and {IGNORED_LABEL}")
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    # With fewer rows than there are channels, what a product adds to the weight's gradient would cost more than it.
+    rows = max((PRODUCT if hidden.dtype == wide else PRODUCT_IN_HALF) // vocabulary, width)
+    logits = hidden.new_empty(min(rows, count), vocabulary)
+    losses, is_right = hidden.new_empty(count, dtype=wide), torch.empty_like(labels)
+    of_rows = hidden.new_empty(hidden.shape if of_hidden else (0,))
+    of_weight = weight.new_empty(weight.shape if of_parameters else (0,), dtype=wide)
+    of_bias = weight.new_zeros(weight.shape[:1] if of_parameters and bias is not None else (0,), dtype=wide)
+    for first in range(0, count, rows):
+        part = slice(first, first + rows)
+        read, now = hidden[part], logits[: count - first]
+        if bias is None:
+            torch.mm(read, weight.T, out=now)
+        else:
+            torch.addmm(bias, read, weight.T, out=now)
+        _to_gradients(now, labels[part], losses[part], is_right[part], of_hidden or of_parameters, of_bias)
+        if of_hidden:
+            torch.mm(now, weight, out=of_rows[part])
+        if of_parameters:
+            _add_product(of_weight, now.T, read, first == 0)
+    return losses.sum(), is_right.bool(), of_rows, of_weight if count else of_weight.zero_(), of_bias
+
+
+def _add_product(total, left, right, is_first):
+    """Add a product to the total, which has no numbers yet where it is the first."""
+    if total.dtype == left.dtype:
+        torch.addmm(total, left, right, beta=0 if is_first else 1, out=total)
+    elif is_first:
+        total.copy_(left @ right)
+    else:
+        total.add_(left @ right)
+
+
+def _to_gradients(logits, labels, losses, is_right, differentiates, of_bias):
+    """Write losses, whether labels are right, and, in place of the logits, the losses' gradients by them."""
+    block = max(1, CACHED // logits.shape[1])
+    for first in range(0, len(logits), block):
+        part = slice(first, first + block)
+        wide = logits[part].to(losses.dtype)
+        FUNCTIONS["linear_cross_entropy"](
+            wide, labels[part], losses[part], is_right[part], *wide.shape, IGNORED_LABEL, differentiates
+        )
+        if differentiates and wide.dtype != logits.dtype:
+            logits[part] = wide
+        if of_bias.numel():
+            of_bias += wide.sum(0)
+
+
+def linear_cross_entropy_backward(gradient, of_hidden, of_weight, of_bias):
+    """See operator.py."""
+    return tuple((part * gradient).to(of_hidden.dtype) for part in (of_hidden, of_weight, of_bias))

@@ -1,0 +1,229 @@
+"""The cross entropy of a linear layer: results, gradients, what it refuses, and that its logits are never all there."""
+
+import importlib
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from longmix.kernels import ops, selection
+from longmix.kernels.linear_cross_entropy import portable
+
+OPERATION = "linear_cross_entropy"
+CPU = "longmix.kernels.linear_cross_entropy.cpu_kernels"
+# rows, channels, words, whether there is a bias, share of rows that count
+CASES = {
+    "one": (1, 1, 1, True, 1.0),
+    "no-rows": (0, 3, 5, True, 1.0),
+    "none-counts": (6, 3, 5, True, 0.0),
+    "two-words": (5, 4, 2, False, 0.8),
+    "odd": (7, 5, 67, True, 0.7),
+    "several-products": (50, 7, 130, True, 0.8),
+    "whole-registers": (40, 8, 256, False, 1.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def blocks(monkeypatch):
+    """Blocks of two rows and products of eight, at the most: what is put together is met in small cases."""
+    kernels = importlib.import_module(CPU)
+    monkeypatch.setattr(kernels, "CACHED", 256)
+    monkeypatch.setattr(kernels, "PRODUCT", 1024)
+    monkeypatch.setattr(kernels, "PRODUCT_IN_HALF", 2048)
+
+
+@pytest.fixture
+def choose(monkeypatch, require_or_skip):
+    def choose(name):
+        if name == "cpu" and (reason := selection.obstacle(OPERATION, "cpu", "cpu")):
+            require_or_skip("compiler", reason)
+        monkeypatch.setenv("LONGMIX_KERNELS", name)
+
+    return choose
+
+
+def inputs(label, dtype=torch.float32, scale=1.0):
+    rows, channels, words, has_bias, share = CASES[label]
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight, bias = (
+        (scale * torch.randn(size, generator=generator)).to(dtype)
+        for size in ((rows, channels), (words, channels), (words,))
+    )
+    labels = torch.randint(0, words, (rows,), generator=generator)
+    labels[torch.rand(rows, generator=generator) >= share] = portable.IGNORED_LABEL
+    return hidden, weight, bias if has_bias else None, labels
+
+
+def run(hidden, weight, bias, labels, factor=0.5):
+    """[sum, which are right, gradients of `factor` times the sum]."""
+    leaves = [None if one is None else one.detach().requires_grad_() for one in (hidden, weight, bias)]
+    total, are_right = ops.linear_cross_entropy(*leaves, labels)
+    gradients = torch.autograd.grad(factor * total, [leaf for leaf in leaves if leaf is not None])
+    return [total.detach(), are_right, *gradients]
+
+
+def compare(name, arguments, choose, relative_rms, tolerance):
+    choose("reference")
+    wide = [one.double() if one is not None and one.is_floating_point() else one for one in arguments]
+    truth = run(*wide)
+    choose(name)
+    found = run(*arguments)
+    assert torch.equal(found[1], truth[1]) and found[1].dtype == torch.bool
+    assert found[0].dtype == torch.promote_types(arguments[0].dtype, torch.float32)
+    for one, expected in zip((found[0], *found[2:]), (truth[0], *truth[2:]), strict=True):
+        assert relative_rms(one, expected, absolute_at_zero=True) < tolerance
+    assert all(one.dtype == arguments[0].dtype for one in found[2:])
+
+
+@pytest.mark.parametrize("label", CASES)
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-6), (torch.float64, 1e-14), (torch.bfloat16, 2e-2), (torch.float16, 4e-3)],
+)
+def test_equals_the_reference(name, label, dtype, tolerance, choose, relative_rms, poisoned_memory):
+    compare(name, inputs(label, dtype), choose, relative_rms, tolerance)
+
+
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+def test_large_logits(name, choose, relative_rms):
+    """Of some thousands, whose exponentials are no numbers of fp32: the reference of smaller ones is another."""
+    hidden, weight, bias, labels = inputs("several-products", torch.float64, scale=30.0)
+    choose("portable")
+    truth = run(hidden, weight, bias, labels)
+    choose(name)
+    found = run(hidden.float(), weight.float(), bias.float(), labels)
+    assert truth[0] > 1e4 and relative_rms(found[0], truth[0]) < 1e-6
+    for one, expected in zip(found[2:], truth[2:], strict=True):
+        assert relative_rms(one, expected) < 1e-4
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("words", [3, 67])
+def test_what_is_no_number_makes_the_sum_none(value, words, choose):
+    choose("cpu")
+    for place in (0, words - 1):
+        bias = torch.zeros(words)
+        bias[place] = value
+        total, are_right = ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(words, 3), bias, torch.tensor([1, 2]))
+        assert total.isnan() and not are_right.any()
+
+
+def test_a_word_that_is_impossible_counts_nothing(choose):
+    choose("cpu")
+    bias = torch.tensor([-torch.inf, 0.0, 0.0])
+    total, are_right = ops.linear_cross_entropy(torch.ones(1, 3), torch.ones(3, 3), bias, torch.tensor([1]))
+    torch.testing.assert_close(total, torch.tensor(2.0).log())
+    assert are_right.all()
+
+
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
+def test_of_equal_logits_the_first_is_the_answer(name, choose):
+    choose(name)
+    weight = torch.zeros(70, 2)
+    weight[[5, 40, 69]] = 1.0
+    labels = torch.tensor([5, 40, 69, 0])
+    _, are_right = ops.linear_cross_entropy(torch.ones(4, 2), weight, None, labels)
+    assert are_right.tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("frozen", ["hidden", "parameters", "everything"])
+def test_gradients_are_made_where_they_are_asked_for(frozen, choose, monkeypatch):
+    choose("cpu")
+    hidden, weight, bias, labels = inputs("odd")
+    hidden.requires_grad_(frozen == "parameters")
+    weight.requires_grad_(frozen == "hidden"), bias.requires_grad_(frozen == "hidden")
+    made = []
+    from longmix.kernels.linear_cross_entropy import operator
+
+    forward = operator._forward
+    monkeypatch.setattr(operator, "_forward", lambda *given: made.append(forward(*given)) or made[-1])
+    total, _ = ops.linear_cross_entropy(hidden, weight, bias, labels)
+    sizes = [part.numel() for part in made[0][2:]]
+    expected = [part.numel() if part.requires_grad else 0 for part in (hidden, weight, bias)]
+    assert sizes == expected and total.requires_grad == (frozen != "everything")
+    if total.requires_grad:
+        total.backward()
+        assert [part.grad is not None for part in (hidden, weight, bias)] == [size > 0 for size in sizes]
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor that any operation makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        result = function(*arguments, **(keywords or {}))
+        for tensor in result if isinstance(result, tuple) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+def test_the_logits_are_never_all_there(choose):
+    choose("cpu")
+    hidden, weight, bias, labels = (torch.randn(500, 4), torch.randn(64, 4), torch.randn(64), torch.zeros(500).long())
+    with Largest() as largest:
+        importlib.import_module(CPU).linear_cross_entropy(hidden, weight, bias, labels, True, True)
+    assert largest.elements == hidden.numel()  # 2,000; the logits are 32,000
+    with Largest() as largest:
+        portable.linear_cross_entropy(hidden, weight, bias, labels)
+    assert largest.elements == 500 * 64
+
+
+def test_second_derivatives_are_right_or_refused(choose):
+    arguments = inputs("odd", torch.float64)
+
+    def second():
+        hidden = arguments[0].detach().requires_grad_()
+        total, _ = ops.linear_cross_entropy(hidden, *arguments[1:])
+        (first,) = torch.autograd.grad(total, hidden, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), hidden)[0]
+
+    choose("reference")
+    truth = second()
+    choose("portable")
+    torch.testing.assert_close(second(), truth)
+    choose("cpu")
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        second()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"hidden": torch.ones(2, 2, 3)}, r"hidden has shape \(2, 2, 3\); needed: \(M, D\)"),
+        ({"weight": torch.ones(5, 4)}, r"weight has shape \(5, 4\); needed: \(V, 3\), V at least 1"),
+        ({"weight": torch.ones(0, 3)}, r"weight has shape \(0, 3\)"),
+        ({"bias": torch.ones(4)}, r"bias has shape \(4,\); needed: \(5,\)"),
+        ({"bias": torch.ones(5).half()}, "bias has dtype torch.float16; needed: torch.float32, as hidden has"),
+        ({"labels": torch.ones(2)}, "labels has dtype torch.float32; allowed: torch.int64, "),
+        ({"labels": torch.ones(3).long()}, r"labels has shape \(3,\); allowed: \(2,\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changed, told):
+    fitting = {
+        "hidden": torch.ones(2, 3),
+        "weight": torch.ones(5, 3),
+        "bias": torch.ones(5),
+        "labels": torch.tensor([0, 4]),
+    }
+    ops.linear_cross_entropy(**fitting)
+    with pytest.raises(ValueError, match=told):
+        ops.linear_cross_entropy(**{**fitting, **changed})
+
+
+@pytest.mark.parametrize("label", [5, -1, -99])
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+def test_labels_that_are_no_words_are_refused(name, label, choose):
+    choose(name)
+    with pytest.raises(IndexError, match=r"out of bounds"):
+        ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(5, 3), None, torch.tensor([0, label]))
+
+
+def test_plain_pytorch_runs_where_triton_is_asked_for(monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+    assert ops.implementation(OPERATION, "cuda") == ops.implementation(OPERATION, "cpu") == "portable"
+    monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
+    with pytest.raises(ValueError, match="LONGMIX_KERNELS is 'cpu', but linear_cross_entropy cannot run so: it is for"):
+        ops.implementation(OPERATION, "cuda")
