@@ -1,7 +1,7 @@
 // Cross entropies of rows of logits, and their gradients in the logits' place, on a CPU.
 //
-// A row is walked over a few times, while a cache has it: for its largest logit, for the sum of exponentials, which
-// take the logits' place, and to divide by the sum.
+// A row is walked over a few times, while a cache has it: to add the bias and find the largest logit, for the sum of
+// exponentials, which take the logits' place, and to divide by the sum.
 
 #include <cmath>
 
@@ -14,16 +14,24 @@ using namespace vectors;
 
 constexpr int64_t SUMS = 4;  // vectors at a time: each waits for its last sum
 
-template <class T>
-T largest(const T* row, int64_t count) {
+// Adds the bias, unless it is null, and returns the largest logit.
+template <bool ADD, class T>
+T largest(T* row, const T* bias, int64_t count) {
     Vector<T> found[SUMS];
     for (int64_t i = 0; i < SUMS; ++i) found[i] = Vector<T>{} - T(INFINITY);
     int64_t c = 0;
     for (; c + SUMS * LANES<T> <= count; c += SUMS * LANES<T>)
-        for (int64_t i = 0; i < SUMS; ++i) found[i] = larger(at(row + c + i * LANES<T>), found[i]);
+        for (int64_t i = 0; i < SUMS; ++i) {
+            Vector<T>& logits = at(row + c + i * LANES<T>);
+            if (ADD) logits += at(bias + c + i * LANES<T>);
+            found[i] = larger(logits, found[i]);
+        }
     for (int64_t i = 1; i < SUMS; ++i) found[0] = larger(found[0], found[i]);
     T result = largest_of<T>(found[0]);
-    for (; c < count; ++c) result = larger(row[c], result);
+    for (; c < count; ++c) {
+        if (ADD) row[c] += bias[c];
+        result = larger(row[c], result);
+    }
     return result;
 }
 
@@ -51,8 +59,8 @@ T sum_of_exponentials(T* row, int64_t count, T largest) {
 // Loss of a row, and whether its label has the first of the largest logits, if the loss is a number; `differentiates`:
 // the row becomes the gradient by it.
 template <class T>
-void one_row(T* row, int64_t count, int64_t label, bool differentiates, T& loss, int64_t& is_right) {
-    T top = largest(row, count), own = row[label];
+void one_row(T* row, const T* bias, int64_t count, int64_t label, bool differentiates, T& loss, int64_t& is_right) {
+    T top = bias ? largest<true>(row, bias, count) : largest<false>(row, bias, count), own = row[label];
     int64_t first = 0;
     // Seldom walked over.
     while (own == top && row[first] != top) ++first;
@@ -68,12 +76,13 @@ void one_row(T* row, int64_t count, int64_t label, bool differentiates, T& loss,
 }  // namespace
 
 #ifdef FORWARD
-extern "C" void longmix_forward(REAL* logits, const int64_t* labels, REAL* losses, int64_t* is_right, int64_t rows,
-                                int64_t count, int64_t ignored, int64_t differentiates, int64_t threads) {
+extern "C" void longmix_forward(REAL* logits, const REAL* bias, const int64_t* labels, REAL* losses, int64_t* is_right,
+                                int64_t rows, int64_t count, int64_t ignored, int64_t differentiates,
+                                int64_t threads) {
     parallel_for(threads, rows, [&](int64_t number) {
         REAL* row = logits + number * count;
         if (labels[number] != ignored) {
-            one_row<REAL>(row, count, labels[number], differentiates != 0, losses[number], is_right[number]);
+            one_row<REAL>(row, bias, count, labels[number], differentiates != 0, losses[number], is_right[number]);
             return;
         }
         losses[number] = is_right[number] = 0;

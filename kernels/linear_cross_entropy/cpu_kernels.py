@@ -11,7 +11,7 @@ from .portable import IGNORED_LABEL
 
 FUNCTIONS = {
     "linear_cross_entropy": Function(
-        "linear_cross_entropy/cpu.cpp", "forward", (REALS, INTEGERS, REALS, INTEGERS, *[SIZE] * 4)
+        "linear_cross_entropy/cpu.cpp", "forward", (REALS, REALS, INTEGERS, REALS, INTEGERS, *[SIZE] * 4)
     )
 }
 # Logits that a cache holds; and those of one product of matrices, in half precision, where each product's share of the
@@ -29,6 +29,7 @@ def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters)
     # With fewer rows than there are channels, what a product adds to the weight's gradient would cost more than it.
     rows = max((PRODUCT if hidden.dtype == wide else PRODUCT_IN_HALF) // vocabulary, width)
     logits = hidden.new_empty(min(rows, count), vocabulary)
+    wide_bias = None if bias is None else bias.to(wide)
     losses, is_right = hidden.new_empty(count, dtype=wide), torch.empty_like(labels)
     of_rows = hidden.new_empty(hidden.shape if of_hidden else (0,))
     of_weight = weight.new_empty(weight.shape if of_parameters else (0,), dtype=wide)
@@ -36,11 +37,8 @@ def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters)
     for first in range(0, count, rows):
         part = slice(first, first + rows)
         read, now = hidden[part], logits[: count - first]
-        if bias is None:
-            torch.mm(read, weight.T, out=now)
-        else:
-            torch.addmm(bias, read, weight.T, out=now)
-        _to_gradients(now, labels[part], losses[part], is_right[part], of_hidden or of_parameters, of_bias)
+        torch.mm(read, weight.T, out=now)
+        _to_gradients(now, wide_bias, labels[part], losses[part], is_right[part], of_hidden or of_parameters, of_bias)
         if of_hidden:
             torch.mm(now, weight, out=of_rows[part])
         if of_parameters:
@@ -58,14 +56,16 @@ def _add_product(total, left, right, is_first):
         total.add_(left @ right)
 
 
-def _to_gradients(logits, labels, losses, is_right, differentiates, of_bias):
-    """Write losses, whether labels are right, and, in place of the logits, the losses' gradients by them."""
+def _to_gradients(logits, bias, labels, losses, is_right, differentiates, of_bias):
+    """Write losses, whether labels are right, and, in place of the logits, which lack their bias, the losses' gradients
+    by them.
+    """
     block = max(1, CACHED // logits.shape[1])
     for first in range(0, len(logits), block):
         part = slice(first, first + block)
         wide = logits[part].to(losses.dtype)
         FUNCTIONS["linear_cross_entropy"](
-            wide, labels[part], losses[part], is_right[part], *wide.shape, IGNORED_LABEL, differentiates
+            wide, bias, labels[part], losses[part], is_right[part], *wide.shape, IGNORED_LABEL, differentiates
         )
         if differentiates and wide.dtype != logits.dtype:
             logits[part] = wide
