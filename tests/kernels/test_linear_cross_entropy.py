@@ -80,6 +80,7 @@ def compare(name, arguments, choose, relative_rms, tolerance):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [(torch.float32, 1e-6), (torch.float64, 1e-14), (torch.bfloat16, 2e-2), (torch.float16, 4e-3)],
+    ids=["fp32", "fp64", "bf16", "fp16"],
 )
 def test_equals_the_reference(name, label, dtype, tolerance, choose, relative_rms, poisoned_memory):
     compare(name, inputs(label, dtype), choose, relative_rms, tolerance)

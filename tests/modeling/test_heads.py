@@ -56,6 +56,24 @@ def test_the_loss_is_that_of_the_logits_where_nobody_asks_for_them(masked, outpu
     assert 0 < (found - expected).norm() < 1.5 * (rounded - expected).norm()
 
 
+def test_in_half_precision_a_head_meets_few_numbers_of_rows_on_a_cpu(make_model, monkeypatch):
+    model = make_model("transformer", AutoModelForMaskedLM)
+    ids = torch.randint(5, 60, (8, 11), generator=torch.Generator().manual_seed(0))
+    rows = []
+    decoded = model._decoding
+    monkeypatch.setattr(model, "_decoding", lambda hidden: rows.append(len(hidden)) or decoded(hidden))
+    for count in (3, 70):
+        labels = ids.flatten().clone()
+        labels[count:] = -100
+        arguments = {"input_ids": ids, "labels": labels.view_as(ids), "output_logits": False}
+        exact = model(**arguments)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = model(**arguments)
+        assert len(exact.is_right) == len(rounded.is_right) == count
+        torch.testing.assert_close(rounded.loss, exact.loss, rtol=2e-2, atol=0)
+    assert rows == [3, 64, 70, 128]
+
+
 class Louder(torch.nn.Linear):
     """What may stand in the place of the layer that gives the logits."""
 
