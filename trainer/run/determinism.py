@@ -87,6 +87,8 @@ def changed_circumstances(run: RunSection, before: dict[str, Any], now: dict[str
         for name in ("threads", "processes", "device", "kernels")
         if name in before and _comparable(before[name]) != _comparable(now[name])
     }
+    if "kernels" in changed:  # none of ours: those of PyTorch
+        changed["kernels"] = tuple(value or "of plain PyTorch" for value in changed["kernels"])
     if run.deterministic and changed and "run.deterministic" not in run.allow_changes:
         listed = "; ".join(f"{name} was {old} and is now {new}" for name, (old, new) in changed.items())
         raise UserError(
@@ -114,8 +116,10 @@ def _comparable(value: Any) -> Any:
     """What is noted, so that what gives the same bits is equal.
 
     Where Converter's rotations run as token_givens_mix, earlier versions noted givens_mix; only in Triton do the two
-    compute angles otherwise.
+    compute angles otherwise. And they noted nothing of the loss, which was plain PyTorch's.
     """
     value = _without_cores(value)
-    earlier = r"\btoken_(?=givens_mix (cpu|portable)(,|$))"
-    return re.sub(earlier, "", value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    value = re.sub(r"\btoken_(?=givens_mix (cpu|portable)(,|$))", "", value)
+    return ", ".join(part for part in value.split(", ") if part != "linear_cross_entropy portable")

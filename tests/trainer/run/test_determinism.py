@@ -141,13 +141,26 @@ def test_a_run_that_goes_on_with_another_number_of_threads_says_so(train, tmp_pa
 
 
 @pytest.mark.full
+def test_earlier_versions_noted_nothing_of_the_loss_which_was_plain_pytorchs():
+    run = RunSection("r", deterministic=True)
+    for mixers in ("", "link_mix cpu"):
+        now = {"kernels": ", ".join(["linear_cross_entropy portable", *filter(None, [mixers])])}
+        assert determinism.changed_circumstances(run, {"kernels": mixers}, now) == []
+    now = {"kernels": "linear_cross_entropy cpu"}
+    with pytest.raises(UserError, match="kernels was of plain PyTorch and is now linear_cross_entropy cpu"):
+        determinism.changed_circumstances(run, {"kernels": ""}, now)
+    (line,) = determinism.changed_circumstances(RunSection("r"), {"kernels": ""}, now)
+    assert "computed with the kernels of plain PyTorch, and now with linear_cross_entropy cpu: " in line
+
+
 def test_a_run_that_goes_on_with_other_kernels_says_so(train, tmp_path, monkeypatch, capsys):
     model = {"model_type": "paramixer"}
     monkeypatch.setenv("LONGMIX_KERNELS", "reference")
     train(tmp_path / "run", **model, **{"run.stop_at_step": 2})
     monkeypatch.setenv("LONGMIX_KERNELS", "portable")
     train(tmp_path / "run", **model, **{"run.stop_at_step": 3})
-    assert "with the kernels link_mix reference, and now with link_mix portable: " in capsys.readouterr().err
+    before, now = (f"linear_cross_entropy {name}, link_mix {name}" for name in ("reference", "portable"))
+    assert f"with the kernels {before}, and now with {now}: " in capsys.readouterr().err
     train(tmp_path / "run", **model)
     assert "kernels" not in capsys.readouterr().err
 
