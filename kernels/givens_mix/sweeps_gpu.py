@@ -14,7 +14,7 @@ from .phases import stage_tables, transposed_stage_tables
 
 # Longer chunks do not fit into the registers of a program's threads, as benchmarks/gpu_model shows.
 CHUNK, CHANNELS = 16, 16 if interpreted() else 32
-WARPS, REGISTERS = 2, 255
+WARPS, REGISTERS = 4, 255
 
 # Parts of a sweep: turns by phases, a chunk's rotations as one small matrix product, rows in memory.
 
