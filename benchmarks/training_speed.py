@@ -3,9 +3,9 @@
     python benchmarks/training_speed.py [--models NAME ...] [--steps 10] [--rounds 1] [--threads 2]
 
 Trains every model type of `configs/model/NAME_tiny.yaml` by `longmix train` on rows of 512 and of 2048 random tokens,
-with LONGMIX_KERNELS=portable and =auto in turn; the transformer, which has no kernels, once. Both runs have to begin
-with the same loss and the same gradient, or there are no figures. Appends tokens per second, the median over the steps
-behind the first ones, to benchmarks/results.csv, and draws the table of docs/learning.md from that file.
+with LONGMIX_KERNELS=portable and =auto in turn; the transformer, of which only the loss has a kernel, once. Both runs
+have to begin with the same loss and the same gradient, or there are no figures. Appends tokens per second, the median
+over the steps behind the first ones, to benchmarks/results.csv, and draws the table of docs/learning.md from that file.
 
     python benchmarks/training_speed.py --step-cost [--before PYTHON] [--models NAME ...] [--steps 40] [--rounds 3]
 

@@ -25,7 +25,8 @@ class MixerHeadOutput(ModelOutput):
         hidden_states: see MixerModelOutput; None for pairs.
         auxiliary_loss: see MixerModelOutput; None of answers, that is without labels and in evaluation mode.
         task_loss: the loss without its share of the auxiliary loss, detached, where it has one.
-        is_right: language models asked for no logits: (labelled,) bool, whether the label has the largest logit.
+        is_right: language models asked for no logits: (labelled,) bool, whether the label has the largest logit; of all
+            B N positions if `output_all_logits`, False where there is no label.
     """
 
     loss: torch.Tensor | None = None

@@ -1,7 +1,7 @@
 """Language models on the encoder, masked and causal.
 
 Logits are computed where there is a label alone: with a large vocabulary, those of all positions would be the largest
-tensor of the whole model. Who asks for none gets none, and on a CPU they are never all there.
+tensor of the whole model. Who asks for none gets none, and on a CPU only some hundred rows of them are there at a time.
 """
 
 import copy
@@ -21,7 +21,7 @@ from .configuration import MixerConfig
 from .heads import MixerHeadOutput
 from .losses import IGNORED_LABEL, check_labels, classification_loss, count_items, decoded_loss
 from .model import MixerModel, MixerPreTrainedModel
-from .plain_linear import are_plain
+from .plain_linear import are_plain, are_unwatched
 from .precision import dtype_of_products
 from .wide_sums import LayerNorm
 
@@ -53,7 +53,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
         segment_offsets: torch.Tensor | None = None,
         longest_segment: int | None = None,
         labels: torch.Tensor | None = None,
-        label_positions: torch.Tensor | None = None,
+        target_positions: torch.Tensor | None = None,
         num_items_in_batch: int | torch.Tensor | None = None,
         output_all_logits: bool = False,
         output_logits: bool = True,
@@ -64,13 +64,13 @@ class MixerLanguageModel(MixerPreTrainedModel):
 
         Args:
             labels: (B, N) int64, -100 where nothing is predicted. Logits are then computed at the other positions only.
-            label_positions: (labelled,) int64, in ascending order the indices of the positions among all B N, row by
+            target_positions: (labelled,) int64, in ascending order the indices of the positions among all B N, row by
                 row, that predict something: those of the labels, in a causal model those before them. Without it the
                 model waits for the device once to find them. Its values are trusted: to check them would wait too.
             num_items_in_batch: the loss is the sum over the labelled positions divided by it; None: by their number.
             output_all_logits: logits (B, N, V) although labels are given.
-            output_logits: False, with labels: the answer has `is_right` in place of logits, which are then, on a CPU,
-                never all there: less memory, and less time.
+            output_logits: False, with labels: the answer has `is_right` in place of logits. On a CPU this takes less
+                memory and less time.
 
         The other arguments are MixerModel's.
         """
@@ -94,10 +94,10 @@ class MixerLanguageModel(MixerPreTrainedModel):
         check_labels(labels, hidden_states.shape[:2])
         labels = self._targets(labels)
         if not output_all_logits:
-            if label_positions is None:
-                label_positions = (labels.flatten() != IGNORED_LABEL).nonzero().squeeze(1)
-            hidden_states = hidden_states.flatten(0, 1).index_select(0, label_positions)
-            labels = labels.flatten().index_select(0, label_positions)
+            if target_positions is None:
+                target_positions = (labels.flatten() != IGNORED_LABEL).nonzero().squeeze(1)
+            hidden_states = hidden_states.flatten(0, 1).index_select(0, target_positions)
+            labels = labels.flatten().index_select(0, target_positions)
         logits = is_right = None
         if output_logits:
             logits = self.head(hidden_states)
@@ -157,6 +157,8 @@ class MixerForMaskedLM(MixerLanguageModel):
     def _decoding(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, nn.Linear] | None:
         if type(self.head) is not MaskedLMHead or not are_plain([self.head.decoder]):
             return None
+        if not are_unwatched([self.head, self.head.decoder]):
+            return None
         return self.head.before_decoder(hidden_states), self.head.decoder
 
     def get_output_embeddings(self) -> nn.Linear:
@@ -189,7 +191,7 @@ class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
         self.post_init()
 
     def _decoding(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, nn.Linear] | None:
-        return (hidden_states, self.head) if are_plain([self.head]) else None
+        return (hidden_states, self.head) if are_plain([self.head]) and are_unwatched([self.head]) else None
 
     def get_output_embeddings(self) -> nn.Linear:
         """The layer that gives the logits."""

@@ -5,7 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from longmix.kernels import ops
-from longmix.kernels.linear_cross_entropy.portable import IGNORED_LABEL, cross_entropy
+from longmix.kernels.linear_cross_entropy.labels import IGNORED_LABEL
+from longmix.kernels.linear_cross_entropy.portable import cross_entropy
 
 from .configuration import MixerConfig
 from .precision import narrowed

@@ -10,3 +10,9 @@ def are_plain(layers: Iterable[nn.Module]) -> bool:
     what only a call heeds.
     """
     return all(type(layer) is nn.Linear and not hasattr(layer, "_hf_hook") for layer in layers)
+
+
+def are_unwatched(modules: Iterable[nn.Module]) -> bool:
+    """Whether a call of each does nothing but its `forward`: hooks watch, prune or change what it computes."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return not any("forward" in vars(module) or any(vars(module)[name] for name in hooks) for module in modules)

@@ -66,7 +66,7 @@ void one_row(T* row, const T* bias, int64_t count, int64_t label, bool different
     while (own == top && row[first] != top) ++first;
     T sum = differentiates ? sum_of_exponentials<true>(row, count, top) : sum_of_exponentials<false>(row, count, top);
     is_right = own == top && first == label && sum == sum;
-    loss = std::log(sum) + top - own;
+    loss = std::log(sum) + (top - own);
     if (!differentiates) return;
     T share = 1 / sum;
     for (int64_t c = 0; c < count; ++c) row[c] *= share;

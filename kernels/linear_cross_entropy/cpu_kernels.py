@@ -1,32 +1,31 @@
 """The cross entropy of a linear layer's logits on CPUs: C++ (cpu.cpp) between torch's products of matrices.
 
-Some rows at a time: their logits become losses and gradients while a cache has them, and are never all there. So a
-step saves the passes over memory of a softmax, its derivative and a maximum, and room for the logits several times.
+Some hundred rows at a time: their logits become losses and gradients while a cache has them. So a step saves the passes
+over memory of a softmax, its derivative and a maximum, and room for all logits several times.
 """
 
 import torch
 
 from ..build import INTEGERS, REALS, SIZE, Function
-from .portable import IGNORED_LABEL
+from .labels import IGNORED_LABEL, check_labels
 
 FUNCTIONS = {
     "linear_cross_entropy": Function(
         "linear_cross_entropy/cpu.cpp", "forward", (REALS, REALS, INTEGERS, REALS, INTEGERS, *[SIZE] * 4)
     )
 }
-# Logits that a cache holds; and those of one product of matrices, in half precision, where each product's share of the
-# weight's gradient is rounded and takes a pass of its own.
+# Logits that a cache holds, of each thread; and those of one product of matrices, in half precision, where each
+# product's share of the weight's gradient is rounded and takes a pass of its own.
 CACHED = 1 << 19
 PRODUCT, PRODUCT_IN_HALF = 1 << 22, 1 << 23
 
 
 def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters):
-    """See operator.py."""
+    """See operator.py; there is a row."""
     (count, width), vocabulary = hidden.shape, len(weight)
-    if ((labels != IGNORED_LABEL) & ((labels < 0) | (labels >= vocabulary))).any():
-        raise IndexError(f"a label is out of bounds; allowed: 0 .. {vocabulary - 1}, and {IGNORED_LABEL}")
+    check_labels(labels, vocabulary)
     wide = torch.promote_types(hidden.dtype, torch.float32)
-    # With fewer rows than there are channels, what a product adds to the weight's gradient would cost more than it.
+    # Of fewer rows than there are channels, adding a product to the weight's gradient would cost more than the product.
     rows = max((PRODUCT if hidden.dtype == wide else PRODUCT_IN_HALF) // vocabulary, width)
     logits = hidden.new_empty(min(rows, count), vocabulary)
     wide_bias = None if bias is None else bias.to(wide)
@@ -36,18 +35,20 @@ def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters)
     of_bias = weight.new_zeros(weight.shape[:1] if of_parameters and bias is not None else (0,), dtype=wide)
     for first in range(0, count, rows):
         part = slice(first, first + rows)
-        read, now = hidden[part], logits[: count - first]
-        torch.mm(read, weight.T, out=now)
-        _to_gradients(now, wide_bias, labels[part], losses[part], is_right[part], of_hidden or of_parameters, of_bias)
+        read, made = hidden[part], logits[: count - first]
+        torch.mm(read, weight.T, out=made)
+        _to_gradients(made, wide_bias, labels[part], losses[part], is_right[part], of_hidden or of_parameters, of_bias)
         if of_hidden:
-            torch.mm(now, weight, out=of_rows[part])
+            torch.mm(made, weight, out=of_rows[part])
         if of_parameters:
-            _add_product(of_weight, now.T, read, first == 0)
-    return losses.sum(), is_right.bool(), of_rows, of_weight if count else of_weight.zero_(), of_bias
+            _add_product(of_weight, made.T, read, first == 0)
+    return losses.sum(), is_right.bool(), of_rows, of_weight, of_bias
 
 
 def _add_product(total, left, right, is_first):
     """Add a product to the total, which has no numbers yet where it is the first."""
+    if left.dtype == torch.float16:  # sums over rows that nothing scales are too large for it
+        left, right = left.to(total.dtype), right.to(total.dtype)
     if total.dtype == left.dtype:
         torch.addmm(total, left, right, beta=0 if is_first else 1, out=total)
     elif is_first:
@@ -61,8 +62,10 @@ def _to_gradients(logits, bias, labels, losses, is_right, differentiates, of_bia
     by them.
     """
     block = max(1, CACHED // logits.shape[1])
-    for first in range(0, len(logits), block):
-        part = slice(first, first + block)
+    # The bias' gradient is summed up by blocks, whatever the number of threads.
+    rows = block * torch.get_num_threads()
+    for first in range(0, len(logits), rows):
+        part = slice(first, first + rows)
         wide = logits[part].to(losses.dtype)
         FUNCTIONS["linear_cross_entropy"](
             wide, bias, labels[part], losses[part], is_right[part], *wide.shape, IGNORED_LABEL, differentiates
@@ -70,7 +73,8 @@ def _to_gradients(logits, bias, labels, losses, is_right, differentiates, of_bia
         if differentiates and wide.dtype != logits.dtype:
             logits[part] = wide
         if of_bias.numel():
-            of_bias += wide.sum(0)
+            for some in wide.split(block):
+                of_bias += some.sum(0)
 
 
 def linear_cross_entropy_backward(gradient, of_hidden, of_weight, of_bias):

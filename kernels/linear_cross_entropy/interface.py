@@ -21,10 +21,11 @@ def linear_cross_entropy(
 
     Returns:
         The sum, a scalar in fp32, in float64 for float64; 0, with gradients 0, where no row counts. And (M,) bool,
-        whether the label has the largest logit, of equal ones the first; False for rows that do not count.
+        whether the label has the largest logit, of equal ones the first; False for rows that do not count. Where the
+        loss of a row is no number, what stands there means nothing.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit together, labels that are no integers.
+        ValueError: shapes, dtypes or devices that do not fit together, labels that are no integers.
         IndexError: on a CPU, a label that is no row of `weight`; on a GPU PyTorch ends the process.
     """
     if hidden.dim() != 2:
@@ -33,9 +34,14 @@ def linear_cross_entropy(
         raise ValueError(f"weight has shape {tuple(weight.shape)}; needed: (V, {hidden.shape[1]}), V at least 1")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"bias has shape {tuple(bias.shape)}; needed: {tuple(weight.shape[:1])}")
+    if not hidden.is_floating_point():
+        raise ValueError(f"hidden has dtype {hidden.dtype}; needed: a floating dtype")
     for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None and tensor.dtype != hidden.dtype:
-            raise ValueError(f"{name} has dtype {tensor.dtype}; needed: {hidden.dtype}, as hidden has")
+        if tensor is not None and (tensor.dtype, tensor.device) != (hidden.dtype, hidden.device):
+            raise ValueError(
+                f"{name} has dtype {tensor.dtype}, on {tensor.device}; needed: {hidden.dtype}, on {hidden.device}, as "
+                "hidden has"
+            )
     labels = as_integers("labels", labels, hidden.device, tuple(hidden.shape[:1]))
     run = select("linear_cross_entropy", hidden.device, {"portable": portable, "reference": reference})
     return run(hidden, weight, bias, labels)

@@ -3,8 +3,7 @@
 import torch
 from torch.nn import functional
 
-# Label of a row that does not count, by the convention of torch and transformers.
-IGNORED_LABEL = -100
+from .labels import IGNORED_LABEL
 
 
 def linear_cross_entropy(

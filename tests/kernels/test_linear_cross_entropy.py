@@ -7,7 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from longmix.kernels import ops, selection
-from longmix.kernels.linear_cross_entropy import portable
+from longmix.kernels.linear_cross_entropy import operator, portable
+from longmix.kernels.linear_cross_entropy.labels import IGNORED_LABEL
 
 OPERATION = "linear_cross_entropy"
 CPU = "longmix.kernels.linear_cross_entropy.cpu_kernels"
@@ -50,7 +51,7 @@ def inputs(label, dtype=torch.float32, scale=1.0):
         for size in ((rows, channels), (words, channels), (words,))
     )
     labels = torch.randint(0, words, (rows,), generator=generator)
-    labels[torch.rand(rows, generator=generator) >= share] = portable.IGNORED_LABEL
+    labels[torch.rand(rows, generator=generator) >= share] = IGNORED_LABEL
     return hidden, weight, bias if has_bias else None, labels
 
 
@@ -99,6 +100,45 @@ def test_large_logits(name, choose, relative_rms):
         assert relative_rms(one, expected) < 1e-4
 
 
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
+def test_what_all_logits_have_in_common_is_not_in_the_loss(name, choose):
+    choose(name)
+    for shift in (0.0, 1e2, 1e4, 1e6):  # the logits are whole numbers, and exact
+        weight = torch.tensor([[3.0], [0.0], [-2.0]]) + shift
+        total, _ = ops.linear_cross_entropy(torch.ones(2, 1), weight, None, torch.tensor([0, 0]))
+        torch.testing.assert_close(total.float(), torch.tensor(2 * 0.0549852), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
+def test_rows_that_do_not_count_may_hold_anything(name, choose):
+    choose(name)
+    hidden, weight, _, labels = inputs("several-products")
+    truth = run(hidden, weight, None, labels)
+    spoiled = hidden.masked_fill((labels == IGNORED_LABEL)[:, None], torch.inf)
+    total, are_right = ops.linear_cross_entropy(spoiled, weight, None, labels)
+    assert torch.equal(total, truth[0]) and torch.equal(are_right, truth[1])
+
+
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+def test_sums_over_many_rows_do_not_overflow_in_fp16(name, choose, monkeypatch):
+    choose(name)
+    monkeypatch.setattr(importlib.import_module(CPU), "PRODUCT_IN_HALF", 1 << 30)
+    hidden = torch.full((20_000, 2), 8.0, dtype=torch.float16, requires_grad=True)
+    weight = torch.zeros(4, 2, dtype=torch.float16, requires_grad=True)
+    total, _ = ops.linear_cross_entropy(hidden, weight, None, torch.zeros(20_000, dtype=torch.int64))
+    (total / len(hidden)).backward()
+    torch.testing.assert_close(weight.grad[:, 0].float(), 8 * torch.tensor([-0.75, 0.25, 0.25, 0.25]), rtol=0.2, atol=0)
+
+
+def test_few_rows_are_left_to_plain_pytorch(choose, monkeypatch):
+    choose("cpu")
+    monkeypatch.setattr(operator, "_forward", None)
+    hidden, labels = torch.randn(8, 8), torch.zeros(8).long()
+    assert ops.linear_cross_entropy(hidden, torch.randn(20, 8), None, labels)[0].isfinite()
+    with pytest.raises(TypeError):
+        ops.linear_cross_entropy(torch.randn(9, 8), torch.randn(20, 8), None, torch.zeros(9).long())
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("words", [3, 67])
 def test_what_is_no_number_makes_the_sum_none(value, words, choose):
@@ -106,15 +146,15 @@ def test_what_is_no_number_makes_the_sum_none(value, words, choose):
     for place in (0, words - 1):
         bias = torch.zeros(words)
         bias[place] = value
-        total, are_right = ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(words, 3), bias, torch.tensor([1, 2]))
+        total, are_right = ops.linear_cross_entropy(torch.ones(2, 1), torch.ones(words, 1), bias, torch.tensor([1, 2]))
         assert total.isnan() and not are_right.any()
 
 
 def test_a_word_that_is_impossible_counts_nothing(choose):
     choose("cpu")
     bias = torch.tensor([-torch.inf, 0.0, 0.0])
-    total, are_right = ops.linear_cross_entropy(torch.ones(1, 3), torch.ones(3, 3), bias, torch.tensor([1]))
-    torch.testing.assert_close(total, torch.tensor(2.0).log())
+    total, are_right = ops.linear_cross_entropy(torch.ones(2, 1), torch.ones(3, 1), bias, torch.tensor([1, 1]))
+    torch.testing.assert_close(total, 2 * torch.tensor(2.0).log())
     assert are_right.all()
 
 
@@ -135,8 +175,6 @@ def test_gradients_are_made_where_they_are_asked_for(frozen, choose, monkeypatch
     hidden.requires_grad_(frozen == "parameters")
     weight.requires_grad_(frozen == "hidden"), bias.requires_grad_(frozen == "hidden")
     made = []
-    from longmix.kernels.linear_cross_entropy import operator
-
     forward = operator._forward
     monkeypatch.setattr(operator, "_forward", lambda *given: made.append(forward(*given)) or made[-1])
     total, _ = ops.linear_cross_entropy(hidden, weight, bias, labels)
@@ -197,7 +235,12 @@ def test_second_derivatives_are_right_or_refused(choose):
         ({"weight": torch.ones(5, 4)}, r"weight has shape \(5, 4\); needed: \(V, 3\), V at least 1"),
         ({"weight": torch.ones(0, 3)}, r"weight has shape \(0, 3\)"),
         ({"bias": torch.ones(4)}, r"bias has shape \(4,\); needed: \(5,\)"),
-        ({"bias": torch.ones(5).half()}, "bias has dtype torch.float16; needed: torch.float32, as hidden has"),
+        ({"bias": torch.ones(5).half()}, "bias has dtype torch.float16, on cpu; needed: torch.float32, on cpu, as hid"),
+        (
+            {"weight": torch.ones(5, 3, device="meta")},
+            "weight has dtype torch.float32, on meta; needed: torch.float32, on",
+        ),
+        ({"hidden": torch.ones(2, 3).int()}, "hidden has dtype torch.int32; needed: a floating dtype"),
         ({"labels": torch.ones(2)}, "labels has dtype torch.float32; allowed: torch.int64, "),
         ({"labels": torch.ones(3).long()}, r"labels has shape \(3,\); allowed: \(2,\)"),
     ],
@@ -215,11 +258,11 @@ def test_what_does_not_fit_is_refused(changed, told):
 
 
 @pytest.mark.parametrize("label", [5, -1, -99])
-@pytest.mark.parametrize("name", ["portable", "cpu"])
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
 def test_labels_that_are_no_words_are_refused(name, label, choose):
     choose(name)
     with pytest.raises(IndexError, match=r"out of bounds"):
-        ops.linear_cross_entropy(torch.ones(2, 3), torch.ones(5, 3), None, torch.tensor([0, label]))
+        ops.linear_cross_entropy(torch.ones(2, 1), torch.ones(5, 1), None, torch.tensor([0, label]))
 
 
 def test_plain_pytorch_runs_where_triton_is_asked_for(monkeypatch):

@@ -81,7 +81,7 @@ class Louder(torch.nn.Linear):
         return 2 * super().forward(rows)
 
 
-@pytest.mark.parametrize("kind", ["resized", "replaced", "head"])
+@pytest.mark.parametrize("kind", ["resized", "replaced", "head", "hook", "head hook", "patched"])
 def test_a_loss_without_logits_is_that_of_the_layer_that_is_there(masked, kind):
     model, inputs, labels = masked
     if kind == "resized":
@@ -89,8 +89,14 @@ def test_a_loss_without_logits_is_that_of_the_layer_that_is_there(masked, kind):
         labels[0, 3] = 70
     elif kind == "replaced":
         model.set_output_embeddings(Louder(model.config.hidden_size, 60))
-    else:
+    elif kind == "head":
         model.head = torch.nn.Sequential(model.head, torch.nn.Tanh())
+    elif kind == "patched":
+        layer, forward = model.head.decoder, model.head.decoder.forward
+        layer.forward = lambda rows: 3 * forward(rows)
+    else:
+        layer = model.head if kind == "head hook" else model.head.decoder
+        layer.register_forward_hook(lambda module, arguments, result: 3 * result)
     expected = model(**inputs, labels=labels).loss
     torch.testing.assert_close(model(**inputs, labels=labels, output_logits=False).loss, expected)
 

@@ -23,7 +23,7 @@ from .masking import TokenMasker, word_starts
 from .model_inputs import accepted, takes
 
 # The entry of a batch beside its labels, by the name under which our language models take it.
-LABEL_POSITIONS = "label_positions"
+TARGET_POSITIONS = "target_positions"
 # exp of it is near the largest float.
 _LARGEST_LOSS = 700.0
 # Beside the numbers by which a mask derives its own keys.
@@ -104,7 +104,7 @@ class LabelledPositions:
         return self._collated(samples)
 
     def items(self, batch: Batch) -> int:
-        return len(batch[LABEL_POSITIONS])
+        return len(batch[TARGET_POSITIONS])
 
     def forward(self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int):
         """(loss, sums): the loss over `items`, and (3,) float32 sums of loss, hits and items, detached."""
@@ -113,7 +113,7 @@ class LabelledPositions:
 
     def _forward(self, model: torch.nn.Module, batch: Batch, items: torch.Tensor | int):
         """Loss and sums of `forward`, and whether the answer to each label is right, (labelled,)."""
-        positions = batch[LABEL_POSITIONS]
+        positions = batch[TARGET_POSITIONS]
         # Nothing here waits for the device, as targets[targets != IGNORED] would.
         targets = self._targets(batch["labels"]).flatten().index_select(0, positions)
         loss = shown = is_right = None
@@ -144,7 +144,7 @@ class LabelledPositions:
         """The micro-batch, with the positions that predict something among all of it, for models that take them."""
         batch = collate(samples, self.pad_token_id)
         found = self._targets(batch["labels"]).flatten() != IGNORED
-        return {**batch, LABEL_POSITIONS: found.nonzero().squeeze(1)}
+        return {**batch, TARGET_POSITIONS: found.nonzero().squeeze(1)}
 
     def evaluation(self, model: torch.nn.Module, batch: Batch):
         """Sums of loss, hits and items; for each label its place and whether the answer is right, (labelled, 2), or
@@ -153,7 +153,7 @@ class LabelledPositions:
         _, sums, is_right = self._forward(model, batch, 1)
         if self.trained_places is None:
             return sums.double(), None
-        places = batch[LABEL_PLACES].flatten().index_select(0, batch[LABEL_POSITIONS])
+        places = batch[LABEL_PLACES].flatten().index_select(0, batch[TARGET_POSITIONS])
         return sums.double(), torch.stack([places, is_right.long()], dim=1).cpu().numpy()
 
     def figures(self, sums: torch.Tensor, outputs: list[np.ndarray]) -> dict[str, float]:

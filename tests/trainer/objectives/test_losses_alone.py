@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from longmix.trainer.objectives.labelled_positions import LABEL_POSITIONS, CausalPositions, LabelledPositions
+from longmix.trainer.objectives.labelled_positions import TARGET_POSITIONS, CausalPositions, LabelledPositions
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -17,7 +17,7 @@ def objective_of(auto_class):
 
 @pytest.fixture
 def batch():
-    ids = torch.randint(5, 40, (3, 9), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(5, 40, (8, 16), generator=torch.Generator().manual_seed(0))
     labels = torch.where(ids % 3 == 0, ids, -100)
     return {"input_ids": ids, "labels": labels}
 
@@ -33,7 +33,7 @@ def model_of(auto_class, model_type):
 def test_our_models_are_asked_for_no_logits(auto_class, batch):
     objective, model = objective_of(auto_class), model_of(auto_class, "transformer")
     found = objective._targets(batch["labels"]).flatten() != -100
-    batch = {**batch, LABEL_POSITIONS: found.nonzero().squeeze(1)}
+    batch = {**batch, TARGET_POSITIONS: found.nonzero().squeeze(1)}
     answers = []
     model.register_forward_hook(lambda module, arguments, answer: answers.append(answer))
     loss, sums = objective.forward(model, batch, 7)
@@ -51,7 +51,7 @@ def test_our_models_are_asked_for_no_logits(auto_class, batch):
 def test_models_of_transformers_give_theirs(batch):
     auto_class = transformers.AutoModelForMaskedLM
     objective, model = objective_of(auto_class), model_of(auto_class, "bert")
-    batch = {**batch, LABEL_POSITIONS: (batch["labels"].flatten() != -100).nonzero().squeeze(1)}
+    batch = {**batch, TARGET_POSITIONS: (batch["labels"].flatten() != -100).nonzero().squeeze(1)}
     loss, sums = objective.forward(model, batch, 7)
     logits = model(batch["input_ids"]).logits
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum")

@@ -113,7 +113,7 @@ def test_labels_of_the_task_are_not_seen(tasks, objective):
     batch = made.evaluation_batch(samples, np.arange(64))
     other = [{**one, "labels": one["labels"] * 0 + 1} for one in samples]
     again = made.evaluation_batch(other, np.arange(64))
-    assert batch.keys() == again.keys() == {"input_ids", "attention_mask", "labels", "label_positions"}
+    assert batch.keys() == again.keys() == {"input_ids", "attention_mask", "labels", "target_positions"}
     assert all(torch.equal(batch[name], again[name]) for name in batch)
     # Both sequences of a pair are pretrained on, each with a mask of its own.
     sequences = [one["input_ids"] for one in samples]

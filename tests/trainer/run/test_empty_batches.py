@@ -206,7 +206,7 @@ def hiding_nothing(monkeypatch):
     def nothing(self, samples, indices):
         batch = whole(self, samples, indices)
         hidden = torch.full_like(batch["labels"], IGNORED)
-        return {**batch, "labels": hidden, "label_positions": torch.empty(0, dtype=torch.int64)}
+        return {**batch, "labels": hidden, "target_positions": torch.empty(0, dtype=torch.int64)}
 
     monkeypatch.setattr(LabelledPositions, "evaluation_batch", nothing)
 
