@@ -8,6 +8,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
+from transformers.utils import find_labels
 
 
 @pytest.fixture
@@ -167,3 +168,9 @@ def test_classifier_dropout(model_type, make_model):
     model, inputs = classifier(make_model, model_type, classifier_dropout=0.5)
     model.train()
     assert not torch.equal(model(**inputs).logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("auto_class", [AutoModelForMaskedLM, AutoModelForSequenceClassification])
+def test_transformers_finds_the_labels_alone(make_model, auto_class):
+    """Its Trainer takes every argument with such a name for one, and evaluates nothing where it is missing."""
+    assert find_labels(type(make_model("transformer", auto_class))) == ["labels"]
