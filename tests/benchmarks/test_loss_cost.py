@@ -9,7 +9,7 @@ SHAPES = ((9, 70, 8), (80, 70, 8))
 
 @pytest.fixture
 def loss_cost(script, monkeypatch, tmp_path):
-    module, record = script("loss_cost"), script("record")
+    module, record = script("learned.loss_cost"), script("record")
     monkeypatch.setattr(module, "SHAPES", SHAPES)
     monkeypatch.setattr(module, "keep_freed_memory", lambda free: None)  # it would last
     monkeypatch.setattr(module, "DOCUMENT", tmp_path / "page.md")

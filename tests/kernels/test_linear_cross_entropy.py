@@ -271,3 +271,14 @@ def test_plain_pytorch_runs_where_triton_is_asked_for(monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
     with pytest.raises(ValueError, match="LONGMIX_KERNELS is 'cpu', but linear_cross_entropy cannot run so: it is for"):
         ops.implementation(OPERATION, "cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_torchs_rules_of_operators(dtype, has_bias, choose):
+    choose("cpu")
+    hidden, weight, bias, labels = inputs("odd", dtype)
+    arguments = [hidden.requires_grad_(), weight.requires_grad_(), bias.requires_grad_() if has_bias else None, labels]
+    for asked in (True, False):
+        given = ("cpu_kernels", *arguments, asked, asked)
+        torch.library.opcheck(operator._forward, given, test_utils=("test_schema", "test_faketensor"))

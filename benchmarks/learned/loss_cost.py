@@ -1,6 +1,6 @@
 """What the loss of a language model costs on a CPU, with the layer that gives its logits, forward and backward.
 
-    python benchmarks/loss_cost.py [--rounds 7]
+    python -m learned.loss_cost [--rounds 7]  # in benchmarks/
 
 compares plain PyTorch, which makes all logits and looks for the right answers too; PyTorch's own loss in chunks
 (`linear_cross_entropy`, since 2.13), which does not look for them; and `longmix.kernels.ops.linear_cross_entropy` in
@@ -31,7 +31,7 @@ from longmix.kernels.selection import ENVIRONMENT_VARIABLE
 from longmix.trainer.samples.freed_memory import keep_freed_memory
 
 BENCHMARK = "loss_cost"
-DOCUMENT = Path(__file__).parents[1] / "docs" / "learning.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "learning.md"
 # Rows with a label, words, channels. 30 % of 8 and of 32 rows of 128 tokens are 307 and 1,229.
 SHAPES = ((307, 8192, 128), (1229, 8192, 128), (1229, 30522, 128), (1229, 30522, 768))
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -102,8 +102,10 @@ def milliseconds(shape: tuple[int, int, int], dtype: str, rounds: int) -> dict[s
 
 def megabytes(name: str, shape: tuple[int, int, int], dtype: str) -> float:
     """Peak memory of a call beyond its arguments, in a process of its own."""
-    words = [sys.executable, str(Path(__file__).resolve()), "--memory-of", json.dumps([name, shape, dtype])]
-    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    words = [sys.executable, "-m", "learned.loss_cost", "--memory-of", json.dumps([name, shape, dtype])]
+    return float(
+        subprocess.run(words, cwd=Path(__file__).parents[1], check=True, capture_output=True, text=True).stdout
+    )
 
 
 def _memory_of(name: str, shape: tuple[int, int, int], dtype: str) -> float:
