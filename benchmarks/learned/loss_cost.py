@@ -35,10 +35,10 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "learning.md"
 # Rows with a label, words, channels. 30 % of 8 and of 32 rows of 128 tokens are 307 and 1,229.
 SHAPES = ((307, 8192, 128), (1229, 8192, 128), (1229, 30522, 128), (1229, 30522, 768))
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-CHUNK = 512  # of PyTorch's own: its choice, in smaller ones, took three times as long
+CHUNK = 512  # of PyTorch's own: those that it chooses are smaller, and take longer
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2}
 PLAIN, CHUNKED, OURS = "plain PyTorch", "PyTorch in chunks", "ours"
-FIGURE = "CPU ms"
+FIGURE, COMMAND = "CPU ms", "cd benchmarks && python -m learned.loss_cost"
 ENOUGH = 1 << 40  # bytes of free memory
 Gradients = tuple[torch.Tensor, ...]
 
@@ -152,8 +152,8 @@ def main() -> None:
     for shape in SHAPES:
         for dtype in DTYPES:
             for name, times in milliseconds(shape, dtype, arguments.rounds).items():
-                kept = {"device": "cpu", "threads": 1, "dtype": dtype, "shape": _shown(shape)}
-                record.append(BENCHMARK, name, FIGURE, times, "ms", **kept, memory=megabytes(name, shape, dtype))
+                facts = {"device": "cpu", "threads": 1, "dtype": dtype, "shape": _shown(shape), "command": COMMAND}
+                record.append(BENCHMARK, name, FIGURE, times, "ms", **facts, memory=megabytes(name, shape, dtype))
     drawn = table(record.rows(BENCHMARK))
     write_text(DOCUMENT, tables.replace(DOCUMENT.read_text(encoding="utf-8"), "loss", drawn))
 

@@ -7,7 +7,7 @@ over memory of a softmax, its derivative and a maximum, and room for all logits 
 import torch
 
 from ..build import INTEGERS, REALS, SIZE, Function
-from .labels import IGNORED_LABEL, check_labels
+from .labels import IGNORED_LABEL, refuse_other_labels
 
 FUNCTIONS = {
     "linear_cross_entropy": Function(
@@ -23,7 +23,7 @@ PRODUCT, PRODUCT_IN_HALF = 1 << 22, 1 << 23
 def linear_cross_entropy(hidden, weight, bias, labels, of_hidden, of_parameters):
     """See operator.py; there is a row."""
     (count, width), vocabulary = hidden.shape, len(weight)
-    check_labels(labels, vocabulary)
+    refuse_other_labels(labels, vocabulary)
     wide = torch.promote_types(hidden.dtype, torch.float32)
     # Of fewer rows than there are channels, adding a product to the weight's gradient would cost more than the product.
     rows = max((PRODUCT if hidden.dtype == wide else PRODUCT_IN_HALF) // vocabulary, width)

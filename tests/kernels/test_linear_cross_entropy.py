@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longmix.kernels import ops, selection
+from longmix.kernels import build, ops, selection
 from longmix.kernels.linear_cross_entropy import operator, portable
 from longmix.kernels.linear_cross_entropy.labels import IGNORED_LABEL
 
@@ -128,6 +128,24 @@ def test_sums_over_many_rows_do_not_overflow_in_fp16(name, choose, monkeypatch):
     total, _ = ops.linear_cross_entropy(hidden, weight, None, torch.zeros(20_000, dtype=torch.int64))
     (total / len(hidden)).backward()
     torch.testing.assert_close(weight.grad[:, 0].float(), 8 * torch.tensor([-0.75, 0.25, 0.25, 0.25]), rtol=0.2, atol=0)
+
+
+def test_threads_change_no_bit_of_losses_and_the_bias_gradient(choose, monkeypatch):
+    choose("cpu")
+    monkeypatch.setattr(build, "ELEMENTS_PER_THREAD", 1)
+    kernels, before = importlib.import_module(CPU), torch.get_num_threads()
+    hidden, weight, bias, labels = inputs("several-products")
+    logits, found = hidden @ weight.T, []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            made = logits.clone(), torch.empty(len(labels)), torch.empty_like(labels), torch.zeros_like(bias)
+            kernels._to_gradients(made[0], bias, labels, made[1], made[2], True, made[3])
+            found.append(made)
+    finally:
+        torch.set_num_threads(before)
+    assert found[0][3].any()
+    assert all(torch.equal(one, other) for other in found[1:] for one, other in zip(found[0], other, strict=True))
 
 
 def test_few_rows_are_left_to_plain_pytorch(choose, monkeypatch):

@@ -13,7 +13,7 @@ from torch.nn import functional
 from longmix.data_prep.manifest import Manifest
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.data_prep.tasks.task_folder import LABEL_PLACES
-from longmix.kernels.linear_cross_entropy.portable import are_right
+from longmix.kernels.linear_cross_entropy.portable import are_right, cross_entropy
 
 from ..samples import counter_random
 from ..samples.collate import SECOND, Batch, Sample, collate
@@ -116,21 +116,17 @@ class LabelledPositions:
         positions = batch[TARGET_POSITIONS]
         # Nothing here waits for the device, as targets[targets != IGNORED] would.
         targets = self._targets(batch["labels"]).flatten().index_select(0, positions)
-        loss = shown = is_right = None
-        if takes(model, "num_items_in_batch"):
-            inputs = accepted(model, batch)
-            if takes(model, "output_logits"):
-                inputs["output_logits"] = False
-            output = model(**inputs, num_items_in_batch=items)
-            loss, logits, shown = output.loss, output.logits, getattr(output, "task_loss", None)
-            is_right = getattr(output, "is_right", None)
+        shown = None
+        if takes(model, "output_logits"):
+            output = model(**accepted(model, batch), num_items_in_batch=items, output_logits=False)
+            loss, is_right, shown = output.loss, output.is_right, output.task_loss
+        elif takes(model, "num_items_in_batch"):
+            output = model(**accepted(model, batch), num_items_in_batch=items)
+            loss, shown = output.loss, getattr(output, "task_loss", None)
+            is_right = are_right(_at(positions, output.logits), targets)
         else:
-            logits = model(**accepted(model, batch, without="labels")).logits
-        if logits is not None and logits.dim() == 3:
-            logits = logits.flatten(0, 1).index_select(0, positions)
-        if loss is None:
-            loss = functional.cross_entropy(logits.float(), targets, reduction="sum") / items
-        is_right = are_right(logits, targets) if is_right is None else is_right
+            logits = _at(positions, model(**accepted(model, batch, without="labels")).logits)
+            loss, is_right = cross_entropy(logits, targets) / items, are_right(logits, targets)
         # The task's loss is shown: an auxiliary one is only minimised beside it.
         shown = loss.detach() if shown is None else shown
         count = torch.full_like(shown, len(targets), dtype=torch.float32)
@@ -167,6 +163,11 @@ class LabelledPositions:
         if self.trained_places is not None:
             figures |= _of_places(np.concatenate(outputs), self.trained_places)
         return {**figures, "items": int(items)}
+
+
+def _at(positions: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """Logits (B, N, C) at the labelled positions; those that are at these alone, (labelled, C), as they are."""
+    return logits if logits.dim() == 2 else logits.flatten(0, 1).index_select(0, positions)
 
 
 class CausalPositions(LabelledPositions):

@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 
+from longmix.kernels.selection import noted_choices, obstacle
 from longmix.trainer.objectives.labelled_positions import TARGET_POSITIONS, CausalPositions, LabelledPositions
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -36,9 +37,12 @@ def test_our_models_are_asked_for_no_logits(auto_class, batch):
     batch = {**batch, TARGET_POSITIONS: found.nonzero().squeeze(1)}
     answers = []
     model.register_forward_hook(lambda module, arguments, answer: answers.append(answer))
-    loss, sums = objective.forward(model, batch, 7)
-    evaluated, _ = objective.evaluation(model, batch)
+    with noted_choices() as chosen:
+        loss, sums = objective.forward(model, batch, 7)
+        evaluated, _ = objective.evaluation(model, batch)
     assert [answer.logits for answer in answers] == [None, None]
+    if obstacle("linear_cross_entropy", "cpu", "cpu") is None:
+        assert chosen["linear_cross_entropy"] == {"cpu"}
     logits = model(batch["input_ids"]).logits
     targets = objective._targets(batch["labels"])
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
