@@ -197,7 +197,10 @@ def _refuse_scalar_parents(settings: Settings, key: str) -> None:
         values = values.get(part, {})
         if not isinstance(values, dict):
             parent = ".".join(parts[: depth + 1])
-            raise UserError(f"command line: {key} cannot be set, because {parent} is {values!r} and not a map")
+            shown = "null" if values is None else repr(values)
+            raise UserError(
+                f"command line: {key} cannot be set, because {parent} is {shown} and not a map: set {parent} itself"
+            )
 
 
 def _where_else(path: str) -> str:
