@@ -113,6 +113,14 @@ def pytest_terminal_summary(terminalreporter):
                 terminalreporter.write_line(text)
 
 
+@pytest.fixture(autouse=True)
+def _kernels_stay_chosen():
+    """A test that chooses kernels takes its choice back: later ones of its process would run others than they name."""
+    before = os.environ.get("LONGMIX_KERNELS")
+    yield
+    assert os.environ.get("LONGMIX_KERNELS") == before, "use monkeypatch.setenv"
+
+
 @pytest.fixture(scope="session")
 def require_or_skip():
     """require_or_skip(name, reason): skip the test, or fail it where LONGMIX_REQUIRE has the name.
