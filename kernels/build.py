@@ -31,11 +31,17 @@ FOLDER = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 LONGEST_SECONDS = 120  # for one call of the compiler, which takes about one
 ELEMENTS_PER_THREAD = 50_000  # starting a thread takes as long as the work on some ten thousand elements
-CPP_TYPES = {torch.float32: "float", torch.float64: "double"}
-# What a C++ function takes: pointers to numbers in its library's floating type, to double or to int64_t; one number.
-REALS = "reals"
+CPP_TYPES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "BFloat16"}
+# What a C++ function takes: pointers to numbers in its library's floating type, to those in which it computes, to
+# double or to int64_t; one number.
+REALS, WIDE_REALS = "reals", "wide reals"
 DOUBLES, INTEGERS, SIZE = ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_int64), ctypes.c_int64
-POINTERS = {torch.float32: ctypes.POINTER(ctypes.c_float), torch.float64: DOUBLES, torch.int64: INTEGERS}
+POINTERS = {
+    torch.float32: ctypes.POINTER(ctypes.c_float),
+    torch.float64: DOUBLES,
+    torch.bfloat16: ctypes.POINTER(ctypes.c_uint16),
+    torch.int64: INTEGERS,
+}
 # A variable of the environment, by which the processes that this one starts know that its user has been told.
 TOLD = "LONGMIX_KERNEL_CACHE_TOLD"
 FLAGS = ("-O3", "-std=gnu++17", "-shared", "-fPIC", "-pthread", "-fno-math-errno", "-fno-trapping-math")
@@ -58,8 +64,8 @@ class Function:
     Args:
         source: e.g. "link_mix/cpu.cpp".
         part: e.g. "forward".
-        types: of the arguments: REALS, DOUBLES, INTEGERS or SIZE each, the first one REALS. The number of threads,
-            which comes last, is not among them.
+        types: of the arguments: REALS, WIDE_REALS, DOUBLES, INTEGERS or SIZE each, the first one REALS. The number of
+            threads, which comes last, is not among them.
         macros: that the file sees besides those of `library`.
     """
 
@@ -79,7 +85,8 @@ class Function:
         function = getattr(library(self.source, self.part, dtype, *self.macros), f"longmix_{self.part}")
         if function.argtypes is None:
             function.restype = None
-            function.argtypes = [POINTERS[dtype] if kind is REALS else kind for kind in (*self.types, SIZE)]
+            pointers = {REALS: POINTERS[dtype], WIDE_REALS: POINTERS[torch.promote_types(dtype, torch.float32)]}
+            function.argtypes = [pointers.get(kind, kind) for kind in (*self.types, SIZE)]
         return function
 
     def __call__(self, *arguments: torch.Tensor | int | None) -> None:

@@ -1,4 +1,4 @@
-"""The operations of the mixers, and of heads.
+"""The operations of the mixers, and of what is around them.
 
 Every operation is in a folder beside this file: `interface.py` (what it means, and its checks), `reference.py` (the
 equations in float64, obviously right) and `portable.py` (fast plain PyTorch); `selection.py` chooses between them.
@@ -13,7 +13,8 @@ from .link_mix.interface import link_mix
 from .near_attention.interface import near_attention
 from .random_attention.interface import random_feature_attention
 from .random_attention.places import Places
-from .selection import CHOICES, ENVIRONMENT_VARIABLE, OF_HEADS, OPERATIONS, implementation
+from .rotary.interface import rotary_heads
+from .selection import CHOICES, ENVIRONMENT_VARIABLE, ON_CPUS_ALONE, OPERATIONS, implementation
 from .spectral_filter.interface import spectral_filter
 from .token_givens.interface import token_givens_mix
 from .wavelet.interface import wavelet_analysis, wavelet_synthesis
@@ -21,7 +22,7 @@ from .wavelet.interface import wavelet_analysis, wavelet_synthesis
 __all__ = [
     "CHOICES",
     "ENVIRONMENT_VARIABLE",
-    "OF_HEADS",
+    "ON_CPUS_ALONE",
     "OPERATIONS",
     "Places",
     "feature_attention",
@@ -34,6 +35,7 @@ __all__ = [
     "link_mix",
     "near_attention",
     "random_feature_attention",
+    "rotary_heads",
     "spectral_filter",
     "token_givens_mix",
     "wavelet_analysis",

@@ -42,8 +42,8 @@ OPERATIONS = {
     "wavelet_analysis": "wavelet",
     "wavelet_synthesis": "wavelet",
 }
-# And of a head, for which there are kernels on CPUs alone: where Triton is asked for, it runs plain PyTorch.
-OF_HEADS = {"linear_cross_entropy": "linear_cross_entropy"}
+# And of what is around mixers, with kernels for CPUs alone: where Triton is asked for, they run plain PyTorch.
+ON_CPUS_ALONE = {"linear_cross_entropy": "linear_cross_entropy", "rotary_heads": "rotary"}
 # Implementation -> its module in the operation's folder. Model folders that longmix 0.1.0 exported with their code look
 # for cpu.py and gpu.py there, whose functions took other arguments: without them they run their own plain PyTorch.
 _MODULES = {"cpu": "cpu_kernels", "triton": "gpu_kernels"}
@@ -62,8 +62,8 @@ def implementation(operation: str, device: torch.device | str, form: tuple | Non
         ValueError: unknown operation; LONGMIX_KERNELS has a value that is not one of `CHOICES`, or names an
             implementation that cannot run, with the reason.
     """
-    if operation not in OPERATIONS and operation not in OF_HEADS:
-        raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join([*OPERATIONS, *OF_HEADS])}")
+    if operation not in OPERATIONS and operation not in ON_CPUS_ALONE:
+        raise ValueError(f"operation {operation!r} is unknown; allowed: {', '.join([*OPERATIONS, *ON_CPUS_ALONE])}")
     name = _implementation(operation, device, form)
     _note(operation, name)
     return name
@@ -76,7 +76,7 @@ def _implementation(operation: str, device: torch.device | str, form: tuple | No
     choice = os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
     if choice not in CHOICES:
         raise ValueError(f"{ENVIRONMENT_VARIABLE} is {choice!r}; allowed: {', '.join(CHOICES)}")
-    if choice == "triton" and operation in OF_HEADS:
+    if choice == "triton" and operation in ON_CPUS_ALONE:
         return "portable"
     if choice in _MODULES:
         reason = obstacle(operation, choice, kind)
@@ -91,7 +91,7 @@ def _implementation(operation: str, device: torch.device | str, form: tuple | No
 
 
 def _folder(operation: str) -> str:
-    return OPERATIONS[operation] if operation in OPERATIONS else OF_HEADS[operation]
+    return OPERATIONS[operation] if operation in OPERATIONS else ON_CPUS_ALONE[operation]
 
 
 _chosen: dict[str, set[str]] = {}

@@ -126,14 +126,13 @@ class BatchContext:
         cuts = functional.pad(self.lengths.unsqueeze(1), (1, 0)) + starts.unsqueeze(1)
         return Segments(functional.pad(cuts.flatten(), (0, 1), value=batch * positions).int(), positions)
 
-    def rotation(self, features: torch.Tensor, theta: float) -> Rotation:
-        """Rotary angles for queries or keys (B, H, N, d) of the batch; positions begin anew with each document.
+    def rotation(self, heads: torch.Tensor, theta: float) -> Rotation:
+        """Rotary angles for heads (B, N, ..., d) of the batch; positions begin anew with each document.
 
         Never kept longer than a forward pass: not in a buffer that a checkpoint would hold.
         """
-        *_, length, size = features.shape
-        key = (length, size, theta, features.dtype)
-        return self.once(("rotation", *key), lambda: self._make_rotation(features, *key))
+        key = (heads.shape[1], heads.shape[-1], theta, heads.dtype)
+        return self.once(("rotation", *key), lambda: self._make_rotation(heads, *key))
 
     def once(self, key: tuple, make: Callable[[], Made]) -> Made:
         """What `make` returns, made for the first layer of a forward pass that asks, and kept for the others."""
@@ -143,10 +142,8 @@ class BatchContext:
             self._made[key] = make()
         return self._made[key]
 
-    def _make_rotation(
-        self, features: torch.Tensor, length: int, size: int, theta: float, dtype: torch.dtype
-    ) -> Rotation:
-        positions = positions_in_documents(self.document_ids, length, features.device)
+    def _make_rotation(self, heads: torch.Tensor, length: int, size: int, theta: float, dtype: torch.dtype) -> Rotation:
+        positions = positions_in_documents(self.document_ids, length, heads.device)
         return make_rotation(positions, size, theta, dtype)
 
     def checked(self) -> "BatchContext":

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turned by angles that grow with their position (Su et al., RoFormer, 2021)."""
+"""The angles of rotary positions, by which queries and keys are turned (Su et al., RoFormer, 2021)."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from longmix.kernels.common.documents import document_starts
 
 
 class Rotation(NamedTuple):
-    """The angles of positions, as `rotate` reads them: (N, d) or (B, 1, N, d) each, fp32 or wider.
+    """The angles of positions, as `ops.rotary_heads` reads them: (N, d) or (B, 1, N, d) each, fp32 or wider.
 
     Args:
         cosine: of the angle of each feature's pair.
@@ -44,42 +44,3 @@ def make_rotation(positions: torch.Tensor, size: int, theta: float, dtype: torch
     cosine, sine = angles.cos(), angles.sin()
     rotation = torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)
     return Rotation(*(part.unsqueeze(1) if positions.dim() == 2 else part for part in rotation))
-
-
-def rotate(features: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """Turn each pair (i, i + d / 2) of features by the angle of its position (RoFormer, eq. 34).
-
-    Pairs are made of two halves, as in transformers' Llama and ModernBERT, where the paper has neighbours: an order of
-    the features, which the projections before them learn anyway. Products of queries and keys depend on the distance of
-    their positions alone.
-
-    Args:
-        features: (B, H, N, d).
-
-    Returns:
-        (B, H, N, d) of the same dtype, computed in that of the rotation.
-    """
-    return _Rotate.apply(features, *rotation).to(features.dtype)
-
-
-class _Rotate(torch.autograd.Function):
-    """x cos + (x with its halves exchanged) sin: three passes over x each way, and nothing kept but the angles."""
-
-    @staticmethod
-    def forward(features: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        half = features.shape[-1] // 2
-        turned = features * cosine
-        for here, there in ((0, half), (half, 0)):  # narrowed: fake tensors of a GPU that is not there refuse an index
-            turned.narrow(-1, here, half).addcmul_(features.narrow(-1, there, half), sine.narrow(-1, here, half))
-        return turned
-
-    @staticmethod
-    def setup_context(ctx, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        features, *rotation = inputs
-        ctx.save_for_backward(*rotation)
-        ctx.dtype = features.dtype
-
-    @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        cosine, sine = ctx.saved_tensors
-        return _Rotate.apply(gradient, cosine, -sine).to(ctx.dtype), None, None

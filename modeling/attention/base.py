@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
+from longmix.kernels import ops
+
 from ..configuration import MixerConfig
 from ..context import BatchContext
 from ..masking import keep_valid
-from ..rotary import rotate
 
 
 class Attention(nn.Module):
@@ -31,9 +32,7 @@ class Attention(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """(B, N, D) -> (B, N, D), zero on padding."""
-        query, key, value = self.project(hidden_states, context.mask)
-        query, key = self.rotate(query, key, context)
-        return self.join(self.attend(query, key, value, context), context.mask)
+        return self.join(self.attend(*self.placed(hidden_states, context), context), context.mask)
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, context: BatchContext
@@ -53,6 +52,16 @@ class Attention(nn.Module):
         """(B, N, D) -> queries, keys and values (B, H, N, d); on padding they are the projection's bias."""
         return self.heads_of(self.projected(hidden_states, attention_mask))
 
+    def placed(
+        self, hidden_states: torch.Tensor, context: BatchContext
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """`project`, with rotary positions where the configuration says so."""
+        projected = self.projected(hidden_states, context.mask)
+        if self.config.position_embedding_type != "rope":
+            return self.heads_of(projected)
+        parts = self._parts_of(projected)
+        return ops.rotary_heads(parts, *context.rotation(parts, self.config.rope_theta))
+
     def projected(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """(B, N, D) -> (B, N, 3 D), on padding the bias."""
         # A part of a longer sequence is copied at once: else the bias would be added in a pass of its own.
@@ -61,17 +70,12 @@ class Attention(nn.Module):
     def heads_of(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What `projection` makes, (B, N, 3 D) -> queries, keys and values (B, H, N, d)."""
         # Taken apart as they lie: so the gradients are put together in one pass.
-        parts = projected.unflatten(2, (3, self.heads, -1)).unbind(2)
+        parts = self._parts_of(projected).unbind(2)
         return tuple(part.transpose(1, 2) for part in parts)
 
-    def rotate(
-        self, query: torch.Tensor, key: torch.Tensor, context: BatchContext
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries and keys (B, H, N, d) with rotary positions, where the configuration says so."""
-        if self.config.position_embedding_type != "rope":
-            return query, key
-        rotation = context.rotation(query, self.config.rope_theta)
-        return rotate(query, rotation), rotate(key, rotation)
+    def _parts_of(self, projected: torch.Tensor) -> torch.Tensor:
+        """(B, N, 3 D) -> (B, N, 3, H, d)."""
+        return projected.unflatten(2, (3, self.heads, -1))
 
     def join(self, mixed: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """(B, H, N, d) -> (B, N, D) through the output projection, zero on padding."""

@@ -42,8 +42,7 @@ class SoftmaxAttention(Attention):
 
     def weights(self, hidden_states: torch.Tensor, context: BatchContext) -> torch.Tensor:
         """The matrices that `forward` applies to the values, (B, H, N, N), without dropout, zero on padding."""
-        query, key, _ = self.project(hidden_states, context.mask)
-        query, key = self.rotate(query, key, context)
+        query, key, _ = self.placed(hidden_states, context)
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         allowed = self.allowed_pairs(query, context)
         if allowed is None and self.config.is_causal:

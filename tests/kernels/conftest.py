@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from longmix.kernels.selection import obstacle
+
 FOLDER = Path(__file__).parent / "cases"
 
 
@@ -56,6 +58,18 @@ def case(request):
 def cases():
     """(module of cases/, name of the case) of all cases."""
     return list(CASES.values())
+
+
+@pytest.fixture
+def choose_implementation(monkeypatch, require_or_skip):
+    """choose_implementation(operation, name): from now on it runs so, if a compiler is there where it needs one."""
+
+    def choose(operation, name):
+        if name == "cpu" and (reason := obstacle(operation, "cpu", "cpu")):
+            require_or_skip("compiler", reason)
+        monkeypatch.setenv("LONGMIX_KERNELS", name)
+
+    return choose
 
 
 @pytest.fixture(scope="session")

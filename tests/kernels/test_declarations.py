@@ -8,11 +8,17 @@ import pytest
 import torch
 
 from longmix.kernels import build
-from longmix.kernels.selection import OF_HEADS, OPERATIONS
+from longmix.kernels.selection import ON_CPUS_ALONE, OPERATIONS
 
-KINDS = {"REAL*": build.REALS, "double*": build.DOUBLES, "int64_t*": build.INTEGERS, "int64_t": build.SIZE}
+KINDS = {
+    "REAL*": build.REALS,
+    "WIDE_REAL*": build.WIDE_REALS,
+    "double*": build.DOUBLES,
+    "int64_t*": build.INTEGERS,
+    "int64_t": build.SIZE,
+}
 FOLDERS = sorted(
-    folder for folder in {*OPERATIONS.values(), *OF_HEADS.values()} if (build.FOLDER / folder / "cpu.cpp").exists()
+    folder for folder in {*OPERATIONS.values(), *ON_CPUS_ALONE.values()} if (build.FOLDER / folder / "cpu.cpp").exists()
 )
 FUNCTIONS = {
     f"{folder}-{name}": function
@@ -47,7 +53,7 @@ def function(request, require_or_skip):
 def test_every_function_that_is_called_has_argument_types(function):
     loaded = function.load(torch.float32)
     assert loaded.argtypes == [
-        build.POINTERS[torch.float32] if kind is build.REALS else kind
+        build.POINTERS[torch.float32] if kind in (build.REALS, build.WIDE_REALS) else kind
         for kind in exported()[function.source, function.part]
     ]
     assert loaded.restype is None
@@ -57,6 +63,7 @@ def test_swapped_arguments_are_an_error_of_python(function):
     """Any neighbours of different types; the function itself is never reached."""
     example = {
         build.REALS: torch.zeros(64),
+        build.WIDE_REALS: torch.zeros(64),
         build.DOUBLES: torch.zeros(64, dtype=torch.float64),
         build.INTEGERS: torch.zeros(64, dtype=torch.int64),
         build.SIZE: 1,

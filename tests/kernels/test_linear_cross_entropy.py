@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from longmix.kernels import build, ops, selection
+from longmix.kernels import build, ops
 from longmix.kernels.linear_cross_entropy import operator, portable
 from longmix.kernels.linear_cross_entropy.labels import IGNORED_LABEL
 
@@ -34,13 +34,8 @@ def blocks(monkeypatch):
 
 
 @pytest.fixture
-def choose(monkeypatch, require_or_skip):
-    def choose(name):
-        if name == "cpu" and (reason := selection.obstacle(OPERATION, "cpu", "cpu")):
-            require_or_skip("compiler", reason)
-        monkeypatch.setenv("LONGMIX_KERNELS", name)
-
-    return choose
+def choose(choose_implementation):
+    return lambda name: choose_implementation(OPERATION, name)
 
 
 def inputs(label, dtype=torch.float32, scale=1.0):

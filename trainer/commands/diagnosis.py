@@ -100,7 +100,7 @@ def _compilers() -> list[str]:
 def _kernels(problems: list[str]) -> list[tuple[str, str]]:
     """What runs on the CPU; the proofs say what does on a GPU."""
     try:
-        return [(f"kernel {name}", f"cpu: {_choice(name)}") for name in (*ops.OPERATIONS, *ops.OF_HEADS)]
+        return [(f"kernel {name}", f"cpu: {_choice(name)}") for name in (*ops.OPERATIONS, *ops.ON_CPUS_ALONE)]
     except ValueError as error:
         problems.append(str(error))
         return [("kernels", "see below")]

@@ -116,10 +116,11 @@ def _comparable(value: Any) -> Any:
     """What is noted, so that what gives the same bits is equal.
 
     Where Converter's rotations run as token_givens_mix, earlier versions noted givens_mix; only in Triton do the two
-    compute angles otherwise. And they noted nothing of the loss, which was plain PyTorch's.
+    compute angles otherwise. And they noted nothing of the loss and of rotary positions, which were plain PyTorch's.
     """
     value = _without_cores(value)
     if not isinstance(value, str):
         return value
     value = re.sub(r"\btoken_(?=givens_mix (cpu|portable)(,|$))", "", value)
-    return ", ".join(part for part in value.split(", ") if part != "linear_cross_entropy portable")
+    not_noted = ("linear_cross_entropy portable", "rotary_heads portable")
+    return ", ".join(part for part in value.split(", ") if part not in not_noted)

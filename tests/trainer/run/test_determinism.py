@@ -141,16 +141,17 @@ def test_a_run_that_goes_on_with_another_number_of_threads_says_so(train, tmp_pa
 
 
 @pytest.mark.full
-def test_earlier_versions_noted_nothing_of_the_loss_which_was_plain_pytorchs():
+@pytest.mark.parametrize("operation", ["linear_cross_entropy", "rotary_heads"])
+def test_earlier_versions_noted_nothing_of_what_was_plain_pytorchs(operation):
     run = RunSection("r", deterministic=True)
     for mixers in ("", "link_mix cpu"):
-        now = {"kernels": ", ".join(["linear_cross_entropy portable", *filter(None, [mixers])])}
+        now = {"kernels": ", ".join(sorted([f"{operation} portable", *filter(None, [mixers])]))}
         assert determinism.changed_circumstances(run, {"kernels": mixers}, now) == []
-    now = {"kernels": "linear_cross_entropy cpu"}
-    with pytest.raises(UserError, match="kernels was of plain PyTorch and is now linear_cross_entropy cpu"):
+    now = {"kernels": f"{operation} cpu"}
+    with pytest.raises(UserError, match=f"kernels was of plain PyTorch and is now {operation} cpu"):
         determinism.changed_circumstances(run, {"kernels": ""}, now)
     (line,) = determinism.changed_circumstances(RunSection("r"), {"kernels": ""}, now)
-    assert "computed with the kernels of plain PyTorch, and now with linear_cross_entropy cpu: " in line
+    assert f"computed with the kernels of plain PyTorch, and now with {operation} cpu: " in line
 
 
 def test_a_run_that_goes_on_with_other_kernels_says_so(train, tmp_path, monkeypatch, capsys):

@@ -1,0 +1,164 @@
+"""Heads with rotary positions: results, gradients, dtypes, layouts, and what is refused."""
+
+import pytest
+import torch
+
+from longmix.kernels import build, ops
+from longmix.kernels.rotary import operator
+
+OPERATION = "rotary_heads"
+# B, N, H, d, and whether the angles are those of each sample.
+CASES = {
+    "one": (1, 1, 1, 2, False),
+    "odd": (2, 7, 3, 6, True),
+    "whole-registers": (3, 50, 2, 64, False),
+    "several-tasks": (2, 150, 1, 10, True),
+    "no-samples": (0, 4, 2, 8, True),
+    "no-positions": (2, 0, 2, 8, False),
+    "no-features": (2, 3, 2, 0, False),
+}
+
+
+@pytest.fixture
+def choose(choose_implementation):
+    return lambda name: choose_implementation(OPERATION, name)
+
+
+def inputs(label, dtype=torch.float32):
+    """Projected heads and angles of no particular positions."""
+    batch, positions, heads, features, samples_differ = CASES[label]
+    generator = torch.Generator().manual_seed(0)
+    projected = torch.randn(batch, positions, 3, heads, features, generator=generator, dtype=torch.float64).to(dtype)
+    shape = (batch, 1, positions, features // 2) if samples_differ else (positions, features // 2)
+    wide = torch.promote_types(dtype, torch.float32)
+    angles = torch.randn(shape, generator=generator, dtype=torch.float64)
+    cosine, sine = angles.cos().to(wide), angles.sin().to(wide)
+    return projected, torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)
+
+
+def run(projected, cosine, sine):
+    """Queries, keys, values, and the gradient of a sum of them that weighs each number otherwise."""
+    leaf = projected.detach().requires_grad_()
+    heads = ops.rotary_heads(leaf, cosine, sine)
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(part.shape, generator=generator, dtype=torch.float64).to(part.dtype) for part in heads]
+    return [*(part.detach() for part in heads), *torch.autograd.grad(heads, leaf, weights)]
+
+
+@pytest.mark.parametrize("label", CASES)
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float32, 2e-7), (torch.float64, 4e-16), (torch.bfloat16, 5e-3), (torch.float16, 6e-4)],
+    ids=["fp32", "fp64", "bf16", "fp16"],
+)
+def test_equals_the_reference(name, label, dtype, tolerance, choose, relative_rms, poisoned_memory):
+    arguments = inputs(label, dtype)
+    choose("reference")
+    truth = run(*(one.double() for one in arguments))
+    choose(name)
+    found = run(*arguments)
+    assert all(one.dtype == dtype for one in found)
+    assert [one.shape for one in found] == [one.shape for one in truth]
+    for one, expected in zip(found, truth, strict=True):
+        assert relative_rms(one, expected, absolute_at_zero=True) < tolerance
+    assert torch.equal(found[2], arguments[0][:, :, 2].transpose(1, 2))
+
+
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
+def test_turns_as_llama_does(name, choose):
+    choose(name)
+    projected = torch.arange(12.0).view(1, 1, 3, 1, 4)
+    # A quarter of a turn for the first pair, none for the second.
+    query, key, value = ops.rotary_heads(projected, torch.tensor([[0.0, 1, 0, 1]]), torch.tensor([[-1.0, 0, 1, 0]]))
+    found = [part.flatten().tolist() for part in (query, key, value)]
+    assert found == [[-2, 1, 0, 3], [-6, 5, 4, 7], [8, 9, 10, 11]]
+
+
+def test_bfloat16_is_rounded_to_the_nearest(choose):
+    """Where nothing else is rounded: sums of halves and quarters of whole numbers."""
+    choose("cpu")
+    projected = torch.randint(-255, 256, (2, 40, 3, 2, 32), generator=torch.Generator().manual_seed(0)).bfloat16()
+    projected[0, 0, :, :, ::3] = torch.tensor([torch.nan, torch.inf, -torch.inf])[:, None, None]
+    angles = torch.full((40, 32), 0.5), torch.full((40, 32), 0.25) * torch.tensor([-1.0, 1.0]).repeat_interleave(16)
+    exact = ops.rotary_heads(projected.float(), *angles)
+    found = ops.rotary_heads(projected, *angles)
+    rounded = [part.bfloat16() for part in exact]
+    assert any((part != whole).any() for part, whole in zip(rounded, exact, strict=True))
+    torch.testing.assert_close(found, tuple(rounded), rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_number_of_threads_changes_no_bit(choose, monkeypatch):
+    choose("cpu")
+    arguments, before = inputs("several-tasks"), torch.get_num_threads()
+    expected = run(*arguments)
+    monkeypatch.setattr(build, "ELEMENTS_PER_THREAD", 1)
+    try:
+        torch.set_num_threads(3)
+        found = run(*arguments)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+def test_any_layout(name, choose):
+    choose(name)
+    projected, cosine, sine = inputs("odd")
+    expected = run(projected, cosine, sine)
+    apart = [torch.stack([one, one + 1], -1)[..., 0] for one in (projected, cosine, sine)]
+    assert not any(one.is_contiguous() for one in apart)
+    torch.testing.assert_close(run(*apart), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
+def test_first_and_second_derivatives(name, choose):
+    choose(name)
+    projected, cosine, sine = inputs("odd", torch.float64)
+    projected = projected[:1, :3].requires_grad_()
+    arguments = cosine[:1, :, :3], sine[:1, :, :3]
+    for used in (slice(0, 3), slice(1, 2)):  # what nobody uses has zeros
+        assert torch.autograd.gradcheck(lambda x, used=used: ops.rotary_heads(x, *arguments)[used], projected)
+        assert torch.autograd.gradgradcheck(lambda x, used=used: ops.rotary_heads(x, *arguments)[used], projected)
+
+
+def test_compiles_as_one_graph(choose):
+    choose("cpu")
+    arguments = inputs("odd")
+    compiled = torch.compile(ops.rotary_heads, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*arguments), ops.rotary_heads(*arguments), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_torchs_rules_of_operators(dtype, choose):
+    choose("cpu")
+    projected, *angles = inputs("odd", dtype)
+    tests = ("test_schema", "test_faketensor", "test_autograd_registration")
+    torch.library.opcheck(operator._forward, ("cpu_kernels", projected.requires_grad_(), *angles), test_utils=tests)
+    heads = [projected[:, :, part].detach().contiguous().requires_grad_() for part in range(3)]
+    torch.library.opcheck(operator._backward, ("cpu_kernels", *heads, *angles), test_utils=tests)
+
+
+def test_plain_pytorch_runs_where_triton_is_asked_for(monkeypatch):
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+    assert ops.implementation(OPERATION, "cuda") == ops.implementation(OPERATION, "cpu") == "portable"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"projected": torch.ones(2, 5, 3, 8)}, r"projected has shape \(2, 5, 3, 8\); needed: \(B, N, 3, H, d\), d e"),
+        ({"projected": torch.ones(2, 5, 2, 1, 4)}, r"projected has shape \(2, 5, 2, 1, 4\); needed"),
+        ({"projected": torch.ones(2, 5, 3, 1, 3)}, r"projected has shape \(2, 5, 3, 1, 3\); needed"),
+        ({"projected": torch.ones(2, 5, 3, 1, 4).int()}, "projected has dtype torch.int32; needed: a floating dtype"),
+        ({"cosine": torch.ones(4, 4)}, r"cosine has shape \(4, 4\); allowed, for both: \(5, 4\) or \(2, 1, 5, 4\)"),
+        ({"sine": torch.ones(2, 1, 5, 4)}, r"sine has shape \(2, 1, 5, 4\); allowed, for both"),
+        ({"sine": torch.ones(5, 4).double()}, "sine has dtype torch.float64, on cpu; needed: torch.float32, on cpu"),
+        ({"cosine": torch.ones(5, 4, device="meta")}, "cosine has dtype torch.float32, on meta; needed: torch.float32"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changed, told):
+    fitting = {"projected": torch.ones(2, 5, 3, 1, 4), "cosine": torch.ones(5, 4), "sine": torch.ones(5, 4)}
+    ops.rotary_heads(**fitting)
+    with pytest.raises(ValueError, match=told):
+        ops.rotary_heads(**{**fitting, **changed})
