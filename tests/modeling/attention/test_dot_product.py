@@ -45,6 +45,15 @@ def test_it_agrees_with_the_exact_attention_as_well_as_pytorchs_own(way, form):
         assert (value - true).norm() < 1e-2 * true.norm()
 
 
+def test_nothing_is_kept_in_fp32():
+    """Scores in fp32 would be the largest tensors by far."""
+    kept = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.dtype) or tensor, lambda x: x)
+    with hooks, torch.autocast("cpu", torch.bfloat16):
+        dot_product_attention(*made(torch.bfloat16))
+    assert set(kept) == {torch.bfloat16}
+
+
 def test_rows_that_see_nothing_stay_finite():
     options = {"attn_mask": torch.zeros(3, 1, 1, 24, dtype=torch.bool)}
     assert all(tensor.isfinite().all() for tensor in mixed(dot_product_attention, made(torch.bfloat16), **options))
