@@ -1,10 +1,14 @@
 // Cross entropies of rows of logits, and their gradients in the logits' place, on a CPU.
 //
 // A row is walked over a few times, while a cache has it: to add the bias and find the largest logit, for the sum of
-// exponentials, which take the logits' place, and to divide by the sum.
+// exponentials, which take the logits' place, to divide by the sum, and for the gradient of the bias.
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
+#include <type_traits>
 
+#include "common/bfloat16.h"
 #include "common/parallel.h"
 #include "common/vectors.h"
 
@@ -12,7 +16,8 @@ namespace {
 
 using namespace vectors;
 
-constexpr int64_t SUMS = 4;  // vectors at a time: each waits for its last sum
+constexpr int64_t SUMS = 4;        // vectors at a time: each waits for its last sum
+constexpr int64_t TASK_ROWS = 16;  // a task has a sum of its own for the gradient of the bias
 
 // Adds the bias, unless it is null, and returns the largest logit.
 template <bool ADD, class T>
@@ -73,21 +78,45 @@ void one_row(T* row, const T* bias, int64_t count, int64_t label, bool different
     row[label] -= 1;
 }
 
+// `count` numbers as they are computed: where they stand, or in `room`.
+template <class T>
+Wide<T>* widened(T* row, Wide<T>* room, int64_t count) {
+    if constexpr (std::is_same<T, Wide<T>>::value) return row;
+    for (int64_t c = 0; c < count; ++c) room[c] = wide(row[c]);
+    return room;
+}
+
 }  // namespace
 
+typedef Wide<REAL> WIDE_REAL;
+
 #ifdef FORWARD
-extern "C" void longmix_forward(REAL* logits, const REAL* bias, const int64_t* labels, REAL* losses, int64_t* is_right,
-                                int64_t rows, int64_t count, int64_t ignored, int64_t differentiates,
-                                int64_t threads) {
-    parallel_for(threads, rows, [&](int64_t number) {
-        REAL* row = logits + number * count;
-        if (labels[number] != ignored) {
-            one_row<REAL>(row, bias, count, labels[number], differentiates != 0, losses[number], is_right[number]);
-            return;
+// Without `of_bias` nobody asks for the gradient of the bias, to which it is added.
+extern "C" void longmix_forward(REAL* logits, const int64_t* labels, const WIDE_REAL* bias, WIDE_REAL* losses,
+                                WIDE_REAL* of_bias, int64_t* is_right, int64_t rows, int64_t count, int64_t ignored,
+                                int64_t differentiates, int64_t threads) {
+    constexpr bool IS_WIDE = std::is_same<REAL, WIDE_REAL>::value;
+    int64_t tasks = (rows + TASK_ROWS - 1) / TASK_ROWS;
+    std::unique_ptr<WIDE_REAL[]> sums(of_bias ? new WIDE_REAL[tasks * count]() : nullptr);
+    parallel_for(threads, tasks, [&](int64_t task) {
+        std::unique_ptr<WIDE_REAL[]> room(IS_WIDE ? nullptr : new WIDE_REAL[count]);
+        for (int64_t number = task * TASK_ROWS; number < std::min(rows, (task + 1) * TASK_ROWS); ++number) {
+            REAL* row = logits + number * count;
+            if (labels[number] == ignored) {
+                losses[number] = is_right[number] = 0;
+                if (differentiates)
+                    for (int64_t c = 0; c < count; ++c) store(WIDE_REAL(0), row[c]);
+                continue;
+            }
+            WIDE_REAL* wide_row = widened(row, room.get(), count);
+            one_row(wide_row, bias, count, labels[number], differentiates != 0, losses[number], is_right[number]);
+            if (of_bias)
+                for (int64_t c = 0; c < count; ++c) sums[task * count + c] += wide_row[c];
+            if (differentiates && !IS_WIDE)
+                for (int64_t c = 0; c < count; ++c) store(wide_row[c], row[c]);
         }
-        losses[number] = is_right[number] = 0;
-        if (differentiates)
-            for (int64_t c = 0; c < count; ++c) row[c] = 0;
     });
+    for (int64_t task = 0; of_bias && task < tasks; ++task)
+        for (int64_t c = 0; c < count; ++c) of_bias[c] += sums[task * count + c];
 }
 #endif

@@ -6,17 +6,16 @@ over memory of a softmax, its derivative and a maximum, and room for all logits 
 
 import torch
 
-from ..build import INTEGERS, REALS, SIZE, Function
+from ..build import INTEGERS, REALS, SIZE, WIDE_REALS, Function
 from .labels import IGNORED_LABEL, refuse_other_labels
 
 FUNCTIONS = {
     "linear_cross_entropy": Function(
-        "linear_cross_entropy/cpu.cpp", "forward", (REALS, REALS, INTEGERS, REALS, INTEGERS, *[SIZE] * 4)
+        "linear_cross_entropy/cpu.cpp", "forward", (REALS, INTEGERS, *[WIDE_REALS] * 3, INTEGERS, *[SIZE] * 4)
     )
 }
-# Logits that a cache holds, of each thread; and those of one product of matrices, in half precision, where each
-# product's share of the weight's gradient is rounded and takes a pass of its own.
-CACHED = 1 << 19
+# Logits of one product of matrices; more in half precision, where each product's share of the weight's gradient is
+# rounded and takes a pass of its own.
 PRODUCT, PRODUCT_IN_HALF = 1 << 22, 1 << 23
 
 
@@ -59,22 +58,23 @@ def _add_product(total, left, right, is_first):
 
 def _to_gradients(logits, bias, labels, losses, is_right, differentiates, of_bias):
     """Write losses, whether labels are right, and, in place of the logits, which lack their bias, the losses' gradients
-    by them.
+    by them; add those by the bias, unless it has no room for them.
     """
-    block = max(1, CACHED // logits.shape[1])
-    # The bias' gradient is summed up by blocks, whatever the number of threads.
-    rows = block * torch.get_num_threads()
-    for first in range(0, len(logits), rows):
-        part = slice(first, first + rows)
-        wide = logits[part].to(losses.dtype)
-        FUNCTIONS["linear_cross_entropy"](
-            wide, bias, labels[part], losses[part], is_right[part], *wide.shape, IGNORED_LABEL, differentiates
-        )
-        if differentiates and wide.dtype != logits.dtype:
-            logits[part] = wide
-        if of_bias.numel():
-            for some in wide.split(block):
-                of_bias += some.sum(0)
+    # Compilers for CPUs may not know fp16.
+    read = logits.to(losses.dtype) if logits.dtype == torch.float16 else logits
+    FUNCTIONS["linear_cross_entropy"](
+        read,
+        labels,
+        bias,
+        losses,
+        of_bias if of_bias.numel() else None,
+        is_right,
+        *read.shape,
+        IGNORED_LABEL,
+        differentiates,
+    )
+    if differentiates and read is not logits:
+        logits.copy_(read)
 
 
 def linear_cross_entropy_backward(gradient, of_hidden, of_weight, of_bias):
