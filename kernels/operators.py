@@ -51,32 +51,30 @@ def differentiate(
     forward: CustomOpDef,
     derivative: Callable[..., Tensors],
     keep: Callable[..., tuple[object, ...]] = keep_arguments,
-    results: int = 1,
 ) -> None:
     """Register how an operator is differentiated.
 
     Args:
-        forward: the operator.
-        derivative: (kernels, needed, gradient of each result that has one, contiguous, *kept) -> gradients of the first
-            arguments behind `kernels`; all later ones have none. `needed` says for each argument whether anybody asks.
+        forward: the operator; only its first result has a gradient, more are for `keep`.
+        derivative: (kernels, needed, gradient of the result, contiguous, *kept) -> gradients of the first arguments
+            behind `kernels`; all later ones have none. `needed` says for each argument whether anybody asks.
         keep: (result or results, *arguments without `kernels`) -> kept, tensors and others.
-        results: so many have gradients, the first ones; more are for `keep`.
     """
 
     def save(ctx, inputs, output):
-        ctx.set_materialize_grads(results > 1)  # of several, those that nobody used get zeros; alone there is none
+        ctx.set_materialize_grads(False)  # results that are for `keep` get none
         ctx.kernels, *arguments = inputs
         kept = keep(output, *arguments)
         ctx.others = [None if isinstance(value, torch.Tensor) else value for value in kept]
         ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in kept))
 
-    def backward(ctx, *given):
+    def backward(ctx, gradient, *of_others):
         _, *needed = ctx.needs_input_grad
-        if given[0] is None:
+        if gradient is None:
             return None, *[None] * len(needed)
         pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
         kept = (other if tensor is None else tensor for tensor, other in pairs)
-        gradients = derivative(ctx.kernels, needed, *(one.contiguous() for one in given[:results]), *kept)
+        gradients = derivative(ctx.kernels, needed, gradient.contiguous(), *kept)
         return None, *gradients, *[None] * (len(needed) - len(gradients))
 
     forward.register_autograd(backward, setup_context=save)

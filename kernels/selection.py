@@ -42,7 +42,7 @@ OPERATIONS = {
     "wavelet_analysis": "wavelet",
     "wavelet_synthesis": "wavelet",
 }
-# And of what is around mixers, with kernels for CPUs alone: where Triton is asked for, they run plain PyTorch.
+# And those with kernels for CPUs alone: where Triton is asked for, they run plain PyTorch.
 ON_CPUS_ALONE = {"linear_cross_entropy": "linear_cross_entropy", "rotary_heads": "rotary"}
 # Implementation -> its module in the operation's folder. Model folders that longmix 0.1.0 exported with their code look
 # for cpu.py and gpu.py there, whose functions took other arguments: without them they run their own plain PyTorch.

@@ -23,11 +23,12 @@ import transformers
 from torch.nn import functional
 
 from longmix.data_prep.manifest_fields import IGNORED
+from longmix.kernels.rotary.portable import rotate
 from longmix.modeling.block import buffer_generator
 from longmix.modeling.flt import FLTConfig, FLTForMaskedLM
 from longmix.modeling.flt.attention import SpectralAttention
 from longmix.modeling.flt.spectral_mask import SpectralMask
-from longmix.modeling.rotary import make_rotation, rotate
+from longmix.modeling.rotary import make_rotation
 from longmix.trainer.objectives.masking import TokenMasker
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.samples.dataset import ShardedDataset
@@ -71,7 +72,7 @@ class RotaryAttention(SpectralAttention):
         """See Attention."""
         positions = torch.arange(query.shape[2], device=query.device)
         rotation = make_rotation(positions, query.shape[-1], THETA, query.dtype)
-        return super().attend(rotate(query, rotation), rotate(key, rotation), value, context)
+        return super().attend(rotate(query, *rotation), rotate(key, *rotation), value, context)
 
 
 class IndependentAttention(SpectralAttention):

@@ -2,8 +2,6 @@
 queries and keys, and one more to put the gradients together.
 """
 
-import torch
-
 from ..build import REALS, SIZE, WIDE_REALS, Function
 
 _TYPES = (*[REALS] * 4, *[SIZE] * 4, WIDE_REALS, WIDE_REALS, SIZE)
@@ -16,24 +14,17 @@ FUNCTIONS = {
 def rotary_heads(projected, cosine, sine):
     """See operator.py."""
     batch, positions, parts, heads, features = projected.shape
-    read = projected.to(_computed_in(projected.dtype))
-    made = [read.new_empty(batch, positions, heads, features) for _ in range(parts)]
-    _turn("rotary_heads", read, made, cosine, sine)
-    return tuple(part.to(projected.dtype) for part in made)
+    made = [projected.new_empty(batch, positions, heads, features) for _ in range(parts)]
+    _turn("rotary_heads", projected, made, cosine, sine)
+    return tuple(made)
 
 
 def rotary_heads_backward(query, key, value, cosine, sine):
     """See operator.py."""
     batch, positions, heads, features = query.shape
-    read = [part.to(_computed_in(query.dtype)) for part in (query, key, value)]
-    made = read[0].new_empty(batch, positions, len(read), heads, features)
-    _turn("rotary_heads_backward", made, read, cosine, sine)
-    return made.to(query.dtype)
-
-
-def _computed_in(dtype):
-    """The dtype that C++ reads and writes: not fp16, which compilers for CPUs may not know."""
-    return torch.float32 if dtype == torch.float16 else dtype
+    made = query.new_empty(batch, positions, 3, heads, features)
+    _turn("rotary_heads_backward", made, (query, key, value), cosine, sine)
+    return made
 
 
 def _turn(function, projected, heads, cosine, sine):

@@ -2,19 +2,23 @@
 
 import torch
 
-from ..operators import differentiate, operator
+from ..operators import operator
+from .portable import rotary_heads as portable
 
 
 def rotary_heads(
     kernels: str, projected: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See `longmix.kernels.ops.rotary_heads`."""
-    heads = _forward(kernels, projected.contiguous(), cosine.contiguous(), sine.contiguous())
-    return tuple(part.transpose(1, 2) for part in heads)
+    if torch.compiler.is_compiling() or projected.dtype == torch.float16:
+        # Compilers make one pass of plain PyTorch, and exported programs then need nothing of ours. And the compiler of
+        # the kernels may not know fp16.
+        return portable(projected, cosine, sine)
+    return tuple(part.transpose(1, 2) for part in _Heads.apply(kernels, projected, cosine, sine))
 
 
 @operator(__package__, "rotary_heads")
-def _forward(
+def _take_apart(
     kernels: str, projected: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(B, N, 3, H, d) -> three tensors (B, N, H, d). All arguments are contiguous."""
@@ -23,7 +27,7 @@ def _forward(
 
 
 @operator(__package__, "rotary_heads_backward")
-def _backward(
+def _put_together(
     kernels: str,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -31,32 +35,39 @@ def _backward(
     cosine: torch.Tensor,
     sine: torch.Tensor,
 ) -> torch.Tensor:
-    """The gradients of the three, each contiguous -> that of what they were made of, (B, N, 3, H, d)."""
+    """Gradients of the three -> that of what they were made of. All arguments are contiguous."""
     batch, positions, heads, features = query.shape
     return query.new_empty(batch, positions, 3, heads, features)
 
 
-def _keep_angles(output: object, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return arguments[-2:]
+# Functions, where other operators register a derivative: the softmax baseline goes through torch.func, too.
 
 
-def _gradient(
-    kernels: str,
-    needed: list[bool],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    cosine: torch.Tensor,
-    sine: torch.Tensor,
-) -> tuple[torch.Tensor]:
-    return (_backward(kernels, query, key, value, cosine, sine),)
+class _Heads(torch.autograd.Function):
+    @staticmethod
+    def forward(kernels: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return _take_apart(kernels, *(tensor.contiguous() for tensor in tensors))
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: tuple[torch.Tensor, ...]) -> None:
+        ctx.kernels, _, *angles = inputs
+        ctx.save_for_backward(*angles)
+
+    @staticmethod
+    def backward(ctx, *gradients: torch.Tensor) -> tuple[None, torch.Tensor, None, None]:
+        return None, _Joined.apply(ctx.kernels, *gradients, *ctx.saved_tensors), None, None
 
 
-def _gradients_of_gradient(
-    kernels: str, needed: list[bool], gradient: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
-    return _forward(kernels, gradient, cosine, sine)
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(kernels: str, *tensors: torch.Tensor) -> torch.Tensor:
+        return _put_together(kernels, *(tensor.contiguous() for tensor in tensors))
 
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: torch.Tensor) -> None:
+        ctx.kernels, *_, cosine, sine = inputs
+        ctx.save_for_backward(cosine, sine)
 
-differentiate(_forward, _gradient, _keep_angles, results=3)
-differentiate(_backward, _gradients_of_gradient, _keep_angles)
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return None, *_Heads.apply(ctx.kernels, gradient, *ctx.saved_tensors), None, None

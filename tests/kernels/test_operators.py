@@ -17,7 +17,7 @@ PREFIX = "longmix::"
 OPERATORS = sorted(
     name.removeprefix(PREFIX)
     for name in torch._C._dispatch_get_all_op_names()
-    # Those of what is around mixers have tests of their own.
+    # Those for CPUs alone have tests of their own.
     if name.startswith(PREFIX) and not name.startswith(tuple(f"{PREFIX}{operation}" for operation in ON_CPUS_ALONE))
 )
 LARGEST = 5000  # numbers in the arguments of a call

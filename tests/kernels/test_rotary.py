@@ -122,21 +122,48 @@ def test_first_and_second_derivatives(name, choose):
         assert torch.autograd.gradgradcheck(lambda x, used=used: ops.rotary_heads(x, *arguments)[used], projected)
 
 
-def test_compiles_as_one_graph(choose):
+class Heads(torch.nn.Module):
+    def forward(self, *arguments):
+        return ops.rotary_heads(*arguments)
+
+
+def test_what_is_compiled_or_exported_is_plain_pytorch(choose):
     choose("cpu")
     arguments = inputs("odd")
+    expected = ops.rotary_heads(*arguments)
     compiled = torch.compile(ops.rotary_heads, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(*arguments), ops.rotary_heads(*arguments), rtol=0, atol=0)
+    torch.testing.assert_close(compiled(*arguments), expected)
+    exported = torch.export.export(Heads(), arguments)
+    assert not any("longmix" in str(node.target) for node in exported.graph.nodes)
+    torch.testing.assert_close(exported.module()(*arguments), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["portable", "cpu"])
+def test_functions_that_transform_functions(name, choose):
+    projected, *angles = inputs("odd", torch.float64)
+
+    def total(projected):
+        return sum(part.sin().sum() for part in ops.rotary_heads(projected, *angles))
+
+    choose("reference")
+    leaf = projected.clone().requires_grad_()
+    (truth,) = torch.autograd.grad(total(leaf), leaf)
+    choose(name)
+    torch.testing.assert_close(torch.func.grad(total)(projected), truth)
+    torch.testing.assert_close(torch.func.vjp(total, projected)[1](torch.tensor(1.0).double())[0], truth)
+    # Not zero without a word.
+    with pytest.raises((NotImplementedError, RuntimeError), match="jvp"):
+        torch.func.jvp(total, (projected,), (projected,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_torchs_rules_of_operators(dtype, choose):
     choose("cpu")
     projected, *angles = inputs("odd", dtype)
-    tests = ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(operator._forward, ("cpu_kernels", projected.requires_grad_(), *angles), test_utils=tests)
-    heads = [projected[:, :, part].detach().contiguous().requires_grad_() for part in range(3)]
-    torch.library.opcheck(operator._backward, ("cpu_kernels", *heads, *angles), test_utils=tests)
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(operator._take_apart, ("cpu_kernels", projected, *angles), test_utils=tests)
+    heads = [projected[:, :, part].contiguous() for part in range(3)]
+    torch.library.opcheck(operator._put_together, ("cpu_kernels", *heads, *angles), test_utils=tests)
 
 
 def test_plain_pytorch_runs_where_triton_is_asked_for(monkeypatch):
