@@ -85,11 +85,13 @@ def sources() -> str:
 
 
 def _launchers(kernels: Path) -> list[Path]:
-    """The files that the folders' launchers and operators are made of: these, what they import, and so on."""
-    waiting, found = [*kernels.glob("*/gpu_kernels.py"), *kernels.glob("*/operator.py")], set()
+    """The files that launchers and the operators beside them are made of: these, what they import, and so on, without
+    what chooses between implementations."""
+    launchers = list(kernels.glob("*/gpu_kernels.py"))
+    waiting, found = [*launchers, *(launcher.with_name("operator.py") for launcher in launchers)], set()
     while waiting:
         path = waiting.pop()
-        if path in found or not path.is_file():
+        if path in found or not path.is_file() or path == kernels / "selection.py":
             continue
         found.add(path)
         for node in ast.walk(_parsed(path)):

@@ -96,13 +96,23 @@ def test_no_kernel_spills_more_than_it_did(compiling, bounds, pytestconfig):
 def test_sources_change_with_the_code_of_launchers_and_not_with_what_it_says(compiling, tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "FOLDER", tmp_path / "benchmarks")
     kernels = tmp_path / "kernels"
-    for folder in ("one", "common"):
+    for folder in ("one", "common", "on_cpus"):
         (kernels / folder).mkdir(parents=True)
-    (kernels / "one" / "gpu_kernels.py").write_text("from ..common.parts import x\nfrom . import sizes\n")
-    for name in ("common/parts.py", "one/sizes.py", "one/proof.py"):
+    (kernels / "one" / "gpu_kernels.py").write_text(
+        "from ..common.parts import x\nfrom ..selection import x\nfrom . import sizes\n"
+    )
+    seen = {
+        "common/parts.py": True,
+        "one/sizes.py": True,
+        "one/operator.py": True,
+        "one/proof.py": False,
+        "on_cpus/operator.py": False,
+        "selection.py": False,
+    }
+    for name in seen:
         (kernels / name).write_text('"""Says."""\nx = 1\n')
     before = compiling.sources()
-    for name, is_seen in (("common/parts.py", True), ("one/sizes.py", True), ("one/proof.py", False)):
+    for name, is_seen in seen.items():
         (kernels / name).write_text('"""More."""\n# Why.\nx =   1\n')
         assert compiling.sources() == before
         (kernels / name).write_text("x = 2\n")
