@@ -88,6 +88,17 @@ def test_bfloat16_is_rounded_to_the_nearest(choose):
     torch.testing.assert_close(found, tuple(rounded), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_kernels_run_forward_and_backward(dtype, choose, monkeypatch):
+    choose("cpu")
+    called, function = [], build.Function.__call__
+    monkeypatch.setattr(
+        build.Function, "__call__", lambda self, *given: called.append(self.part) or function(self, *given)
+    )
+    run(*inputs("odd", dtype))
+    assert called == ["forward", "backward"]
+
+
 def test_the_number_of_threads_changes_no_bit(choose, monkeypatch):
     choose("cpu")
     arguments, before = inputs("several-tasks"), torch.get_num_threads()
