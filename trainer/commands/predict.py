@@ -8,8 +8,9 @@ from longmix.data_prep.manifest import FILE_NAME
 
 from ..settings.mistakes import say_loading
 
-DESCRIPTION = """Answer new inputs with a model, and write the answers as TSV, JSON lines or Parquet, by the suffix of
---output. The rows have the order of the input; `row` counts them from 0.
+DESCRIPTION = """Answer new inputs with a model, and write the answers as TSV, CSV, JSON lines or Parquet, by the
+suffix of --output. The rows have the order of the input; `row` counts them from 0, and --keep puts columns of the input
+beside its answers.
 
 What is answered is what the model was trained for: a class with the probability of each, a value, the label of each
 token, the pieces in place of [MASK]; --embeddings gives a vector for each text. A command that was killed goes on from
@@ -17,6 +18,7 @@ its last finished part, and its output has the same bytes."""
 
 EPILOG = """examples:
   longmix predict runs/reviews/custom/seed-0 --data new.csv --output answers.tsv
+  longmix predict runs/reviews/custom/seed-0 --data new.csv --keep id text --output answers.csv
   longmix predict runs/articles --data sentences.txt --output filled.jsonl
   longmix predict runs/articles --data sentences.txt --embeddings --output vectors.parquet"""
 
@@ -38,8 +40,13 @@ def add_parser(verbs) -> None:
         help="new inputs: .tsv, .csv, .jsonl, .parquet, .txt (a text a line), the folder of a prepared split, or "
         "hub:NAME[@CONFIGURATION][:SPLIT]",
     )
-    parser.add_argument("--output", required=True, metavar="FILE", help="the file to write: .tsv, .jsonl or .parquet")
+    parser.add_argument(
+        "--output", required=True, metavar="FILE", help="the file to write: .tsv, .csv, .jsonl or .parquet"
+    )
     add_table_options(parser)
+    parser.add_argument(
+        "--keep", nargs="+", default=[], metavar="NAME", help="columns of the input that stand beside the answers"
+    )
     parser.add_argument("--embeddings", action="store_true", help="the mean of each text's hidden states instead")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="inputs at a time (32)")
     parser.add_argument("--part-rows", type=int, default=10_000, metavar="N", help="rows in a part (10000)")
@@ -69,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
     from ..prediction.output import check_output
 
     is_prepared = (Path(arguments.data) / FILE_NAME).is_file()
-    table = None if is_prepared else file_table(arguments.data, arguments.columns, arguments.text_columns)
+    named = [*(arguments.text_columns or []), *arguments.keep]
+    table = None if is_prepared else file_table(arguments.data, arguments.columns, named)
     target = check_output(arguments.output)
     say_loading("predict")
     from ..prediction.session import run as run_session

@@ -1,7 +1,8 @@
-"""The output of predictions: TSV, JSON lines or Parquet, by its suffix; joined from parts."""
+"""The output of predictions: TSV, CSV, JSON lines or Parquet, by its suffix; joined from parts."""
 
+import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from longmix.data_prep.made_files import put_file, refuse_foreign_files
 from ..tables.text import csv_cell
 from .parts import JOINED, Answers, parts_folder, read_part
 
-SUFFIXES = (".tsv", ".jsonl", ".parquet")
+SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
 def check_output(output: str) -> Path:
@@ -40,14 +41,23 @@ def _is_earlier(path: Path) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# The three formats. Numbers are written as they are; lists have spaces between their entries in TSV.
+# The formats. Numbers are written as they are; lists have spaces between their entries in TSV and CSV.
 
 
 def _write_tsv(parts: Iterable[Answers], columns: dict[str, type], path: Path) -> None:
     with open(path, "w", encoding="utf-8", newline="") as file:
-        file.write("\t".join(map(csv_cell, columns)) + "\n")
-        for part in parts:
-            file.writelines("\t".join(_cell(answer[name]) for name in columns) + "\n" for answer in part)
+        file.writelines("\t".join(cells) + "\n" for cells in _lines(parts, columns))
+
+
+def _write_csv(parts: Iterable[Answers], columns: dict[str, type], path: Path) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(_lines(parts, columns))
+
+
+def _lines(parts: Iterable[Answers], columns: dict[str, type]) -> Iterator[list[str]]:
+    yield [csv_cell(name) for name in columns]
+    for part in parts:
+        yield from ([_cell(answer[name]) for name in columns] for answer in part)
 
 
 def _cell(value: Any) -> str:
@@ -81,4 +91,4 @@ def _write_parquet(parts: Iterable[Answers], columns: dict[str, type], path: Pat
             writer.write_table(pa.Table.from_pylist(part, schema=schema))
 
 
-_WRITERS = {".tsv": _write_tsv, ".jsonl": _write_json_lines, ".parquet": _write_parquet}
+_WRITERS = {".tsv": _write_tsv, ".csv": _write_csv, ".jsonl": _write_json_lines, ".parquet": _write_parquet}

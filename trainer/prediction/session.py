@@ -15,7 +15,6 @@ from longmix.data_prep.files import sha256_of_file, sha256_of_folder
 from longmix.data_prep.manifest import FILE_NAME
 
 from ..checkpoints.model_folders import told_model_folder
-from ..finetune.custom import as_pair
 from ..finetune.encode import LONGEST, load_encoder
 from ..finetune.records import HUB, Table, open_table
 from ..finetune.tasks import hub_names
@@ -29,6 +28,7 @@ from ..samples.tokenizer import tokenizer_folder
 from ..settings.objectives import FORECASTING
 from ..settings.sections import ObjectiveSection
 from . import output, parts, series, texts
+from .kept_columns import KeptColumns, columns_to_read
 from .progress import Progress, counted
 
 # The answers that objectives give to texts, and to samples of a prepared data set.
@@ -51,7 +51,7 @@ class Work(NamedTuple):
 
     rows: Iterator[Any]
     count: int | None
-    answers: texts.SampleAnswers | series.Forecasts
+    answers: texts.SampleAnswers | series.Forecasts | KeptColumns
     columns: list[str]
 
 
@@ -97,14 +97,15 @@ def _text_answers(arguments: argparse.Namespace, source: str, config: Any, name:
     wanted = text_columns_of(table, arguments.text_columns, named_as_in(table, inputs), arguments.model)
     if kind is texts.FilledMasks and len(wanted) > 1:
         raise UserError(f"--text-columns names {', '.join(wanted)}, but masks are filled in one text: name its column")
-    rows = (as_pair(row.texts) for row in table.rows(wanted))
+    read = columns_to_read(wanted, arguments.keep)
+    rows = table.rows(read)
     answers = kind(source, config, reader, distributed.join().device, arguments.batch_size)
-    return Work(rows, table.count, answers, wanted)
+    return Work(rows, table.count, KeptColumns(answers, wanted, arguments.keep), read)
 
 
 def _sample_answers(arguments: argparse.Namespace, source: str, config: Any, name: str) -> Work:
     """The numbers of the samples of a prepared data set."""
-    _refuse(arguments, "files of texts", "columns", "text_columns", "max_length")
+    _refuse(arguments, "files of texts", "columns", "text_columns", "keep", "max_length")
     kind = texts.Embeddings if arguments.embeddings else OF_SAMPLES.get(name)
     if kind is None:
         raise UserError(f"{source} was trained for {name}: name a file of texts, or give --embeddings")
@@ -124,7 +125,7 @@ def _sample_answers(arguments: argparse.Namespace, source: str, config: Any, nam
 
 def _forecasts(arguments: argparse.Namespace, source: str, objective: ObjectiveSection, table: Table | None) -> Work:
     """The windows of a table or of a prepared split."""
-    _refuse(arguments, "texts", "text_columns", "max_length", "embeddings")
+    _refuse(arguments, "texts", "text_columns", "keep", "max_length", "embeddings")
     if (Path(arguments.data) / FILE_NAME).is_file():
         _refuse(arguments, "a file without a header", "columns")
         dataset = ShardedDataset(arguments.data)
@@ -208,6 +209,6 @@ def _identity(arguments: argparse.Namespace, source: str, config: Any, columns: 
     model = sha256_of_folder(source) if is_folder else [source, getattr(config, "_commit_hash", None)]
     options = {
         name: getattr(arguments, name)
-        for name in ("columns", "text_columns", "embeddings", "max_length", "batch_size", "part_rows")
+        for name in ("columns", "text_columns", "keep", "embeddings", "max_length", "batch_size", "part_rows")
     }
     return hashlib.sha256(json.dumps([model, contents, options]).encode()).hexdigest()

@@ -79,14 +79,36 @@ def test_classes_are_named_and_their_probabilities_are_the_models(classifier, da
 
 
 @pytest.mark.full
-def test_the_three_formats_hold_the_same(classifier, data, tmp_path):
-    for suffix in ("tsv", "jsonl", "parquet"):
+def test_all_formats_hold_the_same(classifier, data, tmp_path):
+    for suffix in ("tsv", "csv", "jsonl", "parquet"):
         assert predict(classifier, "--data", data, "--output", tmp_path / f"out.{suffix}") == 0
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert pq.read_table(tmp_path / "out.parquet").to_pylist() == lines
-    assert [row["probability_good"] for row in tsv(tmp_path / "out.tsv")] == [
-        str(line["probability_good"]) for line in lines
+    rows = tsv(tmp_path / "out.tsv")
+    assert [row["probability_good"] for row in rows] == [str(line["probability_good"]) for line in lines]
+    with open(tmp_path / "out.csv", encoding="utf-8", newline="") as file:
+        assert list(csv.DictReader(file)) == rows
+
+
+def test_columns_of_the_input_stand_beside_its_answers(classifier, tmp_path):
+    given = tmp_path / "given.csv"
+    given.write_text('label,id,title,body\ngood,1,"a, b","two\nlines"\n,=2,c,d\nbad,3,"e ""f""",\n')
+    keep = ("--keep", "id", "body", "label", "--part-rows", "2")
+    for name in ("plain.jsonl", "out.csv", "out.jsonl", "out.parquet"):
+        options = () if name.startswith("plain") else keep
+        assert predict(classifier, "--data", given, "--output", tmp_path / name, *options) == 0
+    files = (tmp_path / name for name in ("plain.jsonl", "out.jsonl"))
+    plain, lines = ([json.loads(line) for line in file.read_text().splitlines()] for file in files)
+    kept = [("1", "two\nlines", "good"), ("=2", "d", ""), ("3", "", "bad")]
+    expected = [
+        {"row": answer["row"], "id": one, "body": body, "given_label": label, **answer}
+        for answer, (one, body, label) in zip(plain, kept, strict=True)
     ]
+    assert lines == expected and [list(line) for line in lines] == [list(line) for line in expected]
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected
+    again = records.open_table(str(tmp_path / "out.csv"))
+    assert again.columns[:5] == ["row", "id", "body", "given_label", "label"]
+    assert [row.texts for row in again.rows(["id", "body"])] == [["1", "two\\nlines"], ["'=2", "d"], ["3", ""]]
 
 
 def test_a_killed_command_goes_on_and_writes_equal_bytes(classifier, data, tmp_path, monkeypatch):
@@ -135,8 +157,8 @@ def test_how_far_it_is_is_told_within_a_part(classifier, data, tmp_path, monkeyp
 
 
 def test_answers_of_another_state_of_the_hub_are_others(monkeypatch):
-    """The parts of a killed command are thrown away when the rows that are read, or the model, are new."""
-    options = ("columns", "text_columns", "embeddings", "max_length", "batch_size", "part_rows")
+    """The parts of a killed command are thrown away when the rows that are read, the model or what is kept are new."""
+    options = ("columns", "text_columns", "keep", "embeddings", "max_length", "batch_size", "part_rows")
     arguments = argparse.Namespace(data="hub:some/data", **dict.fromkeys(options))
 
     def identity(title="a", unread=1, commit="first"):
@@ -147,7 +169,9 @@ def test_answers_of_another_state_of_the_hub_are_others(monkeypatch):
         return session._identity(arguments, "some/model", config, ["title", "body"])
 
     assert identity() == identity(unread=2)
-    assert len({identity(), identity(title="c"), identity(commit="second")}) == 3
+    made = {identity(), identity(title="c"), identity(commit="second")}
+    arguments.keep = ["title"]
+    assert len({*made, identity()}) == 4
 
 
 def test_pairs_of_a_prepared_data_set_are_answered_each_by_itself(tmp_path):
@@ -329,10 +353,14 @@ def test_values_and_labels_of_tokens(saved, tmp_path):
 
 def test_mistakes_are_told_in_a_line(classifier, saved, data, tmp_path, capsys):
     out = tmp_path / "out.tsv"
-    assert "must be one of .tsv, .jsonl, .parquet" in mistake(capsys, classifier, "--data", data, "--output", "o.txt")
+    told = mistake(capsys, classifier, "--data", data, "--output", "o.txt")
+    assert "must be one of .tsv, .csv, .jsonl, .parquet" in told
     assert "no column 'words'" in mistake(
         capsys, classifier, "--data", data, "--output", out, "--text-columns", "words"
     )
+    assert "no column 'words'" in mistake(capsys, classifier, "--data", data, "--output", out, "--keep", "words")
+    told = mistake(capsys, classifier, "--data", data, "--output", out, "--keep", "id", "id")
+    assert "--keep: two columns of the output would be called 'id'" in told
     model = saved(transformers.AutoModelForSequenceClassification)
     told = mistake(capsys, model, "--data", data, "--output", out)
     assert "name the text of" in told and "it has: id, title, body" in told
