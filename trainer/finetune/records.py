@@ -11,6 +11,8 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -300,9 +302,9 @@ def _text(value: Any, name: str, place: str) -> str:
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
+    if isinstance(value, int | float | Decimal | date | time):
         return str(value)
-    raise UserError(f"{place}: {name!r} holds {type(value).__name__}, expected a text or a number")
+    raise UserError(f"{place}: {name!r} holds {type(value).__name__}, expected a text, a number or a date")
 
 
 def _refuse_columns(source: str, columns: Sequence[str] | None) -> None:

@@ -2,6 +2,8 @@
 
 import bz2
 import csv
+import datetime
+import decimal
 import gzip
 import json
 import lzma
@@ -133,7 +135,7 @@ def test_csv_may_hold_line_ends_semicolons_between_and_long_fields(tmp_path):
         ("t.csv", "\n\r\n", "t.csv: the file is empty"),
         ("t.csv", "text,label\na\n", r"t.csv, line 2: 1 fields between ',', expected 2"),
         ("t.jsonl", '{"text": "a"}\n{"label": 1}\n', "t.jsonl, line 2: there is no 'text'; it has: label"),
-        ("t.jsonl", '{"text": ["a"]}\n', "t.jsonl, line 1: 'text' holds list, expected a text or a number"),
+        ("t.jsonl", '{"text": ["a"]}\n', "t.jsonl, line 1: 'text' holds list, expected a text, a number or a date"),
         ("t.jsonl", "[1]\n", "t.jsonl, line 1: expected one JSON object a line, found list"),
         ("t.parquet", "no", r"t\.parquet cannot be read as Parquet"),
         ("t.doc", "no", r"t\.doc is of no known kind; these are read: \.tsv, \.csv"),
@@ -160,6 +162,17 @@ def test_class_numbers_of_the_hub_become_names(tmp_path, monkeypatch):
         assert [row.texts[0] for row in open_table(source).rows(["label"])] == ["yes", "no", ""]
     with pytest.raises(UserError, match=r"there is no split 'test'"):
         open_table("hub:someone/data:test")
+
+
+def test_dates_and_decimals_are_texts(tmp_path):
+    columns = {
+        "at": [datetime.datetime(2024, 2, 3, 4, 5), None],
+        "day": [datetime.date(2024, 2, 3), None],
+        "price": [decimal.Decimal("1.50"), None],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    table = open_table(str(tmp_path / "t.parquet"))
+    assert [row.texts for row in table.rows(list(columns))] == [["2024-02-03 04:05:00", "2024-02-03", "1.50"], [""] * 3]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
