@@ -57,7 +57,7 @@ PREDICT = "predict model --data {} --output {}"
 FINETUNE = "finetune --model model --task {} --data {} --output out"
 MISTAKES = {
     PREDICT.format("nofile.tsv", "out.tsv"): "nofile.tsv does not exist",
-    PREDICT.format("new.tsv", "out.txt"): "--output is out.txt, but its suffix must be one of .tsv, .csv, .jsonl, .parq",
+    PREDICT.format("new.tsv", "out.txt"): "--output is out.txt, but its suffix must be one of .tsv, .csv, .jsonl",
     PREDICT.format("new.tsv", "mine.tsv"): "mine.tsv is not longmix's, and would be written over: move it away",
     PREDICT.format("new.tsv", "out.tsv") + " --text-columns txt": "new.tsv: no column 'txt'; it has: label, text",
     PREDICT.format("new.tsv", "out.tsv") + " --keep key": "new.tsv: no column 'key'; it has: label, text",
