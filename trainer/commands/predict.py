@@ -45,7 +45,12 @@ def add_parser(verbs) -> None:
     )
     add_table_options(parser)
     parser.add_argument(
-        "--keep", nargs="+", default=[], metavar="NAME", help="columns of the input that stand beside the answers"
+        "--keep",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="columns of the input, as texts, between `row` and the answers; given_NAME where an answer is called NAME",
     )
     parser.add_argument("--embeddings", action="store_true", help="the mean of each text's hidden states instead")
     parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="inputs at a time (32)")

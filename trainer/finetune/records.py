@@ -237,7 +237,7 @@ def _parquet(path: Path, columns: list[str] | None) -> Table:
                         place = f"{path}, row {number}"
                         pairs = zip(values, wanted, strict=True)
                         yield Row([_text(_named(value, classes.get(n)), n, place) for value, n in pairs], place)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, OverflowError) as error:
             raise failing(error) from None
 
     return Table(str(path), names, read, classes=classes, count=count)

@@ -93,7 +93,7 @@ def test_all_formats_hold_the_same(classifier, data, tmp_path):
 def test_columns_of_the_input_stand_beside_its_answers(classifier, tmp_path):
     given = tmp_path / "given.csv"
     given.write_text('label,id,title,body\ngood,1,"a, b","two\nlines"\n,=2,c,d\nbad,3,"e ""f""",\n')
-    keep = ("--keep", "id", "body", "label", "--part-rows", "2")
+    keep = ("--keep", "id", "--keep", "body", "label", "--part-rows", "2")
     for name in ("plain.jsonl", "out.csv", "out.jsonl", "out.parquet"):
         options = () if name.startswith("plain") else keep
         assert predict(classifier, "--data", given, "--output", tmp_path / name, *options) == 0

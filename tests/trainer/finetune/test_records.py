@@ -173,6 +173,10 @@ def test_dates_and_decimals_are_texts(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
     table = open_table(str(tmp_path / "t.parquet"))
     assert [row.texts for row in table.rows(list(columns))] == [["2024-02-03 04:05:00", "2024-02-03", "1.50"], [""] * 3]
+    far = pyarrow.array([10**18], pyarrow.timestamp("us"))
+    pyarrow.parquet.write_table(pyarrow.table({"at": far}), tmp_path / "far.parquet")
+    with pytest.raises(UserError, match=r"far\.parquet cannot be read as Parquet"):
+        list(open_table(str(tmp_path / "far.parquet")).rows(["at"]))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
