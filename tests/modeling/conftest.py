@@ -1,6 +1,8 @@
 """Tiny models of every type."""
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,31 @@ def batch():
         return input_ids, mask
 
     return make
+
+
+TWO_RANKS = """
+import os, sys
+from torch import distributed
+{before}
+other = os.fork()
+rank = 0 if other else 1
+distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+{on_each}
+distributed.destroy_process_group()
+if other and os.waitpid(other, 0)[1]:
+    sys.exit("rank 1 failed")
+"""
+
+
+@pytest.fixture
+def two_ranks(tmp_path):
+    """two_ranks(before, on_each) runs `before` in a new process, then `on_each` in it and a fork, as `rank` 0 and 1."""
+
+    def run(before, on_each):
+        code = TWO_RANKS.format(before=before, on_each=on_each)
+        process = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "store")], capture_output=True, text=True, timeout=240
+        )
+        assert process.returncode == 0, process.stderr
+
+    return run

@@ -192,7 +192,7 @@ def _json(path: Path, columns: list[str] | None) -> Table:
             missing = next((name for name in wanted if name not in record), None)
             if missing is not None:
                 raise UserError(f"{place}: there is no {missing!r}; it has: {', '.join(record)}")
-            yield Row([_text(record[name], name, place) for name in wanted], place)
+        return (Row([_text(record[name], name, place) for name in wanted], place) for place, record in rows)
 
     return Table(str(path), list(rows[0][1]) if rows else [], read, count=len(rows))
 

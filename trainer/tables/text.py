@@ -7,6 +7,7 @@ formulas. Here, and nowhere else, such text is made to mean its characters alone
 import html
 import json
 import re
+import unicodedata
 
 from longmix.data_prep.errors import printable
 
@@ -18,6 +19,8 @@ _NO_CODE = re.compile(r"[\\`|<>&]")
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "'")
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)")
 _PREFIX = "'"
+# Categories of what a line or a terminal would obey. Spaces of other kinds, and what joins letters, are parts of texts.
+_CONTROLS = ("Cc", "Cs", "Zl", "Zp")
 _PLAIN_YAML = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 
@@ -40,10 +43,11 @@ def code(text: str) -> Markdown:
 def csv_cell(text: str) -> str:
     """A text from outside as a cell of CSV: one that a spreadsheet would take for a formula begins with a quote.
 
-    What is a number stays one. `csv_text` takes the quote off.
+    What is a number stays one. `csv_text` takes the quote off. Control characters, line ends among them, are escapes.
     """
-    text = printable(text)
-    is_formula = text.lstrip().startswith(_FORMULA) and _NUMBER.fullmatch(text) is None
+    text = "".join(printable(c) if unicodedata.category(c) in _CONTROLS else c for c in text)
+    shown = "".join(filter(str.isprintable, text)).lstrip()
+    is_formula = shown.startswith(_FORMULA) and _NUMBER.fullmatch(text) is None
     return _PREFIX + text if is_formula else text
 
 

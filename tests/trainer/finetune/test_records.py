@@ -164,6 +164,12 @@ def test_class_numbers_of_the_hub_become_names(tmp_path, monkeypatch):
         open_table("hub:someone/data:test")
 
 
+def test_a_key_that_a_late_line_lacks_is_told_before_a_row_is_read(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"text": "a", "id": 1}\n{"text": "b"}\n')
+    with pytest.raises(UserError, match=r"t\.jsonl, line 2: there is no 'id'; it has: text"):
+        open_table(str(tmp_path / "t.jsonl")).rows(["id"])
+
+
 def test_dates_and_decimals_are_texts(tmp_path):
     columns = {
         "at": [datetime.datetime(2024, 2, 3, 4, 5), None],
