@@ -9,7 +9,7 @@ from typing import Any
 from longmix.data_prep.errors import UserError, refused
 from longmix.data_prep.made_files import put_file, refuse_foreign_files
 
-from ..tables.text import csv_cell
+from ..tables.text import csv_cell, csv_content
 from .parts import JOINED, Answers, parts_folder, read_part
 
 SUFFIXES = (".tsv", ".csv", ".jsonl", ".parquet")
@@ -65,7 +65,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, list) and all(isinstance(entry, float) for entry in value):
         return " ".join(map(str, value))  # numbers, though a spreadsheet might take the first sign for a formula's
-    return csv_cell(" ".join(map(str, value)) if isinstance(value, list) else str(value))
+    return csv_content(" ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _write_json_lines(parts: Iterable[Answers], columns: dict[str, type], path: Path) -> None:

@@ -19,7 +19,7 @@ _NO_CODE = re.compile(r"[\\`|<>&]")
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "'")
 _NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)")
 _PREFIX = "'"
-# Categories of what a line or a terminal would obey. Spaces of other kinds, and what joins letters, are parts of texts.
+# Categories of what ends a line or begins a terminal's escape sequence.
 _CONTROLS = ("Cc", "Cs", "Zl", "Zp")
 _PLAIN_YAML = re.compile(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*")
 _YAML_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
@@ -43,7 +43,14 @@ def code(text: str) -> Markdown:
 def csv_cell(text: str) -> str:
     """A text from outside as a cell of CSV: one that a spreadsheet would take for a formula begins with a quote.
 
-    What is a number stays one. `csv_text` takes the quote off. Control characters, line ends among them, are escapes.
+    What is a number stays one. `csv_text` takes the quote off.
+    """
+    return csv_content(printable(text))
+
+
+def csv_content(text: str) -> str:
+    """The same for the texts of a data set, of which the characters of all scripts stay, those that order and join
+    others among them: control characters alone, such as line ends, are escapes.
     """
     text = "".join(printable(c) if unicodedata.category(c) in _CONTROLS else c for c in text)
     shown = "".join(filter(str.isprintable, text)).lstrip()

@@ -92,14 +92,16 @@ def test_all_formats_hold_the_same(classifier, data, tmp_path):
 
 def test_columns_of_the_input_stand_beside_its_answers(classifier, tmp_path):
     given = tmp_path / "given.csv"
-    given.write_text('label,id,title,body\ngood,1,"a, b","two\nlines"\n,=2,c,d\nbad,3,"e ""f""",\n')
+    given.write_text(
+        'label,id,title,body\ngood,1,"a, b","two\nlines"\n,=2,c,d\u3000d\nbad,3,"e ""f""",\n', encoding="utf-8"
+    )
     keep = ("--keep", "id", "--keep", "body", "label", "--part-rows", "2")
     for name in ("plain.jsonl", "out.csv", "out.jsonl", "out.parquet"):
         options = () if name.startswith("plain") else keep
         assert predict(classifier, "--data", given, "--output", tmp_path / name, *options) == 0
     files = (tmp_path / name for name in ("plain.jsonl", "out.jsonl"))
-    plain, lines = ([json.loads(line) for line in file.read_text().splitlines()] for file in files)
-    kept = [("1", "two\nlines", "good"), ("=2", "d", ""), ("3", "", "bad")]
+    plain, lines = ([json.loads(line) for line in file.read_text("utf-8").splitlines()] for file in files)
+    kept = [("1", "two\nlines", "good"), ("=2", "d\u3000d", ""), ("3", "", "bad")]
     expected = [
         {"row": answer["row"], "id": one, "body": body, "given_label": label, **answer}
         for answer, (one, body, label) in zip(plain, kept, strict=True)
@@ -108,7 +110,7 @@ def test_columns_of_the_input_stand_beside_its_answers(classifier, tmp_path):
     assert pq.read_table(tmp_path / "out.parquet").to_pylist() == expected
     again = records.open_table(str(tmp_path / "out.csv"))
     assert again.columns[:5] == ["row", "id", "body", "given_label", "label"]
-    assert [row.texts for row in again.rows(["id", "body"])] == [["1", "two\\nlines"], ["'=2", "d"], ["3", ""]]
+    assert [row.texts for row in again.rows(["id", "body"])] == [["1", "two\\nlines"], ["'=2", "d\u3000d"], ["3", ""]]
 
 
 def test_a_killed_command_goes_on_and_writes_equal_bytes(classifier, data, tmp_path, monkeypatch):

@@ -65,11 +65,11 @@ def test_no_text_of_a_csv_file_is_a_formula_and_our_reader_has_it_back():
         assert text.csv_cell(number) == number
 
 
-def test_a_cell_keeps_letters_and_spaces_of_all_scripts_and_no_control_character():
+def test_a_cell_of_data_keeps_letters_and_spaces_of_all_scripts_and_no_control_character():
     kept = "10\u00a0km \u6771\u4eac\u3000\u592a\u90ce \u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f4bb co\u00adop"
-    assert text.csv_cell(kept) == kept
-    assert text.csv_cell("a\nb\tc\x1b[31m\u2028\x85\ud800") == r"a\nb\tc\x1b[31m\u2028\x85\ud800"
-    assert text.csv_cell("\u200b\u3000=1+1") == "'\u200b\u3000=1+1"
+    assert text.csv_content(kept) == kept
+    assert text.csv_content("a\nb\tc\x1b[31m\u2028\x85\ud800") == r"a\nb\tc\x1b[31m\u2028\x85\ud800"
+    assert text.csv_content("\u200b\u3000=1+1") == "'\u200b\u3000=1+1"
 
 
 def test_yaml_and_python_read_a_quoted_text_as_one():
