@@ -42,6 +42,11 @@ def test_the_python_of_a_page_runs(page, tmp_path):
     assert process.returncode == 0, process.stderr
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name in LONG_PAGES], ids=name_of)
+def test_the_python_of_a_long_page_compiles(page):
+    compile("\n".join(snippets(page)), name_of(page), "exec")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_file_that_a_page_links_is_there(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
