@@ -112,7 +112,7 @@ def _near(shape, places, before, documents, dtype, ragged=True):
     call("near_attention", [query, key, value, estimate, *parameters], before, lengths, ids)
 
 
-def _random(shape, documents, dtype):
+def _random(shape, documents, dtype, causal=False):
     """`shape` is (B, H, N, d, m); 64 waves of the places."""
     batch, heads, positions, width, features = shape
     query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
@@ -121,7 +121,7 @@ def _random(shape, documents, dtype):
     biases = [_empty(*size, dtype=wide) for size in sizes]
     ids = _empty(batch, positions) if documents else None
     places = Places(ids, positions) if documents else None
-    call("random_feature_attention", [query, key, value, *biases], places, _empty(batch), False, ids)
+    call("random_feature_attention", [query, key, value, *biases], places, _empty(batch), causal, ids)
 
 
 def _spectral(shape, segments, n_fft, beside, dtype, ragged=True):
@@ -206,6 +206,10 @@ def _other_cases() -> Iterator[Case]:
     yield Case("random-d64-m64", partial(_random, random, False))
     yield Case("random-d64-m64-documents", partial(_random, random, True))
     yield Case("random-d64-m256", partial(_random, (BATCH, 12, POSITIONS, 64, 256), False))
+    yield Case("random-d64-m64-causal", partial(_random, random, False, causal=True))
+    yield Case("random-d64-m64-causal-documents", partial(_random, random, True, causal=True))
+    yield Case("random-d64-m256-causal", partial(_random, (BATCH, 12, POSITIONS, 64, 256), True, causal=True))
+    yield Case("random-ones", partial(_random, (1, 1, 1, 1, 1), True))
     yield Case("random-d64-m64-float64", partial(_random, random, True), (torch.float64,))
     yield Case("spectral-r8", partial(_spectral, rows, 8, POSITIONS, True))
     yield Case("spectral-r8-all-valid", partial(_spectral, rows, 8, POSITIONS, True, ragged=False))
@@ -242,7 +246,9 @@ def _largest_cases() -> Iterator[Case]:
         yield Case(f"givens-one-order-{name}", partial(_givens, (batch, positions, 16, 64), 1, False, True, True))
         yield Case(f"givens-{name}", partial(_givens, (batch, positions, 16, 64), 2, True, True, False))
         yield Case(f"near-{name}", partial(_near, (batch, 16, positions, 64), 9, 4, True))
-        yield Case(f"random-{name}", partial(_random, (batch, 16, positions, 64, 64), True))
+        for causal in (False, True):
+            kind = "causal" if causal else "whole"
+            yield Case(f"random-{kind}-{name}", partial(_random, (batch, 16, positions, 64, 64), True, causal=causal))
         yield Case(f"links-{name}", partial(_links, rows, 16, 33, True, True))
         yield Case(f"spectral-{name}", partial(_spectral, rows, 8, positions, True))
         yield Case(f"tokens-{name}", partial(_tokens, (batch, positions, 16, 64), 3, True))

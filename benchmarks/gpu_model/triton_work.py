@@ -1,23 +1,21 @@
 """Bytes and operations of every Triton kernel, from the arguments of a launch.
 
 What a program reads counts as often as the program walks over it, and rows that it gathers count each: nothing is taken
-to be in a cache but what it holds at the moment, the rows of a block that a wavelet's taps share, and the angles of a
-chunk. Blocks count in full, also where they stick out of a document.
+to be in a cache but what it holds at the moment, the rows of a block that a wavelet's taps share, the angles of a
+chunk, and the projection that random features are made with, which a program reads once for all of its blocks. Blocks
+count in full, also where they stick out of a document.
 """
 
-from collections.abc import Callable, Mapping
 from math import prod
 
 import torch
 
-# Operations that an exponential counts as.
-EXPONENTIAL = 8
-INTEGER = 8  # bytes of an index
+from . import attention_work
+from .work_units import EXPONENTIAL, INTEGER, Arguments, Work, rounded
+
 SECTOR = 32  # bytes that memory gives at least
 # Of rows that a program wants again, a multiprocessor has kept so many bytes: V100 has caches of 128 KiB, A100 of 192.
 CACHE = 1 << 17
-Arguments = Mapping[str, object]
-Work = Callable[[Arguments, tuple[int, ...], list[int] | None], tuple[int, int]]
 
 
 def work_of(
@@ -39,92 +37,11 @@ def work_of(
     size, operations = WORK[name](arguments, grid, documents)
     wide = any(isinstance(each, torch.Tensor) and each.dtype == torch.float64 for each in arguments.values())
     rule = arguments.get("RULE")
+    if name == "make_features":  # multiplies nothing else
+        rule = arguments["query"].RULE.value
     if rule == "tf32x3":
         operations *= 3
     return size, operations, "fp64" if wide else "tf32" if rule in ("tf32", "tf32x3") else "fp32"
-
-
-def _rounded(count: int, block: int) -> int:
-    return -(-count // block) * block
-
-
-# Attention from features: rows of all heads, in whole blocks of each document.
-
-
-def _attention(
-    features: int, width: int, integers: int, dots: Callable[[int, int, int], int], exponentials: int
-) -> Work:
-    """A kernel whose programs move `features` rows of features, `width` rows of channels and some bytes for each row.
-
-    Args:
-        dots: (rows of a block, features, channels) -> operations for each row.
-        exponentials: of rows of features.
-    """
-
-    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-        query = next(arguments[name] for name in ("query", "key") if name in arguments)
-        value = next(arguments[name] for name in ("value", "gradient") if name in arguments)
-        batch, heads, positions, columns = query.shape
-        channels = value.shape[3]
-        block = arguments["ROWS"]
-        lengths = documents or [positions] * batch
-        computed = heads * sum(_rounded(length, block) for length in lengths)
-        moved = batch * heads * positions * grid[1] if len(grid) > 1 else batch * heads * positions
-        per_row = query.element_size() * (features * columns) + integers
-        if arguments.get("ids") is not None:
-            # A piece of rows that begins inside a document looks for its end.
-            per_row += INTEGER * (2 if len(grid) > 2 and grid[2] > 1 else 1)
-        size = moved * per_row + batch * heads * positions * channels * width * value.element_size()
-        programs_of_channels = grid[1] if len(grid) > 1 else 1
-        each = dots(block, arguments["FEATURES"], arguments["CHANNELS"])
-        if arguments["LOGS"]:
-            each += EXPONENTIAL * exponentials * arguments["FEATURES"]
-        return size, computed * programs_of_channels * each
-
-    return work
-
-
-def _pieces(features: int, width: int, states: int, reads_all: int, dots: int, exponentials: int) -> Work:
-    """A kernel of heads that are cut into pieces, whose programs move some rows of features and of channels.
-
-    Args:
-        states: how many states (M, D) each program reads or writes of its own.
-        reads_all: how many it reads of every piece.
-        dots: products of a row with a state.
-        exponentials: of rows of features.
-    """
-
-    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-        heads, blocks, pieces = grid
-        element = next(arguments[name].element_size() for name in ("query", "key") if name in arguments)
-        narrow = next(arguments[name].element_size() for name in ("value", "gradient", "result") if name in arguments)
-        rows = heads * arguments["positions"]
-        size = rows * (element * features * arguments["features"] * blocks + narrow * width * arguments["width"])
-        state = arguments["FEATURES"] * (arguments["CHANNELS"] + 2) * element
-        size += heads * blocks * pieces * (states + reads_all * pieces) * state
-        each = 2 * dots * arguments["FEATURES"] * arguments["CHANNELS"]
-        if arguments["LOGS"]:
-            each += EXPONENTIAL * exponentials * arguments["FEATURES"]
-        return size, heads * blocks * pieces * _rounded(arguments["rows"], arguments["ROWS"]) * each
-
-    return work
-
-
-def _causal(rows: Work, is_reader: bool) -> Work:
-    """A causal kernel that moves rows as `rows` does, and where a head is cut into pieces one state of each, or as a
-    reader those of the pieces on one side of its own: half of them.
-    """
-
-    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-        size, operations = rows(arguments, grid, documents)
-        pieces = grid[2]
-        if pieces > 1:
-            element = next(arguments[name].element_size() for name in ("query", "key") if name in arguments)
-            state = arguments["FEATURES"] * (arguments["CHANNELS"] + 2) * element
-            size += prod(grid) * state * (pieces - 1) // 2 if is_reader else prod(grid) * state
-        return size, operations
-
-    return work
 
 
 # Sweeps of rotations.
@@ -191,7 +108,7 @@ def _make_tables(arguments: Arguments, grid: tuple[int, ...], documents: list[in
     pairs, shares = grid
     rows, upper, lower = arguments["rows"], arguments["upper"], arguments["lower"]
     # Three angles of a row lie apart from the next row's. What is behind a share is read once more.
-    read = sum(_rounded(3 * angles.element_size(), SECTOR) for angles in (upper, lower))
+    read = sum(rounded(3 * angles.element_size(), SECTOR) for angles in (upper, lower))
     size = pairs * rows * (read * (1 + (shares - 1) / 2) + SECTOR + 4 * arguments["TABLES"])
     return round(size), pairs * rows * (arguments["TABLES"] * EXPONENTIAL + 32)
 
@@ -222,74 +139,6 @@ def _of_tokens(rows: int) -> Work:
     return work
 
 
-# Attention to the nearest tokens: rows of the places are in a multiprocessor's cache but for those of the first one.
-
-
-def _near(queries: int, values: int, sums: int, dots: int) -> Work:
-    """A kernel whose programs move some tensors of queries or keys and of values, and `sums` numbers of each row.
-
-    Args:
-        dots: products of a row with one of a place, or sums of such.
-    """
-
-    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-        pairs, blocks = grid
-        element = arguments["value"].element_size()
-        rows = pairs * arguments["positions"]
-        moved = (queries * arguments["width"] + values * arguments["channels"]) * element
-        size = rows * (moved + sums * arguments["sizes"].element_size())
-        if arguments["ids"] is not None:
-            size += rows * INTEGER
-        block = arguments["ROWS"]
-        if "parts" in arguments:
-            size += pairs * blocks * (arguments["places"] + 1) * arguments["sizes"].element_size()
-        each = block * (dots * (arguments["WIDTH"] + arguments["CHANNELS"]) + EXPONENTIAL)
-        return size, pairs * blocks * arguments["places"] * each
-
-    return work
-
-
-def _add_parts(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    parts = prod(grid) * arguments["count"]
-    return parts * arguments["parts"].element_size() + prod(grid) * arguments["of_bias"].element_size(), parts
-
-
-# Random features: a program holds the projection for all of its rows.
-
-
-def _make_features(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    features, width, element = arguments["features"], arguments["width"], arguments["query_logs"].element_size()
-    rows, blocks = grid[0] * arguments["count"], grid[2]
-    biases = 1 if arguments["query_bias"] is not None else 0
-    size = 2 * rows * (blocks * width * arguments["key"].element_size() + (1 + biases) * features * element)
-    if arguments["positions"] is not None:
-        size += 2 * rows * blocks * INTEGER
-    size += grid[0] * grid[1] * features * width * element
-    each = 4 * blocks * arguments["WIDTH"] * arguments["FEATURES"]
-    return size, grid[0] * _rounded(arguments["count"], arguments["ROWS"]) * each
-
-
-def _unmake_features(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    features, width, block = arguments["features"], arguments["width"], arguments["ROWS"]
-    element, narrow = arguments["of_key_logs"].element_size(), arguments["key"].element_size()
-    tokens, blocks = arguments["key"].shape[0] * arguments["heads"] * arguments["count"], grid[2]
-    of_tokens = 2 * arguments["of_key"].element_size() + narrow
-    size = tokens * (2 * features * element + blocks * width * of_tokens)
-    places = grid[0] * arguments["places"]
-    if arguments["of_query_bias"] is not None:
-        size += 2 * places * features * element
-    computed = grid[0] * _rounded(arguments["places"], block) * arguments["samples"]
-    if arguments["order"] is not None:
-        size += blocks * (tokens + 2 * places) * INTEGER
-        # A block of places takes as many turns as its first place has tokens.
-        lengths = documents or [arguments["count"]] * arguments["key"].shape[0]
-        computed = arguments["heads"] * sum(_rounded(length, block) for length in lengths)
-    if arguments["lengths"] is not None:
-        size += blocks * tokens * INTEGER
-    size += grid[0] * grid[1] * features * width * element
-    return size, computed * 4 * blocks * arguments["WIDTH"] * arguments["FEATURES"]
-
-
 # Links: a slab of channels goes through all factors; its rows come from memory once for all links of a factor where the
 # slab of a document is small enough for the cache, else once for each link.
 
@@ -307,13 +156,13 @@ def _gathered(arguments: Arguments, documents: list[int] | None, element: int, s
 
 def _slab_row(arguments: Arguments, element: int) -> int:
     """Bytes of a row in all slabs."""
-    return _rounded(arguments["width"], arguments["CHANNELS"]) * element
+    return rounded(arguments["width"], arguments["CHANNELS"]) * element
 
 
 def _strided_row(arguments: Arguments, element: int) -> int:
     """Bytes of a row that is read or written where all channels lie next to each other, in whole sectors."""
     slabs = -(-arguments["width"] // arguments["CHANNELS"])
-    return slabs * _rounded(arguments["CHANNELS"] * element, SECTOR)
+    return slabs * rounded(arguments["CHANNELS"] * element, SECTOR)
 
 
 def _of_links(arguments: Arguments, slabs: int) -> int:
@@ -454,17 +303,6 @@ def _differentiate(arguments: Arguments, grid: tuple[int, ...], documents: list[
 
 
 WORK: dict[str, Work] = {
-    "whole_forward": _attention(2, 2, 0, lambda rows, m, d: 4 * m * d, 2),
-    "whole_backward": _attention(5, 4, 0, lambda rows, m, d: 10 * m * d, 3),
-    "piece_sums": _pieces(1, 1, 1, 0, 1, 1),
-    "piece_forward": _pieces(1, 1, 0, 1, 1, 1),
-    "piece_queries": _pieces(2, 1, 1, 1, 2, 1),
-    "piece_keys": _pieces(2, 2, 0, 1, 2, 1),
-    "causal_sums": _causal(_attention(1, 1, 0, lambda rows, m, d: 2 * m * d, 1), False),
-    "causal_forward": _causal(_attention(2, 2, 0, lambda rows, m, d: 4 * m * d + 2 * rows * (m + d), 2), True),
-    "causal_queries": _causal(_attention(5, 3, 16, lambda rows, m, d: 4 * m * d + rows * (6 * m + 4 * d), 2), True),
-    "causal_later": _causal(_attention(1, 1, 16, lambda rows, m, d: 2 * m * d, 1), False),
-    "causal_keys": _causal(_attention(5, 4, 16, lambda rows, m, d: 6 * m * d, 2), True),
     "_sweep": _sweep,
     "make_tables": _make_tables,
     "make_angles": _of_tokens(2),
@@ -474,12 +312,7 @@ WORK: dict[str, Work] = {
     "mix_chunks": _of_chunks(2, 1, 40, 4),
     "unmix_chunks": _of_chunks(3, 2, 60, 8),
     "angle_gradients": _angle_gradients,
-    "mix_near": _near(2, 3, 1, 2),
-    "unmix_near_queries": _near(3, 4, 2, 5),
-    "unmix_near_keys": _near(3, 3, 2, 4),
-    "add_parts": _add_parts,
-    "make_features": _make_features,
-    "unmake_features": _unmake_features,
+    **attention_work.WORK,
     "mix_all": _mix_all,
     "unmix_all": _unmix_all,
     "segment_means": _rows_of(("x",), (), 1),

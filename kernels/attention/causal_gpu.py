@@ -8,42 +8,45 @@ that have a piece each; where a head is one piece, nothing is: `states` is None 
 import triton
 import triton.language as tl
 
-from .parts_gpu import (
+from .features_gpu import (
     NOTHING,
-    absent,
-    add_piece,
+    features_of_keys,
+    features_of_queries,
+    inverse_of,
+    load_features,
+    lower_triangle,
+    scale_of_queries,
+    store_features,
+    to_logarithms,
+    weights_of_queries,
+)
+from .rows_gpu import (
     begins_document,
     continues_document,
     document_end,
-    features_of_keys,
-    features_of_queries,
-    forget,
-    inverse_of,
     length_of,
-    load_features,
     load_rows,
-    lower_triangle,
-    next_step,
-    no_keys,
     notes_of,
     over_features,
-    piece_bounds,
-    place_of_piece,
     product,
-    rescale,
     rounded,
     rows_of_head,
-    scale_of_queries,
-    state_of_piece,
-    store_features,
-    store_piece,
     store_rows,
-    sum_of_keys,
     to_features,
-    to_logarithms,
-    total_of_piece,
-    weights_of_queries,
     where_head_begins,
+)
+from .states_gpu import (
+    add_piece,
+    forget,
+    next_step,
+    no_keys,
+    piece_bounds,
+    place_of_piece,
+    rescale,
+    state_of_piece,
+    store_piece,
+    sum_of_keys,
+    total_of_piece,
 )
 
 # Forward: a row's own step is taken pair by pair and all earlier ones from the state.
@@ -107,13 +110,13 @@ def _next(
     """The step that begins at a row: the state before it on the scale of its peaks, its number of rows, keys, queries
     and their scale, values, scores of pairs, and the inverse of what each query weighs.
     """
-    keys = load_features(key, row, index < end - row, feature, features, absent(LOGS))
+    keys = load_features(key, row, index < end - row, feature, features, LOGS)
     fresh = begins_document(ids, row)
     state, total, peak = forget(state, total, peak, fresh, LOGS)
     count, before, peak = next_step(keys, peak, ids, row, end, index, LOGS)
     inside = index < count
     keys = features_of_keys(keys, peak, inside, LOGS, RULE)
-    queries = load_features(query, row, inside, feature, features, absent(LOGS))
+    queries = load_features(query, row, inside, feature, features, LOGS)
     scale = scale_of_queries(queries, peak, LOGS)
     queries = features_of_queries(queries, peak, scale, LOGS, RULE)
     values = load_rows(value, row, inside, channel, width).to(state.dtype)
@@ -233,7 +236,7 @@ def _add_queries(
 ):  # fmt: skip
     """What queries sum up to, with those of one more step."""
     rows = row + tl.arange(0, inside.shape[0])
-    queries = load_features(query, row, inside, feature, features, absent(LOGS))
+    queries = load_features(query, row, inside, feature, features, LOGS)
     scale = tl.load(scales + rows, mask=inside, other=0.0)
     queries = features_of_queries(queries, peak, scale, LOGS, RULE)
     inverse = tl.load(inverses + rows, mask=inside, other=0.0)
@@ -360,11 +363,11 @@ def causal_keys(
         )
         fresh = (end < length) & begins_document(ids, tl.minimum(end, length - 1))
         later, later_total, above = forget(later, later_total, above, fresh, LOGS)
-        keys = load_features(key, row, inside, feature, features, absent(LOGS))
+        keys = load_features(key, row, inside, feature, features, LOGS)
         keys = features_of_keys(keys, peak, inside, LOGS, RULE)
         values = load_rows(value, row, inside, channel, width).to(later.dtype)
         mixed = to_features(values, later, RULE) + later_total[:, None]
-        mixed = to_logarithms(mixed, keys, LOGS) + load_features(of_key, row, inside, feature, features, 0.0)
+        mixed = to_logarithms(mixed, keys, LOGS) + load_features(of_key, row, inside, feature, features, False)
         store_features(of_key, mixed, row, inside, feature, features)
         sums = over_features(keys, later, RULE) + load_rows(own_of_value, row, inside, channel, width)
         store_rows(of_value, sums, row, inside, channel, width)

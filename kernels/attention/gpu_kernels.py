@@ -12,6 +12,7 @@ import triton
 from ..common.interpreter import interpreted
 from ..common.tensor_cores import multiply_tf32
 from .causal_gpu import causal_forward, causal_keys, causal_later, causal_queries, causal_sums
+from .features_gpu import MADE, RandomFeatures, Recipe
 from .pieces import block_of, channels_of, pieces_of
 from .pieces_gpu import piece_forward, piece_keys, piece_queries, piece_sums
 from .programs_gpu import whole_backward, whole_forward
@@ -24,6 +25,8 @@ FEATURES_OF_A_WARP = 16  # on tensor cores, at least
 CAUSAL_FEATURES = 128  # on tensor cores, at most: of more, the backward pass spills
 # Bytes of a row of features, padded: the most that is known to fit into the shared memory of a V100.
 CAUSAL_ROW_BYTES, WHOLE_ROW_BYTES = 1024, 2048
+
+Features = torch.Tensor | RandomFeatures
 
 
 def attention(query, key, value, lengths, document_ids, causal, logarithms):
@@ -41,7 +44,9 @@ def attention_backward(gradient, query, key, value, lengths, document_ids, causa
 
 
 def attend(result, query, key, value, lengths, document_ids, causal, logarithms) -> None:
-    """Write the result of `attention`. Without causality, rows of value and of the result may lie anywhere."""
+    """Write the result of `attention`. Without causality, rows of value and of the result may lie anywhere, and queries
+    and keys may be `RandomFeatures`.
+    """
     if lengths is not None:
         result.zero_()  # rows of padding are not written
     grid, options = _launch(query, value, causal, logarithms, document_ids)
@@ -50,20 +55,22 @@ def attend(result, query, key, value, lengths, document_ids, causal, logarithms)
         causal_forward[grid](query, key, value, lengths, document_ids, *sums, result, **options)
     elif document_ids is None and grid[2] > 1:
         sums = _sums_of_pieces(grid, options, key, value, lengths)
-        piece_forward[grid](query, lengths, *sums, result, **_apart("mixed", result), **options)
+        piece_forward[grid](*_taken(query), lengths, *sums, result, **_apart("mixed", result), **options)
     else:
         apart = _apart("value", value) | _apart("mixed", result)
-        whole_forward[grid](query, key, value, lengths, document_ids, result, **apart, **options)
+        whole_forward[grid](*_taken(query, key), value, lengths, document_ids, result, **apart, **options)
 
 
 def unattend(
     gradient, of_value, query, key, value, lengths, document_ids, causal, logarithms
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Write the gradient of value, whose rows lie as those of the result's gradient, and return those of query, key."""
+    """Write the gradient of value, whose rows lie as those of the result's gradient, and return those of query, key:
+    of `RandomFeatures` those of the logarithms.
+    """
     grid, options = _launch(query, value, causal, logarithms, document_ids)
     blocks = grid[1]
-    make = torch.Tensor.new_empty if lengths is None else torch.Tensor.new_zeros
-    of_query, of_key = (make(query, (blocks, *query.shape)) for _ in range(2))
+    make = _like(query).new_empty if lengths is None else _like(query).new_zeros
+    of_query, of_key = (make((blocks, *query.shape)) for _ in range(2))
     if lengths is not None:
         of_value.zero_()
     of_rows = of_query, of_key, of_value
@@ -73,11 +80,13 @@ def unattend(
     elif document_ids is None and grid[2] > 1:
         states, totals, peaks = _sums_of_pieces(grid, options, key, value, lengths)
         later = torch.empty_like(states), torch.empty_like(totals)
-        piece_queries[grid](gradient, query, lengths, states, totals, peaks, of_query, *later, **apart, **options)
-        of_keys = key, value, lengths, peaks, of_key, of_value
+        piece_queries[grid](
+            gradient, *_taken(query), lengths, states, totals, peaks, of_query, *later, **apart, **options
+        )
+        of_keys = *_taken(key), value, lengths, peaks, of_key, of_value
         piece_keys[grid](*of_keys, *later, **_apart("value", value), **apart, **options)
     else:
-        arguments = gradient, query, key, value, lengths, document_ids, *of_rows
+        arguments = gradient, *_taken(query, key), value, lengths, document_ids, *of_rows
         whole_backward[grid](*arguments, **_apart("value", value), **apart, **options)
     # A single block of channels, the usual case, is the sum of itself.
     return tuple(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key))
@@ -103,6 +112,16 @@ def _unattend_causally(
     causal_keys[grid](*arguments, of_key, own_of_value, of_value, *notes, states, totals, passing, **options)
 
 
+def _taken(*features: Features) -> tuple[torch.Tensor | Recipe, ...]:
+    """As kernels take them."""
+    return tuple(each.recipe if isinstance(each, RandomFeatures) else each for each in features)
+
+
+def _like(features: Features) -> torch.Tensor:
+    """Of the dtype in which features are summed up."""
+    return features.projection if isinstance(features, RandomFeatures) else features
+
+
 def _apart(name: str, rows: torch.Tensor) -> dict[str, int]:
     """How far samples, heads and rows of a tensor (B, H, N, d) are from each other."""
     of_sample, of_head, of_row, _ = rows.stride()
@@ -111,8 +130,8 @@ def _apart(name: str, rows: torch.Tensor) -> dict[str, int]:
 
 def _sums_of_pieces(grid: tuple[int, int, int], options: dict, key, value, lengths) -> tuple[torch.Tensor, ...]:
     """States, totals and peaks of all pieces alone; see pieces_gpu.py."""
-    sums = _room_for_sums(grid, options, key)
-    piece_sums[grid](key, value, lengths, *sums, **_apart("value", value), **options)
+    sums = _room_for_sums(grid, options, _like(key))
+    piece_sums[grid](*_taken(key), value, lengths, *sums, **_apart("value", value), **options)
     return sums
 
 
@@ -128,14 +147,14 @@ def _sums_of_causal_pieces(
     return sums
 
 
-def _room_for_sums(grid: tuple[int, int, int], options: dict, key: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _room_for_sums(grid: tuple[int, int, int], options: dict, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
     heads, blocks, pieces = grid
-    totals, peaks = key.new_empty(2, pieces, heads, blocks, options["FEATURES"]).unbind(0)
-    return key.new_empty(*totals.shape, options["CHANNELS"]), totals, peaks
+    totals, peaks = like.new_empty(2, pieces, heads, blocks, options["FEATURES"]).unbind(0)
+    return like.new_empty(*totals.shape, options["CHANNELS"]), totals, peaks
 
 
 def _launch(
-    query: torch.Tensor, value: torch.Tensor, causal: bool, logarithms: bool, document_ids: torch.Tensor | None
+    query: Features, value: torch.Tensor, causal: bool, logarithms: bool, document_ids: torch.Tensor | None
 ) -> tuple[tuple[int, ...], dict]:
     """The grid, heads by blocks of channels by pieces of rows, and the arguments behind the tensors.
 
@@ -144,15 +163,17 @@ def _launch(
     """
     batch, heads, positions, features = query.shape
     width, block = value.shape[3], block_of(features)
-    most = (CAUSAL_ROW_BYTES if causal else WHOLE_ROW_BYTES) // query.itemsize
+    itemsize = _like(query).itemsize
+    most = (CAUSAL_ROW_BYTES if causal else WHOLE_ROW_BYTES) // itemsize
     if block > most and not interpreted():
         raise ValueError(
             f"the Triton kernel of {'causal ' if causal else ''}linear attention has {features} features in "
             f"{value.dtype}; allowed: at most {most}; set LONGMIX_KERNELS=portable"
         )
-    channels = channels_of(features, width, query.itemsize)
+    channels = channels_of(features, width, itemsize)
+    logs = MADE.value if isinstance(query, RandomFeatures) else logarithms
     options = {"heads": heads, "positions": positions, "features": features, "width": width}
-    blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "LOGS": logarithms}
+    blocks = {"ROWS": ROWS, "FEATURES": block, "CHANNELS": channels, "LOGS": logs}
     # Half precision has no more digits than tensor cores.
     on_tensor_cores = value.itemsize == 2 and multiply_tf32() and not (causal and block > CAUSAL_FEATURES)
     blocks["RULE"] = "tf32" if on_tensor_cores else "ieee"

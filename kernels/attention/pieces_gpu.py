@@ -7,32 +7,19 @@ as in programs_gpu.py.
 import triton
 import triton.language as tl
 
-from .parts_gpu import (
-    absent,
-    add_piece,
+from .features_gpu import (
+    MADE,
     features_of_keys,
     features_of_queries,
     inverse_of,
-    length_of,
     load_features,
-    load_rows,
-    no_keys,
-    over_features,
-    piece_bounds,
-    product,
-    rounded,
     scale_of_queries,
-    state_of_piece,
     store_features,
-    store_piece,
-    store_rows,
-    sum_of_keys,
-    to_features,
     to_logarithms,
-    total_of_piece,
     weights_of_queries,
-    where_head_begins,
 )
+from .rows_gpu import length_of, load_rows, over_features, product, rounded, store_rows, to_features, where_head_begins
+from .states_gpu import add_piece, no_keys, piece_bounds, state_of_piece, store_piece, sum_of_keys, total_of_piece
 
 
 @triton.jit
@@ -52,14 +39,16 @@ def piece_sums(
 ):  # fmt: skip
     """The state after the rows of each piece alone."""
     head = tl.program_id(0).to(tl.int64)
-    key += head * positions * features
+    if LOGS != MADE:
+        key += head * positions * features
     value = where_head_begins(value, heads, value_sample, value_head)
     begin, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
     feature = tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = sum_of_keys(
-        key, value, begin, end, tl.arange(0, ROWS), feature, features, channel, width, value_row, LOGS, RULE
-    )
+        key, value, begin, end, tl.arange(0, ROWS), feature, features, channel, width, value_row, LOGS, RULE,
+        heads, positions,
+    )  # fmt: skip
     store_piece(state, total, peak, states, totals, peaks, LOGS)
 
 
@@ -71,7 +60,8 @@ def piece_forward(
 ):  # fmt: skip
     """The result of each piece's rows."""
     head = tl.program_id(0).to(tl.int64)
-    query += head * positions * features
+    if LOGS != MADE:
+        query += head * positions * features
     result = where_head_begins(result, heads, mixed_sample, mixed_head)
     row, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
@@ -79,7 +69,7 @@ def piece_forward(
     state, total, peak = _state_of_all(states, totals, peaks, query, FEATURES, CHANNELS, LOGS)
     while row < end:
         inside = index < end - row
-        queries = load_features(query, row, inside, feature, features, absent(LOGS))
+        queries = load_features(query, row, inside, feature, features, LOGS, heads, positions)
         queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
         inverse = inverse_of(weights_of_queries(queries, total))
         store_rows(
@@ -97,7 +87,8 @@ def piece_queries(
     """Gradients of queries, and of the state by the queries of each piece."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
-    query += first * features
+    if LOGS != MADE:
+        query += head * positions * features
     gradient = where_head_begins(gradient, heads, mixed_sample, mixed_head)
     of_query += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
     row, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
@@ -107,7 +98,7 @@ def piece_queries(
     later, later_total, _ = no_keys(query, FEATURES, CHANNELS, LOGS)
     while row < end:
         inside = index < end - row
-        queries = load_features(query, row, inside, feature, features, absent(LOGS))
+        queries = load_features(query, row, inside, feature, features, LOGS, heads, positions)
         queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
         inverse = inverse_of(weights_of_queries(queries, total))
         gradients = load_rows(gradient, row, inside, channel, width, mixed_row).to(later.dtype)
@@ -131,7 +122,8 @@ def piece_keys(
     """Gradients of keys and values."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
-    key += first * features
+    if LOGS != MADE:
+        key += head * positions * features
     value = where_head_begins(value, heads, value_sample, value_head)
     of_value = where_head_begins(of_value, heads, mixed_sample, mixed_head)
     of_key += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
@@ -146,7 +138,7 @@ def piece_keys(
             peak = tl.maximum(peak, tl.load(total_of_piece(peaks, piece, FEATURES)))
     while row < end:
         inside = index < end - row
-        keys = load_features(key, row, inside, feature, features, absent(LOGS))
+        keys = load_features(key, row, inside, feature, features, LOGS, heads, positions)
         keys = features_of_keys(keys, peak, inside, LOGS, RULE)
         values = load_rows(value, row, inside, channel, width, value_row).to(later.dtype)
         mixed = to_features(values, later, RULE) + later_total[:, None]

@@ -2,36 +2,37 @@
 
 A program's head is axis 0 of the grid, its block of channels axis 1, axis 2 a piece of the rows: a program has the
 documents that begin in it. Blocks hold ROWS rows (C in shapes), all FEATURES (M) and some CHANNELS (D). Rows of padding
-are neither read nor written. `LOGS`: features are given as logarithms; `RULE`: how matrices are multiplied, see
-parts_gpu.py.
+are neither read nor written. `LOGS`: features are given as logarithms, or MADE of rows, see features_gpu.py; `RULE`:
+how matrices are multiplied, see rows_gpu.py.
 """
 
 import triton
 import triton.language as tl
 
-from .parts_gpu import (
-    absent,
-    document_end,
+from .features_gpu import (
+    MADE,
     features_of_keys,
     features_of_queries,
     inverse_of,
-    length_of,
     load_features,
+    scale_of_queries,
+    store_features,
+    to_logarithms,
+    weights_of_queries,
+)
+from .rows_gpu import (
+    document_end,
+    length_of,
     load_rows,
-    no_keys,
     over_features,
     own_documents,
     product,
     rounded,
-    scale_of_queries,
-    store_features,
     store_rows,
-    sum_of_keys,
     to_features,
-    to_logarithms,
-    weights_of_queries,
     where_head_begins,
 )
+from .states_gpu import no_keys, sum_of_keys
 
 # Forward: a document's keys are summed first, and its queries read the sum.
 
@@ -44,7 +45,8 @@ def whole_forward(
 ):  # fmt: skip
     """The result where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
-    query, key = query + head * positions * features, key + head * positions * features
+    if LOGS != MADE:
+        query, key = query + head * positions * features, key + head * positions * features
     value = where_head_begins(value, heads, value_sample, value_head)
     result = where_head_begins(result, heads, mixed_sample, mixed_head)
     length = length_of(lengths, head // heads, positions)
@@ -57,12 +59,12 @@ def whole_forward(
     while begin < behind:
         end = document_end(ids, begin, length, index, ROWS)
         state, total, peak = sum_of_keys(
-            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE
+            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE, heads, positions
         )
         row = begin
         while row < end:
             inside = index < end - row
-            queries = load_features(query, row, inside, feature, features, absent(LOGS))
+            queries = load_features(query, row, inside, feature, features, LOGS, heads, positions)
             queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
             inverse = inverse_of(weights_of_queries(queries, total))
             store_rows(
@@ -87,7 +89,8 @@ def whole_backward(
     """The gradients where every row of a document sees all of them."""
     head = tl.program_id(0).to(tl.int64)
     first = head * positions
-    query, key = query + first * features, key + first * features
+    if LOGS != MADE:
+        query, key = query + first * features, key + first * features
     value = where_head_begins(value, heads, value_sample, value_head)
     gradient = where_head_begins(gradient, heads, mixed_sample, mixed_head)
     of_value = where_head_begins(of_value, heads, mixed_sample, mixed_head)
@@ -103,13 +106,13 @@ def whole_backward(
     while begin < behind:
         end = document_end(ids, begin, length, index, ROWS)
         state, total, peak = sum_of_keys(
-            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE
+            key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE, heads, positions
         )
         later, later_total, _ = no_keys(query, FEATURES, CHANNELS, LOGS)
         row = begin
         while row < end:
             inside = index < end - row
-            queries = load_features(query, row, inside, feature, features, absent(LOGS))
+            queries = load_features(query, row, inside, feature, features, LOGS, heads, positions)
             queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
             inverse = inverse_of(weights_of_queries(queries, total))
             gradients = load_rows(gradient, row, inside, channel, width, mixed_row).to(later.dtype)
@@ -124,7 +127,7 @@ def whole_backward(
         row = begin
         while row < end:
             inside = index < end - row
-            keys = load_features(key, row, inside, feature, features, absent(LOGS))
+            keys = load_features(key, row, inside, feature, features, LOGS, heads, positions)
             keys = features_of_keys(keys, peak, inside, LOGS, RULE)
             store_rows(of_value, over_features(keys, later, RULE), row, inside, channel, width, mixed_row)
             values = load_rows(value, row, inside, channel, width, value_row).to(later.dtype)

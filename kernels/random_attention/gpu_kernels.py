@@ -1,18 +1,20 @@
-"""Attention from random features in Triton: one launch makes the logarithms of queries and of keys, one takes their
-gradients back, and between them stand the launches of `feature_attention`.
+"""Attention from random features in Triton: the launches of `feature_attention`, whose programs make the logarithms of
+queries and keys where they read them, and behind the backward pass one that takes the logarithms' gradients back.
 
-Rows are taken in pieces, for which a program holds the projection. The gradient of a table of biases is not added up
-between programs: each of them has some rows of the table, and walks over the tokens that read these.
+It takes rows in pieces, for which a program holds the projection. The gradient of a table of biases is a sum over
+samples, for which the logarithms' gradients pass through memory. It is not added up between programs: each of them has
+some rows of the table, and walks over the tokens that read these.
 """
 
 import torch
 import triton
 import triton.language as tl
 
+from ..attention.features_gpu import MADE, RandomFeatures, exact_rule, load_features, store_features
 from ..attention.gpu_kernels import attend, unattend
-from ..attention.parts_gpu import product
+from ..attention.pieces import block_of
+from ..attention.rows_gpu import length_of, product
 from ..common.interpreter import interpreted
-from ..common.tensor_cores import multiply_tf32
 from .operator import heads_lie_apart, rows_like
 
 # Rows of a block, and programs of a launch: two for each multiprocessor of the largest of our cards. Of the projection
@@ -44,55 +46,23 @@ def _projected(projection, apart, feature, features, channel, width, scale):
 
 
 @triton.jit
-def _make_logs(x, weights, bias, positions, logs, sample, head, begin, end, length, features, feature, width, channel,
-               half, of_batch, of_head, of_row, RELATIVE: tl.constexpr, ROWS: tl.constexpr,
-               RULE: tl.constexpr):  # fmt: skip
-    """The logarithms of the rows of queries, which have no norm, for it would cancel, or of keys."""
-    while begin < end:
-        row = begin + tl.arange(0, ROWS)
-        inside = row < end
-        pointers = _rows(x, sample, head, row, channel, of_batch, of_head, of_row)
-        known = _load(pointers, row < tl.minimum(end, length), channel, width, logs)
-        found = product(known, weights, RULE)
-        if not RELATIVE:
-            found -= tl.sum(known * known, 1)[:, None] * half
-        written = inside[:, None] & (feature < features)[None, :]
-        if bias is not None:
-            place = row
-            if positions is not None:
-                place = tl.load(positions + row, mask=inside, other=0).to(tl.int32)
-            found += tl.load(bias + place[:, None] * features + feature[None, :], mask=written, other=0.0)
-        tl.store(logs + row[:, None] * features + feature[None, :], found, mask=written)
-        begin += ROWS
-
-
-@triton.jit
-def make_features(query, key, projection, query_bias, key_bias, positions, lengths, query_logs, key_logs, heads, count,
-                  width, features, places, rows, apart, bias_batch, scale, half, query_batch, query_head, query_row,
-                  key_batch, key_head, key_row, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-                  FEATURES: tl.constexpr, RULE: tl.constexpr):  # fmt: skip
+def make_features(
+    query, key, lengths, query_logs, key_logs, heads, positions, features, rows,
+    ROWS: tl.constexpr, FEATURES: tl.constexpr,
+):  # fmt: skip
     """The logarithms (B, H, N, m) of a piece of a head's rows."""
-    pair = tl.program_id(0)
-    sample, head = pair // heads, pair % heads
-    channel, feature = tl.arange(0, WIDTH), tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
-    length = sample * 0 + count
-    if lengths is not None:
-        length = tl.load(lengths + sample).to(tl.int32)
-    if positions is not None:
-        positions += sample.to(tl.int64) * count
-    if query_bias is not None:
-        of_pair = sample.to(tl.int64) * bias_batch + head.to(tl.int64) * places * features
-        query_bias, key_bias = query_bias + of_pair, key_bias + of_pair
-    query_logs += pair.to(tl.int64) * count * features
-    key_logs += pair.to(tl.int64) * count * features
-    weights = tl.trans(_projected(projection, apart, feature, features, channel, width, scale))
-    begin = tl.program_id(1) * rows
-    end = tl.minimum(begin + rows, count)
-    # One after the other: both at once would take more registers than there are in float64.
-    _make_logs(query, weights, query_bias, positions, query_logs, sample, head, begin, end, length, features, feature,
-               width, channel, half, query_batch, query_head, query_row, True, ROWS, RULE)  # fmt: skip
-    _make_logs(key, weights, key_bias, positions, key_logs, sample, head, begin, end, length, features, feature,
-               width, channel, half, key_batch, key_head, key_row, False, ROWS, RULE)  # fmt: skip
+    head = tl.program_id(0).to(tl.int64)
+    query_logs, key_logs = query_logs + head * positions * features, key_logs + head * positions * features
+    row = tl.program_id(1) * rows
+    end = tl.minimum(row + rows, length_of(lengths, head // heads, positions))
+    feature = tl.arange(0, FEATURES)
+    while row < end:
+        inside = row + tl.arange(0, ROWS) < end
+        logs = load_features(query, row, inside, feature, features, MADE, heads, positions)
+        store_features(query_logs, logs, row, inside, feature, features)
+        logs = load_features(key, row, inside, feature, features, MADE, heads, positions)
+        store_features(key_logs, logs, row, inside, feature, features)
+        row += ROWS
 
 
 @triton.jit
@@ -159,10 +129,10 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
 
 def random_attention(query, key, value, projection, tables, positions, order, starts, lengths, document_ids, causal):
     """The operator of operator.py."""
-    logs = _logs_of_both(query, key, projection, tables, positions, lengths)
+    features = _features_of_both(query, key, projection, tables, positions, lengths, causal)
     apart = heads_lie_apart(projection, causal)
     result = torch.empty_like(value) if apart else rows_like(value)
-    attend(result, *logs, value, lengths, document_ids, causal, True)
+    attend(result, *features, value, lengths, document_ids, causal, True)
     return result if apart else result.transpose(1, 2)
 
 
@@ -173,9 +143,8 @@ def random_attention_backward(
     apart = heads_lie_apart(projection, causal)
     of_value = torch.empty_like(value) if apart else rows_like(value)
     gradient = gradient if apart else gradient.transpose(1, 2)
-    # To keep the logarithms would take more memory than anything else of an attention.
-    logs = _logs_of_both(query, key, projection, tables, positions, lengths)
-    of_logs = unattend(gradient, of_value, *logs, value, lengths, document_ids, causal, True)
+    features = _features_of_both(query, key, projection, tables, positions, lengths, causal)
+    of_logs = unattend(gradient, of_value, *features, value, lengths, document_ids, causal, True)
     batch, heads, count, width = query.shape
     blocks, options = _options(projection, width)
     of_rows = [rows_like(x) for x in (query, key)]
@@ -195,20 +164,21 @@ def random_attention_backward(
     return *of_rows, of_value, of_tables, *of_logs
 
 
-def _logs_of_both(query, key, projection, tables, positions, lengths) -> list[torch.Tensor]:
-    """Logarithms (B, H, N, m) of the features of queries and of keys."""
-    batch, heads, count, width = query.shape
-    logs = [projection.new_empty(batch, heads, count, len(projection)) for _ in range(2)]
-    blocks, options = _options(projection, width)
-    pieces, rows = _pieces(batch * heads * blocks, count)
-    biases, places, of_sample = (None, None), count, 0
-    if tables is not None:
-        biases, places, of_sample = tables.unbind(1), tables.shape[3], 0 if len(tables) == 1 else tables.stride(0)
-    make_features[batch * heads, pieces, blocks](
-        query, key, projection, *biases, positions, lengths, *logs, heads, count, width, len(projection), places, rows,
-        projection.stride(0), of_sample, width**-0.25, 0.5 * width**-0.5, *query.stride()[:3], *key.stride()[:3],
-        **options,
-    )  # fmt: skip
+def _features_of_both(
+    query, key, projection, tables, positions, lengths, causal
+) -> list[RandomFeatures] | list[torch.Tensor]:
+    biases = (None, None) if tables is None else tables.unbind(1)
+    of_queries = RandomFeatures(query, projection, biases[0], positions, has_norm=False)
+    features = [of_queries, RandomFeatures(key, projection, biases[1], positions, has_norm=True)]
+    if not causal:
+        return features
+    # Causal programs have no registers for more; so the logarithms, of valid rows, stand in memory.
+    logs = [projection.new_empty(of.shape) for of in features]
+    batch, heads, count, _ = query.shape
+    pieces, rows = _pieces(batch * heads, count)
+    sizes = heads, count, len(projection), rows, ROWS, block_of(len(projection))
+    recipes = (of.recipe for of in features)
+    make_features[batch * heads, pieces](*recipes, lengths, *logs, *sizes, num_warps=WARPS, maxnreg=REGISTERS)
     return logs
 
 
@@ -234,7 +204,5 @@ def _options(projection: torch.Tensor, width: int) -> tuple[int, dict]:
             f"at most {most}; set LONGMIX_KERNELS=portable"
         )
     features = min(max(features, FEWEST), max(FEWEST, triton.next_power_of_2(len(projection))))
-    # What becomes an exponent may not be rounded.
-    rule = "tf32x3" if projection.dtype == torch.float32 and multiply_tf32() else "ieee"
-    blocks = {"ROWS": ROWS, "WIDTH": channels, "FEATURES": features, "RULE": rule}
+    blocks = {"ROWS": ROWS, "WIDTH": channels, "FEATURES": features, "RULE": exact_rule(projection.dtype)}
     return triton.cdiv(len(projection), features), {**blocks, "num_warps": WARPS, "maxnreg": REGISTERS}

@@ -66,9 +66,11 @@ def test_half_precision_is_multiplied_on_tensor_cores(compiling):
     pieces = {"piece_sums", "piece_forward", "piece_queries", "piece_keys"}
     for dtype in ("float32", "float16", "bfloat16"):
         counts = found["sm_80", dtype]
-        assert {name for name in pieces if counts[name]} == (set() if dtype == "float32" else pieces)
-        # Of queries and of keys, 8 of 64 channels at once, three instructions in place of one: the digits of fp32.
-        assert counts["make_features"] == 2 * 64 // 8 * 3
+        if dtype == "float32":
+            # Features alone, of 8 of 16 rows and of 8 of 16 channels at once, three instructions in place of one.
+            assert {counts[name] for name in pieces} == {2 * 2 * 3}
+        else:
+            assert all(counts[name] > 2 * 2 * 3 for name in pieces)
 
 
 @pytest.mark.full

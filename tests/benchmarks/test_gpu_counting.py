@@ -3,6 +3,7 @@
 import importlib
 import math
 import os
+from collections import Counter
 
 import pytest
 import torch
@@ -248,8 +249,10 @@ def test_attentions_of_half_precision_take_tensor_cores_from_a100_on(count, trit
 
     def launched(**settings):
         rows, projection = [(2, 3, 128, 16)] * 3, (32, 16)
-        call = lambda q, k, v, w: ops.random_feature_attention(q, k, v, w)  # noqa: E731
-        launches = count(call, *rows, projection, triton=True, **settings)
+        launches = Counter()
+        for causal in (False, True):
+            call = lambda q, k, v, w: ops.random_feature_attention(q, k, v, w, causal=causal)  # noqa: B023, E731
+            launches |= count(call, *rows, projection, triton=True, **settings)
         return {launch.name.removeprefix("triton "): launch for launch in launches if launch.programs is not None}
 
     a100, v100, fp32 = launched(), launched(dtype=torch.float16, flash=False), launched(dtype=torch.float32)
@@ -257,8 +260,34 @@ def test_attentions_of_half_precision_take_tensor_cores_from_a100_on(count, trit
         "tf32", "fp32", "fp32",
     )  # fmt: skip
     assert (a100["make_features"].unit, v100["make_features"].unit) == ("tf32", "fp32")
-    assert a100["whole_forward"].operations == v100["whole_forward"].operations
     assert a100["make_features"].operations == 3 * v100["make_features"].operations  # in three products
+    for launches, products in ((a100, 3), (v100, 1)):
+        # Of each row of 32 features by 16 channels: two states, exponentials, and features of queries and of keys.
+        each = 4 * 32 * 16 + 8 * 2 * 32 + products * 2 * 2 * 32 * 16
+        assert launches["whole_forward"].operations == 2 * 3 * 128 * each
+        # Queries, keys, values and the result, and the projection, for queries and keys of each program.
+        assert launches["whole_forward"].bytes == 4 * 2 * 3 * 128 * 16 * 2 + 6 * 2 * 32 * 16 * 4
+
+
+def test_biases_are_read_wherever_features_are_made(count, triton):
+    rows, projection, waves, columns = [(2, 3, 128, 16)] * 3, (32, 16), (1, 1, 128, 8), (2, 3, 8, 32)
+    places = torch.zeros(2, 128, dtype=torch.int64, device="meta")
+
+    def launched(*biases, **keywords):
+        def call(*tensors):
+            ops.random_feature_attention(*tensors, **keywords).backward(torch.empty(2, 3, 128, 16, device="meta"))
+
+        launches = count(call, *rows, projection, *biases, dtype=torch.float32, triton=True)
+        found = {launch.name.removeprefix("triton "): launch.bytes for launch in launches if launch.programs}
+        return found["whole_forward"], found["whole_backward"]
+
+    without, at_rows, at_places = launched(), launched(waves, columns), launched(waves, columns, positions=places)
+    of_bias = 2 * 3 * 128 * 32 * 4
+    assert [b - a for a, b in zip(without, at_rows, strict=True)] == [2 * of_bias, 3 * of_bias]  # keys twice backward
+    assert [b - a for a, b in zip(at_rows, at_places, strict=True)] == [2 * 8 * 2 * 3 * 128, 3 * 8 * 2 * 3 * 128]
+
+
+def test_tf32_has_half_of_the_rate_of_half_precision(script):
     peaks = {card.name: card.peak for card in script("gpu_model.cards").CARDS}
     assert peaks["A100"]["tf32"] == 156e12 and peaks["V100"]["tf32"] == peaks["V100"]["fp32"]
 
@@ -318,7 +347,7 @@ def there_and_back(x, filters):
         pytest.param(
             lambda *tensors: ops.random_feature_attention(*tensors),
             [*HEADS, (16, 16), (1, 1, 128, 8), (2, 2, 8, 16)],
-            0.01,
+            0.1,  # the projection, of all blocks but the first
             id="random features",
         ),
         pytest.param(there_and_back, [(1, 64, 32), (8, 32)], 0.5, id="wavelets"),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from longmix.kernels import ops
 from longmix.kernels.random_attention.places import Places
@@ -72,6 +73,32 @@ def test_the_weights_are_those_of_the_features(choose):
         places[None],
     )
     torch.testing.assert_close(result[0, 0], expected)
+
+
+def test_the_features_lie_in_no_memory(require_or_skip):
+    """Of the forward pass in Triton, all of whose tensors are seen here: those of queries or keys would be the largest
+    but the tables of biases.
+    """
+    reason = obstacle("random_feature_attention", "triton", "cpu")
+    if reason is not None:
+        require_or_skip("triton", reason)
+    from longmix.kernels.random_attention.gpu_kernels import random_attention
+
+    sizes = []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            result = function(*args, **(kwargs or {}))
+            sizes.append(result.nbytes if isinstance(result, torch.Tensor) else 0)
+            return result
+
+    batch, heads, positions, features = 3, 2, 384, 32
+    query, key, value = torch.randn(3, batch, heads, positions, 4)
+    projection, tables = torch.randn(features, 4), torch.randn(1, 2, heads, positions, features)
+    with Sizes():
+        random_attention(query, key, value, projection, tables, None, None, None, None, None, False)
+    of_queries = 4 * batch * heads * positions * features
+    assert 0 < max(size for size in sizes if size != tables.nbytes) < of_queries / 2
 
 
 def test_tokens_by_their_places_are_found_once():

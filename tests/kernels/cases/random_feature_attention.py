@@ -41,6 +41,8 @@ CASES = {
     "waves-of-samples": ((2, 3, 11, 4, 6, 5), {"waves": (2, 1, 4), "lengths": [9, 11]}, True),
     "documents": ((2, 2, 37, 4, 6, 5), {"lengths": [37, 20], "waves": (1, 1, 4), "documents": 0.2}, True),
     "documents-of-heads": ((2, 2, 19, 4, 6, 5), {"waves": (1, 2, 4), "documents": 0.7, "causal": True}, True),
+    "wide": ((2, 2, 19, 37, 20, 9), {"lengths": [19, 12], "waves": (1, 1, 4)}, True),
+    "wide-causal": ((2, 2, 19, 37, 20, 9), {"waves": (1, 2, 4), "documents": 0.2, "causal": True}, True),
     "far": ((1, 2, 23, 4, 6, 5), {"waves": (1, 1, 4), "size": 5.0}, True),
     "full": ((2, 2, 130, 64, 64, 64), {"lengths": [130, 77], "waves": (1, 1, 64)}, False),
     "full-documents": ((2, 2, 130, 64, 64, 64), {"lengths": [130, 77], "waves": (1, 1, 64), "documents": 0.05}, False),

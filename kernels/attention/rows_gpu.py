@@ -1,0 +1,142 @@
+"""What the Triton programs of the linear attentions are made of: rows, where they lie, and products of matrices."""
+
+import triton
+import triton.language as tl
+
+# Features of a product: how many a thread takes at once, and of more how many at a time.
+MOST_AT_ONCE, PART = tl.constexpr(64), tl.constexpr(16)
+
+# Addresses: the rows of a program's head, the bounds of its sample's documents, and masked blocks of rows.
+
+
+@triton.jit
+def rows_of_head(query, key, value, other, first, features, width):
+    return query + first * features, key + first * features, value + first * width, other + first * width
+
+
+@triton.jit
+def where_head_begins(x, heads, of_sample, of_head):
+    """Rows (B, H, N, d) of a program's head, whose samples and heads are so far from each other."""
+    pair = tl.program_id(0).to(tl.int64)
+    return x + (pair // heads) * of_sample + (pair % heads) * of_head
+
+
+@triton.jit
+def notes_of(inverses, offsets, scales, sizes, peaks, share, features):
+    return inverses + share, offsets + share, scales + share, sizes + share, peaks + share * features
+
+
+@triton.jit
+def length_of(lengths, sample, positions):
+    # Where there are no ids, the kernels have them as None; Triton 3.6 lets no function hand None back.
+    length = sample * 0 + positions
+    if lengths is not None:
+        length = tl.maximum(tl.minimum(tl.load(lengths + sample), length), 0)
+    return length
+
+
+@triton.jit
+def begins_document(ids, row):
+    """True where a document begins at a row."""
+    result = row < 0
+    if ids is not None:
+        result = tl.load(ids + row) != tl.load(ids + tl.maximum(row - 1, 0))
+    return result
+
+
+@triton.jit
+def continues_document(ids, row):
+    """True where a row's document goes on, from the row before it."""
+    return begins_document(ids, row) == 0
+
+
+@triton.jit
+def document_end(ids, begin, length, index, ROWS: tl.constexpr):
+    end = length
+    if ids is not None:
+        first = tl.load(ids + begin)
+        end = begin
+        going = end < length
+        while going:
+            rows = end + index
+            same = (rows < length) & (tl.load(ids + rows, mask=rows < length, other=0) == first)
+            count = tl.min(tl.where(same, ROWS, index), 0)
+            end += count
+            going = count == ROWS
+    return end
+
+
+@triton.jit
+def own_documents(ids, length, rows, index, ROWS: tl.constexpr):
+    """The first row of the first document that begins in a program's piece, and the one behind the piece."""
+    begin = length * 0 + tl.program_id(2) * rows
+    behind = tl.minimum(begin + rows, length)
+    if ids is not None:
+        within = (begin > 0) & (begin < length)
+        if within:
+            begin = document_end(ids, begin - 1, length, index, ROWS)
+    return begin, behind
+
+
+@triton.jit
+def load_rows(tensor, row, inside, column, columns, apart=None):
+    """A block of rows (C, D) from `row` on that are `apart` from each other; None: there is nothing between them."""
+    places, mask = places_of(tensor, row, inside, column, columns, apart)
+    return tl.load(places, mask=mask, other=0.0)
+
+
+@triton.jit
+def store_rows(tensor, matrix, row, inside, column, columns, apart=None):
+    places, mask = places_of(tensor, row, inside, column, columns, apart)
+    tl.store(places, matrix.to(tensor.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def places_of(tensor, row, inside, column, columns, apart):
+    """Pointers (C, D) and mask. Only where the block begins takes 64 bits."""
+    index = tl.arange(0, inside.shape[0])
+    begin = tensor + (row.to(tl.int64) * columns if apart is None else row.to(tl.int64) * apart)
+    rows = index[:, None] * columns if apart is None else index[:, None] * apart
+    return begin + rows + column[None, :], inside[:, None] & (column < columns)[None, :]
+
+
+# Products of matrices, by a rule. "tf32": on tensor cores, of factors with 11 binary digits, as many as half precision
+# has; features, gradients and states are rounded to these. There each warp has some of a product's rows, which are the
+# features; in sums over features it has some of their parts. "tf32x3": on tensor cores from three such products, which
+# keep fp32's digits. "ieee": one by one; a thread has all that it needs of a row and a column in registers.
+
+
+@triton.jit
+def rounded(x, RULE: tl.constexpr):
+    """To the nearest number of tensor cores, which would cut off the other digits, and so make sums smaller."""
+    if RULE == "tf32":
+        bits = x.to(tl.int32, bitcast=True)
+        # Not more than what is NaN after it, too: the largest bits, an NVIDIA card's own NaN, would turn into zero.
+        size = (tl.minimum(bits & 0x7FFFFFFF, 0x7FFFEFFF) + 0x1000) & -0x2000
+        x = (size | (bits & -0x80000000)).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
+def product(a, b, RULE: tl.constexpr):
+    return tl.dot(a, b, input_precision=RULE, out_dtype=a.dtype)
+
+
+@triton.jit
+def over_features(a, b, RULE: tl.constexpr):
+    """Features (M, C) by a state (M, D): (C, D). In parts, where all features of a row are too many for a thread."""
+    FEATURES: tl.constexpr = a.shape[0]
+    b = rounded(b, RULE)
+    if RULE == "ieee" and FEATURES <= MOST_AT_ONCE:
+        found = product(tl.trans(a), b, RULE)
+    else:
+        parts = tl.permute(tl.reshape(a, (FEATURES // PART, PART, a.shape[1])), (0, 2, 1))
+        found = tl.sum(product(parts, tl.reshape(b, (FEATURES // PART, PART, b.shape[1])), RULE), 0)
+    return found
+
+
+@triton.jit
+def to_features(x, b, RULE: tl.constexpr):
+    """Rows (C, D) by a state (M, D): (M, C)."""
+    b = rounded(b, RULE)
+    return tl.trans(product(x, tl.trans(b), RULE)) if RULE == "ieee" else product(b, tl.trans(x), RULE)
