@@ -51,7 +51,9 @@ class _Features:
         )
 
     def operations(self, arguments: Arguments) -> int:
-        """For each row, to make features; three products for one where tensor cores keep fp32's digits."""
+        """For each row, to make features: three products for one where tensor cores keep fp32's digits, but one beside
+        products in fp32, which is what these would take.
+        """
         count = 0
         for source, times in self.sources(arguments):
             if not isinstance(source, torch.Tensor):
@@ -173,9 +175,14 @@ def _add_parts(arguments: Arguments, grid: tuple[int, ...], documents: list[int]
 
 
 def _make_features(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    features, rows = _Features(1, 1, 2), grid[0] * arguments["positions"]
-    size = rows * features.of_row(arguments) + prod(grid) * features.of_program(arguments)
-    return size, grid[0] * rounded(arguments["positions"], arguments["ROWS"]) * features.operations(arguments)
+    features, rows, blocks = _Features(1, 1), grid[0] * arguments["positions"], grid[2]
+    written = 2 * arguments["features"] * features.dtype(arguments).itemsize
+    of_rows = sum(each.width * each.rows.element_size() for each, _ in features.sources(arguments))
+    # Every block of features reads the rows again, and its own share of biases and of the projection.
+    size = rows * (features.of_row(arguments) + (blocks - 1) * of_rows + written)
+    size += grid[0] * grid[1] * features.of_program(arguments)
+    computed = grid[0] * rounded(arguments["positions"], arguments["ROWS"])
+    return size, computed * blocks * features.operations(arguments)
 
 
 def _unmake_features(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:

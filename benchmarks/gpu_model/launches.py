@@ -112,15 +112,17 @@ def _near(shape, places, before, documents, dtype, ragged=True):
     call("near_attention", [query, key, value, estimate, *parameters], before, lengths, ids)
 
 
-def _random(shape, documents, dtype, causal=False):
-    """`shape` is (B, H, N, d, m); 64 waves of the places."""
+def _random(shape, documents, dtype, causal=False, biased=True):
+    """`shape` is (B, H, N, d, m); 64 waves of the places, or no biases."""
     batch, heads, positions, width, features = shape
     query, key, value = _empty(batch, positions, 3, heads, width, dtype=dtype).transpose(1, 3).unbind(2)
     wide = torch.promote_types(dtype, torch.float32)
     sizes = (features, width), (1, 1, positions, 64), (2, heads, 64, features)
     biases = [_empty(*size, dtype=wide) for size in sizes]
     ids = _empty(batch, positions) if documents else None
-    places = Places(ids, positions) if documents else None
+    places = Places(ids, positions) if documents and biased else None
+    if not biased:
+        biases[1:] = None, None
     call("random_feature_attention", [query, key, value, *biases], places, _empty(batch), causal, ids)
 
 
@@ -209,6 +211,9 @@ def _other_cases() -> Iterator[Case]:
     yield Case("random-d64-m64-causal", partial(_random, random, False, causal=True))
     yield Case("random-d64-m64-causal-documents", partial(_random, random, True, causal=True))
     yield Case("random-d64-m256-causal", partial(_random, (BATCH, 12, POSITIONS, 64, 256), True, causal=True))
+    # WavSpA's Performer, whose features are d ln d.
+    yield Case("random-d64-m266", partial(_random, (BATCH, 12, POSITIONS, 64, 266), False, biased=False))
+    yield Case("random-d32-m110", partial(_random, (BATCH, 24, POSITIONS, 32, 110), False, biased=False))
     yield Case("random-ones", partial(_random, (1, 1, 1, 1, 1), True))
     yield Case("random-d64-m64-float64", partial(_random, random, True), (torch.float64,))
     yield Case("spectral-r8", partial(_spectral, rows, 8, POSITIONS, True))

@@ -26,8 +26,9 @@ def exact_rule(dtype: torch.dtype) -> str:
 class Recipe(NamedTuple):
     """What programs make logarithms of: rows (B, H, N, d) that are so far from each other, and the projection (m, d).
 
-    `bias` (1 or B, H, P, m) lies at the places `positions` (B, N), None: at the rows themselves. `half`: what the
-    squares of a row count, None: nothing. A `NamedTuple` is what Triton takes for several arguments.
+    `bias` (1 or B, H, P, m) lies at the places `positions` (B, N), None: at the rows themselves. `HALF`: what the
+    squares of a row count, None: nothing. These are constants, for Triton takes other numbers of Python for fp32. A
+    `NamedTuple` is what it takes for several arguments.
     """
 
     rows: torch.Tensor
@@ -37,12 +38,12 @@ class Recipe(NamedTuple):
     width: int
     projection: torch.Tensor
     apart: int
-    scale: float
-    half: float | None
     bias: torch.Tensor | None
     of_bias: int
     places: int
     positions: torch.Tensor | None
+    SCALE: tl.constexpr
+    HALF: tl.constexpr | None
     RULE: tl.constexpr
 
 
@@ -75,9 +76,9 @@ class RandomFeatures:
         if self.bias is not None:
             of_bias, places = 0 if len(self.bias) == 1 else self.bias.stride(0), self.bias.shape[2]
         return Recipe(
-            self.rows, *self.rows.stride()[:3], width, self.projection, self.projection.stride(0), width**-0.25,
-            0.5 * width**-0.5 if self.has_norm else None, self.bias, of_bias, places, self.positions,
-            tl.constexpr(exact_rule(self.projection.dtype)),
+            self.rows, *self.rows.stride()[:3], width, self.projection, self.projection.stride(0), self.bias, of_bias,
+            places, self.positions, tl.constexpr(width**-0.25),
+            tl.constexpr(0.5 * width**-0.5) if self.has_norm else None, tl.constexpr(exact_rule(self.projection.dtype)),
         )  # fmt: skip
 
 
@@ -104,19 +105,21 @@ def _made(recipe, heads, positions, row, inside, feature, features):
         weights = recipe.projection + feature[:, None] * recipe.apart + channel[None, :]
         mask = (feature < features)[:, None] & (channel < recipe.width)[None, :]
         found += product(tl.load(weights, mask=mask, other=0.0), tl.trans(known), recipe.RULE)
-        if recipe.half is not None:
+        if recipe.HALF is not None:
             norm += tl.sum(known * known, 1)
-    found *= recipe.scale
-    if recipe.half is not None:
-        found -= norm[None, :] * recipe.half
+    found *= recipe.SCALE
+    if recipe.HALF is not None:
+        found -= norm[None, :] * recipe.HALF
     there = (feature < features)[:, None] & inside[None, :]
     if recipe.bias is not None:
         place = row + tl.arange(0, inside.shape[0])
         if recipe.positions is not None:
             own = recipe.positions + (tl.program_id(0) // heads).to(tl.int64) * positions
             place = tl.load(own + place, mask=inside, other=0).to(tl.int32)
-        bias = where_head_begins(recipe.bias, heads, recipe.of_bias, recipe.places * features)
-        found += tl.load(bias + place[None, :] * features + feature[:, None], mask=there, other=0.0)
+        of_head = tl.cast(recipe.places, tl.int64) * features
+        bias = where_head_begins(recipe.bias, heads, recipe.of_bias, of_head)
+        bias += place[None, :].to(tl.int64) * features + feature[:, None]
+        found += tl.load(bias, mask=there, other=0.0)
     return tl.where(there, found, float("-inf"))
 
 

@@ -1,5 +1,6 @@
 """Attention from random features in Triton: the launches of `feature_attention`, whose programs make the logarithms of
-queries and keys where they read them, and behind the backward pass one that takes the logarithms' gradients back.
+queries and keys where they read them, but where these would be made several times, and behind the backward pass one
+that takes the logarithms' gradients back.
 
 It takes rows in pieces, for which a program holds the projection. The gradient of a table of biases is a sum over
 samples, for which the logarithms' gradients pass through memory. It is not added up between programs: each of them has
@@ -12,7 +13,7 @@ import triton.language as tl
 
 from ..attention.features_gpu import MADE, RandomFeatures, exact_rule, load_features, store_features
 from ..attention.gpu_kernels import attend, unattend
-from ..attention.pieces import block_of
+from ..attention.pieces import block_of, channels_of
 from ..attention.rows_gpu import length_of, product
 from ..common.interpreter import interpreted
 from .operator import heads_lie_apart, rows_like
@@ -21,6 +22,7 @@ from .operator import heads_lie_apart, rows_like
 # a program holds as many features as fit into the registers of its threads, as benchmarks/gpu_model shows.
 ROWS, PROGRAMS, PROJECTION_BYTES = (4, 6, 1024) if interpreted() else (16, 264, 16384)
 FEWEST = 16  # that a product of matrices takes
+MADE_FEATURES = 64  # that a program makes for memory
 # Without the limit ptxas may take the fewest registers, and spill most of them.
 WARPS, REGISTERS = 8, 255
 
@@ -50,12 +52,12 @@ def make_features(
     query, key, lengths, query_logs, key_logs, heads, positions, features, rows,
     ROWS: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """The logarithms (B, H, N, m) of a piece of a head's rows."""
+    """The logarithms (B, H, N, m) of a block of features of a piece of a head's rows."""
     head = tl.program_id(0).to(tl.int64)
     query_logs, key_logs = query_logs + head * positions * features, key_logs + head * positions * features
     row = tl.program_id(1) * rows
     end = tl.minimum(row + rows, length_of(lengths, head // heads, positions))
-    feature = tl.arange(0, FEATURES)
+    feature = tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
     while row < end:
         inside = row + tl.arange(0, ROWS) < end
         logs = load_features(query, row, inside, feature, features, MADE, heads, positions)
@@ -68,9 +70,9 @@ def make_features(
 @triton.jit
 def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, lengths, of_query, of_key,
                     of_query_bias, of_key_bias, heads, count, width, features, places, samples, rows, apart, bias_batch,
-                    scale, per_root, key_batch, key_head, key_row, of_block, of_batch, of_head, of_row,
-                    ROWS: tl.constexpr, WIDTH: tl.constexpr, FEATURES: tl.constexpr,
-                    RULE: tl.constexpr):  # fmt: skip
+                    key_batch, key_head, key_row, of_block, of_batch, of_head, of_row,
+                    SCALE: tl.constexpr, PER_ROOT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+                    FEATURES: tl.constexpr, RULE: tl.constexpr):  # fmt: skip
     """Gradients of the tokens at a piece of a head's places, and of these rows of the tables of biases.
 
     A place is that of `samples` samples, or has the tokens order[starts[place]] .. order[starts[place + 1] - 1].
@@ -80,7 +82,7 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
     channel, feature = tl.arange(0, WIDTH), tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
     of_query += tl.program_id(2).to(tl.int64) * of_block
     of_key += tl.program_id(2).to(tl.int64) * of_block
-    weights = _projected(projection, apart, feature, features, channel, width, scale)
+    weights = _projected(projection, apart, feature, features, channel, width, SCALE)
     begin = tl.program_id(1) * rows
     end = tl.minimum(begin + rows, places)
     while begin < end:
@@ -114,13 +116,13 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
             of_keys += gradients
             pointers = _rows(key, sample, head, row, channel, key_batch, key_head, key_row)
             keys = _load(pointers, known, channel, width, of_key_logs)
-            of_rows = product(gradients, weights, RULE) - keys * tl.sum(gradients, 1)[:, None] * per_root
+            of_rows = product(gradients, weights, RULE) - keys * tl.sum(gradients, 1)[:, None] * PER_ROOT
             pointers = _rows(of_key, sample, head, row, channel, of_batch, of_head, of_row)
             tl.store(pointers, of_rows.to(of_key.dtype.element_ty), mask=written)
             turn += 1
         if of_query_bias is not None:
             at = group.to(tl.int64) * bias_batch + head.to(tl.int64) * places * features
-            at += place[:, None] * features + feature[None, :]
+            at += place[:, None].to(tl.int64) * features + feature[None, :]
             written = (place < end)[:, None] & (feature < features)[None, :]
             tl.store(of_query_bias + at, of_queries, mask=written)
             tl.store(of_key_bias + at, of_keys, mask=written)
@@ -129,7 +131,8 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
 
 def random_attention(query, key, value, projection, tables, positions, order, starts, lengths, document_ids, causal):
     """The operator of operator.py."""
-    features = _features_of_both(query, key, projection, tables, positions, lengths, causal)
+    _options(projection, query.shape[3])  # so that nothing is launched for what has no backward pass
+    features = _features_of_both(query, key, value, projection, tables, positions, lengths, causal)
     apart = heads_lie_apart(projection, causal)
     result = torch.empty_like(value) if apart else rows_like(value)
     attend(result, *features, value, lengths, document_ids, causal, True)
@@ -143,7 +146,7 @@ def random_attention_backward(
     apart = heads_lie_apart(projection, causal)
     of_value = torch.empty_like(value) if apart else rows_like(value)
     gradient = gradient if apart else gradient.transpose(1, 2)
-    features = _features_of_both(query, key, projection, tables, positions, lengths, causal)
+    features = _features_of_both(query, key, value, projection, tables, positions, lengths, causal)
     of_logs = unattend(gradient, of_value, *features, value, lengths, document_ids, causal, True)
     batch, heads, count, width = query.shape
     blocks, options = _options(projection, width)
@@ -156,8 +159,8 @@ def random_attention_backward(
     pieces, rows = _pieces(groups * heads * blocks, places)
     unmake_features[groups * heads, pieces, blocks](
         *of_logs, key, projection, order, starts, lengths, *parts, *biases, heads, count, width, len(projection),
-        places, batch // groups, rows, projection.stride(0), of_sample, width**-0.25, width**-0.5, *key.stride()[:3],
-        *parts[0].stride()[:4], **options,
+        places, batch // groups, rows, projection.stride(0), of_sample, *key.stride()[:3], *parts[0].stride()[:4],
+        width**-0.25, width**-0.5, **options,
     )  # fmt: skip
     if blocks > 1:
         of_rows = [x.copy_(part.sum(0)) for x, part in zip(of_rows, parts, strict=True)]
@@ -165,20 +168,25 @@ def random_attention_backward(
 
 
 def _features_of_both(
-    query, key, projection, tables, positions, lengths, causal
+    query, key, value, projection, tables, positions, lengths, causal
 ) -> list[RandomFeatures] | list[torch.Tensor]:
     biases = (None, None) if tables is None else tables.unbind(1)
     of_queries = RandomFeatures(query, projection, biases[0], positions, has_norm=False)
     features = [of_queries, RandomFeatures(key, projection, biases[1], positions, has_norm=True)]
-    if not causal:
+    channels = channels_of(len(projection), value.shape[3], projection.itemsize)
+    if not causal and value.shape[3] <= channels:
         return features
-    # Causal programs have no registers for more; so the logarithms, of valid rows, stand in memory.
+    # Causal programs have no registers for more, and those of several blocks of channels would make the same features:
+    # so the logarithms, of valid rows, stand in memory.
     logs = [projection.new_empty(of.shape) for of in features]
     batch, heads, count, _ = query.shape
-    pieces, rows = _pieces(batch * heads, count)
-    sizes = heads, count, len(projection), rows, ROWS, block_of(len(projection))
+    size = min(block_of(len(projection)), MADE_FEATURES)
+    blocks = triton.cdiv(len(projection), size)
+    pieces, rows = _pieces(batch * heads * blocks, count)
     recipes = (of.recipe for of in features)
-    make_features[batch * heads, pieces](*recipes, lengths, *logs, *sizes, num_warps=WARPS, maxnreg=REGISTERS)
+    make_features[batch * heads, pieces, blocks](
+        *recipes, lengths, *logs, heads, count, len(projection), rows, ROWS, size, num_warps=WARPS, maxnreg=REGISTERS
+    )
     return logs
 
 

@@ -287,6 +287,24 @@ def test_biases_are_read_wherever_features_are_made(count, triton):
     assert [b - a for a, b in zip(at_rows, at_places, strict=True)] == [2 * 8 * 2 * 3 * 128, 3 * 8 * 2 * 3 * 128]
 
 
+def test_channels_that_no_program_takes_are_refused_before_the_forward_pass(count, triton, monkeypatch):
+    monkeypatch.setattr("longmix.kernels.random_attention.gpu_kernels.interpreted", lambda: False)
+    with pytest.raises(ValueError, match=r"has queries of 257 channels in torch.float32; allowed: at most"):
+        count(ops.random_feature_attention, *[(2, 3, 128, 257)] * 3, (32, 257), dtype=torch.float32, triton=True)
+
+
+def test_features_that_several_programs_would_make_lie_in_memory(count, triton):
+    def launched(features, channels):
+        shapes = *[(2, 3, 64, 16)] * 2, (2, 3, 64, channels), (features, 16)
+        launches = count(ops.random_feature_attention, *shapes, dtype=torch.float32, triton=True)
+        return {launch.name.removeprefix("triton "): launch.programs for launch in launches if launch.programs}
+
+    assert "make_features" not in launched(64, 64)
+    # Two blocks of channels; five of features, of two samples and three heads in a piece each.
+    assert launched(64, 128)["make_features"] == launched(64, 65)["make_features"] == 6
+    assert launched(266, 64)["make_features"] == 30
+
+
 def test_tf32_has_half_of_the_rate_of_half_precision(script):
     peaks = {card.name: card.peak for card in script("gpu_model.cards").CARDS}
     assert peaks["A100"]["tf32"] == 156e12 and peaks["V100"]["tf32"] == peaks["V100"]["fp32"]
