@@ -31,7 +31,7 @@ def main() -> None:
     """Count, print, and write what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE as well")
-    parser.add_argument("--record", action="store_true", help="append them to results.csv, redraw docs/kernels.md")
+    parser.add_argument("--record", action="store_true", help="keep them in results.csv, redraw docs/kernels.md")
     arguments = parser.parse_args()
     if interpreted():
         parser.error("TRITON_INTERPRET is 1: Triton's interpreter has other blocks than GPUs; unset it")
@@ -127,7 +127,8 @@ def kernel_rows() -> list[dict[str, object]]:
 
 
 def keep(found: dict[str, list[dict[str, object]]]) -> None:
-    """Append everything to results.csv and redraw docs/kernels.md."""
+    """Write everything to results.csv, in place of what was counted before, and redraw docs/kernels.md."""
+    record.forget(BENCHMARK)
     with contextlib.redirect_stdout(io.StringIO()):  # the tables have said it
         for row in found["layers"]:
             name = f"{row['layer']}, {'documents' if row['documents'] else 'alone'}, N={row['positions']}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from longmix.data_prep.files import write_text
 from longmix.trainer.settings.provenance import provenance
 from longmix.trainer.tables.text import csv_cell
 from longmix.trainer.tables.writing import from_csv
@@ -120,6 +121,14 @@ def append(
         writer.writerow({name: csv_cell(value) if isinstance(value, str) else value for name, value in row.items()})
     print(f"{benchmark}, {case}: {figure} {row['value']} {unit} ({row['spread']})")
     return median
+
+
+def forget(benchmark: str) -> None:
+    """Drop the records of a benchmark whose figures follow from a commit alone, before those of this one."""
+    if RESULTS.exists():
+        head, *lines = RESULTS.read_bytes().decode().splitlines(keepends=True)
+        kept = [line for line in lines if next(csv.reader([line]))[COLUMNS.index("benchmark")] != benchmark]
+        write_text(RESULTS, "".join([head, *kept]))
 
 
 def rows(benchmark: str) -> list[dict[str, str]]:

@@ -170,6 +170,7 @@ def random_attention_backward(
 def _features_of_both(
     query, key, value, projection, tables, positions, lengths, causal
 ) -> list[RandomFeatures] | list[torch.Tensor]:
+    """Features of queries and of keys, to be made where they are read, or their logarithms (B, H, N, m)."""
     biases = (None, None) if tables is None else tables.unbind(1)
     of_queries = RandomFeatures(query, projection, biases[0], positions, has_norm=False)
     features = [of_queries, RandomFeatures(key, projection, biases[1], positions, has_norm=True)]

@@ -110,7 +110,9 @@ def test_the_command_prints_writes_and_records(script, monkeypatch, tmp_path, ca
     monkeypatch.setitem(sys.modules, "gpu_model.compiling", stand_in)
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr(sys, "argv", ["gpu_cost.py", "--record", "--json", str(tmp_path / "cost.json")])
-    cost.main()
+    script("record").append("training_speed", "a, case", "speed", [1.0], "tokens/s")
+    for _ in range(2):  # what was counted before is no measurement to keep
+        cost.main()
     found = json.loads((tmp_path / "cost.json").read_text(encoding="utf-8"))
     assert found["kernels"] == [dataclasses.asdict(Kernel())] and len(found["layers"]) == 3
     printed, page = capsys.readouterr().out, report.DOCUMENT.read_text(encoding="utf-8")
@@ -118,7 +120,9 @@ def test_the_command_prints_writes_and_records(script, monkeypatch, tmp_path, ca
         assert "1234" in text and "transformer, dense mask" in text and "With packed documents: none" in text
     assert "A model, not a measurement: nothing has run on a GPU" in printed and "Measured" not in page
     with open(tmp_path / "results.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        first, *rows = csv.DictReader(file)
+    assert first["benchmark"] == "training_speed"
+    assert (tmp_path / "results.csv").read_bytes().count(b"\r\n") == 2 + len(rows)
     assert len(rows) == 3 * (4 + 3) + 1 and {row["benchmark"] for row in rows} == {"gpu_cost"}
     assert all("model" in row["device"] for row in rows if not row["figure"].startswith("most spilled"))
 

@@ -368,6 +368,12 @@ def there_and_back(x, filters):
             0.1,  # the projection, of all blocks but the first
             id="random features",
         ),
+        pytest.param(
+            lambda *tensors: ops.random_feature_attention(*tensors, causal=True),
+            [*HEADS, (80, 16), (1, 1, 128, 8), (2, 2, 8, 80)],
+            0.3,  # the same: a block has four rows here
+            id="random features in memory",
+        ),
         pytest.param(there_and_back, [(1, 64, 32), (8, 32)], 0.5, id="wavelets"),
     ],
 )
