@@ -95,7 +95,8 @@ def _blocks(setting: Setting, newest: dict[str, dict], prediction: dict | None) 
     section = Section(
         "Blocks of the base models",
         [
-            "Milliseconds of one block (mixer, feed-forward layer, residual connections), weights in half precision; "
+            "Milliseconds of one block (mixer, feed-forward layer, residual connections), weights in half precision: "
+            "forward, and forward and backward, as PyTorch launches it and, without waiting for that, by a graph; "
             "models of equal parameters: for each layer of the transformer, so that 8 of S3Attention's blocks count as "
             "12. The model's figure is computed from bytes and operations (benchmarks/gpu_cost.py), not measured"
             + (
@@ -104,12 +105,12 @@ def _blocks(setting: Setting, newest: dict[str, dict], prediction: dict | None) 
                 else "; there is none for this card."
             )
         ],
-        ["block", "N", "by", "forward", "forward + backward", "p20 to p80", "memory, MB", "error", "clock", "model"],
+        ["block", "N", "by", "forward", "both", "p20 to p80", "by a graph", "memory, MB", "error", "clock", "model"],
     )
     for name, row in _of(newest, "2/block/").items():
         layer, length, way = name.split("/")
         if row["status"] != DONE:
-            section.rows.append([layer, length, way, *[NOTHING] * 6, f"{row['status']}: {row['answer']}"])
+            section.rows.append([layer, length, way, *[NOTHING] * 7, f"{row['status']}: {row['answer']}"])
             continue
         answer = row["answer"]
         factor = setting.share_of_blocks(answer["blocks"])
@@ -126,6 +127,7 @@ def _time_cells(answer: dict, factor: float = 1.0) -> list[str]:
         _number(factor * answer["forward"]["median"]),
         _number(factor * both["median"]),
         f"{_number(factor * both['p20'])} to {_number(factor * both['p80'])}",
+        NOTHING if answer["graph"] is None else _number(factor * answer["graph"]["median"]),
         _number(answer["memory"]),
         f"{answer['error']:.0e}",
         answer["clocks"][-1].get("clocks.sm", NOTHING),
@@ -135,8 +137,8 @@ def _time_cells(answer: dict, factor: float = 1.0) -> list[str]:
 def _times(title: str, prefix: str, newest: dict[str, dict]) -> Section:
     section = Section(
         title,
-        ["Milliseconds; the cache is flushed before each call."],
-        ["what", "N", "by", "forward", "forward + backward", "p20 to p80", "memory, MB", "error", "clock"],
+        ["Milliseconds, as those of blocks; the cache is flushed before each call."],
+        ["what", "N", "by", "forward", "both", "p20 to p80", "by a graph", "memory, MB", "error", "clock"],
     )
     for key, row in _of(newest, prefix).items():
         *name, length, way = key.strip("/").split("/")
@@ -144,7 +146,7 @@ def _times(title: str, prefix: str, newest: dict[str, dict]) -> Section:
         if row["status"] == DONE:
             section.rows.append([*label, *_time_cells(row["answer"])])
         else:
-            section.rows.append([*label, *[NOTHING] * 5, f"{row['status']}: {row['answer']}"])
+            section.rows.append([*label, *[NOTHING] * 6, f"{row['status']}: {row['answer']}"])
     return section
 
 

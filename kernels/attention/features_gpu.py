@@ -9,12 +9,14 @@ import triton
 import triton.language as tl
 
 from ..common.tensor_cores import multiply_tf32
+from .pieces import block_of
 from .rows_gpu import load_rows, places_of, product, rounded, where_head_begins
 
 NOTHING = tl.constexpr(-1e30)  # the scale of no key at all; finite, so that differences of scales are never NaN
 # In place of `LOGS`: features are logarithms that programs make, and their tensor is a `Recipe`.
 MADE = tl.constexpr(2)
-# Channels of a row that a program multiplies at a time: of more it has no registers for the projection.
+# Channels of a row that a program multiplies at a time without tensor cores: of more it has no registers for the
+# projection.
 PART = tl.constexpr(16)
 
 
@@ -42,6 +44,7 @@ class Recipe(NamedTuple):
     of_bias: int
     places: int
     positions: torch.Tensor | None
+    BLOCK: tl.constexpr
     SCALE: tl.constexpr
     HALF: tl.constexpr | None
     RULE: tl.constexpr
@@ -77,7 +80,7 @@ class RandomFeatures:
             of_bias, places = 0 if len(self.bias) == 1 else self.bias.stride(0), self.bias.shape[2]
         return Recipe(
             self.rows, *self.rows.stride()[:3], width, self.projection, self.projection.stride(0), self.bias, of_bias,
-            places, self.positions, tl.constexpr(width**-0.25),
+            places, self.positions, tl.constexpr(block_of(width)), tl.constexpr(width**-0.25),
             tl.constexpr(0.5 * width**-0.5) if self.has_norm else None, tl.constexpr(exact_rule(self.projection.dtype)),
         )  # fmt: skip
 
@@ -99,8 +102,9 @@ def _made(recipe, heads, positions, row, inside, feature, features):
     rows = where_head_begins(recipe.rows, heads, recipe.of_sample, recipe.of_head)
     found = tl.zeros((feature.shape[0], inside.shape[0]), dtype)
     norm = tl.zeros((inside.shape[0],), dtype)
-    for first in range(0, recipe.width, PART):
-        channel = first + tl.arange(0, PART)
+    STEP: tl.constexpr = PART if recipe.RULE == "ieee" else recipe.BLOCK
+    for first in tl.static_range(0, recipe.BLOCK, STEP):
+        channel = first + tl.arange(0, STEP)
         known = load_rows(rows, row, inside, channel, recipe.width, recipe.of_row).to(dtype)
         weights = recipe.projection + feature[:, None] * recipe.apart + channel[None, :]
         mask = (feature < features)[:, None] & (channel < recipe.width)[None, :]

@@ -18,8 +18,10 @@ from .pieces_gpu import piece_forward, piece_keys, piece_queries, piece_sums
 from .programs_gpu import whole_backward, whole_forward
 
 # Rows that a program holds of a head. More do not fit into the registers of its threads, as benchmarks/gpu_model shows,
-# beside a state of STATE_BYTES; without the limit ptxas may take the fewest registers, and spill most of them.
-ROWS = 16
+# beside a state of STATE_BYTES, but on tensor cores without causality: there a step takes as long for twice as many.
+# Without the limit ptxas may take the fewest registers, and spill most of them.
+ROWS, TENSOR_CORE_ROWS, TENSOR_CORE_FEATURES = 16, 16 if interpreted() else 32, 64
+STAGES = 2  # with the rows of the next step on their way meanwhile; three do not fit into every card's shared memory
 WARPS, REGISTERS = 8, 255
 FEATURES_OF_A_WARP = 16  # on tensor cores, at least
 CAUSAL_FEATURES = 128  # on tensor cores, at most: of more, the backward pass spills
@@ -178,9 +180,11 @@ def _launch(
     on_tensor_cores = value.itemsize == 2 and multiply_tf32() and not (causal and block > CAUSAL_FEATURES)
     blocks["RULE"] = "tf32" if on_tensor_cores else "ieee"
     warps = min(WARPS, block // FEATURES_OF_A_WARP) if on_tensor_cores else WARPS
-    settings = {"num_warps": warps, "maxnreg": REGISTERS}
+    settings = {"num_warps": warps, "maxnreg": REGISTERS, "num_stages": 1}
+    if on_tensor_cores and not causal and block <= TENSOR_CORE_FEATURES:
+        blocks["ROWS"], settings["num_stages"] = TENSOR_CORE_ROWS, STAGES
     grid = batch * heads, triton.cdiv(width, channels)
     pieces = pieces_of(grid[0] * grid[1], positions)
-    rows = ROWS * triton.cdiv(positions, pieces * ROWS)
+    rows = blocks["ROWS"] * triton.cdiv(positions, pieces * blocks["ROWS"])
     name = "rows" if document_ids is None and not causal and pieces > 1 else "rows_of_piece"
     return (*grid, triton.cdiv(positions, rows)), {**options, name: rows, **blocks, **settings}

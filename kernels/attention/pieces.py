@@ -4,9 +4,9 @@ from ..common.interpreter import interpreted
 
 # What a program holds of a head: features by channels.
 STATE_BYTES = 16384
-# Programs of a launch where heads can be cut: two for each multiprocessor of the largest of our cards. And rows of such
-# a piece, at least.
-PROGRAMS, PIECE = (6, 16) if interpreted() else (264, 128)
+# Programs of a launch where heads can be cut: four for each multiprocessor of the largest of our cards. And rows of
+# such a piece, at least.
+PROGRAMS, PIECE = (6, 16) if interpreted() else (528, 128)
 
 
 def block_of(size: int) -> int:

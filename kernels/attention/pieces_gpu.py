@@ -63,11 +63,11 @@ def piece_forward(
     if LOGS != MADE:
         query += head * positions * features
     result = where_head_begins(result, heads, mixed_sample, mixed_head)
-    row, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
+    begin, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = _state_of_all(states, totals, peaks, query, FEATURES, CHANNELS, LOGS)
-    while row < end:
+    for row in range(begin, end, ROWS):
         inside = index < end - row
         queries = load_features(query, row, inside, feature, features, LOGS, heads, positions)
         queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
@@ -75,7 +75,6 @@ def piece_forward(
         store_rows(
             result, over_features(queries, state, RULE) * inverse[:, None], row, inside, channel, width, mixed_row
         )
-        row += ROWS
 
 
 @triton.jit
@@ -91,12 +90,12 @@ def piece_queries(
         query += head * positions * features
     gradient = where_head_begins(gradient, heads, mixed_sample, mixed_head)
     of_query += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
-    row, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
+    begin, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state, total, peak = _state_of_all(states, totals, peaks, query, FEATURES, CHANNELS, LOGS)
     later, later_total, _ = no_keys(query, FEATURES, CHANNELS, LOGS)
-    while row < end:
+    for row in range(begin, end, ROWS):
         inside = index < end - row
         queries = load_features(query, row, inside, feature, features, LOGS, heads, positions)
         queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
@@ -109,7 +108,6 @@ def piece_queries(
         store_features(of_query, to_logarithms(mixed, queries, LOGS), row, inside, feature, features)
         later += product(queries, gradients, RULE)
         later_total -= tl.sum(queries * offset[None, :], 1)
-        row += ROWS
     store_piece(later, later_total, later_total, later_states, later_totals, later_totals, False)
 
 
@@ -127,7 +125,7 @@ def piece_keys(
     value = where_head_begins(value, heads, value_sample, value_head)
     of_value = where_head_begins(of_value, heads, mixed_sample, mixed_head)
     of_key += (first + tl.program_id(1).to(tl.int64) * tl.num_programs(0) * positions) * features
-    row, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
+    begin, end = piece_bounds(length_of(lengths, head // heads, positions), rows)
     index, feature = tl.arange(0, ROWS), tl.arange(0, FEATURES)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     later, later_total, peak = no_keys(key, FEATURES, CHANNELS, LOGS)
@@ -136,7 +134,7 @@ def piece_keys(
         later_total += tl.load(total_of_piece(later_totals, piece, FEATURES))
         if LOGS:
             peak = tl.maximum(peak, tl.load(total_of_piece(peaks, piece, FEATURES)))
-    while row < end:
+    for row in range(begin, end, ROWS):
         inside = index < end - row
         keys = load_features(key, row, inside, feature, features, LOGS, heads, positions)
         keys = features_of_keys(keys, peak, inside, LOGS, RULE)
@@ -144,4 +142,3 @@ def piece_keys(
         mixed = to_features(values, later, RULE) + later_total[:, None]
         store_features(of_key, to_logarithms(mixed, keys, LOGS), row, inside, feature, features)
         store_rows(of_value, over_features(keys, later, RULE), row, inside, channel, width, mixed_row)
-        row += ROWS

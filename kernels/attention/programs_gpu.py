@@ -61,8 +61,7 @@ def whole_forward(
         state, total, peak = sum_of_keys(
             key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE, heads, positions
         )
-        row = begin
-        while row < end:
+        for row in range(begin, end, ROWS):
             inside = index < end - row
             queries = load_features(query, row, inside, feature, features, LOGS, heads, positions)
             queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
@@ -70,7 +69,6 @@ def whole_forward(
             store_rows(
                 result, over_features(queries, state, RULE) * inverse[:, None], row, inside, channel, width, mixed_row
             )
-            row += ROWS
         begin = end
 
 
@@ -109,8 +107,7 @@ def whole_backward(
             key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE, heads, positions
         )
         later, later_total, _ = no_keys(query, FEATURES, CHANNELS, LOGS)
-        row = begin
-        while row < end:
+        for row in range(begin, end, ROWS):
             inside = index < end - row
             queries = load_features(query, row, inside, feature, features, LOGS, heads, positions)
             queries = features_of_queries(queries, peak, scale_of_queries(queries, peak, LOGS), LOGS, RULE)
@@ -123,9 +120,7 @@ def whole_backward(
             later_total -= tl.sum(queries * offset[None, :], 1)
             mixed -= offset[None, :] * total[:, None]
             store_features(of_query, to_logarithms(mixed, queries, LOGS), row, inside, feature, features)
-            row += ROWS
-        row = begin
-        while row < end:
+        for row in range(begin, end, ROWS):
             inside = index < end - row
             keys = load_features(key, row, inside, feature, features, LOGS, heads, positions)
             keys = features_of_keys(keys, peak, inside, LOGS, RULE)
@@ -133,5 +128,4 @@ def whole_backward(
             values = load_rows(value, row, inside, channel, width, value_row).to(later.dtype)
             mixed = to_features(values, later, RULE) + later_total[:, None]
             store_features(of_key, to_logarithms(mixed, keys, LOGS), row, inside, feature, features)
-            row += ROWS
         begin = end

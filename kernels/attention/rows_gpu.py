@@ -95,7 +95,7 @@ def store_rows(tensor, matrix, row, inside, column, columns, apart=None):
 def places_of(tensor, row, inside, column, columns, apart):
     """Pointers (C, D) and mask. Only where the block begins takes 64 bits."""
     index = tl.arange(0, inside.shape[0])
-    begin = tensor + (row.to(tl.int64) * columns if apart is None else row.to(tl.int64) * apart)
+    begin = tensor + tl.cast(row, tl.int64) * (columns if apart is None else apart)
     rows = index[:, None] * columns if apart is None else index[:, None] * apart
     return begin + rows + column[None, :], inside[:, None] & (column < columns)[None, :]
 
@@ -127,7 +127,7 @@ def over_features(a, b, RULE: tl.constexpr):
     """Features (M, C) by a state (M, D): (C, D). In parts, where all features of a row are too many for a thread."""
     FEATURES: tl.constexpr = a.shape[0]
     b = rounded(b, RULE)
-    if RULE == "ieee" and FEATURES <= MOST_AT_ONCE:
+    if RULE != "ieee" or FEATURES <= MOST_AT_ONCE:
         found = product(tl.trans(a), b, RULE)
     else:
         parts = tl.permute(tl.reshape(a, (FEATURES // PART, PART, a.shape[1])), (0, 2, 1))

@@ -61,8 +61,7 @@ def sum_of_keys(
 ):  # fmt: skip
     """The state after the rows of a whole document."""
     state, total, peak = no_keys(key, feature.shape[0], channel.shape[0], LOGS)
-    row = begin
-    while row < end:
+    for row in range(begin, end, index.shape[0]):
         inside = index < end - row
         keys = load_features(key, row, inside, feature, features, LOGS, heads, positions)
         before = peak
@@ -73,7 +72,6 @@ def sum_of_keys(
         values = load_rows(value, row, inside, channel, width, value_row)
         state += product(keys, values.to(state.dtype), RULE)
         total += tl.sum(keys, 1)
-        row += index.shape[0]
     return state, total, peak
 
 

@@ -9,6 +9,7 @@ import triton
 
 from ..common.grids import checked
 from ..common.interpreter import interpreted
+from ..common.tensor_cores import multiply_tf32
 from . import chunks
 from .angles_gpu import angle_gradients, make_tables
 from .programs_gpu import find_inflows, find_terms, mix_chunks, unmix_chunks
@@ -16,9 +17,12 @@ from .sweeps_gpu import givens_mix, givens_mix_backward
 
 __all__ = ["givens_mix", "givens_mix_backward", "givens_mix_chunked", "givens_mix_chunked_backward"]
 
-CHANNELS, WARPS, REGISTERS = 16 if interpreted() else 32, 4, 255
-# Chunks and channels of a block of the scan.
-SCANNED, SCANNED_CHANNELS = (2 if interpreted() else 32), 4
+# Channels of a program forward and backward, and its threads by 32. One warp waits for no other: on an H200 it is
+# faster even where it spills. On cards before A100, without tensor cores for fp32, it would spill more.
+FORWARD, BACKWARD, BEFORE_A100, INTERPRETED = (32, 1), (16, 1), (32, 4), (16, 1)
+REGISTERS = 255
+# Chunks and channels of a block of the scan, and its threads by 32.
+SCANNED, SCANNED_CHANNELS, SCAN_WARPS = (2, 4, 1) if interpreted() else (16, 16, 2)
 # Rows of a block of angles.
 TILE = 16 if interpreted() else 256
 # Programs of a launch over angles, where rows can be shared: two for each multiprocessor of the largest of our cards.
@@ -41,10 +45,10 @@ def givens_mix_chunked(value, upper, lower, phase, lengths, planes, without_own)
     )
     _find_inflows(layout, value, tables, couplings, inflows, forward=True)
     result = torch.empty_like(value)
-    mix_chunks[layout.grid](
+    mix_chunks[layout.grid(layout.forward)](
         *(value, result, tables, inflows, layout.lengths, *layout.sizes),
         WITHOUT_OWN=without_own,
-        **layout.constants,
+        **layout.constants(layout.forward),
     )
     return result, tables, inflows, couplings
 
@@ -55,19 +59,20 @@ def givens_mix_chunked_backward(gradient, value, lengths, tables, inflows, coupl
     of_inflows = torch.empty_like(inflows)
     _find_inflows(layout, gradient, tables, couplings, of_inflows, forward=False)
     of_value = torch.empty_like(value)
-    sums = tables.new_empty(layout.grid[2], *layout.pairs, chunks.ANGLES, layout.rows)
-    unmix_chunks[layout.grid](
+    grid = layout.grid(layout.backward)
+    sums = tables.new_empty(grid[2], *layout.pairs, chunks.ANGLES, layout.rows)
+    unmix_chunks[grid](
         *(value, gradient, of_value, sums, tables, inflows, of_inflows, layout.lengths, *layout.sizes),
         WITHOUT_OWN=without_own,
         ANGLES=chunks.ANGLES,
-        **layout.constants,
+        **layout.constants(layout.backward),
     )
     angles = *layout.pairs, 1, layout.positions - 1, 3
     of_angles = [tables.new_empty(size) for size in (angles, angles, (*layout.pairs, layout.positions))]
     share, shares = _shares(layout.count, layout.positions)
     angle_gradients[checked(layout.count, shares)](
         *(sums, layout.lengths, *of_angles, layout.heads, layout.positions, layout.rows, share),
-        BLOCKS=layout.grid[2],
+        BLOCKS=grid[2],
         TILE=TILE,
         ANGLES=chunks.ANGLES,
     )
@@ -82,16 +87,25 @@ class _Layout:
         self.heads, self.width = value.shape[3:] if planes else value.shape[2:4]
         self.lengths, self.pairs, self.count = lengths, (batch, self.heads), batch * self.heads
         self.chunks, self.rows = chunks.chunks_of(self.positions), chunks.rows_of_tables(self.positions)
+        self.forward, self.backward = _programs()
         strides = (self.width, 1, self.heads * self.width) if planes else (2 * self.width, 2, 1)
         self.sizes = (self.positions, self.heads, self.width, self.rows, *strides)
-        self.grid = checked(self.count, self.chunks, triton.cdiv(self.width, CHANNELS))
-        self.constants = {
-            **LAYOUT,
-            "CHUNK": chunks.CHUNK,
-            "CHANNELS": CHANNELS,
-            "num_warps": WARPS,
-            "maxnreg": REGISTERS,
-        }
+
+    def grid(self, of_program: tuple[int, int]) -> tuple[int, ...]:
+        """Programs for heads, chunks and blocks of channels."""
+        return checked(self.count, self.chunks, triton.cdiv(self.width, of_program[0]))
+
+    def constants(self, of_program: tuple[int, int]) -> dict[str, int]:
+        """Of such a launch."""
+        channels, warps = of_program
+        return {**LAYOUT, "CHUNK": chunks.CHUNK, "CHANNELS": channels, "num_warps": warps, "maxnreg": REGISTERS}
+
+
+def _programs() -> tuple[tuple[int, int], tuple[int, int]]:
+    """Of launches forward and backward."""
+    if interpreted():
+        return INTERPRETED, INTERPRETED
+    return (FORWARD, BACKWARD) if multiply_tf32() else (BEFORE_A100, BEFORE_A100)
 
 
 def _find_inflows(layout: _Layout, value, tables, couplings, inflows, forward: bool) -> None:
@@ -101,11 +115,11 @@ def _find_inflows(layout: _Layout, value, tables, couplings, inflows, forward: b
     Backward the values are gradients, and the eigenvalues' phases have the opposite sign.
     """
     terms = torch.empty_like(inflows)
-    find_terms[layout.grid](
+    find_terms[layout.grid(layout.forward)](
         *(value, tables, terms, couplings, layout.lengths, 1 if forward else -1, *layout.sizes),
         COUPLED=forward,
         COUPLINGS=chunks.COUPLINGS,
-        **layout.constants,
+        **layout.constants(layout.forward),
     )
     find_inflows[checked(layout.count, triton.cdiv(layout.width, SCANNED_CHANNELS))](
         *(terms, inflows, couplings, tables, layout.chunks, layout.width, layout.rows),
@@ -114,6 +128,7 @@ def _find_inflows(layout: _Layout, value, tables, couplings, inflows, forward: b
         CHANNELS=SCANNED_CHANNELS,
         COUPLINGS=chunks.COUPLINGS,
         **LAYOUT,
+        num_warps=SCAN_WARPS,
     )
 
 

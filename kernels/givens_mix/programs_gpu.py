@@ -163,8 +163,8 @@ def _sweep_chunks(terms, inflows, couplings, pair, chunks, channel, width, carry
             products, of_carry, last = tl.trans(products), before[:, None], ROWS - 1
         else:
             of_carry, last = behind[:, None], 0
-        got_real = tl.sum(products[:, :, None] * real[None, :, :], 1) + of_carry * carry_real
-        got_imaginary = tl.sum(products[:, :, None] * imaginary[None, :, :], 1) + of_carry * carry_imaginary
+        got_real = tl.dot(products, real, input_precision="tf32x3") + of_carry * carry_real
+        got_imaginary = tl.dot(products, imaginary, input_precision="tf32x3") + of_carry * carry_imaginary
         to = _rows(inflows, pair, at, chunks, SWEEP, channel, width, INFLOWS)
         tl.store(to, got_real, mask=mask)
         tl.store(to + 1, got_imaginary, mask=mask)

@@ -10,13 +10,15 @@ import triton
 
 from ..common.grids import checked
 from ..common.interpreter import interpreted
+from ..common.tensor_cores import multiply_tf32
 from .programs_gpu import mix_all, unmix_all
 from .slabs import are_together, channels_of
 
-# Elements of a block of rows, and threads for it by 32.
-BLOCK, WARPS = (1024, 1) if interpreted() else (2048, 8)
-# Of a thread. Without a bound the assembler takes fewer and spills some, for programs that it thinks there are.
-REGISTERS = 128
+# Elements of a block of rows, threads for it by 32, and registers of a thread: what was fastest on an H200, where
+# samples are one document and where they have several. Most of the time programs wait for caches, so that many must be
+# there at once. On cards before A100 so few registers spill.
+ALONE, IN_DOCUMENTS, BEFORE_A100 = (4096, 16, 64), (8192, 32, 64), (2048, 8, 128)
+INTERPRETED = (1024, 1, 64)
 # Programs of a launch, where samples can be cut: two for each multiprocessor of the largest of our cards. And rows of
 # such a piece, at least.
 PROGRAMS, ROWS = (12, 4) if interpreted() else (264, 64)
@@ -25,7 +27,8 @@ PROGRAMS, ROWS = (12, 4) if interpreted() else (264, 64)
 def link_mix(value, weights, offsets, lengths, starts, counts, wrap):
     """All factors on value (B, N, D); see operator.py."""
     result = torch.empty_like(value)
-    _mix(value, _links(weights, value), offsets, lengths, (starts, counts), wrap, min(2, weights.shape[2]), result)
+    steps = _steps(offsets, value.shape[1], lengths, starts, wrap)
+    _mix(value, _links(weights, value), steps, lengths, (starts, counts), wrap, min(2, weights.shape[2]), result)
     return result
 
 
@@ -33,7 +36,8 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
     """Gradients of value and weights; the factors' inputs are computed anew."""
     links, documents = _links(weights, value), (starts, counts)
     factors, count, batch, positions = links.shape
-    inputs = _mix(value, links, offsets, lengths, documents, wrap, factors, None)
+    steps = _steps(offsets, positions, lengths, starts, wrap)
+    inputs = _mix(value, links, steps, lengths, documents, wrap, factors, None)
     slabs, channels = inputs.shape[1], inputs.shape[4]
     states = inputs.new_empty(batch, slabs, 2, positions, channels)
     of_value, of_weights = torch.empty_like(value), torch.empty_like(links, dtype=weights.dtype)
@@ -45,7 +49,7 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
         parts = links.new_empty(slabs, high - low, *links.shape[1:])
         _launch(
             *(unmix_all, states, documents, wrap),
-            *(gradient, inputs, states, links, offsets, lengths, *documents, of_value, parts, low, high),
+            *(gradient, inputs, states, links, steps, _apart(steps), lengths, *documents, of_value, parts, low, high),
             sizes=(positions, value.shape[2], factors, count),
             TOGETHER=are_together(positions, channels, value.element_size()),
         )
@@ -53,14 +57,14 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
     return of_value, of_weights.permute(2, 3, 0, 1)
 
 
-def _mix(value, links, offsets, lengths, documents, wrap, slots, result):
+def _mix(value, links, steps, lengths, documents, wrap, slots, result):
     """Apply all factors to value; without `result` all but the last, for the returned slabs (B, D/C, slots, N, C)."""
     batch, positions, width = value.shape
     channels = channels_of(positions, value.element_size(), documents[0] is not None)
     states = value.new_empty(batch, triton.cdiv(width, channels), slots, positions, channels)
     _launch(
         *(mix_all, states, documents, wrap),
-        *(value, states, links, offsets, lengths, *documents, result),
+        *(value, states, links, steps, _apart(steps), lengths, *documents, result),
         sizes=(positions, width, *links.shape[:2]),
     )
     return states
@@ -72,12 +76,36 @@ def _launch(kernel, states, documents, wrap, *arguments, sizes, **more):
     # A sample that has several documents is cut between them.
     pieces = 1 if documents[0] is None else min(triton.cdiv(PROGRAMS, batch * slabs), triton.cdiv(positions, ROWS))
     rows = triton.cdiv(positions, pieces)
+    block, warps, registers = _program(documents[0] is not None)
     kernel[checked(pieces, slabs, batch)](
-        *(*arguments, slots, rows, *sizes, wrap, BLOCK // channels, channels),
+        *(*arguments, slots, rows, *sizes, wrap, block // channels, channels),
         **more,
-        num_warps=WARPS,
-        maxnreg=REGISTERS,
+        num_warps=warps,
+        maxnreg=registers,
     )
+
+
+def _program(has_documents: bool) -> tuple[int, int, int]:
+    if interpreted():
+        return INTERPRETED
+    if not multiply_tf32():
+        return BEFORE_A100
+    return IN_DOCUMENTS if has_documents else ALONE
+
+
+def _steps(offsets, positions, lengths, starts, wrap) -> torch.Tensor:
+    """How far links lead, (M, K) or (B, M, K). Where they wrap in samples of one document, they lead forward, by less
+    than its length; where they do not, no further than over all rows."""
+    if not wrap:
+        return offsets.clamp(-positions, positions)
+    if starts is not None:
+        return offsets
+    return torch.remainder(offsets, positions if lengths is None else lengths.clamp(min=1)[:, None, None])
+
+
+def _apart(steps: torch.Tensor) -> int:
+    """How far the steps (M, K) or (B, M, K) of two samples are from each other."""
+    return 0 if steps.dim() == 2 else steps.stride(0)
 
 
 def _links(weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -118,6 +118,8 @@ def _dot_products(gradient, rows, index):
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         # What is called below has no derivative.
         return (gradient[:, None] * rows[index]).sum(-1)
+    if for_gpu(rows) and rows.dtype == torch.bfloat16:
+        gradient, rows = gradient.float(), rows.float()  # torch has no such operator in bf16 on a GPU
     bags = torch.arange(count, device=index.device)
     # The derivative of embedding_bag by its weights; autograd offers it only together with embedding_bag itself.
     return torch.ops.aten._embedding_bag_per_sample_weights_backward(

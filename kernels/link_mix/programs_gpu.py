@@ -1,27 +1,31 @@
 """Triton kernels of Paramixer's factors; gpu_kernels.py says what a program has, and launches them.
 
 A program's piece of a sample is axis 0 of the grid, its slab of channels axis 1, its sample axis 2. Slabs lie in memory
-as (rows, CHANNELS), with zeros in channels that do not exist. Rows of padding are neither read nor mixed; results and
-gradients are zero there. Without `starts` and `counts`, of each row's document, a sample is one document.
+as (rows, CHANNELS), with zeros in channels that do not exist. Rows of padding are not read: the last valid row stands
+for them, and zeros are written; results and gradients are zero there. Without `starts` and `counts`, of each row's
+document, a sample is one document.
 """
 
 import triton
 from triton import language as tl
 
 # Numbers that no address needs as constants: one program for all of them, 1 and multiples of 16 included.
-COUNTS = ["slots", "rows", "positions", "factors", "links"]
+COUNTS = ["apart", "slots", "rows", "positions", "factors", "links"]
+# Links whose rows are asked for before the first of them is there: else a program waits for each.
+UNROLLED = tl.constexpr(4)
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def mix_all(
-    value, states, weights, offsets, lengths, starts, counts, result, slots, rows, positions, width, factors, links,
-    WRAP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    value, states, weights, steps, apart, lengths, starts, counts, result, slots, rows, positions, width, factors,
+    links, WRAP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """All factors on value; without `result` all but the last, and what goes into each stays in `states`."""
     slab, sample = tl.program_id(1), tl.program_id(2).to(tl.int64)
     first, valid, last = _piece(lengths, starts, counts, sample, rows, positions)
     size = positions.to(tl.int64) * CHANNELS
     states += (sample * tl.num_programs(1) + slab) * slots * size
+    steps += sample * apart
     _copy(value + sample * positions * width, states, first, valid, slab, width, ROWS, CHANNELS)
     tl.debug_barrier()
     if result is None:
@@ -36,7 +40,7 @@ def mix_all(
         for block in range(first, end, ROWS):
             row = block + tl.arange(0, ROWS)
             mixed = _mixed(
-                *(source, weights, offsets, starts, counts, row, valid, sample, positions, factor, links),
+                *(source, weights, steps, starts, counts, row, valid, sample, positions, factor, links),
                 *(WRAP, False, CHANNELS),
             )
             if result is None:
@@ -52,7 +56,7 @@ def mix_all(
 
 @triton.jit(do_not_specialize=[*COUNTS, "low", "high"])
 def unmix_all(
-    gradient, inputs, states, weights, offsets, lengths, starts, counts, of_value, of_weights, low, high, slots,
+    gradient, inputs, states, weights, steps, apart, lengths, starts, counts, of_value, of_weights, low, high, slots,
     rows, positions, width, factors, links,
     WRAP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
@@ -68,6 +72,7 @@ def unmix_all(
     inputs += (sample * tl.num_programs(1) + slab) * factors * size
     states += (sample * tl.num_programs(1) + slab) * slots * size
     of_value += sample * positions * width
+    steps += sample * apart
     of_weights += slab.to(tl.int64) * (high - low) * links * tl.num_programs(2) * positions
     if high == factors:
         source = states + factors % slots * size
@@ -82,7 +87,7 @@ def unmix_all(
             for block in range(first, last, ROWS):
                 row = block + tl.arange(0, ROWS)
                 _put_products(
-                    *(source, places, offsets, starts, counts, row, valid, last, sample, positions, factor, links),
+                    *(source, places, steps, starts, counts, row, valid, last, sample, positions, factor, links),
                     *(WRAP, CHANNELS),
                 )
         end = last if TOGETHER else tl.where(factor == 0, last, valid)
@@ -90,11 +95,11 @@ def unmix_all(
             row = block + tl.arange(0, ROWS)
             if TOGETHER:
                 _put_products(
-                    *(source, places, offsets, starts, counts, row, valid, last, sample, positions, factor, links),
+                    *(source, places, steps, starts, counts, row, valid, last, sample, positions, factor, links),
                     *(WRAP, CHANNELS),
                 )
             mixed = _mixed(
-                *(source, weights, offsets, starts, counts, row, valid, sample, positions, factor, links),
+                *(source, weights, steps, starts, counts, row, valid, sample, positions, factor, links),
                 *(WRAP, True, CHANNELS),
             )
             if factor > 0:
@@ -131,65 +136,76 @@ def _next_document(starts, counts, sample, row, positions):
 
 @triton.jit
 def _document(starts, counts, row, valid, sample, positions):
-    """The first row of each row's document, and how many it has, at least one."""
+    """The first row of each row's document, how many it has, at least one, and the inverse of that."""
     if starts is None:
         first, count = row * 0, tl.maximum(valid, 1)
     else:
-        exists = row < valid
-        first = tl.load(starts + sample * positions + row, exists, 0)
-        count = tl.load(counts + sample * positions + row, exists, 1)
-    return first, count
+        first = tl.load(starts + sample * positions + row)
+        count = tl.load(counts + sample * positions + row)
+    return first, count, 1.0 / count.to(tl.float32)
 
 
 @triton.jit
-def _ends(row, first, count, offset, exists, ALONE: tl.constexpr, WRAP: tl.constexpr):
-    """Rows that are `offset` away within documents that begin at `first` and have `count` rows, and which exist."""
+def _ends(row, first, count, inverse, step, ALONE: tl.constexpr, WRAP: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """Rows that are `step` away, and whether they exist in the documents that begin at `first` and have `count` rows;
+    else the row itself. TRANSPOSED: those that are `step` away from it.
+    """
     if WRAP:
-        steps = tl.abs(offset)
-        if ALONE:
-            # One number for all rows, which is seldom divided.
-            if steps >= count:
-                steps = steps % count
+        if not ALONE:
+            step = _remainder(step, count, inverse)
+        if TRANSPOSED:
+            other = row - step
+            other = tl.where(other < first, other + count, other)
         else:
-            steps = steps % count
-        moved = row - first + tl.where(offset < 0, -steps, steps)
-        moved = tl.where(moved < 0, moved + count, tl.where(moved >= count, moved - count, moved))
-        there = exists
+            other = row + step
+            other = tl.where(other >= first + count, other - count, other)
+        there = row == row
     else:
-        moved = row - first + offset
-        there = exists & (moved >= 0) & (moved < count)
-    return first + moved, there
+        other = row - step if TRANSPOSED else row + step
+        there = (other >= first) & (other < first + count)
+        other = tl.where(there, other, row)
+    return other, there
 
 
-# What is read and written for a block of rows.
+@triton.jit
+def _remainder(step, count, inverse):
+    """step modulo count, 0 to count - 1, where `inverse` is 1 / count in fp32, for counts up to 2^22: a card has no
+    division of integers, and a loop with the many instructions that stand for one is slow."""
+    # The first quotient may be wrong by 1 and by a 2^22th of itself, the second one by 1.
+    rest = step - (step.to(tl.float32) * inverse).to(tl.int32) * count
+    rest = rest - (rest.to(tl.float32) * inverse).to(tl.int32) * count
+    return tl.where(rest < 0, rest + count, tl.where(rest >= count, rest - count, rest))
+
+
+# What is read and written for a block of rows. Rows of padding stand for the last valid one until they are put.
 
 
 @triton.jit
 def _mixed(
-    source, weights, offsets, starts, counts, row, valid, sample, positions, factor, links,
+    source, weights, steps, starts, counts, row, valid, sample, positions, factor, links,
     WRAP: tl.constexpr, TRANSPOSED: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """(I + W) source on some rows, or (I + W^T) source, which gathers from where links come."""
-    exists = row < valid
-    first, count = _document(starts, counts, row, valid, sample, positions)
-    total = _rows(source, row, exists, CHANNELS)
-    for link in range(links):
-        offset = tl.load(offsets + factor * links + link)
-        if TRANSPOSED:
-            other, there = _ends(row, first, count, -offset, exists, starts is None, WRAP)
-            owner = other
-        else:
-            other, there = _ends(row, first, count, offset, exists, starts is None, WRAP)
-            owner = row
-        of_link = weights + ((factor * links + link) * tl.num_programs(2) + sample) * positions
-        weight = tl.load(of_link + owner, there, 0).to(total.dtype)
-        total += weight[:, None] * _rows(source, other, there, CHANNELS)
-    return total
+    """(I + W) source on some rows, or (I + W^T) source, which gathers from where links come; zero for padding."""
+    exists, row = row < valid, tl.minimum(row, tl.maximum(valid - 1, 0))
+    first, count, inverse = _document(starts, counts, row, valid, sample, positions)
+    total = _rows(source, row, CHANNELS)
+    steps += factor * links
+    size = positions.to(tl.int64) * tl.num_programs(2)
+    weights += factor * links * size + sample * positions
+    for link in tl.range(0, links, loop_unroll_factor=UNROLLED):
+        step = tl.load(steps + link).to(tl.int32)
+        other, there = _ends(row, first, count, inverse, step, starts is None, WRAP, TRANSPOSED)
+        weight = tl.load(weights + (other if TRANSPOSED else row))
+        if not WRAP:
+            weight = tl.where(there, weight, 0)
+        total += weight.to(total.dtype)[:, None] * _rows(source, other, CHANNELS)
+        weights += size
+    return tl.where(exists[:, None], total, 0)
 
 
 @triton.jit
 def _put_products(
-    gradient, places, offsets, starts, counts, row, valid, last, sample, positions, factor, links,
+    gradient, places, steps, starts, counts, row, valid, last, sample, positions, factor, links,
     WRAP: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """For each link <gradient, what it leads to>; zero for dropped links, and for rows of padding up to `last`.
@@ -197,22 +213,25 @@ def _put_products(
     `places` is what links lead to, where the products go, and at which place the factor has them there.
     """
     source, of_weights, place = places
-    exists = row < valid
-    first, count = _document(starts, counts, row, valid, sample, positions)
-    own = _rows(gradient, row, exists, CHANNELS)
-    for link in range(links):
-        offset = tl.load(offsets + factor * links + link)
-        other, there = _ends(row, first, count, offset, exists, starts is None, WRAP)
-        products = tl.sum(own * _rows(source, other, there, CHANNELS), 1)
-        of_link = of_weights + ((place * links + link) * tl.num_programs(2) + sample) * positions
-        tl.store(of_link + row, products, row < last)
+    exists, target = row < valid, row
+    row = tl.minimum(row, tl.maximum(valid - 1, 0))
+    first, count, inverse = _document(starts, counts, row, valid, sample, positions)
+    own = _rows(gradient, row, CHANNELS)
+    steps += factor * links
+    size = positions.to(tl.int64) * tl.num_programs(2)
+    of_weights += place * links * size + sample * positions
+    for link in tl.range(0, links, loop_unroll_factor=UNROLLED):
+        step = tl.load(steps + link).to(tl.int32)
+        other, there = _ends(row, first, count, inverse, step, starts is None, WRAP, False)
+        products = tl.sum(own * _rows(source, other, CHANNELS), 1)
+        tl.store(of_weights + target, tl.where(exists & there, products, 0), target < last)
+        of_weights += size
 
 
 @triton.jit
-def _rows(slab, row, exists, CHANNELS: tl.constexpr):
-    """Rows of a slab in fp32 or float64; zeros for those that do not exist."""
-    place = row.to(tl.int64)[:, None] * CHANNELS + tl.arange(0, CHANNELS)
-    rows = tl.load(slab + place, exists[:, None], 0)
+def _rows(slab, row, CHANNELS: tl.constexpr):
+    """Rows of a slab in fp32 or float64."""
+    rows = tl.load(slab + (row.to(tl.int64)[:, None] * CHANNELS + tl.arange(0, CHANNELS)))
     if rows.dtype != tl.float64:
         rows = rows.to(tl.float32)
     return rows

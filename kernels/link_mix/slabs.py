@@ -1,7 +1,7 @@
 """How many channels of a sample a program of the Triton kernels takes: a slab, which a cache can hold."""
 
-# Bytes of a slab, so that a cache has room for two, and its least and most channels.
-SLAB, LEAST, MOST = 1 << 16, 8, 64
+# Bytes of a slab, so that a cache has room for those of several programs, and its least and most channels.
+SLAB, LEAST, MOST = 1 << 15, 8, 32
 # Rows of a document of usual packed texts; one of twice as many still has a slab that a cache can hold.
 USUAL_DOCUMENT = 1024
 

@@ -18,9 +18,10 @@ from ..attention.rows_gpu import length_of, product
 from ..common.interpreter import interpreted
 from .operator import heads_lie_apart, rows_like
 
-# Rows of a block, and programs of a launch: two for each multiprocessor of the largest of our cards. Of the projection
-# a program holds as many features as fit into the registers of its threads, as benchmarks/gpu_model shows.
-ROWS, PROGRAMS, PROJECTION_BYTES = (4, 6, 1024) if interpreted() else (16, 264, 16384)
+# Rows of a block, and programs of a launch: 16 for each multiprocessor of the largest of our cards, since of packed
+# documents only the first places have tokens. Of the projection a program holds as many features as fit into the
+# registers of its threads, as benchmarks/gpu_model shows.
+ROWS, PROGRAMS, PROJECTION_BYTES = (4, 6, 1024) if interpreted() else (16, 2112, 16384)
 FEWEST = 16  # that a product of matrices takes
 MADE_FEATURES = 64  # that a program makes for memory
 # Without the limit ptxas may take the fewest registers, and spill most of them.

@@ -9,6 +9,7 @@ from ..operators import differentiate, operator
 from .places import Places
 from .portable import logs_of_both
 
+PLACES = 512  # that one product sums up backward
 MOST_FEATURES = 64  # beside which values may lie anywhere, see `heads_lie_apart`
 
 
@@ -130,5 +131,30 @@ def random_feature_attention(
 def _tables(waves: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Waves (1 or B, 1 or H, P, w) by columns (2, H, w, m): (1 or B, 2, H, P, m)."""
     if len(waves) == 1:
-        return (waves.squeeze(0) @ columns).unsqueeze(0)  # as one batch of products, whose gradients need no sum
+        return _OfOneSample.apply(waves.squeeze(0), columns).unsqueeze(0)
     return waves.unsqueeze(1) @ columns
+
+
+class _OfOneSample(torch.autograd.Function):
+    """Waves (1 or H, P, w) by columns (2, H, w, m), whose gradients are sums over parts of the places: one product over
+    all of them, for each head, would leave a GPU idle."""
+
+    @staticmethod
+    def forward(ctx, waves: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(waves, columns)
+        return waves @ columns
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        waves, columns = ctx.saved_tensors
+        of_waves = of_columns = None
+        if ctx.needs_input_grad[0]:
+            of_waves = (gradient @ columns.mT).sum(0).sum_to_size(waves.shape)
+        if ctx.needs_input_grad[1]:
+            parts = waves.shape[1] // PLACES
+            if parts > 1 and waves.shape[1] % PLACES == 0:
+                waves, gradient = (x.unflatten(-2, (parts, PLACES)) for x in (waves, gradient))
+                of_columns = (waves.mT @ gradient).sum(2)
+            else:
+                of_columns = waves.mT @ gradient
+        return of_waves, of_columns

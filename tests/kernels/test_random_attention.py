@@ -101,6 +101,22 @@ def test_the_features_lie_in_no_memory(require_or_skip):
     assert 0 < max(size for size in sizes if size != tables.nbytes) < of_queries / 2
 
 
+def test_without_tensor_cores_features_take_channels_some_at_a_time(require_or_skip, relative_rms, monkeypatch):
+    """As on cards before A100."""
+    reason = obstacle("random_feature_attention", "triton", "cpu")
+    if reason is not None:
+        require_or_skip("triton", reason)
+    monkeypatch.setattr("longmix.kernels.attention.features_gpu.multiply_tf32", lambda: False)
+    found = []
+    for name in ("triton", "reference"):
+        monkeypatch.setenv("LONGMIX_KERNELS", name)
+        given = tensors(width=37)
+        result = ops.random_feature_attention(*given)
+        found.append([result, *torch.autograd.grad(result.square().sum(), given)])
+    for mine, truth in zip(*found, strict=True):
+        assert relative_rms(mine, truth) < 1e-4
+
+
 def test_tokens_by_their_places_are_found_once():
     places = Places(torch.tensor([[0, 1, 0, 3], [0, 1, 1, 3]]), 5)
     order, starts = places.order()

@@ -29,6 +29,7 @@ CASES = {
     "backward-links": ((1, 20, 8, 2, 2), {"wrap": False, "offsets": [[0, -1], [-4, -30]]}, True),
     "both-ways": ((1, 20, 8, 2, 3), {"offsets": [[0, 1, -1], [0, 70, -130]]}, True),
     "documents": ((2, 20, 5, 2, 3), {"lengths": [20, 13], "documents": True}, True),
+    "documents-both-ways": ((2, 20, 5, 2, 3), {"documents": True, "offsets": [[0, 3, -1], [0, 70, -130]]}, True),
     "documents-dropped": ((1, 20, 5, 2, 3), {"documents": True, "wrap": False}, True),
     "prime": ((2, 61, 64, 5, 7), {"lengths": [61, 40]}, False),
     "many-links": ((2, 50, 100, 2, 37), {"lengths": [50, 41], "wrap": False}, False),

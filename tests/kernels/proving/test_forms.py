@@ -63,7 +63,7 @@ def test_a_form_says_whether_heads_are_cut(shape, causal, documents):
 
 
 # Of proofs of 12 heads on a GPU, whose heads are cut into three pieces.
-@pytest.mark.parametrize(("positions", "rows_of_piece"), [(352, 128), (323, 112)])
+@pytest.mark.parametrize(("positions", "rows_of_piece"), [(352, 128), (323, 112), (323, 128)])
 def test_a_document_of_a_proof_goes_over_a_whole_piece(positions, rows_of_piece):
     """What a piece hands on by way of the next one is in no shorter document."""
     first = documents(3, positions, torch.Generator())[0]
