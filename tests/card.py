@@ -44,6 +44,8 @@ WAITS = _names(
 )
 # Calls that wait where an index is a mask.
 INDEXED = {"index", "index_put", "index_put_", "_unsafe_index", "_unsafe_index_put"}
+# Calls that torch has for CPUs in bf16, and for GPUs not (2.11).
+NOT_IN_BF16 = {"_embedding_bag_per_sample_weights_backward"}
 # Calls that take no number of the host's beside tensors on the card.
 STRICT = {"cat", "stack"}
 
@@ -85,6 +87,7 @@ class Card(TorchDispatchMode):
 
     Raises:
         DevicesMixed: by any call of tensors on the card with tensors on the host, as a GPU refuses it.
+        NotInBf16: by a call that GPUs have not in bf16.
     """
 
     def __init__(self):
@@ -130,6 +133,8 @@ class Card(TorchDispatchMode):
         # C++ asks for "meta" where it means the device of a tensor on the card.
         to_card = any(given) if target is None else torch.device(target).type != "cpu"
         self._check_devices(name, args, kwargs, to_card)
+        if name in NOT_IN_BF16 and any(leaf.dtype == torch.bfloat16 for leaf in args if isinstance(leaf, torch.Tensor)):
+            raise NotInBf16(f"{name}{_place()}")
         result = _computed(func, _inner(args), _inner({**kwargs, **({"device": HOST} if "device" in kwargs else {})}))
         if func._schema.is_mutable and name.endswith("_") and not name.startswith("_"):
             return args[0]
@@ -167,6 +172,10 @@ class Card(TorchDispatchMode):
 
 class DevicesMixed(RuntimeError):
     """What a GPU would refuse."""
+
+
+class NotInBf16(RuntimeError):
+    """What torch has for CPUs alone."""
 
 
 @contextlib.contextmanager

@@ -170,7 +170,7 @@ def _time(
     short: int,
 ) -> dict[str, object]:
     """Check `small` against `plain` in float64 and time `case`: "forward" and "both" in milliseconds, "graph", which is
-    "both" without waiting for the CPU, or None where a graph cannot hold it; memory in MB.
+    "both" without waiting for the CPU, or None where a graph cannot hold it; "launches" of "both"; memory in MB.
 
     Raises:
         WrongResultError: what would be timed computes something else.
@@ -188,14 +188,17 @@ def _time(
         before = clocks()
         forward = timers.timed(prepared.forward, timer, budget)
         both = timers.timed(prepared.gradients, timers.make_timer(setting.device), budget)
-        graph = None
+        graph, launches = None, []
         if setting.device == "cuda":
+            with contextlib.suppress(RuntimeError):  # a cluster may keep its users from profiling
+                launches = timers.launched(prepared.gradients)
             with contextlib.suppress(RuntimeError):
                 graph = timers.timed(timers.captured(prepared.gradients), timers.make_timer(setting.device), budget)
     return {
         "forward": forward,
         "both": both,
         "graph": graph,
+        "launches": launches,
         "memory": memory,
         "error": worst,
         "batch": case.batch,

@@ -8,6 +8,8 @@ from gpu_kit.records import ABSENT, DONE, FAILED
 from gpu_kit.setting import Setting
 
 NOTHING = "–"
+# Launches of a block that are shown, and letters of their names.
+MOST_LAUNCHES, NAMED = 12, 60
 
 
 @dataclass
@@ -27,6 +29,7 @@ def sections(setting: Setting, newest: dict[str, dict], prediction: dict | None)
     yield _proofs(newest)
     yield _doctor(newest)
     yield _blocks(setting, newest, prediction)
+    yield _launches(newest)
     yield _times("Softmax attention by itself", "2/attention", newest)
     yield _times("Operations", "2/operation/", newest)
     yield _training(setting, newest, prediction)
@@ -132,6 +135,21 @@ def _time_cells(answer: dict, factor: float = 1.0) -> list[str]:
         f"{answer['error']:.0e}",
         answer["clocks"][-1].get("clocks.sm", NOTHING),
     ]
+
+
+def _launches(newest: dict[str, dict]) -> Section:
+    """Where the time of blocks by kernels goes."""
+    section = Section(
+        "What the blocks launch",
+        [f"Of each block by our kernels the {MOST_LAUNCHES} longest, forward and backward, by PyTorch's profiler."],
+        ["block", "N", "launched", "times", "microseconds"],
+    )
+    for name, row in _of(newest, "2/block/").items():
+        layer, length, way = name.split("/")
+        if row["status"] == DONE and way == "kernels":
+            for launch, count, microseconds in row["answer"]["launches"][:MOST_LAUNCHES]:
+                section.rows.append([layer, length, launch[:NAMED], str(count), _number(microseconds)])
+    return section
 
 
 def _times(title: str, prefix: str, newest: dict[str, dict]) -> Section:

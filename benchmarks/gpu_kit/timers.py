@@ -86,6 +86,23 @@ def captured(call: Callable[[], object]) -> Callable[[], None]:
     return graph.replay
 
 
+def launched(call: Callable[[], object]) -> list[tuple[str, int, float]]:
+    """Of what a call runs on the GPU the name, how often, and microseconds, the longest first."""
+    call()
+    torch.cuda.synchronize()
+    kinds = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    found: dict[str, tuple[int, float]] = {}
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            count, microseconds = found.get(event.name, (0, 0.0))
+            found[event.name] = count + 1, microseconds + event.time_range.elapsed_us()
+    rows = [(name, count, round(microseconds, 1)) for name, (count, microseconds) in found.items()]
+    return sorted(rows, key=lambda row: -row[2])
+
+
 def timed(call: Callable[[], object], timer: Clock | Events, budget: float) -> dict[str, float]:
     """Milliseconds of a call after a warm-up, with the cache flushed before each: median, 20 % and 80 %.
 

@@ -168,6 +168,7 @@ TIMED = {
     "forward": TIME,
     "both": BOTH,
     "graph": {**TIME, "median": 4.5},
+    "launches": [["mix_all", 2, 1234.5]],
     "memory": 12.0,
     "error": 1e-3,
     "clocks": [{}, {}],
@@ -212,6 +213,7 @@ def test_the_page_shows_every_figure_beside_the_models(page, setting):
     for line in (
         "|link_mix/float16|1|0.0001|0.0002|1of1|ragged:theresultisoff|",
         "|flt|512|portable|3|6|2.5to3.5|4.5|12|1e-03|–|4.12|",
+        "|flt|512|mix_all|2|1,234|",
         "|flt|512|kernels|3|6|2.5to3.5|4.5|12|1e-03|–|1.25|",
         "|flt-documents|512|kernels|3|6|2.5to3.5|4.5|12|1e-03|–|1.5|",
         # Of equal parameters: 8 of its blocks for 12 of the transformer's.
@@ -269,6 +271,32 @@ def test_a_gpus_time_is_that_between_its_events(script, monkeypatch):
     found = timers.timed(lambda: said.append("call"), timers.make_timer("cuda"), budget=0.0)
     assert found == {"median": 2000.0, "p20": 2000.0, "p80": 2000.0, "runs": timers.FEWEST}
     assert said == [*["call", "wait"] * 3, *["flush", "event", "call", "event"] * 5, "wait"]
+
+
+def test_a_graph_holds_what_a_call_launches_after_a_first_one(script, monkeypatch):
+    timers, said = script("gpu_kit.timers"), []
+
+    class Stream:
+        def wait_stream(self, other):
+            said.append("wait")
+
+    class Graph:
+        def replay(self):
+            said.append("replay")
+
+    @contextlib.contextmanager
+    def inside(what):
+        said.append(f"into {type(what).__name__}")
+        yield
+        said.append(f"out of {type(what).__name__}")
+
+    for name, value in {"Stream": Stream, "current_stream": Stream, "CUDAGraph": Graph}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    for name in ("stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, inside)
+    timers.captured(lambda: said.append("call"))()
+    first = ["wait", "into Stream", "call", "out of Stream", "wait"]
+    assert said == [*first, "into Graph", "call", "out of Graph", "replay"]
 
 
 @pytest.mark.full
