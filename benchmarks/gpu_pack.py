@@ -16,10 +16,10 @@ PACK holds
 - corpus/: the data sets train/ and validation/, and their tokenizer, made from the first --corpus-megabytes of the
   texts of --corpus, else of the documentation that every Python carries;
 - glue/: GLUE's small tasks, from --glue; else the task of ./quickstart, which is not GLUE's;
-- triton-cache.tar.xz: the kernels as gpu_model/launches.py launches them, compiled for A100 and H100: those of the base
-  models' blocks, in part; what the kit launches besides is compiled there. Triton takes them only where its own files
-  are the same to the byte: --compile-with names a Python of the same version with the other machine's torch and Triton,
-  which needs no GPU. Without it the first use compiles all of them there;
+- triton-cache.tar.xz: the kernels as gpu_model/launches.py launches them, those of the base models' blocks, in part,
+  and all of the kit's stage 1, compiled for A100 and H100; what the kit launches besides is compiled there. Triton
+  takes them only where its own files are the same to the byte: --compile-with names a Python of the same version with
+  the other machine's torch and Triton, which needs no GPU. Without it the first use compiles all of them there;
 - prediction.json: what benchmarks/gpu_cost.py says of the layers;
 - install.py, and MANIFEST.json with the size and SHA-256 of every file.
 

@@ -1,0 +1,86 @@
+"""What stage 1 of the GPU kit launches, compiled ahead of time into Triton's cache: its hard inputs have other shapes
+than the cases of launches.py.
+
+    python -m gpu_model.hard_inputs SHARE SHARES CAPABILITY ...  # in benchmarks/: every SHARESth of them
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import torch
+from gpu_kit.hard_inputs import CASES, Inputs
+from gpu_model.launches import _ToLaunchers
+
+from longmix.kernels import ops
+from longmix.kernels.selection import as_on_gpus
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def launch(operation: str, inputs: Inputs, dtype: torch.dtype) -> None:
+    """Run an operation's launchers forward and backward, on tensors of the inputs' shapes without data."""
+
+    def place(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.to(dtype if value.is_floating_point() else value.dtype).to("meta")
+
+    arguments, keywords = inputs
+    arguments, keywords = tuple(map(place, arguments)), {name: place(value) for name, value in keywords.items()}
+    leaves = [x.requires_grad_() for x in arguments if isinstance(x, torch.Tensor) and x.is_floating_point()]
+    # torch 2.11 has no autocast for tensors without data.
+    off = mock.patch.object(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    with as_on_gpus(), off, _ToLaunchers():
+        result = getattr(ops, operation)(*arguments, **keywords)
+        torch.autograd.grad(result, leaves, torch.empty_like(result), allow_unused=True)
+
+
+def compile_all(capabilities: Iterable[int], cache: Path) -> None:
+    """Compile what all hard inputs launch, in every precision, into the folder `cache`.
+
+    Raises:
+        RuntimeError: something does not compile; what the process said.
+    """
+    processes = os.cpu_count() or 1
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(lambda share: compile_share(capabilities, cache, share, processes), range(processes)))
+
+
+def compile_share(capabilities: Iterable[int], cache: Path, share: int, shares: int) -> None:
+    """Compile every `shares`th of them, in a process of its own: Triton decides at its import whether it interprets.
+
+    Raises:
+        RuntimeError: as `compile_all`.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "gpu_model.hard_inputs", str(share), str(shares), *map(str, capabilities)],
+        cwd=Path(__file__).parents[1],
+        env={**environment, "TRITON_CACHE_DIR": str(cache)},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+
+
+def main() -> None:
+    """Compile one share."""
+    from gpu_model.recording import recorded
+
+    _, share, shares, *capabilities = sys.argv
+    tasks = [(operation, make, dtype) for operation in CASES for make in CASES[operation].values() for dtype in DTYPES]
+    for capability in map(int, capabilities):
+        with recorded(capability, True):
+            for operation, make, dtype in tasks[int(share) :: int(shares)]:
+                launch(operation, make(torch.Generator().manual_seed(0)), dtype)
+
+
+if __name__ == "__main__":
+    main()
