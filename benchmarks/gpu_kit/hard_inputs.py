@@ -8,6 +8,8 @@ import torch
 
 # (arguments, keywords) of an operation, floating ones in fp32.
 Inputs = tuple[tuple, dict]
+# Each is tried in all of them.
+DTYPES = ("float32", "bfloat16", "float16")
 # Empty samples among others, in odd numbers of rows.
 ROWS, LENGTHS = 61, (61, 0, 40)
 # Rows that fill blocks of several programs; too many for Triton's interpreter.
@@ -244,3 +246,17 @@ CASES: dict[str, dict[str, Callable[[torch.Generator], Inputs]]] = {
     "wavelet_analysis": _ANALYSIS[0],
     "wavelet_synthesis": _SYNTHESIS[0],
 }
+
+
+def placed(inputs: Inputs, dtype: torch.dtype, device: str, is_exact: bool = False) -> Inputs:
+    """Inputs in their precision on their device; `is_exact`: in float64, as `dtype` rounds them."""
+
+    def place(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.is_floating_point():
+            value = value.to(dtype).to(torch.float64 if is_exact else dtype)
+        return value.to(device)
+
+    arguments, keywords = inputs
+    return tuple(map(place, arguments)), {name: place(value) for name, value in keywords.items()}

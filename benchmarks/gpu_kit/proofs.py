@@ -8,7 +8,7 @@ import sys
 import torch
 from commands import end_with_parent
 from gpu_kit import processes
-from gpu_kit.hard_inputs import BLOCKS, CASES, Inputs
+from gpu_kit.hard_inputs import BLOCKS, CASES, DTYPES, placed
 from gpu_kit.records import Measurement, Records
 from gpu_kit.setting import Setting, asked_of_the_card, clocks
 from kernel.gate import TOLERANCES, relative_error
@@ -19,7 +19,6 @@ from longmix.kernels.selection import obstacle
 
 # Library -> its name in the package index, where they differ.
 _DISTRIBUTIONS = {"fla": "flash-linear-attention"}
-DTYPES = ("float32", "bfloat16", "float16")
 # Hard inputs of an operation in a trial on a CPU: it tries the kit, and the interpreter takes a minute for some.
 CASES_OF_A_TRIAL = 1
 
@@ -128,7 +127,7 @@ def prove(setting: Setting, operation: str, dtype: str) -> dict[str, object]:
 def _results(operation: str, implementation: str, make, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
     """[result, gradients ...] on the CPU; the inputs are rounded to `dtype` for all implementations alike."""
     generator = torch.Generator().manual_seed(0)
-    arguments, keywords = _placed(make(generator), dtype, implementation == "reference", device)
+    arguments, keywords = placed(make(generator), dtype, device, is_exact=implementation == "reference")
     leaves = [x.requires_grad_(True) for x in arguments if isinstance(x, torch.Tensor) and x.is_floating_point()]
     with using(implementation):
         result = getattr(ops, operation)(*arguments, **keywords)
@@ -136,17 +135,3 @@ def _results(operation: str, implementation: str, make, dtype: torch.dtype, devi
         # An argument that a small case does not use has a gradient of zero.
         gradients = torch.autograd.grad(result, leaves, cotangent, materialize_grads=True)
     return [result.detach().cpu(), *(gradient.cpu() for gradient in gradients)]
-
-
-def _placed(inputs: Inputs, dtype: torch.dtype, is_exact: bool, device: str) -> Inputs:
-    """Inputs in their precision on their device."""
-
-    def place(value):
-        if not isinstance(value, torch.Tensor):
-            return value
-        if value.is_floating_point():
-            value = value.to(dtype).to(torch.float64 if is_exact else dtype)
-        return value.to(device)
-
-    arguments, keywords = inputs
-    return tuple(map(place, arguments)), {name: place(value) for name, value in keywords.items()}

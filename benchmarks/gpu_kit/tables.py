@@ -130,7 +130,7 @@ def _time_cells(answer: dict, factor: float = 1.0) -> list[str]:
         _number(factor * answer["forward"]["median"]),
         _number(factor * both["median"]),
         f"{_number(factor * both['p20'])} to {_number(factor * both['p80'])}",
-        NOTHING if answer["graph"] is None else _number(factor * answer["graph"]["median"]),
+        _number(factor * answer["graph"]["median"]) if answer.get("graph") else NOTHING,
         _number(answer["memory"]),
         f"{answer['error']:.0e}",
         answer["clocks"][-1].get("clocks.sm", NOTHING),
@@ -147,7 +147,7 @@ def _launches(newest: dict[str, dict]) -> Section:
     for name, row in _of(newest, "2/block/").items():
         layer, length, way = name.split("/")
         if row["status"] == DONE and way == "kernels":
-            for launch, count, microseconds in row["answer"]["launches"][:MOST_LAUNCHES]:
+            for launch, count, microseconds in row["answer"].get("launches", [])[:MOST_LAUNCHES]:
                 section.rows.append([layer, length, launch[:NAMED], str(count), _number(microseconds)])
     return section
 

@@ -24,10 +24,11 @@ CAPABILITIES = (80, 90)  # A100, H100
 # Nobody trains in float64.
 _COMPILE = """
 import pathlib
-from gpu_model import compiling, hard_inputs, launches
+from gpu_kit import compiling as proofs
+from gpu_model import compiling, launches
 capabilities, cache = {}, pathlib.Path({!r})
 compiling.compiled_kernels(capabilities, [name for name in launches.CASES if "float64" not in name], cache)
-hard_inputs.compile_all(capabilities, cache)
+proofs.compile_all(capabilities, cache)
 """
 _VERSIONS = "import json, sys, triton; print(json.dumps(['{}.{}'.format(*sys.version_info), triton.__version__]))"
 # What is read when a kernel is loaded; the steps on the way to it are ten times as large.

@@ -159,7 +159,7 @@ def test_every_kernel_has_a_case(compiling):
 
 @pytest.mark.full
 def test_what_the_kit_proves_compiles_without_a_card(script, triton, tmp_path):
-    script("gpu_model.hard_inputs").compile_share([90], tmp_path, 0, 10**6)
+    script("gpu_kit.compiling").compile_share([90], tmp_path, 0, 10**6)
     assert list(tmp_path.rglob("whole_forward.cubin")) and list(tmp_path.rglob("whole_backward.cubin"))
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -271,6 +272,26 @@ def test_a_gpus_time_is_that_between_its_events(script, monkeypatch):
     found = timers.timed(lambda: said.append("call"), timers.make_timer("cuda"), budget=0.0)
     assert found == {"median": 2000.0, "p20": 2000.0, "p80": 2000.0, "runs": timers.FEWEST}
     assert said == [*["call", "wait"] * 3, *["flush", "event", "call", "event"] * 5, "wait"]
+
+
+def test_what_was_measured_before_there_were_graphs_has_a_page(page):
+    older = {name: value for name, value in TIMED.items() if name not in ("graph", "launches")}
+    markdown, _ = page(None, {"2/block/flt/512/kernels": ("done", {**older, "blocks": 12})})
+    assert "|flt|512|kernels|3|6|2.5to3.5|–|12|" in markdown.replace(" ", "")
+
+
+def test_launches_are_added_up_by_name(script, monkeypatch):
+    timers = script("gpu_kit.timers")
+    kinds = torch.autograd.DeviceType
+
+    def event(name, kind, microseconds):
+        return SimpleNamespace(name=name, device_type=kind, time_range=SimpleNamespace(elapsed_us=lambda: microseconds))
+
+    told = [("a", kinds.CUDA, 2.0), ("b", kinds.CUDA, 5.0), ("a", kinds.CUDA, 4.0), ("launch", kinds.CPU, 9.0)]
+    profile = SimpleNamespace(events=lambda: [event(*one) for one in told])
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: contextlib.nullcontext(profile))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert timers.launched(lambda: None) == [("a", 2, 6.0), ("b", 1, 5.0)]
 
 
 def test_a_graph_holds_what_a_call_launches_after_a_first_one(script, monkeypatch):

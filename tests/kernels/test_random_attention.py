@@ -117,6 +117,21 @@ def test_without_tensor_cores_features_take_channels_some_at_a_time(require_or_s
         assert relative_rms(mine, truth) < 1e-4
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("places", [8, 9])
+def test_gradients_of_columns_are_summed_up_in_parts(heads, places, monkeypatch):
+    from longmix.kernels.random_attention import operator
+
+    monkeypatch.setattr(operator, "PLACES", 4)
+    waves = torch.randn(1, heads, places, 2, dtype=torch.float64, requires_grad=True)
+    columns = torch.randn(2, 3, 2, 5, dtype=torch.float64, requires_grad=True)
+    expected = torch.einsum("bhpw,ahwm->bahpm", waves.expand(1, 3, places, 2), columns)
+    found = operator._tables(waves, columns)
+    cotangent = torch.randn_like(found)
+    pairs = zip(*(torch.autograd.grad(x, (waves, columns), cotangent) for x in (found, expected)), strict=True)
+    assert torch.allclose(found, expected) and all(torch.allclose(one, other) for one, other in pairs)
+
+
 def test_tokens_by_their_places_are_found_once():
     places = Places(torch.tensor([[0, 1, 0, 3], [0, 1, 1, 3]]), 5)
     order, starts = places.order()

@@ -1,7 +1,7 @@
 """What stage 1 of the GPU kit launches, compiled ahead of time into Triton's cache: its hard inputs have other shapes
-than the cases of launches.py.
+than the cases of gpu_model/launches.py.
 
-    python -m gpu_model.hard_inputs SHARE SHARES CAPABILITY ...  # in benchmarks/: every SHARESth of them
+    python -m gpu_kit.compiling SHARE SHARES CAPABILITY ...  # in benchmarks/: every SHARESth of them
 """
 
 import contextlib
@@ -14,25 +14,16 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from gpu_kit.hard_inputs import CASES, Inputs
+from gpu_kit.hard_inputs import CASES, DTYPES, Inputs, placed
 from gpu_model.launches import _ToLaunchers
 
 from longmix.kernels import ops
 from longmix.kernels.selection import as_on_gpus
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
 
 def launch(operation: str, inputs: Inputs, dtype: torch.dtype) -> None:
     """Run an operation's launchers forward and backward, on tensors of the inputs' shapes without data."""
-
-    def place(value):
-        if not isinstance(value, torch.Tensor):
-            return value
-        return value.to(dtype if value.is_floating_point() else value.dtype).to("meta")
-
-    arguments, keywords = inputs
-    arguments, keywords = tuple(map(place, arguments)), {name: place(value) for name, value in keywords.items()}
+    arguments, keywords = placed(inputs, dtype, "meta")
     leaves = [x.requires_grad_() for x in arguments if isinstance(x, torch.Tensor) and x.is_floating_point()]
     # torch 2.11 has no autocast for tensors without data.
     off = mock.patch.object(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
@@ -60,7 +51,7 @@ def compile_share(capabilities: Iterable[int], cache: Path, share: int, shares: 
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "gpu_model.hard_inputs", str(share), str(shares), *map(str, capabilities)],
+        [sys.executable, "-m", "gpu_kit.compiling", str(share), str(shares), *map(str, capabilities)],
         cwd=Path(__file__).parents[1],
         env={**environment, "TRITON_CACHE_DIR": str(cache)},
         capture_output=True,
@@ -79,7 +70,7 @@ def main() -> None:
     for capability in map(int, capabilities):
         with recorded(capability, True):
             for operation, make, dtype in tasks[int(share) :: int(shares)]:
-                launch(operation, make(torch.Generator().manual_seed(0)), dtype)
+                launch(operation, make(torch.Generator().manual_seed(0)), getattr(torch, dtype))
 
 
 if __name__ == "__main__":
