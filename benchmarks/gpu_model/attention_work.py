@@ -92,6 +92,78 @@ def _attention(
     return work
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """What a kernel does with some of its rows: features and so many rows of channels that it moves, their products
+    with a state, and exponentials of rows of features.
+    """
+
+    features: _Features
+    width: int
+    products: int
+    exponentials: int
+
+    def work(self, arguments: Arguments, blocks: int, channels: int, rows: int, computed: int) -> tuple[int, int]:
+        """Bytes and operations of so many rows, which are these in whole blocks."""
+        narrow = arguments["value"].element_size()
+        each = 2 * self.products * arguments["FEATURES"] * arguments["CHANNELS"] + self.features.operations(arguments)
+        if arguments["LOGS"]:
+            each += EXPONENTIAL * self.exponentials * arguments["FEATURES"]
+        size = rows * (blocks * self.features.of_row(arguments) + channels * self.width * narrow)
+        return size, computed * blocks * each
+
+
+def _documents(
+    every: _Rows | None = None, alone: _Rows | None = None, over: _Rows | None = None, own: int = 0, of_all: int = 0
+) -> Work:
+    """A kernel whose programs walk over the documents of their piece of a head.
+
+    Args:
+        every: what it does with all rows.
+        alone: and with those of documents that lie in one piece.
+        over: and with those of the others, of which each piece has a share.
+        own: states (M, D) that it reads or writes of each share.
+        of_all: and of each piece of the share's document.
+    """
+
+    def work(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+        batch, heads, positions, channels = arguments["value"].shape
+        found = _shares(documents or [positions] * batch, positions, arguments["rows_of_piece"])
+        alike = {
+            every: [rows for rows, _ in found],
+            alone: [rows for rows, pieces in found if pieces == 1],
+            over: [rows for rows, pieces in found if pieces > 1],
+        }
+        size = operations = 0
+        for kind, shares in alike.items():
+            if kind is not None:
+                computed = heads * sum(rounded(rows, arguments["ROWS"]) for rows in shares)
+                moved, done = kind.work(arguments, grid[1], channels, heads * sum(shares), computed)
+                size += moved + prod(grid) * kind.features.of_program(arguments)
+                operations += done
+        if arguments["ids"] is not None:
+            # Where a share ends inside a block, the next one reads this again.
+            size += heads * grid[1] * (batch * positions + len(found) * arguments["ROWS"]) * INTEGER
+        states = sum(own + of_all * pieces for _, pieces in found if pieces > 1)
+        kind = next(kind for kind in alike if kind is not None)
+        return size + heads * grid[1] * states * _state(kind.features, arguments), operations
+
+    return work
+
+
+def _shares(documents: list[int], positions: int, rows: int) -> list[tuple[int, int]]:
+    """Rows of every document in each piece of so many rows, and how many pieces the document goes over."""
+    found, taken = [], 0
+    for length in documents:
+        begin = taken % positions
+        pieces = range(begin // rows, (begin + length - 1) // rows + 1)
+        ends = [min(begin + length, (piece + 1) * rows) for piece in pieces]
+        starts = [max(begin, piece * rows) for piece in pieces]
+        found += [(end - start, len(pieces)) for start, end in zip(starts, ends, strict=True)]
+        taken += length
+    return found
+
+
 def _pieces(features: _Features, width: int, states: int, reads_all: int, dots: int, exponentials: int) -> Work:
     """A kernel of heads that are cut into pieces, whose programs move features and some rows of channels.
 
@@ -207,8 +279,12 @@ def _unmake_features(arguments: Arguments, grid: tuple[int, ...], documents: lis
 
 
 WORK: dict[str, Work] = {
-    "whole_forward": _attention(_Features(1, 1), 2, 0, lambda rows, m, d: 4 * m * d, 2),
-    "whole_backward": _attention(_Features(1, 2, 2), 4, 0, lambda rows, m, d: 10 * m * d, 3),
+    "document_sums": _documents(over=_Rows(_Features(0, 1), 1, 1, 1), own=1),
+    "whole_forward": _documents(_Rows(_Features(1), 1, 1, 1), _Rows(_Features(0, 1), 1, 1, 1), of_all=1),
+    "whole_backward": _documents(
+        _Rows(_Features(1, 0, 1), 1, 2, 1), _Rows(_Features(0, 2, 1), 3, 3, 2), own=1, of_all=1
+    ),
+    "document_keys": _documents(over=_Rows(_Features(0, 1, 1), 2, 2, 1), of_all=1),
     "piece_sums": _pieces(_Features(0, 1), 1, 1, 0, 1, 1),
     "piece_forward": _pieces(_Features(1, 0), 1, 0, 1, 1, 1),
     "piece_queries": _pieces(_Features(1, 0, 1), 1, 1, 1, 2, 1),

@@ -78,7 +78,7 @@ def causal_sums(
     state, total, peak = sum_of_keys(
         key, value, begin, end, index, feature, features, channel, width, value_row, LOGS, RULE
     )
-    store_piece(state, total, peak, states, totals, own_peaks, LOGS)
+    store_piece(state, total, peak, states, totals, own_peaks, tl.program_id(2), LOGS)
 
 
 @triton.jit
@@ -285,7 +285,7 @@ def causal_later(
         )  # fmt: skip
         above = peak
         end = row
-    store_piece(later, later_total, later_total, later_states, later_totals, later_totals, False)
+    store_piece(later, later_total, later_total, later_states, later_totals, later_totals, tl.program_id(2), False)
 
 
 @triton.jit

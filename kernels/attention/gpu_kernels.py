@@ -15,7 +15,7 @@ from .causal_gpu import causal_forward, causal_keys, causal_later, causal_querie
 from .features_gpu import MADE, RandomFeatures, Recipe
 from .pieces import block_of, channels_of, pieces_of
 from .pieces_gpu import piece_forward, piece_keys, piece_queries, piece_sums
-from .programs_gpu import whole_backward, whole_forward
+from .programs_gpu import document_keys, document_sums, whole_backward, whole_forward
 
 # Rows that a program holds of a head. More do not fit into the registers of its threads, as benchmarks/gpu_model shows,
 # beside a state of STATE_BYTES, but on tensor cores without causality: there a step takes as long for twice as many.
@@ -53,14 +53,15 @@ def attend(result, query, key, value, lengths, document_ids, causal, logarithms)
         result.zero_()  # rows of padding are not written
     grid, options = _launch(query, value, causal, logarithms, document_ids)
     if causal:
-        sums = _sums_of_causal_pieces(grid, options, key, value, lengths, document_ids)
+        sums = _sums_of_documents(causal_sums, grid, options, key, value, lengths, document_ids)
         causal_forward[grid](query, key, value, lengths, document_ids, *sums, result, **options)
     elif document_ids is None and grid[2] > 1:
         sums = _sums_of_pieces(grid, options, key, value, lengths)
         piece_forward[grid](*_taken(query), lengths, *sums, result, **_apart("mixed", result), **options)
     else:
         apart = _apart("value", value) | _apart("mixed", result)
-        whole_forward[grid](*_taken(query, key), value, lengths, document_ids, result, **apart, **options)
+        sums = _sums_of_documents(document_sums, grid, options, key, value, lengths, document_ids)
+        whole_forward[grid](*_taken(query, key), value, lengths, document_ids, *sums, result, **apart, **options)
 
 
 def unattend(
@@ -88,8 +89,13 @@ def unattend(
         of_keys = *_taken(key), value, lengths, peaks, of_key, of_value
         piece_keys[grid](*of_keys, *later, **_apart("value", value), **apart, **options)
     else:
-        arguments = gradient, *_taken(query, key), value, lengths, document_ids, *of_rows
-        whole_backward[grid](*arguments, **_apart("value", value), **apart, **options)
+        apart |= _apart("value", value)
+        arguments = value, lengths, document_ids
+        sums = states, totals, peaks, joined = _sums_of_documents(document_sums, grid, options, key, *arguments)
+        later = (None, None) if states is None else (torch.empty_like(states), torch.empty_like(totals))
+        whole_backward[grid](gradient, *_taken(query, key), *arguments, *sums, *of_rows, *later, **apart, **options)
+        if states is not None:
+            document_keys[grid](*_taken(key), *arguments, peaks, joined, of_key, of_value, *later, **apart, **options)
     # A single block of channels, the usual case, is the sum of itself.
     return tuple(shares.sum(0) if blocks > 1 else shares[0] for shares in (of_query, of_key))
 
@@ -105,7 +111,7 @@ def _unattend_causally(
     sizes = torch.empty(inverse.shape, dtype=torch.int32, device=value.device)
     peaks = torch.empty_like(of_key) if options["LOGS"] else key  # written at the first row of a step
     notes = inverse, offset, scale, sizes, peaks
-    sums = _sums_of_causal_pieces(grid, options, key, value, lengths, document_ids)
+    sums = _sums_of_documents(causal_sums, grid, options, key, value, lengths, document_ids)
     arguments = gradient, query, key, value, lengths, document_ids
     causal_queries[grid](*arguments, *sums, of_query, of_key, own_of_value, *notes, **options)
     states, totals, _, passing = sums
@@ -137,21 +143,25 @@ def _sums_of_pieces(grid: tuple[int, int, int], options: dict, key, value, lengt
     return sums
 
 
-def _sums_of_causal_pieces(
-    grid: tuple[int, int, int], options: dict, key, value, lengths, document_ids
+def _sums_of_documents(
+    program, grid: tuple[int, int, int], options: dict, key, value, lengths, document_ids
 ) -> tuple[torch.Tensor | None, ...]:
-    """States, totals and peaks of the last document of each piece, and whether it began before; see causal_gpu.py."""
+    """States, totals and peaks that pieces hand to each other, where there are several, and which of them have a
+    document that began before and goes on to their end; see `document_sums`, `causal_sums`.
+    """
     if grid[2] == 1:
         return None, None, None, None
-    joined = None if document_ids is None else torch.empty((grid[2], *grid[:2]), dtype=torch.int32, device=key.device)
-    sums = *_room_for_sums(grid, options, key), joined
-    causal_sums[grid](key, value, lengths, document_ids, *sums, **_apart("value", value), **options)
+    joined = None if document_ids is None else torch.empty((grid[2], *grid[:2]), dtype=torch.int32, device=value.device)
+    sums = *_room_for_sums(grid, options, _like(key), 2 if program is document_sums else 1), joined
+    program[grid](*_taken(key), value, lengths, document_ids, *sums, **_apart("value", value), **options)
     return sums
 
 
-def _room_for_sums(grid: tuple[int, int, int], options: dict, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _room_for_sums(
+    grid: tuple[int, int, int], options: dict, like: torch.Tensor, of_a_piece: int = 1
+) -> tuple[torch.Tensor, ...]:
     heads, blocks, pieces = grid
-    totals, peaks = like.new_empty(2, pieces, heads, blocks, options["FEATURES"]).unbind(0)
+    totals, peaks = like.new_empty(2, of_a_piece * pieces, heads, blocks, options["FEATURES"]).unbind(0)
     return like.new_empty(*totals.shape, options["CHANNELS"]), totals, peaks
 
 

@@ -49,7 +49,7 @@ def piece_sums(
         key, value, begin, end, tl.arange(0, ROWS), feature, features, channel, width, value_row, LOGS, RULE,
         heads, positions,
     )  # fmt: skip
-    store_piece(state, total, peak, states, totals, peaks, LOGS)
+    store_piece(state, total, peak, states, totals, peaks, tl.program_id(2), LOGS)
 
 
 @triton.jit
@@ -108,7 +108,7 @@ def piece_queries(
         store_features(of_query, to_logarithms(mixed, queries, LOGS), row, inside, feature, features)
         later += product(queries, gradients, RULE)
         later_total -= tl.sum(queries * offset[None, :], 1)
-    store_piece(later, later_total, later_total, later_states, later_totals, later_totals, False)
+    store_piece(later, later_total, later_total, later_states, later_totals, later_totals, tl.program_id(2), False)
 
 
 @triton.jit

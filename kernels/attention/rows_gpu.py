@@ -67,15 +67,12 @@ def document_end(ids, begin, length, index, ROWS: tl.constexpr):
 
 
 @triton.jit
-def own_documents(ids, length, rows, index, ROWS: tl.constexpr):
-    """The first row of the first document that begins in a program's piece, and the one behind the piece."""
-    begin = length * 0 + tl.program_id(2) * rows
-    behind = tl.minimum(begin + rows, length)
+def goes_on(ids, row, length):
+    """True where the row before this one, of a sample of so many, is of the same document."""
+    result = (row > 0) & (row < length)
     if ids is not None:
-        within = (begin > 0) & (begin < length)
-        if within:
-            begin = document_end(ids, begin - 1, length, index, ROWS)
-    return begin, behind
+        result = continues_document(ids, tl.where(result, row, 0)) & result
+    return result
 
 
 @triton.jit

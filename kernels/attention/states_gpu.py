@@ -106,12 +106,12 @@ def state_of_piece(states, piece, FEATURES: tl.constexpr, CHANNELS: tl.constexpr
 
 
 @triton.jit
-def store_piece(state, total, peak, states, totals, peaks, LOGS: tl.constexpr):
-    """Write what the program's own piece sums up to."""
-    tl.store(state_of_piece(states, tl.program_id(2), state.shape[0], state.shape[1]), state)
-    tl.store(total_of_piece(totals, tl.program_id(2), state.shape[0]), total)
+def store_piece(state, total, peak, states, totals, peaks, piece, LOGS: tl.constexpr):
+    """Write what a piece sums up to."""
+    tl.store(state_of_piece(states, piece, state.shape[0], state.shape[1]), state)
+    tl.store(total_of_piece(totals, piece, state.shape[0]), total)
     if LOGS:
-        tl.store(total_of_piece(peaks, tl.program_id(2), state.shape[0]), peak)
+        tl.store(total_of_piece(peaks, piece, state.shape[0]), peak)
 
 
 @triton.jit
