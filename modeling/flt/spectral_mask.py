@@ -72,10 +72,11 @@ class SpectralMask(nn.Module):
             units = self._units(self._coordinates(context), tokens.shape[-2])
             angle = 2 * math.pi * turns(units, frequencies).to(working)
             waves = torch.cat([angle.cos(), angle.sin()], dim=-1)
+            # Both sides take their share of 1 / r, as it takes the fewest launches.
+            real, imaginary = real / self.config.num_frequencies, imaginary / self.config.num_frequencies
             size = (real.square() + imaginary.square() + _TINY).sqrt()
             split = (size.square() + (SMALL_WEIGHT * size.mean(1, keepdim=True)).square()) ** 0.25
-            count = math.sqrt(self.config.num_frequencies)
-            split, real, imaginary = split / count, real / split / count, imaginary / split / count
+            real, imaginary = real / split, imaginary / split
             # Of a column of cosines, then of one of sines: what it is multiplied with, and what its partner is.
             own, partner = torch.cat([split, real]), torch.cat([torch.zeros_like(split), imaginary])
             factors = torch.stack([torch.cat([own, own], dim=1), torch.cat([-partner, partner], dim=1)])
@@ -90,9 +91,9 @@ class SpectralMask(nn.Module):
             real = (weight * terms).sum(1)
             imaginary = torch.zeros_like(real)
         else:
-            angle = 2 * math.pi * turns(self.offset.to(torch.float64), frequencies)
-            real = (weight * terms * angle.cos()).sum(1)
-            imaginary = -(weight * terms * angle.sin()).sum(1)
+            angle = -2 * math.pi * turns(self.offset.to(torch.float64), frequencies)
+            weighted = weight * terms
+            real, imaginary = (weighted * angle.cos()).sum(1), (weighted * angle.sin()).sum(1)
         if self.config.mask_bound is not None:
             mean = (real.square() + imaginary.square() + _TINY).sqrt().mean(1, keepdim=True)
             kept = (self.config.mask_bound / mean).clamp(max=1)
