@@ -263,13 +263,14 @@ def _merge(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | N
 
 
 def _correlate(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
-    taps, block, channels = arguments["TAPS"], arguments["ROWS"], arguments["CHANNELS"]
+    taps, channels = arguments["TAPS"], arguments["CHANNELS"]
     low, high, rows = (arguments[name].element_size() for name in ("low", "high", "rows"))
-    blocks = arguments["batch"] * -(-arguments["count"] // block)
-    read = block * (low + high) + 2 * (2 * block + taps) * rows
-    _, groups, of_channels = grid
-    size = blocks * groups * of_channels * channels * read + prod(grid) * taps * channels * 4
-    return size, blocks * groups * of_channels * 4 * block * taps * channels
+    chunks, groups, of_channels = grid
+    # Each chunk's rows, with those that its last taps reach, and what it sums up of both bands.
+    computed = arguments["batch"] * rounded(arguments["count"], arguments["STEP"])
+    read = computed * (low + high + 2 * rows) + chunks * taps * rows
+    summed = 2 * chunks * taps * arguments["parts"].element_size()
+    return groups * of_channels * channels * (read + summed), groups * of_channels * channels * computed * 4 * taps
 
 
 # Lifting: a step reads rows and the rows of its sum, and writes as many.

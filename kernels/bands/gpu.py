@@ -15,9 +15,12 @@ from ..common.interpreter import interpreted
 from ..common.lengths_gpu import length_of
 
 if interpreted():
-    ROWS, CHANNELS, TAPS, CHUNKS = 16, 16, 4, 2
+    ROWS, CHANNELS, TAPS, STEP, PROGRAMS = 16, 16, 4, 8, 6
 else:
-    ROWS, CHANNELS, TAPS, CHUNKS = 32, 64, 8, 256
+    # A program of the taps' gradient goes over its rows STEP at a time, which a thread has all of: it adds up without
+    # the others. There are eight programs for each multiprocessor of the largest of our cards, which runs four at once.
+    ROWS, CHANNELS, TAPS, STEP, PROGRAMS = 32, 64, 16, 8, 1056
+REGISTERS = 128
 
 
 class Valid(NamedTuple):
@@ -60,7 +63,7 @@ def new_parts(signal: torch.Tensor, taps: int, counts: list[int]) -> torch.Tenso
         signal: (B, .., D), as the calls will have it.
         counts: rows of a band in each call.
     """
-    parts = sum(2 * _chunks(len(signal), count) for count in counts)
+    parts = sum(2 * _chunks(signal, taps, count) for count in counts)
     return signal.new_empty(parts, taps, signal.shape[2], dtype=torch.promote_types(signal.dtype, torch.float32))
 
 
@@ -87,16 +90,38 @@ def correlate_into(
         of_x: what `rows` hold.
     """
     batch, count, width = low.shape
-    blocks, chunks, taps = batch * triton.cdiv(count, ROWS), _chunks(batch, count), parts.shape[1]
-    _correlate[2 * chunks, triton.cdiv(taps, TAPS), triton.cdiv(width, CHANNELS)](
+    taps = parts.shape[1]
+    chunks, steps = _chunks(low, taps, count), batch * triton.cdiv(count, STEP)
+    _correlate[chunks, *_blocks(taps, width)](
         *(low, *low.stride()[:2], high, *high.stride()[:2], rows, *rows.stride()[:2], *valid, parts),
-        *(batch, count, width, taps, levels, level, of_x, triton.cdiv(blocks, chunks), ROWS, CHANNELS, TAPS),
+        *(batch, count, width, taps, triton.cdiv(steps, chunks), levels, level, of_x, STEP, CHANNELS, _group(taps)),
+        maxnreg=REGISTERS,
     )
     return parts[2 * chunks :]
 
 
-def _chunks(batch: int, count: int) -> int:
-    return min(batch * triton.cdiv(count, ROWS), CHUNKS)
+def _chunks(signal: torch.Tensor, taps: int, count: int) -> int:
+    """Programs that share a level's `count` rows of a band of all samples."""
+    groups, blocks = _blocks(taps, signal.shape[2])
+    return min(len(signal) * triton.cdiv(count, STEP), triton.cdiv(PROGRAMS, groups * blocks))
+
+
+def _blocks(taps: int, width: int) -> tuple[int, int]:
+    """Blocks of taps, and of channels."""
+    return triton.cdiv(taps, _group(taps)), triton.cdiv(width, CHANNELS)
+
+
+def _group(taps: int) -> int:
+    """Taps of a program."""
+    return min(triton.next_power_of_2(taps), TAPS)
+
+
+@triton.jit
+def _around(index, period, ends_inside):
+    """Rows counted around the period; if not `ends_inside`, they are below it."""
+    if ends_inside:
+        index = index % tl.maximum(period, 1)
+    return index
 
 
 @triton.jit
@@ -117,38 +142,41 @@ def _correlate(
     count,
     width,
     taps,
+    steps,
     LEVELS: tl.constexpr,
     LEVEL: tl.constexpr,
     OF_X: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    ROWS: tl.constexpr,
+    STEP: tl.constexpr,
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
 ):
-    """One chunk of BLOCKS blocks of a band's rows, some taps and channels."""
-    part, group, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0) // 2
-    of_high, chunk = part // chunks, part % chunks
-    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+    """Some steps of both bands' rows, some taps and channels."""
+    chunk, group, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     tap = group * TAPS + tl.arange(0, TAPS)
-    of_sample = tl.cdiv(count, ROWS)
-    total = tl.zeros((TAPS, CHANNELS), parts.dtype.element_ty)
-    for number in range(chunk * BLOCKS, tl.minimum((chunk + 1) * BLOCKS, batch * of_sample)):
+    # Blocks of taps, rows and channels: in this order a thread has all rows of a step. Bands' rows are read in the same
+    # form, alike for all taps, so that nothing is passed on between threads.
+    each, turn, line = tap[:, None, None], tl.arange(0, STEP)[None, :, None], tl.arange(0, CHANNELS)[None, None, :]
+    channel = tl.program_id(2) * CHANNELS + line
+    known = (channel < width) & (each < taps)
+    of_sample = tl.cdiv(count, STEP)
+    lows = tl.zeros((TAPS, CHANNELS), parts.dtype.element_ty)
+    highs = tl.zeros((TAPS, CHANNELS), parts.dtype.element_ty)
+    for number in range(chunk * steps, tl.minimum((chunk + 1) * steps, batch * of_sample)):
         sample = (number // of_sample).to(tl.int64)
-        t = number % of_sample * ROWS + tl.arange(0, ROWS)
+        begin = number % of_sample * STEP
+        t = begin + turn
         period, valid = extent(lengths, positions, sample, LEVELS, LEVEL - 1, OF_X)
-        exists = t * 2 < period
-        inside = exists[:, None] & (channel < width)
-        if of_high == 1:
-            value = tl.load(high + sample * high_sample + t[:, None] * high_row + channel, inside, 0).to(total.dtype)
-        else:
-            value = tl.load(low + sample * low_sample + t[:, None] * low_row + channel, inside, 0).to(total.dtype)
-        around = tl.maximum(period, 1)
-        row = (t[:, None] * 2 + tap) % around
-        place = rows + sample * rows_sample + row[:, :, None] * rows_row + channel
-        there = exists[:, None] & (row < valid) & (tap < taps)
-        near = tl.load(place, there[:, :, None] & (channel < width), 0).to(total.dtype)
-        total += tl.sum(value[:, None, :] * near, 0)
-    total *= (1 - 2 * of_high * (tap % 2))[:, None]
-    to = tap + of_high * (taps - 1 - 2 * tap)
-    place = parts + (part * taps + to[:, None]) * width + channel
-    tl.store(place, total, (tap < taps)[:, None] & (channel < width))
+        inside = (t * 2 < period) & known
+        row = _around(t * 2 + each, period, (begin + STEP) * 2 + (group + 1) * TAPS > period)
+        near = rows + sample * rows_sample + row * rows_row + channel
+        near = tl.load(near, inside & (row < valid), 0).to(lows.dtype)
+        place = t + each * 0
+        value = tl.load(low + sample * low_sample + place * low_row + channel, inside, 0).to(lows.dtype)
+        lows += tl.sum(value * near, 1)
+        value = tl.load(high + sample * high_sample + place * high_row + channel, inside, 0).to(lows.dtype)
+        highs += tl.sum(value * near, 1)
+    channel = tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS)
+    wanted = (tap < taps)[:, None] & (channel < width)
+    tl.store(parts + (chunk * taps + tap[:, None]) * width + channel, lows, wanted)
+    highs *= (1 - 2 * (tap % 2))[:, None]
+    tl.store(parts + ((chunks + chunk) * taps + taps - 1 - tap[:, None]) * width + channel, highs, wanted)

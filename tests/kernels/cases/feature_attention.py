@@ -36,11 +36,13 @@ CASES = {
     "documents-short": ((1, 1, 61, 4, 3), {"documents": 0.6}, True),
     "documents-causal": ((2, 1, 61, 8, 33), {"lengths": [61, 40], "documents": 0.1, "causal": True}, True),
     "documents-short-causal": ((1, 1, 61, 4, 3), {"documents": 0.6, "causal": True}, True),
+    "documents-long": ((1, 1, 80, 4, 3), {"documents": 0.03, "lengths": [75]}, True),
     "documents-long-causal": ((1, 1, 80, 4, 3), {"documents": 0.03, "lengths": [75], "causal": True}, True),
     "wider": ((1, 1, 18, 3, 67), {"lengths": [11], "documents": 0.1}, True),
     "wider-causal": ((1, 1, 18, 3, 67), {"lengths": [11], "documents": 0.1, "causal": True}, True),
     "far": ((1, 1, 67, 5, 4), {"size": 80.0}, True),
     "far-causal": ((1, 1, 67, 5, 4), {"size": 80.0, "causal": True}, True),
+    "far-documents-long": ((1, 2, 80, 5, 4), {"size": 80.0, "documents": 0.03}, False),
     "far-documents": ((1, 2, 67, 5, 4), {"size": 80.0, "causal": True, "documents": 0.1}, False),
     # More features than a product takes at once.
     "features": ((1, 1, 37, 70, 5), {"lengths": [35]}, True),
