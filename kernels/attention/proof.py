@@ -41,16 +41,12 @@ def form(query, key, value, lengths, causal, document_ids) -> Form:
     """The form of a call."""
     heads, features, width = int(query.shape[1]), int(query.shape[3]), int(value.shape[3])
     flags = bool(causal), lengths is not None, document_ids is not None
-    cut = is_cut(value, features, working_dtype(query, key, value), causal, document_ids)
+    cut = is_cut(value, features, working_dtype(query, key, value))
     return Form(value.dtype, heads, features, width, *flags, cut, dtypes_of(value.dtype, query, key, value))
 
 
-def is_cut(
-    value: torch.Tensor, features: int, working: torch.dtype, causal: bool, document_ids: torch.Tensor | None
-) -> bool:
-    """Whether programs have pieces of rows, and not a head or, without causality, its documents."""
-    if not causal and document_ids is not None:
-        return False
+def is_cut(value: torch.Tensor, features: int, working: torch.dtype) -> bool:
+    """Whether programs have pieces of a head's rows."""
     batch, heads, positions, width = value.shape
     return pieces_of(batch * heads * _blocks(features, width, working), positions) > 1
 
@@ -61,8 +57,7 @@ def sizes(form, features: int, width: int, positions: int) -> tuple[int, int]:
     heads = form.heads * _blocks(features, width, working)
     if form.cut:  # more heads would keep a card busy as they are
         return min(BATCH, (PROGRAMS - 1) // heads), positions + LONG
-    keeps = positions <= PIECE or (form.documents and not form.causal)
-    return BATCH if keeps else max(BATCH, -(-PROGRAMS // heads)), positions
+    return BATCH if positions <= PIECE else max(BATCH, -(-PROGRAMS // heads)), positions
 
 
 def _blocks(features: int, width: int, working: torch.dtype) -> int:

@@ -2,6 +2,8 @@
 
 import torch
 
+from ..common.interpreter import interpreted
+
 # Rows of a chunk. Longer ones do not fit into the registers of a program's threads, as benchmarks/gpu_model shows.
 CHUNK = 16
 # cos and sin of the rotations of H_u, of those of H_l, of the phases before H_u, between H_u and H_l, and between Phi
@@ -13,11 +15,18 @@ ANGLES = 5
 INFLOWS = 4
 # Of each chunk, what it makes of the rows that are handed in where these are one: see `programs_gpu.find_terms`.
 COUPLINGS = 12
+# Chunks and channels that a program of the scan over chunks takes at once: of few chunks, and of more.
+SHORT, LONG = ((2, 4), (4, 4)) if interpreted() else ((64, 8), (256, 4))
 
 
 def chunks_of(positions: int) -> int:
     """How many chunks there are."""
     return -(-positions // CHUNK)
+
+
+def is_long(positions: int) -> bool:
+    """Whether there are more chunks than a program of the scan takes at once where they are few."""
+    return chunks_of(positions) > SHORT[0]
 
 
 def rows_of_tables(positions: int) -> int:

@@ -21,8 +21,8 @@ __all__ = ["givens_mix", "givens_mix_backward", "givens_mix_chunked", "givens_mi
 # faster even where it spills. On cards before A100, without tensor cores for fp32, it would spill more.
 FORWARD, BACKWARD, BEFORE_A100, INTERPRETED = (32, 1), (16, 1), (32, 4), (16, 1)
 REGISTERS = 255
-# Chunks and channels of a block of the scan, and its threads by 32.
-SCANNED, SCANNED_CHANNELS, SCAN_WARPS = (2, 4, 1) if interpreted() else (16, 16, 2)
+# Chunks by channels that 32 threads of the scan have.
+OF_A_WARP = 8 if interpreted() else 256
 # Rows of a block of angles.
 TILE = 16 if interpreted() else 256
 # Programs of a launch over angles, where rows can be shared: two for each multiprocessor of the largest of our cards.
@@ -121,14 +121,15 @@ def _find_inflows(layout: _Layout, value, tables, couplings, inflows, forward: b
         COUPLINGS=chunks.COUPLINGS,
         **layout.constants(layout.forward),
     )
-    find_inflows[checked(layout.count, triton.cdiv(layout.width, SCANNED_CHANNELS))](
+    rows, channels = chunks.LONG if chunks.is_long(layout.positions) else chunks.SHORT
+    find_inflows[checked(layout.count, triton.cdiv(layout.width, channels))](
         *(terms, inflows, couplings, tables, layout.chunks, layout.width, layout.rows),
         CONJUGATE=not forward,
-        ROWS=SCANNED,
-        CHANNELS=SCANNED_CHANNELS,
+        ROWS=rows,
+        CHANNELS=channels,
         COUPLINGS=chunks.COUPLINGS,
         **LAYOUT,
-        num_warps=SCAN_WARPS,
+        num_warps=max(1, rows * channels // OF_A_WARP),
     )
 
 

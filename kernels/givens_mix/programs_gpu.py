@@ -17,7 +17,6 @@ from ..common.lengths_gpu import length_of
 from .chunk_parts_gpu import (
     ascend,
     by_rotation,
-    chain,
     cross,
     descend,
     handed_on,
@@ -130,6 +129,12 @@ def _pair(rows, mask):
 
 
 @triton.jit
+def _then(passed, real, imaginary, passes, next_real, next_imaginary):
+    """What two runs of chunks make of what is handed in: a part of it that passes, and what they add."""
+    return passed * passes, next_real + passes * real, next_imaginary + passes * imaginary
+
+
+@triton.jit
 def _sweep_chunks(terms, inflows, couplings, pair, chunks, channel, width, carry_real, carry_imaginary,
                   SWEEP: tl.constexpr, CONJUGATE: tl.constexpr, ROWS: tl.constexpr, INFLOWS: tl.constexpr):  # fmt: skip
     """Keep what one of the four sweeps hands into each chunk, `carry` into the first one; the row that it ends with."""
@@ -141,9 +146,14 @@ def _sweep_chunks(terms, inflows, couplings, pair, chunks, channel, width, carry
     OF_SECOND: tl.constexpr = 4 if SWEEP == 2 else (6 if CONJUGATE else 8)
     sign = -1.0 if CONJUGATE else 1.0
     passed = couplings + (0 if SWEEP == 0 or SWEEP == 3 else chunks)
+    begins = line * 0 + (0 if ASCENDING else chunks - 1)
+    to = _rows(inflows, pair, begins, chunks, SWEEP, channel, width, INFLOWS)
+    mask = (line == 0)[:, None] & (channel < width)[None, :]
+    zeros = tl.zeros([ROWS, channel.shape[0]], tl.float32)
+    tl.store(to, carry_real + zeros, mask=mask)
+    tl.store(to + 1, carry_imaginary + zeros, mask=mask)
     for step in range(blocks):
-        base = (step if ASCENDING else blocks - 1 - step) * ROWS
-        at = base + line
+        at = (step if ASCENDING else blocks - 1 - step) * ROWS + line
         valid = at < chunks
         mask = valid[:, None] & (channel < width)[None, :]
         real, imaginary = _pair(_rows(terms, pair, at, chunks, SWEEP, channel, width, INFLOWS), mask)
@@ -158,20 +168,19 @@ def _sweep_chunks(terms, inflows, couplings, pair, chunks, channel, width, carry
         if SWEEP == 3:
             x_real, x_imaginary = _pair(_rows(inflows, pair, at, chunks, 2, channel, width, INFLOWS), mask)
             real, imaginary = _plus(real, imaginary, couplings, at, chunks, 2, -1.0, valid, x_real, x_imaginary)
-        products, behind, before = chain(passed + base, chunks - base, line, ROWS)
-        if ASCENDING:
-            products, of_carry, last = tl.trans(products), before[:, None], ROWS - 1
-        else:
-            of_carry, last = behind[:, None], 0
-        got_real = tl.dot(products, real, input_precision="tf32x3") + of_carry * carry_real
-        got_imaginary = tl.dot(products, imaginary, input_precision="tf32x3") + of_carry * carry_imaginary
-        to = _rows(inflows, pair, at, chunks, SWEEP, channel, width, INFLOWS)
-        tl.store(to, got_real, mask=mask)
-        tl.store(to + 1, got_imaginary, mask=mask)
-        passes = -tl.load(passed + at, mask=valid, other=-1.0)[:, None]
-        leaves = (line == last)[:, None]
-        carry_real = tl.sum(tl.where(leaves, passes * got_real + real, 0.0), 0)[None, :]
-        carry_imaginary = tl.sum(tl.where(leaves, passes * got_imaginary + imaginary, 0.0), 0)[None, :]
+        # What is no chunk hands on what it gets.
+        passes = -tl.load(passed + at, mask=valid, other=-1.0)[:, None] + zeros
+        passes, real, imaginary = tl.associative_scan((passes, real, imaginary), 0, _then, reverse=not ASCENDING)
+        real, imaginary = real + passes * carry_real, imaginary + passes * carry_imaginary
+        # A chunk hands it to the next one.
+        next_one = at + (1 if ASCENDING else -1)
+        to = _rows(inflows, pair, next_one, chunks, SWEEP, channel, width, INFLOWS)
+        mask = (valid & (next_one >= 0) & (next_one < chunks))[:, None] & (channel < width)[None, :]
+        tl.store(to, real, mask=mask)
+        tl.store(to + 1, imaginary, mask=mask)
+        leaves = (line == (ROWS - 1 if ASCENDING else 0))[:, None]
+        carry_real = tl.sum(tl.where(leaves, real, 0.0), 0)[None, :]
+        carry_imaginary = tl.sum(tl.where(leaves, imaginary, 0.0), 0)[None, :]
     tl.debug_barrier()  # the next sweep reads what other threads wrote
     return carry_real, carry_imaginary
 
@@ -181,8 +190,8 @@ def find_inflows(terms, inflows, couplings, tables, chunks, width, rows, CONJUGA
          CHANNELS: tl.constexpr, TABLES: tl.constexpr, INFLOWS: tl.constexpr, COUPLINGS: tl.constexpr):  # fmt: skip
     """What is handed into each chunk, from `terms` and couplings; CONJUGATE: for eigenvalues of the opposite phases.
 
-    The sweeps follow each other, each one over blocks of chunks. A sweep from before gets in front of the first row
-    what the one from behind hands on there, turned.
+    The sweeps follow each other, each one over blocks of chunks, of all of which a scan finds at once what they hand
+    on. A sweep from before gets in front of the first row what the one from behind hands on there, turned.
     """
     pair, block = tl.program_id(0), tl.program_id(1)
     couplings += pair.to(tl.int64) * COUPLINGS * chunks

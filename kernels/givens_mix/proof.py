@@ -5,14 +5,16 @@ from typing import NamedTuple
 import torch
 
 from ..common.proof_inputs import dtypes_of, ragged
-from .chunks import in_planes
+from .chunks import CHUNK, SHORT, in_planes, is_long
 
 BATCH = 3
 FAR = 5e3  # the size of hard phases
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over; `dtypes`: those of value, angles and phase, if they differ."""
+    """What the programs are compiled for, and loop over; `long`: of many chunks; `dtypes`: those of value, angles and
+    phase, if they differ.
+    """
 
     dtype: torch.dtype
     heads: int
@@ -22,22 +24,24 @@ class Form(NamedTuple):
     planes: bool
     without_own: bool
     ragged: bool
+    long: bool
     dtypes: tuple[torch.dtype, ...] = ()
 
 
 # Operation -> the form of a base model.
-TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True, True, True)}
+TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True, True, True, False)}
 
 
 def form(value, upper, lower, phase, lengths, permutation, without_own) -> Form:
     """The form of a call."""
     heads, width, orders = int(value.shape[2]), int(value.shape[3]), int(upper.shape[2])
-    flags = permutation is not None, in_planes(value), without_own, lengths is not None
+    flags = permutation is not None, in_planes(value), without_own, lengths is not None, is_long(value.shape[1])
     return Form(value.dtype, heads, width, orders, *flags, dtypes_of(value.dtype, value, upper, lower, phase))
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
     """Arguments of the operation in fp32, on the CPU. `hard`: angles at multiples of pi / 2, phases of many turns."""
+    positions = long_enough(form.long, positions)
     value = torch.randn(BATCH, positions, form.heads, form.width, 2, generator=generator)
     if form.planes:
         value = value.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)
@@ -50,3 +54,8 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
     order = torch.rand(form.orders, positions, generator=generator).argsort(-1) if form.permuted else None
     lengths = ragged(BATCH, positions) if form.ragged else None
     return value, upper, lower, phase, lengths, order, form.without_own
+
+
+def long_enough(long: bool, positions: int) -> int:
+    """Positions of a proof's inputs, of many chunks where a form says so."""
+    return positions + CHUNK * SHORT[0] if long else positions

@@ -52,7 +52,7 @@ def form(
     kind = 0 if waves is None else 1 if waves.shape[0] == 1 else 2
     counts = int(query.shape[1]), int(projection.shape[0]), int(query.shape[3]), int(value.shape[3])
     flags = bool(causal), lengths is not None, document_ids is not None
-    cut = is_cut(value, counts[1], working_dtype(query, key, value), causal, document_ids)
+    cut = is_cut(value, counts[1], working_dtype(query, key, value))
     layout = cut, not value.is_contiguous()
     return Form(
         value.dtype, *counts, *flags, kind, places is not None, *layout, dtypes_of(value.dtype, query, key, value)

@@ -155,13 +155,13 @@ def longest_form(operation, dtype):
 # A form of each folder, as small as the interpreter needs it.
 SMALL = {
     "feature_attention": (1, 3, 2, False, True, False, True),
-    "givens_mix": (1, 2, 1, False, True, True, True),
+    "givens_mix": (1, 2, 1, False, True, True, True, True),
     "lifting_synthesis": (1, 2, 2, 1, True),
     "link_mix": (1, 1, 2, False, 64, True, True, True),
     "near_attention": (1, 2, 3, 3, 1, True, True),
     "random_feature_attention": (1, 3, 2, 2, False, True, False, 1, True, True, True),
     "spectral_filter": (2, 3, True, True, True, True),
-    "token_givens_mix": (1, 2, 1, False, True, True, 3, True, True),
+    "token_givens_mix": (1, 2, 1, False, True, True, 3, True, True, True),
     "wavelet_analysis": (1, 2, 1, True),
 }
 
