@@ -18,7 +18,7 @@ from pathlib import Path
 import record
 import tables
 import torch
-from gpu_model import layers, report
+from gpu_model import corrected, layers, report
 from gpu_model.cards import CARDS, UNITS, Launch
 
 from longmix.data_prep.files import write_json
@@ -91,6 +91,7 @@ def _row(case: layers.Case, tokens: int, fields: dict[str, object]) -> dict[str,
         **_totals(counts["bfloat16", True].launches),
         "kept": round(counts["bfloat16", True].kept),
         **times,
+        "parts": corrected.parts_of(counts["bfloat16", True].launches),
         "float16": _totals(counts["float16", False].launches),
         "triton": _triton(counts["bfloat16", True].launches),
     }

@@ -10,6 +10,7 @@ from longmix.data_prep.files import write_text
 from longmix.trainer.tables.writing import aligned
 
 from .cards import CARDS
+from .corrected import MEASURED_ON, Factors
 from .layers import BASELINE
 
 DOCUMENT = RESULTS.parents[1] / "docs" / "kernels.md"
@@ -29,6 +30,7 @@ def layer_tables(layers: list[Row]) -> list[Table]:
         if own:
             made += [_costs(which, own), _milliseconds(which, own)]
     made.append(_multiples(layers))
+    made += [table for table in _corrected(layers) if table[2]]
     return [*made, _programs(layers)] if any(row["triton"] for row in layers) else made
 
 
@@ -126,6 +128,29 @@ def _multiples(layers: list[Row]) -> Table:
         rows.append([name, *cells])
     title = f"{REFERENCE}: time on the programs' multiprocessors, in multiples of flash attention's, by the model"
     return title, header, rows
+
+
+def _corrected(layers: list[Row]) -> list[Table]:
+    """What layers take if every kernel is as slow everywhere as where it was measured, and how slow that was."""
+    factors = Factors(layers)
+    of_flash = {_place(row): row for row in layers if row["layer"] == BASELINE}
+    kinds = [(card.name, documents) for card in CARDS if card.dtype == "bfloat16" for documents in (False, True)]
+    header = [_lengths(layers), *(f"{name}, {'packed' if documents else 'one document'}" for name, documents in kinds)]
+
+    def multiples(own: list[Row], card: str, documents: bool) -> str:
+        def multiple(row: Row) -> str:
+            flash = factors.milliseconds(of_flash[_place(row)], card)
+            return f"{factors.milliseconds(row, card) / flash:.2f}"
+
+        return _each([row for row in own if row["documents"] == documents], multiple)
+
+    known = [(layer, own) for layer, own in _by_layer(layers) if factors.knows(layer) and factors.knows(BASELINE)]
+    rows = [[layer, *(multiples(own, *kind) for kind in kinds)] for layer, own in known]
+    slow = [[f"{layer}: {kernel}", f"{factor:.1f}"] for (layer, kernel), factor in factors.medians.items()]
+    return [
+        (f"Time of a layer in multiples of the transformer's, corrected by an {MEASURED_ON}", header, rows),
+        (f"How many times as long as by the model kernels took on an {MEASURED_ON}", ["layer: kernel", "times"], slow),
+    ]
 
 
 def _place(row: Row) -> tuple[object, object]:

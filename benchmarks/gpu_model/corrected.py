@@ -1,0 +1,102 @@
+"""The model of GPUs, corrected by what an H200 took for each kernel: docs/results/h200.
+
+A kernel's factor is what it took there over what the model says for it there; the model's time on another card is
+multiplied with it. This says how slow a kernel is for what it moves and computes, and that it is so everywhere.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+
+from record import RESULTS
+
+from .cards import CARDS, Launch
+from .layers import BASELINE, fields_of
+
+MEASURED = RESULTS.parents[1] / "docs" / "results" / "h200" / "launches.csv"
+MEASURED_ON = "H200"
+LIBRARY = "PyTorch's"  # the kernels that are not ours
+# What has been written anew since, and what does the same with a row. Of the others nothing like them was measured.
+SINCE: Mapping[str, str | None] = {
+    "document_sums": "piece_sums",
+    "whole_forward": "piece_forward",
+    "whole_backward": "piece_queries",
+    "document_keys": "piece_keys",
+    "find_inflows": None,
+    "correlate": None,
+}
+NOT_SINCE = {("s3attention", "correlate")}  # another kernel of that name
+
+Row = dict[str, object]
+
+
+def parts_of(launches: Mapping[Launch, float]) -> dict[str, dict[str, float]]:
+    """Milliseconds of each kernel by the model, on each card that takes bfloat16: {card: {kernel: milliseconds}}."""
+    found: dict[str, dict[str, float]] = {}
+    for card in CARDS:
+        if card.dtype == "bfloat16":
+            times: dict[str, float] = defaultdict(float)
+            for launch, number in launches.items():
+                times[_name(launch)] += 1e3 * number * card.seconds(launch, True)
+            found[card.name] = dict(times)
+    return found
+
+
+def _name(launch: Launch) -> str:
+    return LIBRARY if launch.programs is None else launch.name.removeprefix("triton ").lstrip("_")
+
+
+def measured(path: Path = MEASURED) -> dict[tuple[str, bool, int], dict[str, float]]:
+    """Microseconds of each kernel in a layer, documents or not, N: those of the code that comes last in the file."""
+    found: dict[tuple[str, bool, int], dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            place = row["model"], row["documents"] == "1", int(row["positions"])
+            found[place][row["code"]][row["kernel"]] = float(row["microseconds"])
+    return {place: list(by_code.values())[-1] for place, by_code in found.items()}
+
+
+class Factors:
+    """How many times as long as the model says kernels took where they were measured.
+
+    Args:
+        rows: of the model, with "parts".
+        path: what was measured.
+    """
+
+    def __init__(self, rows: Iterable[Row], path: Path = MEASURED):
+        known, base = measured(path), fields_of(BASELINE)["num_hidden_layers"]
+        self._at: dict[tuple[object, ...], float] = {}
+        found = defaultdict(list)
+        for row in rows:
+            place = row["layer"], row["documents"], row["positions"]
+            for kernel, microseconds in known.get(place, {}).items():
+                by_model = row["parts"][MEASURED_ON].get(kernel)
+                if by_model and not _is_new(row["layer"], kernel):
+                    # The model's layers are the baseline's in number.
+                    own = fields_of(row["layer"])["num_hidden_layers"] / base
+                    self._at[kernel, *place] = microseconds / 1e3 * own / by_model
+                    found[row["layer"], kernel].append(self._at[kernel, *place])
+        # Of each kernel of a layer, over documents and lengths; and of all of ours.
+        self.medians = {place: median(them) for place, them in found.items()}
+        ours = [factor for (_, kernel), factor in self.medians.items() if kernel != LIBRARY]
+        self._usual = median(ours) if ours else 1.0
+
+    def knows(self, layer: str) -> bool:
+        """Whether a layer was measured."""
+        return (layer, LIBRARY) in self.medians
+
+    def milliseconds(self, row: Row, card: str) -> float:
+        """Of a layer that was measured, on a card."""
+        layer, total = row["layer"], 0.0
+        for kernel, milliseconds in row["parts"][card].items():
+            alike = SINCE[kernel] if _is_new(layer, kernel) else kernel
+            usual = self.medians.get((layer, alike), self._usual)
+            total += milliseconds * self._at.get((kernel, layer, row["documents"], row["positions"]), usual)
+        return total
+
+
+def _is_new(layer: str, kernel: str) -> bool:
+    return kernel in SINCE and (layer, kernel) not in NOT_SINCE
