@@ -26,6 +26,9 @@ FEWEST = 16  # that a product of matrices takes
 MADE_FEATURES = 64  # that a program makes for memory
 # Without the limit ptxas may take the fewest registers, and spill most of them.
 WARPS, REGISTERS = 8, 255
+# Of the launch behind the backward pass on tensor cores: a multiprocessor runs three programs of it, where it would run
+# one of twice as many threads, and the next rows are on their way meanwhile.
+ON_TENSOR_CORES = {"num_warps": 4, "maxnreg": 168, "num_stages": 2}
 
 
 @triton.jit
@@ -84,50 +87,48 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
     of_query += tl.program_id(2).to(tl.int64) * of_block
     of_key += tl.program_id(2).to(tl.int64) * of_block
     weights = _projected(projection, apart, feature, features, channel, width, SCALE)
-    begin = tl.program_id(1) * rows
-    end = tl.minimum(begin + rows, places)
-    while begin < end:
+    first_place = tl.program_id(1) * rows
+    end = tl.minimum(first_place + rows, places)
+    for begin in range(first_place, end, ROWS):
         place = begin + tl.arange(0, ROWS)
         first = place.to(tl.int64) * 0
-        number = tl.where(place < end, samples, 0).to(tl.int64)
+        number = tl.where(place < end, samples, 0)
         if order is not None:
             first = tl.load(starts + place, mask=place < end, other=0)
-            number = tl.load(starts + place + 1, mask=place < end, other=0) - first
+            number = (tl.load(starts + place + 1, mask=place < end, other=0) - first).to(tl.int32)
         of_queries = tl.zeros((ROWS, FEATURES), of_query_logs.dtype.element_ty)
         of_keys = tl.zeros((ROWS, FEATURES), of_query_logs.dtype.element_ty)
-        most = tl.max(number, 0)
-        turn = most * 0
-        while turn < most:
+        for turn in range(tl.max(number, 0)):
             inside = turn < number
             if order is not None:
-                token = tl.load(order + first + turn, mask=inside, other=0)
-                sample, row = token // count, token % count
+                # No batch has 2^31 tokens, and a division of 64 bits is long.
+                token = tl.load(order + first + turn, mask=inside, other=0).to(tl.int32)
+                sample, row = (token // count).to(tl.int64), token % count
             else:
-                sample, row = first + group * samples + turn, place.to(tl.int64)
+                sample, row = first + group * samples + turn, place
             known = inside
             if lengths is not None:
                 known = inside & (row < tl.load(lengths + sample, mask=inside, other=0))
+            # All is read before anything is written, so that the reads wait for memory together.
             at = ((sample * heads + head) * count + row)[:, None] * features + feature[None, :]
-            written = inside[:, None] & (channel < width)[None, :]
-            gradients = _load(of_query_logs + at, known, feature, features, of_query_logs)
-            of_queries += gradients
-            pointers = _rows(of_query, sample, head, row, channel, of_batch, of_head, of_row)
-            tl.store(pointers, product(gradients, weights, RULE).to(of_query.dtype.element_ty), mask=written)
-            gradients = _load(of_key_logs + at, known, feature, features, of_key_logs)
-            of_keys += gradients
+            query_gradients = _load(of_query_logs + at, known, feature, features, of_query_logs)
+            key_gradients = _load(of_key_logs + at, known, feature, features, of_key_logs)
             pointers = _rows(key, sample, head, row, channel, key_batch, key_head, key_row)
             keys = _load(pointers, known, channel, width, of_key_logs)
-            of_rows = product(gradients, weights, RULE) - keys * tl.sum(gradients, 1)[:, None] * PER_ROOT
+            of_queries += query_gradients
+            of_keys += key_gradients
+            written = inside[:, None] & (channel < width)[None, :]
+            pointers = _rows(of_query, sample, head, row, channel, of_batch, of_head, of_row)
+            tl.store(pointers, product(query_gradients, weights, RULE).to(of_query.dtype.element_ty), mask=written)
+            of_rows = product(key_gradients, weights, RULE) - keys * tl.sum(key_gradients, 1)[:, None] * PER_ROOT
             pointers = _rows(of_key, sample, head, row, channel, of_batch, of_head, of_row)
             tl.store(pointers, of_rows.to(of_key.dtype.element_ty), mask=written)
-            turn += 1
         if of_query_bias is not None:
             at = group.to(tl.int64) * bias_batch + head.to(tl.int64) * places * features
             at += place[:, None].to(tl.int64) * features + feature[None, :]
             written = (place < end)[:, None] & (feature < features)[None, :]
             tl.store(of_query_bias + at, of_queries, mask=written)
             tl.store(of_key_bias + at, of_keys, mask=written)
-        begin += ROWS
 
 
 def random_attention(query, key, value, projection, tables, positions, order, starts, lengths, document_ids, causal):
@@ -214,5 +215,7 @@ def _options(projection: torch.Tensor, width: int) -> tuple[int, dict]:
             f"at most {most}; set LONGMIX_KERNELS=portable"
         )
     features = min(max(features, FEWEST), max(FEWEST, triton.next_power_of_2(len(projection))))
-    blocks = {"ROWS": ROWS, "WIDTH": channels, "FEATURES": features, "RULE": exact_rule(projection.dtype)}
-    return triton.cdiv(len(projection), features), {**blocks, "num_warps": WARPS, "maxnreg": REGISTERS}
+    rule = exact_rule(projection.dtype)
+    blocks = {"ROWS": ROWS, "WIDTH": channels, "FEATURES": features, "RULE": rule}
+    settings = {"num_warps": WARPS, "maxnreg": REGISTERS, "num_stages": 1} if rule == "ieee" else ON_TENSOR_CORES
+    return triton.cdiv(len(projection), features), {**blocks, **settings}
