@@ -24,7 +24,9 @@ SINCE: Mapping[str, str | None] = {
     "whole_forward": "piece_forward",
     "whole_backward": "piece_queries",
     "document_keys": "piece_keys",
+    "find_terms": None,
     "find_inflows": None,
+    "unmake_features": None,
     "correlate": None,
 }
 NOT_SINCE = {("s3attention", "correlate")}  # another kernel of that name

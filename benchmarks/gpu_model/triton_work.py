@@ -85,12 +85,23 @@ def _of_chunks(values: int, inflows: int, of_row: int, dots: int) -> Work:
         size = rows * (2 * values * width * arguments["value"].element_size() + blocks * of_row)
         size += pairs * chunks * inflows * SWEEPS * width * COMPLEX
         each = 2 * dots * chunk * channels * (2 * chunk + 12) + 12 * chunk * chunk
-        if arguments.get("COUPLED"):
-            size += pairs * chunks * 4 * arguments["COUPLINGS"]
-            each += 4 * chunk * chunk
         return size, pairs * chunks * blocks * each
 
     return work
+
+
+def _find_terms(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
+    pairs, chunks = grid
+    width, chunk = arguments["width"], arguments["CHUNK"]
+    size = pairs * arguments["positions"] * (2 * width * arguments["value"].element_size() + 40)
+    size += pairs * chunks * SWEEPS * width * COMPLEX
+    # The weights of four sums, of which a matrix of a chunk's rows has room for, go back through three sweeps.
+    each = 2 * 3 * chunk * chunk * (2 * chunk + 12) + 12 * chunk * chunk
+    each += 4 * 2 * chunk * chunk * rounded(width, arguments["CHANNELS"])
+    if arguments["COUPLED"]:
+        size += pairs * chunks * 4 * arguments["COUPLINGS"]
+        each += 4 * chunk * chunk
+    return size, pairs * chunks * each
 
 
 def _find_inflows(arguments: Arguments, grid: tuple[int, ...], documents: list[int] | None) -> tuple[int, int]:
@@ -309,7 +320,7 @@ WORK: dict[str, Work] = {
     "make_tables": _make_tables,
     "make_angles": _of_tokens(2),
     "of_angles": _of_tokens(2),
-    "find_terms": _of_chunks(1, 1, 40, 3),
+    "find_terms": _find_terms,
     "find_inflows": _find_inflows,
     "mix_chunks": _of_chunks(2, 1, 40, 4),
     "unmix_chunks": _of_chunks(3, 2, 60, 8),

@@ -56,6 +56,14 @@ def extent(lengths, positions, sample, LEVELS: tl.constexpr, DEPTH: tl.constexpr
     return period, valid
 
 
+@triton.jit
+def around(index, period, has_end):
+    """Rows of a block, counted around a period; without the end of one, `has_end`, they lie in it as they are."""
+    if has_end:  # divisions are long
+        index = index % tl.maximum(period, 1)
+    return index
+
+
 def new_parts(signal: torch.Tensor, taps: int, counts: list[int]) -> torch.Tensor:
     """Room for the sums of several calls of `correlate_into`, (parts, taps, D) fp32 or wider: their sum is wanted.
 
@@ -117,14 +125,6 @@ def _group(taps: int) -> int:
 
 
 @triton.jit
-def _around(index, period, ends_inside):
-    """Rows counted around the period; if not `ends_inside`, they are below it."""
-    if ends_inside:
-        index = index % tl.maximum(period, 1)
-    return index
-
-
-@triton.jit
 def _correlate(
     low,
     low_sample,
@@ -167,7 +167,7 @@ def _correlate(
         t = begin + turn
         period, valid = extent(lengths, positions, sample, LEVELS, LEVEL - 1, OF_X)
         inside = (t * 2 < period) & known
-        row = _around(t * 2 + each, period, (begin + STEP) * 2 + (group + 1) * TAPS > period)
+        row = around(t * 2 + each, period, (begin + STEP) * 2 + (group + 1) * TAPS > period)
         near = rows + sample * rows_sample + row * rows_row + channel
         near = tl.load(near, inside & (row < valid), 0).to(lows.dtype)
         place = t + each * 0

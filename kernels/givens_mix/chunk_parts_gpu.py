@@ -103,12 +103,3 @@ def inflow(carries, pair, chunk, chunks, number, channel, width, INFLOWS: tl.con
     at = carry(carries, pair, chunk, chunks, number, channel, width, INFLOWS)
     mask = channel < width
     return tl.load(at, mask=mask, other=0.0)[None, :], tl.load(at + 1, mask=mask, other=0.0)[None, :]
-
-
-@triton.jit
-def handed_on(carries, pair, chunk, chunks, number, channel, width, real, imaginary, weights, INFLOWS: tl.constexpr):
-    """Keep what a chunk hands on in a sweep: the sum of its rows by `weights`."""
-    at = carry(carries, pair, chunk, chunks, number, channel, width, INFLOWS)
-    mask = channel < width
-    tl.store(at, tl.sum(weights[:, None] * real, 0), mask=mask)
-    tl.store(at + 1, tl.sum(weights[:, None] * imaginary, 0), mask=mask)

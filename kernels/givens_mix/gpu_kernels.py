@@ -115,7 +115,7 @@ def _find_inflows(layout: _Layout, value, tables, couplings, inflows, forward: b
     Backward the values are gradients, and the eigenvalues' phases have the opposite sign.
     """
     terms = torch.empty_like(inflows)
-    find_terms[layout.grid(layout.forward)](
+    find_terms[layout.grid(layout.forward)[:2]](
         *(value, tables, terms, couplings, layout.lengths, 1 if forward else -1, *layout.sizes),
         COUPLED=forward,
         COUPLINGS=chunks.COUPLINGS,

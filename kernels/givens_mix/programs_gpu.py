@@ -19,7 +19,6 @@ from .chunk_parts_gpu import (
     by_rotation,
     cross,
     descend,
-    handed_on,
     inflow,
     place,
     read,
@@ -35,76 +34,90 @@ def find_terms(value, tables, terms, couplings, lengths, sign, positions, heads,
                TABLES: tl.constexpr, INFLOWS: tl.constexpr, COUPLINGS: tl.constexpr):  # fmt: skip
     """What each chunk hands on in the four sweeps if nothing is handed in; `sign` is that of the eigenvalues' phases.
 
+    These are sums of its rows by complex weights, alike for all channels: the last one's go back through the sweeps
+    before it, and the others' join it on the way.
+
     COUPLED: and its couplings, complex numbers but the first two: minus what it makes of an inflow of the same sweep,
     for O_u and for O_l; what it makes in the second sweep of an inflow of the first; in the third of one of the second,
     and of the first; in the fourth of one of the second, and of the first.
     """
-    pair, chunk, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    chunks = tl.num_programs(1)
-    table, line, row, channel, offsets = place(
-        pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride, CHUNK, CHANNELS, TABLES
-    )
-    count = length_of(lengths, pair // heads, positions)
-    real, imaginary = read(value, offsets, part, (row < count)[:, None] & (channel < width)[None, :])
-    at = tables + table
+    pair, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    line = tl.arange(0, CHUNK)
+    at = tables + pair.to(tl.int64) * TABLES * rows + chunk * CHUNK
     cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK)
     cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
+    first_cosine, first_sine = tl.load(at + 4 * rows + line)[:, None], tl.load(at + 5 * rows + line)[:, None]
     turn_cosine, turn_sine = tl.load(at + 6 * rows + line + 1), tl.load(at + 7 * rows + line + 1)
     own_cosine, own_sine = tl.load(at + 8 * rows + line), sign * tl.load(at + 9 * rows + line)
     # By these a sweep of O hands on rows and reads what is handed in, and one of its transpose the other way round.
     up_u, down_u, up_l, down_l = before_u * cosine_u, behind_u * cosine_u, before_l * cosine_l, behind_l * cosine_l
 
-    real, imaginary = turn(
-        real, imaginary, tl.load(at + 4 * rows + line)[:, None], tl.load(at + 5 * rows + line)[:, None]
-    )
-    handed_on(terms, pair, chunk, chunks, 0, channel, width, real, imaginary, up_u, INFLOWS)
-    real = descend(real, 0.0, cosine_u, sine_u, products_u, behind_u)[1]
-    imaginary = descend(imaginary, 0.0, cosine_u, sine_u, products_u, behind_u)[1]
-    real, imaginary = turn(real, imaginary, turn_cosine[:, None], turn_sine[:, None])
-    handed_on(terms, pair, chunk, chunks, 1, channel, width, real, imaginary, down_l, INFLOWS)
+    sweep = tl.arange(0, CHUNK)[None, :]  # of which the weights are; there are four
+    real = tl.where(sweep == 3, (down_u * turn_cosine)[:, None], 0.0)
+    imaginary = tl.where(sweep == 3, -(down_u * turn_sine)[:, None], 0.0)
     real = ascend(real, 0.0, cosine_l, sine_l, products_l, before_l)[0]
     imaginary = ascend(imaginary, 0.0, cosine_l, sine_l, products_l, before_l)[0]
+    real = tl.where(sweep == 2, up_l[:, None], real)
     real, imaginary = turn(real, imaginary, own_cosine[:, None], own_sine[:, None])
-    handed_on(terms, pair, chunk, chunks, 2, channel, width, real, imaginary, up_l, INFLOWS)
     real = descend(real, 0.0, cosine_l, sine_l, products_l, behind_l)[1]
     imaginary = descend(imaginary, 0.0, cosine_l, sine_l, products_l, behind_l)[1]
-    real, imaginary = turn(real, imaginary, turn_cosine[:, None], -turn_sine[:, None])
-    handed_on(terms, pair, chunk, chunks, 3, channel, width, real, imaginary, down_u, INFLOWS)
+    real = tl.where(sweep == 1, down_l[:, None], real)
+    real, imaginary = turn(real, imaginary, turn_cosine[:, None], turn_sine[:, None])
+    real = ascend(real, 0.0, cosine_u, sine_u, products_u, before_u)[0]
+    imaginary = ascend(imaginary, 0.0, cosine_u, sine_u, products_u, before_u)[0]
+    real = tl.where(sweep == 0, up_u[:, None], real)
+    real, imaginary = turn(real, imaginary, first_cosine, first_sine)
+    real, imaginary = tl.trans(real), tl.trans(imaginary)
+
+    count = length_of(lengths, pair // heads, positions)
+    for block in range(tl.cdiv(width, CHANNELS)):
+        _, _, row, channel, offsets = place(
+            pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride, CHUNK, CHANNELS, TABLES
+        )
+        x_real, x_imaginary = read(value, offsets, part, (row < count)[:, None] & (channel < width)[None, :])
+        sum_real = tl.dot(real, x_real, input_precision="tf32x3")
+        sum_real -= tl.dot(imaginary, x_imaginary, input_precision="tf32x3")
+        sum_imaginary = tl.dot(real, x_imaginary, input_precision="tf32x3")
+        sum_imaginary += tl.dot(imaginary, x_real, input_precision="tf32x3")
+        to = terms + (((pair.to(tl.int64) * INFLOWS + line[:, None]) * chunks + chunk) * width + channel[None, :]) * 2
+        mask = (line < INFLOWS)[:, None] & (channel < width)[None, :]
+        tl.store(to, sum_real, mask=mask)
+        tl.store(to + 1, sum_imaginary, mask=mask)
 
     if COUPLED:
         _keep_couplings(
-            couplings + pair.to(tl.int64) * COUPLINGS * chunks + chunk, chunks, block == 0, line, up_l, down_l, down_u,
+            couplings + pair.to(tl.int64) * COUPLINGS * chunks + chunk, chunks, line, up_l, down_l, down_u,
             behind_u * sine_u, behind_l * sine_l, products_l, cosine_l, sine_l, turn_cosine, turn_sine, own_cosine,
             own_sine,
         )  # fmt: skip
 
 
 @triton.jit
-def _keep_couplings(to, chunks, wanted, line, up_l, down_l, down_u, passed_u, passed_l, products_l, cosine_l, sine_l,
+def _keep_couplings(to, chunks, line, up_l, down_l, down_u, passed_u, passed_l, products_l, cosine_l, sine_l,
                     turn_cosine, turn_sine, own_cosine, own_sine):  # fmt: skip
-    """Keep a chunk's couplings, if they are `wanted`; see `find_terms`."""
+    """Keep a chunk's couplings; see `find_terms`."""
     top = line == 0
-    tl.store(to, tl.sum(tl.where(top, passed_u, 0.0), 0), mask=wanted)
-    tl.store(to + chunks, tl.sum(tl.where(top, passed_l, 0.0), 0), mask=wanted)
+    tl.store(to, tl.sum(tl.where(top, passed_u, 0.0), 0))
+    tl.store(to + chunks, tl.sum(tl.where(top, passed_l, 0.0), 0))
     # What an inflow of one is after the first sweep, and after the second.
     turned_real, turned_imaginary = turn_cosine * down_u, turn_sine * down_u
-    tl.store(to + 2 * chunks, tl.sum(down_l * turned_real, 0), mask=wanted)
-    tl.store(to + 3 * chunks, tl.sum(down_l * turned_imaginary, 0), mask=wanted)
+    tl.store(to + 2 * chunks, tl.sum(down_l * turned_real, 0))
+    tl.store(to + 3 * chunks, tl.sum(down_l * turned_imaginary, 0))
     got_real = tl.sum(products_l * (cosine_l * turned_real)[:, None], 0)
     got_imaginary = tl.sum(products_l * (cosine_l * turned_imaginary)[:, None], 0)
     after_real = cosine_l * got_real + sine_l * turned_real
     after_imaginary = cosine_l * got_imaginary + sine_l * turned_imaginary
-    tl.store(to + 4 * chunks, tl.sum(up_l * up_l * own_cosine, 0), mask=wanted)
-    tl.store(to + 5 * chunks, tl.sum(up_l * up_l * own_sine, 0), mask=wanted)
+    tl.store(to + 4 * chunks, tl.sum(up_l * up_l * own_cosine, 0))
+    tl.store(to + 5 * chunks, tl.sum(up_l * up_l * own_sine, 0))
     by_real, by_imaginary = turn(after_real, after_imaginary, own_cosine, own_sine)
-    tl.store(to + 6 * chunks, tl.sum(up_l * by_real, 0), mask=wanted)
-    tl.store(to + 7 * chunks, tl.sum(up_l * by_imaginary, 0), mask=wanted)
+    tl.store(to + 6 * chunks, tl.sum(up_l * by_real, 0))
+    tl.store(to + 7 * chunks, tl.sum(up_l * by_imaginary, 0))
     by_real, by_imaginary = turn(after_real, -after_imaginary, own_cosine, own_sine)
-    tl.store(to + 8 * chunks, tl.sum(up_l * by_real, 0), mask=wanted)
-    tl.store(to + 9 * chunks, tl.sum(up_l * by_imaginary, 0), mask=wanted)
+    tl.store(to + 8 * chunks, tl.sum(up_l * by_real, 0))
+    tl.store(to + 9 * chunks, tl.sum(up_l * by_imaginary, 0))
     square = after_real * after_real + after_imaginary * after_imaginary
-    tl.store(to + 10 * chunks, tl.sum(square * own_cosine, 0), mask=wanted)
-    tl.store(to + 11 * chunks, tl.sum(square * own_sine, 0), mask=wanted)
+    tl.store(to + 10 * chunks, tl.sum(square * own_cosine, 0))
+    tl.store(to + 11 * chunks, tl.sum(square * own_sine, 0))
 
 
 @triton.jit

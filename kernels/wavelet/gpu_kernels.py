@@ -4,7 +4,7 @@ import torch
 import triton
 from triton import language as tl
 
-from ..bands.gpu import CHANNELS, ROWS, correlate_into, extent, grid, new_parts, valid_of
+from ..bands.gpu import CHANNELS, ROWS, around, correlate_into, extent, grid, new_parts, valid_of
 from ..bands.layout import band_slices, period_of
 
 
@@ -112,13 +112,14 @@ def _split(
     exists = 2 * t < period
     lows = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
     highs = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
+    has_end = (tl.program_id(0) + 1) * 2 * ROWS + TAPS > period
     for tap in range(TAPS):
-        row = (2 * t + tap) % tl.maximum(period, 1)
+        row = around(2 * t + tap, period, has_end)
         there = (exists & (row < valid))[:, None] & (channel < width)
         value = tl.load(rows + sample * rows_sample + row[:, None] * rows_row + channel, there, 0).to(lows.dtype)
         lows += value * tl.load(filters + tap * width + channel, channel < width, 0)
-        mirrored = tl.load(filters + (TAPS - 1 - tap) * width + channel, channel < width, 0)
-        highs += value * mirrored * (1 - 2 * (tap % 2))
+        mirrored = tl.load(filters + (TAPS - 1 - tap) * width + channel, channel < width, 0) * (1 - 2 * (tap % 2))
+        highs += value * mirrored
     inside = (t < count)[:, None] & (channel < width)
     tl.store(low + sample * low_sample + t[:, None] * low_row + channel, lows, inside)
     tl.store(high + sample * high_sample + t[:, None] * high_row + channel, highs, inside)
@@ -156,9 +157,10 @@ def _merge(
     even = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
     odd = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
     half = tl.maximum(period // 2, 1)
+    has_end = tl.program_id(0) * ROWS < TAPS // 2
     for step in range(TAPS // 2):
         # A multiple of the period keeps the row from being negative.
-        row = (t + TAPS * half - step) % half
+        row = around(t - step + (TAPS * half if has_end else 0), half, has_end)
         from_low = tl.load(low + sample * low_sample + row[:, None] * low_row + channel, there, 0).to(even.dtype)
         from_high = tl.load(high + sample * high_sample + row[:, None] * high_row + channel, there, 0).to(even.dtype)
         tap = filters + 2 * step * width + channel
