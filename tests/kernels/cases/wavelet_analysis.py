@@ -20,6 +20,7 @@ CASES = {
     "none-valid": ((2, 5, 3, 4, 2), {"lengths": [0, 0]}, False),
     "prime": ((2, 37, 17, 4, 2), {"lengths": [37, 22]}, True),
     "even": ((1, 64, 64, 16, 1), {}, False),
+    "whole-blocks": ((1, 64, 4, 6, 1), {}, True),
     "long-filter": ((2, 33, 33, 40, 2), {"lengths": [5, 33]}, False),
     "wide": ((2, 37, 100, 10, 3), {"lengths": [37, 36]}, False),
     "long": ((1, 4097, 33, 16, 3), {}, False),

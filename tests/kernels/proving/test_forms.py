@@ -48,7 +48,7 @@ def test_inputs_of_a_form_are_of_that_form(change, cases, monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 40, 3), (1, 2, 12, 3), (3, 2, 40, 3), (1, 5, 40, 3), (1, 1, 40, 300)])
-@pytest.mark.parametrize(("causal", "documents"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize(("causal", "documents"), [(False, False), (False, True), (True, False), (True, True)])
 def test_a_form_says_whether_heads_are_cut(shape, causal, documents):
     from longmix.kernels.attention import gpu_kernels
 
@@ -60,6 +60,15 @@ def test_a_form_says_whether_heads_are_cut(shape, causal, documents):
     for rows, values, own_ids in ((query, value, ids), (inputs[0], inputs[2], inputs[5])):
         grid, _ = gpu_kernels._launch(rows, values, causal, True, own_ids)
         assert (grid[2] > 1) == form.cut
+
+
+@pytest.mark.parametrize("operation", ["givens_mix", "token_givens_mix"])
+def test_the_proof_of_many_chunks_has_many(operation):
+    """The scan over them has another program there."""
+    proof, typical = proving.proof_module(operation), proving.typical(operation, torch.float32).form
+    for long in (False, True):
+        inputs = proof.inputs(operation, typical._replace(long=long), 19, False, torch.Generator())
+        assert proof.form(*inputs).long == long
 
 
 # Of proofs of 12 heads on a GPU, whose heads are cut into three pieces.

@@ -1,0 +1,62 @@
+"""The model of GPUs, corrected by what a card took for each kernel."""
+
+import pytest
+
+CSV = """code,model,documents,positions,kernel,launches,microseconds
+old,transformer,0,512,PyTorch's,70,9999
+new,transformer,0,512,PyTorch's,70,2000
+new,transformer,0,2048,PyTorch's,70,6000
+new,flt,0,512,PyTorch's,50,1000
+new,flt,0,512,mix_near,1,40
+new,flt,0,512,whole_forward,1,7777
+"""
+
+
+@pytest.fixture
+def factors(script, tmp_path):
+    path = tmp_path / "launches.csv"
+    path.write_text(CSV)
+    return lambda rows: script("gpu_model.corrected").Factors(rows, path)
+
+
+def row(layer, positions=512, **kernels):
+    parts = {name.replace("PyTorch", "PyTorch's"): milliseconds for name, milliseconds in kernels.items()}
+    return {"layer": layer, "documents": False, "positions": positions, "parts": {"H200": parts, "A100": parts}}
+
+
+def test_a_kernel_takes_as_many_times_longer_as_where_it_was_measured(factors):
+    rows = [
+        row("transformer", PyTorch=1.0),
+        row("transformer", 2048, PyTorch=2.0),
+        row("transformer", 8192, PyTorch=2.0),
+    ]
+    found = factors(rows)
+    # At 8192, where nothing was measured, the median of 2 and 3.
+    assert [found.milliseconds(each, "A100") for each in rows] == [2.0, 6.0, 5.0]
+    assert found.knows("transformer") and not found.knows("flt")
+
+
+def test_kernels_written_since_take_the_factor_of_those_that_do_the_same(factors, script, monkeypatch):
+    monkeypatch.setattr(script("gpu_model.corrected"), "SINCE", {"whole_forward": "mix_near", "find_terms": None})
+    found = factors([row("flt", PyTorch=0.5, mix_near=0.01, whole_forward=0.02, find_terms=0.02)])
+    # 2 for PyTorch's, 4 for the kernel that was measured and what is like it, and for what is like none the median.
+    assert found.medians == pytest.approx({("flt", "PyTorch's"): 2.0, ("flt", "mix_near"): 4.0})
+    assert found.milliseconds(row("flt", whole_forward=0.02), "A100") == pytest.approx(0.08)
+    assert found.milliseconds(row("flt", find_terms=0.01), "A100") == pytest.approx(0.04)
+
+
+def test_layers_are_counted_as_the_baselines(factors, script, monkeypatch):
+    corrected = script("gpu_model.corrected")
+    fields = {"flt": {"num_hidden_layers": 8}, "transformer": {"num_hidden_layers": 12}}
+    monkeypatch.setattr(corrected, "fields_of", fields.__getitem__)
+    found = factors([row("flt", PyTorch=0.5)])
+    assert found.milliseconds(row("flt", PyTorch=0.5), "H200") == pytest.approx(1.0 * 8 / 12)
+
+
+def test_what_was_measured_names_kernels_that_there_are(script):
+    """But those that are gone, and PyTorch's."""
+    corrected, work = script("gpu_model.corrected"), script("gpu_model.triton_work").WORK
+    known = {name.lstrip("_") for name in work} | {corrected.LIBRARY}
+    for kernels in corrected.measured().values():
+        assert set(kernels) <= known
+    assert set(corrected.SINCE) <= known and {like for like in corrected.SINCE.values() if like} <= known
