@@ -20,7 +20,7 @@ else:
     # A program of the taps' gradient goes over its rows STEP at a time, which a thread has all of: it adds up without
     # the others. There are eight programs for each multiprocessor of the largest of our cards, which runs four at once.
     ROWS, CHANNELS, TAPS, STEP, PROGRAMS = 32, 64, 16, 8, 1056
-REGISTERS = 128
+REGISTERS, OF_FLOAT64 = 128, 255
 
 
 class Valid(NamedTuple):
@@ -103,7 +103,7 @@ def correlate_into(
     _correlate[chunks, *_blocks(taps, width)](
         *(low, *low.stride()[:2], high, *high.stride()[:2], rows, *rows.stride()[:2], *valid, parts),
         *(batch, count, width, taps, triton.cdiv(steps, chunks), levels, level, of_x, STEP, CHANNELS, _group(taps)),
-        maxnreg=REGISTERS,
+        maxnreg=OF_FLOAT64 if parts.dtype == torch.float64 else REGISTERS,
     )
     return parts[2 * chunks :]
 
