@@ -70,21 +70,30 @@ class Factors:
 
     def __init__(self, rows: Iterable[Row], path: Path = MEASURED):
         known, base = measured(path), fields_of(BASELINE)["num_hidden_layers"]
+        self._apart: dict[str, set[str]] = defaultdict(set)  # kernels that were measured by themselves, of each layer
+        for (layer, _, _), kernels in known.items():
+            self._apart[layer] |= set(kernels)
         self._at: dict[tuple[object, ...], float] = {}
         found = defaultdict(list)
         for row in rows:
             place = row["layer"], row["documents"], row["positions"]
+            by_model: dict[str, float] = defaultdict(float)
+            for kernel, milliseconds in row["parts"][MEASURED_ON].items():
+                by_model[self._group(row["layer"], kernel)] += milliseconds
             for kernel, microseconds in known.get(place, {}).items():
-                by_model = row["parts"][MEASURED_ON].get(kernel)
-                if by_model and not _is_new(row["layer"], kernel):
+                if kernel in by_model and not _is_new(row["layer"], kernel):
                     # The model's layers are the baseline's in number.
                     own = fields_of(row["layer"])["num_hidden_layers"] / base
-                    self._at[kernel, *place] = microseconds / 1e3 * own / by_model
+                    self._at[kernel, *place] = microseconds / 1e3 * own / by_model[kernel]
                     found[row["layer"], kernel].append(self._at[kernel, *place])
         # Of each kernel of a layer, over documents and lengths; and of all of ours.
         self.medians = {place: median(them) for place, them in found.items()}
         ours = [factor for (_, kernel), factor in self.medians.items() if kernel != LIBRARY]
         self._usual = median(ours) if ours else 1.0
+
+    def _group(self, layer: str, kernel: str) -> str:
+        """With which kernels one was measured: small ones of ours with the library's."""
+        return kernel if kernel in self._apart[layer] or _is_new(layer, kernel) else LIBRARY
 
     def knows(self, layer: str) -> bool:
         """Whether a layer was measured."""
@@ -94,9 +103,9 @@ class Factors:
         """Of a layer that was measured, on a card."""
         layer, total = row["layer"], 0.0
         for kernel, milliseconds in row["parts"][card].items():
-            alike = SINCE[kernel] if _is_new(layer, kernel) else kernel
+            alike = SINCE[kernel] if _is_new(layer, kernel) else self._group(layer, kernel)
             usual = self.medians.get((layer, alike), self._usual)
-            total += milliseconds * self._at.get((kernel, layer, row["documents"], row["positions"]), usual)
+            total += milliseconds * self._at.get((alike, layer, row["documents"], row["positions"]), usual)
         return total
 
 

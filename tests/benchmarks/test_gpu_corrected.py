@@ -45,6 +45,12 @@ def test_kernels_written_since_take_the_factor_of_those_that_do_the_same(factors
     assert found.milliseconds(row("flt", find_terms=0.01), "A100") == pytest.approx(0.04)
 
 
+def test_small_kernels_were_measured_with_the_librarys(factors):
+    rows = [row("flt", PyTorch=0.4, add_parts=0.1, mix_near=0.01)]
+    assert factors(rows).medians["flt", "PyTorch's"] == pytest.approx(2.0)
+    assert factors(rows).milliseconds(rows[0], "A100") == pytest.approx(1.04)
+
+
 def test_layers_are_counted_as_the_baselines(factors, script, monkeypatch):
     corrected = script("gpu_model.corrected")
     fields = {"flt": {"num_hidden_layers": 8}, "transformer": {"num_hidden_layers": 12}}
