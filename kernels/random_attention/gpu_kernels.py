@@ -217,5 +217,7 @@ def _options(projection: torch.Tensor, width: int) -> tuple[int, dict]:
     features = min(max(features, FEWEST), max(FEWEST, triton.next_power_of_2(len(projection))))
     rule = exact_rule(projection.dtype)
     blocks = {"ROWS": ROWS, "WIDTH": channels, "FEATURES": features, "RULE": rule}
-    settings = {"num_warps": WARPS, "maxnreg": REGISTERS, "num_stages": 1} if rule == "ieee" else ON_TENSOR_CORES
+    # Of more features there are no registers for it.
+    fits = rule != "ieee" and features <= MADE_FEATURES
+    settings = ON_TENSOR_CORES if fits else {"num_warps": WARPS, "maxnreg": REGISTERS, "num_stages": 1}
     return triton.cdiv(len(projection), features), {**blocks, **settings}
