@@ -18,7 +18,7 @@ from longmix.kernels.random_attention.places import Places
 # Found here and not by longmix.kernels.selection, which loads torch._dynamo: a second for each process.
 FOLDERS = sorted(path.parent.name for path in Path(__file__).parents[2].glob("kernels/*/gpu_kernels.py"))
 # Samples and positions of most cases; Triton compiles alike for all that are multiples of 16.
-BATCH, POSITIONS = 8, 2048
+BATCH, POSITIONS, FEW = 8, 2048, 128
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,17 @@ def _attention_cases() -> Iterator[Case]:
     for features, width in ((110, 32), (266, 64)):
         call = partial(_attention, "feature_attention", False, (BATCH, 12, POSITIONS, features, width), False)
         yield Case(f"attention-logarithms-whole-m{features}-d{width}", call)
+    # Heads of so few rows are not cut into pieces.
+    for operation, kind in (("feature_attention", "logarithms"), ("linear_attention", "features")):
+        call = partial(_attention, operation, False, (BATCH, 12, FEW, 64, 64), False)
+        yield Case(f"attention-{kind}-whole-short", call)
 
 
 def _other_cases() -> Iterator[Case]:
     heads, rows = (BATCH, POSITIONS, 24, 32), (BATCH, POSITIONS, 768)
     yield Case("givens-d32", partial(_givens, heads, 1, False, True, True))
     yield Case("givens-d32-all-valid", partial(_givens, heads, 1, False, True, True, ragged=False))
+    yield Case("givens-d32-short", partial(_givens, (BATCH, FEW, 24, 32), 1, False, True, True))
     yield Case("givens-d32-pairs", partial(_givens, heads, 1, False, False, False))
     yield Case("givens-d32-permuted", partial(_givens, heads, 2, True, True, False))
     yield Case("links-k9-cut", partial(_links, rows, 12, 9, False, True))
@@ -207,6 +212,9 @@ def _other_cases() -> Iterator[Case]:
     random = (BATCH, 12, POSITIONS, 64, 64)
     yield Case("random-d64-m64", partial(_random, random, False))
     yield Case("random-d64-m64-documents", partial(_random, random, True))
+    short = (BATCH, 12, FEW, 64, 64)
+    yield Case("random-d64-m64-short", partial(_random, short, False))
+    yield Case("random-d64-m64-short-documents", partial(_random, short, True))
     yield Case("random-d64-m256", partial(_random, (BATCH, 12, POSITIONS, 64, 256), False))
     yield Case("random-d64-m64-causal", partial(_random, random, False, causal=True))
     yield Case("random-d64-m64-causal-documents", partial(_random, random, True, causal=True))

@@ -52,7 +52,7 @@ def continues_document(ids, row):
 
 @triton.jit
 def document_end(ids, begin, length, index, ROWS: tl.constexpr):
-    end = length
+    end = length.to(begin.dtype)  # a loop's variables keep their types
     if ids is not None:
         first = tl.load(ids + begin)
         end = begin

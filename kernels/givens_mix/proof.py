@@ -35,8 +35,9 @@ TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True, True, True,
 def form(value, upper, lower, phase, lengths, permutation, without_own) -> Form:
     """The form of a call."""
     heads, width, orders = int(value.shape[2]), int(value.shape[3]), int(upper.shape[2])
-    flags = permutation is not None, in_planes(value), without_own, lengths is not None, is_long(value.shape[1])
-    return Form(value.dtype, heads, width, orders, *flags, dtypes_of(value.dtype, value, upper, lower, phase))
+    flags = permutation is not None, in_planes(value), without_own, lengths is not None
+    long = is_scanned_long(value.shape[1], orders, permutation)
+    return Form(value.dtype, heads, width, orders, *flags, long, dtypes_of(value.dtype, value, upper, lower, phase))
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
@@ -54,6 +55,11 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
     order = torch.rand(form.orders, positions, generator=generator).argsort(-1) if form.permuted else None
     lengths = ragged(BATCH, positions) if form.ragged else None
     return value, upper, lower, phase, lengths, order, form.without_own
+
+
+def is_scanned_long(positions: int, orders: int, permutation: torch.Tensor | None) -> bool:
+    """Whether a scan goes over many chunks: several orders, and permutations, are swept without one."""
+    return is_long(positions) and orders == 1 and permutation is None
 
 
 def long_enough(long: bool, positions: int) -> int:

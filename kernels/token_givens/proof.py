@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from ..common.proof_inputs import dtypes_of, ragged
-from ..givens_mix.chunks import in_planes, is_long
-from ..givens_mix.proof import long_enough
+from ..givens_mix.chunks import in_planes
+from ..givens_mix.proof import is_scanned_long, long_enough
 
 BATCH = 3
 FAR = 8  # the size of hard numbers, and how many times closer to a quarter turn their rotations are
@@ -42,7 +42,7 @@ def form(value, drawn, coefficients, centres, ranges, begins, lengths, permutati
     terms = 0 if coefficients is None else int(coefficients.shape[1])
     flags = permutation is not None, in_planes(value), bool(without_own)
     dtypes = dtypes_of(value.dtype, value, drawn, coefficients, centres, ranges)
-    rest = begins is not None, lengths is not None, is_long(value.shape[1])
+    rest = begins is not None, lengths is not None, is_scanned_long(value.shape[1], orders, permutation)
     return Form(value.dtype, heads, width, orders, *flags, terms, *rest, dtypes)
 
 
