@@ -14,6 +14,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 ROWS, LENGTHS = 61, (61, 0, 40)
 # Rows that fill blocks of several programs; too many for Triton's interpreter.
 MANY_ROWS, MANY_LENGTHS = 1030, (1030, 777)
+SCANNED_ROWS = 4200
 BLOCKS = "blocks"
 
 
@@ -198,6 +199,8 @@ CASES: dict[str, dict[str, Callable[[torch.Generator], Inputs]]] = {
         "large-phases": _givens(34, (34,), width=2, phases=1e4),
         BLOCKS: _givens(MANY_ROWS, MANY_LENGTHS, width=64),
         f"{BLOCKS}-permuted": _givens(MANY_ROWS, MANY_LENGTHS, width=64, orders=2, permuted=True),
+        # More chunks than the scan over them takes at once.
+        f"{BLOCKS}-scanned": _givens(SCANNED_ROWS, (SCANNED_ROWS,), width=4),
     },
     "lifting_analysis": _ANALYSIS[1],
     "lifting_synthesis": _SYNTHESIS[1],
