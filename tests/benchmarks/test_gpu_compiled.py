@@ -46,12 +46,13 @@ def check(compiling, bounds, kernels):
 
 @pytest.mark.full
 def test_covering_kernels_spill_no_more_than_they_did(compiling, bounds):
-    # All fill their registers with matrix products.
+    # Those of whole documents fill their registers with matrix products.
     cases = ["attention-features-whole-m64-d64", "attention-logarithms-whole-m256-d64"]
     kernels = compiling.compiled_kernels([80], cases, processes=1)
     check(compiling, bounds, kernels)
-    assert {kernel.name for kernel in kernels} == {"whole_forward", "whole_backward"}
-    assert all(kernel.registers > 128 for kernel in kernels)
+    names = {"document_sums", "whole_forward", "whole_backward", "document_keys"}
+    assert {kernel.name for kernel in kernels} == names
+    assert all(kernel.registers > 128 for kernel in kernels if kernel.name.startswith("whole"))
     for kernel in kernels:  # on tensor cores a warp has 16 features
         assert kernel.threads == (128 if kernel.dtype != "float32" and "m64" in kernel.case else 256)
 
