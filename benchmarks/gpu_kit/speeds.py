@@ -27,6 +27,8 @@ KERNELS = {
     "flt": "random_feature_attention",
     "s3attention": "spectral_filter",
 }
+# Has no kernels of its own: softmax attention is PyTorch's.
+BASELINE = "transformer"
 COMPILE_SECONDS = 240
 # The length at which all is checked: float64 is fast there, none of the ways must pad it, and Triton's programs are
 # those that are timed, of attentions in several pieces of rows. Stage 1 has the odd lengths.
@@ -34,17 +36,25 @@ SHORT = 256
 
 
 def plan(setting: Setting, records: Records, seconds: float) -> list[Measurement]:
-    """What tells most first: blocks and attentions at the first length, what torch compiles of them, packed documents,
-    operations; then the other lengths."""
-    found = []
+    """What tells most first: the mixers beside the transformer at every length, with packed documents too, the
+    transformer also as torch compiles it; then everything else, length by length."""
+    isolating = [model for model in MODEL_TYPES if model_class(model, "Model").mixer_class.isolates_documents]
+    found = [
+        _block(length, model, "kernels" if model in KERNELS else "portable", documents)
+        for documents, models in ((False, MODEL_TYPES), (True, isolating))
+        for length in setting.lengths
+        for model in models
+    ]
+    if not setting.quick:
+        found += [_compiling(length, BASELINE) for length in setting.lengths]  # side by side, then timed one by one
+        found += [_block(length, BASELINE, "compiled") for length in setting.lengths]
     for length in setting.lengths:
-        found += [_block(length, model, way) for way in ("portable", "kernels") for model in MODEL_TYPES]
         found += [_attention(length, way, False) for way in contestants.WAYS if _is_tried(setting, way)]
+        found += [_block(length, model, "portable") for model in MODEL_TYPES if model in KERNELS]
         if not setting.quick:
-            found += [_compiling(length, model) for model in MODEL_TYPES]  # side by side, then timed one by one
-            found += [_block(length, model, "compiled") for model in MODEL_TYPES]
-        isolating = [model for model in MODEL_TYPES if model_class(model, "Model").mixer_class.isolates_documents]
-        found += [_block(length, model, way, True) for way in ("portable", "kernels") for model in isolating]
+            found += [_compiling(length, model) for model in MODEL_TYPES if model in KERNELS]
+            found += [_block(length, model, "compiled") for model in MODEL_TYPES if model in KERNELS]
+        found += [_block(length, model, "portable", True) for model in isolating if model in KERNELS]
         found += [_attention(length, way, True) for way in contestants.WAYS if _is_tried(setting, way)]
         ways = ("portable", "kernels") if setting.quick else ("portable", "kernels", "compiled")
         found += [_operation(length, name, way) for way in ways for name in operations_of(Size())]
@@ -113,8 +123,6 @@ def compile_block(setting: Setting, model: str, length: int, way: str) -> dict[s
 def time_block(setting: Setting, model: str, length: int, way: str, documents: bool) -> dict[str, object]:
     """A block of a base model on a batch of `setting.tokens`."""
     if way == "kernels":
-        if model not in KERNELS:
-            raise NotHereError(f"{model} has no kernels of its own")
         _require_kernels(setting, (KERNELS[model],))
     plain = contestants.Block(model, f"{model}_{setting.size}", setting.tokens // length, documents)
     implementation = setting.kernels if way == "kernels" else "portable"
