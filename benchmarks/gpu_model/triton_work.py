@@ -203,13 +203,8 @@ def _unmix_all(arguments: Arguments, grid: tuple[int, ...], documents: list[int]
     arguments = {**arguments, "shape": gradient.shape}
     rows, element = prod(gradient.shape[:2]), gradient.element_size()
     row, strided = _slab_row(arguments, element), _strided_row(arguments, element)
-    gathered = _gathered(arguments, documents, element, 1 + arguments["TOGETHER"])
-    of_links = _of_links(arguments, grid[1])
-    each = 2 * gathered + of_links + rows * row
-    if not arguments["TOGETHER"]:
-        # For the products alone the gradient's own rows and, without the weights, what links take.
-        weights = rows * grid[1] * arguments["links"] * arguments["weights"].element_size()
-        each += rows * row + of_links - weights
+    # The gradient's rows are gathered; those of the factor's input, and the new gradient's, are passed once.
+    each = _gathered(arguments, documents, element) + _of_links(arguments, grid[1]) + 2 * rows * row
     size = (high - low) * each + of_weights.nbytes
     if high == factors:
         size += rows * (strided + row)

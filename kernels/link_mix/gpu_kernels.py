@@ -12,13 +12,13 @@ from ..common.grids import checked
 from ..common.interpreter import interpreted
 from ..common.tensor_cores import multiply_tf32
 from .programs_gpu import mix_all, unmix_all
-from .slabs import are_together, channels_of
+from .slabs import channels_of, groups_of
 
-# Elements of a block of rows, threads for it by 32, and registers of a thread: what was fastest on an H200, where
+# Rows of a block, threads for it by 32, and registers of a thread: what was fastest on an H200, where
 # samples are one document and where they have several. Most of the time programs wait for caches, so that many must be
 # there at once. On cards before A100 so few registers spill.
-ALONE, IN_DOCUMENTS, BEFORE_A100 = (4096, 16, 64), (8192, 32, 64), (2048, 8, 128)
-INTERPRETED = (1024, 1, 64)
+ALONE, IN_DOCUMENTS, BEFORE_A100 = (512, 16, 64), (1024, 32, 64), (256, 8, 128)
+INTERPRETED = (64, 1, 64)
 # Programs of a launch, where samples can be cut: two for each multiprocessor of the largest of our cards. And rows of
 # such a piece, at least.
 PROGRAMS, ROWS = (12, 4) if interpreted() else (264, 64)
@@ -38,12 +38,12 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
     factors, count, batch, positions = links.shape
     steps = _steps(offsets, positions, lengths, starts, wrap)
     inputs = _mix(value, links, steps, lengths, documents, wrap, factors, None)
-    slabs, channels = inputs.shape[1], inputs.shape[4]
-    states = inputs.new_empty(batch, slabs, 2, positions, channels)
+    slabs, groups, wide = inputs.shape[1], inputs.shape[3], inputs.shape[5]
+    states = inputs.new_empty(batch, slabs, 2, groups, positions, wide)
     of_value, of_weights = torch.empty_like(value), torch.empty_like(links, dtype=weights.dtype)
     # Every slab writes what it adds to the weights' gradient: no two programs write to the same place. So many factors
     # at a time that this takes no more memory than their inputs.
-    most = max(1, factors * channels // count)
+    most = max(1, factors * groups * wide // count)
     for high in range(factors, 0, -most):
         low = max(0, high - most)
         parts = links.new_empty(slabs, high - low, *links.shape[1:])
@@ -51,17 +51,17 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
             *(unmix_all, states, documents, wrap),
             *(gradient, inputs, states, links, steps, _apart(steps), lengths, *documents, of_value, parts, low, high),
             sizes=(positions, value.shape[2], factors, count),
-            TOGETHER=are_together(positions, channels, value.element_size()),
         )
         torch.sum(parts, 0, dtype=weights.dtype, out=of_weights[low:high])
     return of_value, of_weights.permute(2, 3, 0, 1)
 
 
 def _mix(value, links, steps, lengths, documents, wrap, slots, result):
-    """Apply all factors to value; without `result` all but the last, for the returned slabs (B, D/C, slots, N, C)."""
+    """Apply all factors to value; without `result` all but the last, for the returned slabs (B, D/C, slots, G, N, C/G)."""
     batch, positions, width = value.shape
     channels = channels_of(positions, value.element_size(), documents[0] is not None)
-    states = value.new_empty(batch, triton.cdiv(width, channels), slots, positions, channels)
+    groups, wide = groups_of(channels, value.element_size())
+    states = value.new_empty(batch, triton.cdiv(width, channels), slots, groups, positions, wide)
     _launch(
         *(mix_all, states, documents, wrap),
         *(value, states, links, steps, _apart(steps), lengths, *documents, result),
@@ -70,16 +70,15 @@ def _mix(value, links, steps, lengths, documents, wrap, slots, result):
     return states
 
 
-def _launch(kernel, states, documents, wrap, *arguments, sizes, **more):
-    """One launch over slabs (B, D/C, slots, N, C). `sizes`: N, D, M and K."""
-    batch, slabs, slots, positions, channels = states.shape
+def _launch(kernel, states, documents, wrap, *arguments, sizes):
+    """One launch over slabs (B, D/C, slots, G, N, C/G). `sizes`: N, D, M and K."""
+    batch, slabs, slots, groups, positions, wide = states.shape
     # A sample that has several documents is cut between them.
     pieces = 1 if documents[0] is None else min(triton.cdiv(PROGRAMS, batch * slabs), triton.cdiv(positions, ROWS))
     rows = triton.cdiv(positions, pieces)
-    block, warps, registers = _program(documents[0] is not None)
+    rows_of_block, warps, registers = _program(documents[0] is not None)
     kernel[checked(pieces, slabs, batch)](
-        *(*arguments, slots, rows, *sizes, wrap, block // channels, channels),
-        **more,
+        *(*arguments, slots, rows, *sizes, wrap, rows_of_block, groups, wide),
         num_warps=warps,
         maxnreg=registers,
     )

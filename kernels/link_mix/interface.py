@@ -25,7 +25,7 @@ def link_mix(
     Args:
         value: (B, N, D), any floating dtype.
         weights: (B, N, M, K), of factor m = 0, which is applied first, to M - 1.
-        offsets: (M, K) integers, positive and negative; on a GPU of less than 2^31.
+        offsets: (M, K) integers, positive and negative; on a GPU of less than 2^31, with documents of less than 2^20.
         lengths: (B,) integers, valid positions of each sample, clamped to 0 .. N; rows at or past it are ignored,
             whatever they hold, and come out zero. None: all N.
         wrap: links that leave the row's document re-enter it at the other end; False: they are dropped.

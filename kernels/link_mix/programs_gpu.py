@@ -1,32 +1,36 @@
 """Triton kernels of Paramixer's factors; gpu_kernels.py says what a program has, and launches them.
 
-A program's piece of a sample is axis 0 of the grid, its slab of channels axis 1, its sample axis 2. Slabs lie in memory
-as (rows, CHANNELS), with zeros in channels that do not exist. Rows of padding are not read: the last valid row stands
-for them, and zeros are written; results and gradients are zero there. Without `starts` and `counts`, of each row's
-document, a sample is one document.
+A program's piece of a sample is axis 0 of the grid, its slab of channels axis 1, its sample axis 2. A slab has GROUPS
+groups of WIDE channels, what a thread reads at once, and lies in memory as (GROUPS, rows, WIDE), with zeros in channels
+that do not exist: a thread has a row of all groups, and threads beside each other have rows beside each other. Rows of
+padding are not read: the last valid row stands for them, and zeros are written; results and gradients are zero there.
+Without `starts` and `counts`, of each row's document, a sample is one document.
 """
 
 import triton
 from triton import language as tl
 
+from ..common.interpreter import interpreted
+
 # Numbers that no address needs as constants: one program for all of them, 1 and multiples of 16 included.
 COUNTS = ["apart", "slots", "rows", "positions", "factors", "links"]
 # Links whose rows are asked for before the first of them is there: else a program waits for each.
 UNROLLED = tl.constexpr(4)
+INTERPRETED = tl.constexpr(interpreted())
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def mix_all(
     value, states, weights, steps, apart, lengths, starts, counts, result, slots, rows, positions, width, factors,
-    links, WRAP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    links, WRAP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """All factors on value; without `result` all but the last, and what goes into each stays in `states`."""
     slab, sample = tl.program_id(1), tl.program_id(2).to(tl.int64)
     first, valid, last = _piece(lengths, starts, counts, sample, rows, positions)
-    size = positions.to(tl.int64) * CHANNELS
+    size = positions.to(tl.int64) * (GROUPS * WIDE)
     states += (sample * tl.num_programs(1) + slab) * slots * size
     steps += sample * apart
-    _copy(value + sample * positions * width, states, first, valid, slab, width, ROWS, CHANNELS)
+    _copy(value + sample * positions * width, states, first, valid, slab, positions, width, ROWS, GROUPS, WIDE)
     tl.debug_barrier()
     if result is None:
         computed = factors - 1
@@ -41,15 +45,15 @@ def mix_all(
             row = block + tl.arange(0, ROWS)
             mixed = _mixed(
                 *(source, weights, steps, starts, counts, row, valid, sample, positions, factor, links),
-                *(WRAP, False, CHANNELS),
+                *(WRAP, GROUPS, WIDE),
             )
             if result is None:
-                _put(target, mixed, row, end, CHANNELS)
+                _put(target, mixed, row, end, positions, GROUPS, WIDE)
             else:
                 if factor < factors - 1:
-                    _put(target, mixed, row, end, CHANNELS)
+                    _put(target, mixed, row, end, positions, GROUPS, WIDE)
                 else:
-                    _put_result(result, mixed, row, end, slab, width, CHANNELS)
+                    _put_result(result, mixed, row, end, slab, width, GROUPS, WIDE)
         # What a thread has written is read by others of its program.
         tl.debug_barrier()
 
@@ -58,17 +62,16 @@ def mix_all(
 def unmix_all(
     gradient, inputs, states, weights, steps, apart, lengths, starts, counts, of_value, of_weights, low, high, slots,
     rows, positions, width, factors, links,
-    WRAP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr, TOGETHER: tl.constexpr,
+    WRAP: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The transposed factors high - 1 to low, and this slab's part of the gradients of their weights.
 
     `inputs` is what goes into each factor. `states` has two gradients, and keeps one between launches; the launch of
-    the last factor takes it from `gradient`, that of the first writes `of_value`. `TOGETHER`: a cache holds slabs of
-    gradient and inputs at once; else one is walked over after the other.
+    the last factor takes it from `gradient`, that of the first writes `of_value`.
     """
     slab, sample = tl.program_id(1), tl.program_id(2).to(tl.int64)
     first, valid, last = _piece(lengths, starts, counts, sample, rows, positions)
-    size = positions.to(tl.int64) * CHANNELS
+    size = positions.to(tl.int64) * (GROUPS * WIDE)
     inputs += (sample * tl.num_programs(1) + slab) * factors * size
     states += (sample * tl.num_programs(1) + slab) * slots * size
     of_value += sample * positions * width
@@ -76,36 +79,22 @@ def unmix_all(
     of_weights += slab.to(tl.int64) * (high - low) * links * tl.num_programs(2) * positions
     if high == factors:
         source = states + factors % slots * size
-        _copy(gradient + sample * positions * width, source, first, valid, slab, width, ROWS, CHANNELS)
+        _copy(gradient + sample * positions * width, source, first, valid, slab, positions, width, ROWS, GROUPS, WIDE)
         tl.debug_barrier()
     for step in range(high - low):
         factor = high - 1 - step
         source = states + (factor + 1) % slots * size
         target = states + factor % slots * size
-        places = inputs + factor * size, of_weights, factor - low
-        if not TOGETHER:
-            for block in range(first, last, ROWS):
-                row = block + tl.arange(0, ROWS)
-                _put_products(
-                    *(source, places, steps, starts, counts, row, valid, last, sample, positions, factor, links),
-                    *(WRAP, CHANNELS),
-                )
-        end = last if TOGETHER else tl.where(factor == 0, last, valid)
-        for block in range(first, end, ROWS):
+        for block in range(first, last, ROWS):
             row = block + tl.arange(0, ROWS)
-            if TOGETHER:
-                _put_products(
-                    *(source, places, steps, starts, counts, row, valid, last, sample, positions, factor, links),
-                    *(WRAP, CHANNELS),
-                )
-            mixed = _mixed(
-                *(source, weights, steps, starts, counts, row, valid, sample, positions, factor, links),
-                *(WRAP, True, CHANNELS),
+            unmixed = _unmixed(
+                *(source, inputs + factor * size, weights, of_weights, factor - low, steps, starts, counts, row),
+                *(valid, last, sample, positions, factor, links, WRAP, GROUPS, WIDE),
             )
             if factor > 0:
-                _put(target, mixed, row, end, CHANNELS)
+                _put(target, unmixed, row, last, positions, GROUPS, WIDE)
             else:
-                _put_result(of_value, mixed, row, end, slab, width, CHANNELS)
+                _put_result(of_value, unmixed, row, last, slab, width, GROUPS, WIDE)
         tl.debug_barrier()
 
 
@@ -147,34 +136,30 @@ def _document(starts, counts, row, valid, sample, positions):
 
 @triton.jit
 def _ends(row, first, count, inverse, step, ALONE: tl.constexpr, WRAP: tl.constexpr, TRANSPOSED: tl.constexpr):
-    """Rows that are `step` away, and whether they exist in the documents that begin at `first` and have `count` rows;
-    else the row itself. TRANSPOSED: those that are `step` away from it.
+    """Rows that are `step` away in the documents that begin at `first` and have `count` rows, which they re-enter at
+    the other end, and whether they exist. TRANSPOSED: rows that are `step` away from it.
     """
     if WRAP:
         if not ALONE:
             step = _remainder(step, count, inverse)
-        if TRANSPOSED:
-            other = row - step
-            other = tl.where(other < first, other + count, other)
-        else:
-            other = row + step
-            other = tl.where(other >= first + count, other - count, other)
-        there = row == row
     else:
-        other = row - step if TRANSPOSED else row + step
-        there = (other >= first) & (other < first + count)
-        other = tl.where(there, other, row)
+        step = tl.minimum(tl.maximum(step, -count), count)
+    other = row - step if TRANSPOSED else row + step
+    there = (other >= first) & (other < first + count)
+    if not WRAP or TRANSPOSED:
+        other = tl.where(other < first, other + count, other)
+    if not WRAP or not TRANSPOSED:
+        other = tl.where(other >= first + count, other - count, other)
     return other, there
 
 
 @triton.jit
 def _remainder(step, count, inverse):
-    """step modulo count, 0 to count - 1, where `inverse` is 1 / count in fp32, for counts up to 2^22: a card has no
-    division of integers, and a loop with the many instructions that stand for one is slow."""
-    # The first quotient may be wrong by 1 and by a 2^22th of itself, the second one by 1.
-    rest = step - (step.to(tl.float32) * inverse).to(tl.int32) * count
-    rest = rest - (rest.to(tl.float32) * inverse).to(tl.int32) * count
-    return tl.where(rest < 0, rest + count, tl.where(rest >= count, rest - count, rest))
+    """step modulo count, 0 to count - 1, where `inverse` is 1 / count in fp32, for steps of less than 2^20: a card has
+    no division of integers, and a loop with the many instructions that stand for one is slow."""
+    # A half more: the exact quotient is no integer then, and further from one than the error of this one.
+    quotient = tl.floor((step.to(tl.float32) + 0.5) * inverse)
+    return step - quotient.to(tl.int32) * count
 
 
 # What is read and written for a block of rows. Rows of padding stand for the last valid one until they are put.
@@ -183,78 +168,115 @@ def _remainder(step, count, inverse):
 @triton.jit
 def _mixed(
     source, weights, steps, starts, counts, row, valid, sample, positions, factor, links,
-    WRAP: tl.constexpr, TRANSPOSED: tl.constexpr, CHANNELS: tl.constexpr,
+    WRAP: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """(I + W) source on some rows, or (I + W^T) source, which gathers from where links come; zero for padding."""
+    """(I + W) source on some rows; zero for padding."""
     exists, row = row < valid, tl.minimum(row, tl.maximum(valid - 1, 0))
     first, count, inverse = _document(starts, counts, row, valid, sample, positions)
-    total = _rows(source, row, CHANNELS)
+    total = _rows(source, row, positions, GROUPS, WIDE)
     steps += factor * links
     size = positions.to(tl.int64) * tl.num_programs(2)
     weights += factor * links * size + sample * positions
     for link in tl.range(0, links, loop_unroll_factor=UNROLLED):
         step = tl.load(steps + link).to(tl.int32)
-        other, there = _ends(row, first, count, inverse, step, starts is None, WRAP, TRANSPOSED)
-        weight = tl.load(weights + (other if TRANSPOSED else row))
+        other, there = _ends(row, first, count, inverse, step, starts is None, WRAP, False)
+        weight = tl.load(weights + row)
         if not WRAP:
             weight = tl.where(there, weight, 0)
-        total += weight.to(total.dtype)[:, None] * _rows(source, other, CHANNELS)
+        total += weight.to(total.dtype)[:, None, None] * _rows(source, other, positions, GROUPS, WIDE)
         weights += size
-    return tl.where(exists[:, None], total, 0)
+    return tl.where(exists[:, None, None], total, 0)
 
 
 @triton.jit
-def _put_products(
-    gradient, places, steps, starts, counts, row, valid, last, sample, positions, factor, links,
-    WRAP: tl.constexpr, CHANNELS: tl.constexpr,
+def _unmixed(
+    gradient, inputs, weights, of_weights, place, steps, starts, counts, row, valid, last, sample, positions, factor,
+    links, WRAP: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """For each link <gradient, what it leads to>; zero for dropped links, and for rows of padding up to `last`.
+    """(I + W^T) gradient on some rows, zero for padding, from where links come; there also the weights' gradients,
+    <gradient, inputs of these rows>, are put; zero for dropped links, and for rows of padding up to `last`.
 
-    `places` is what links lead to, where the products go, and at which place the factor has them there.
+    `place` is where the factor has them in `of_weights`.
     """
-    source, of_weights, place = places
     exists, target = row < valid, row
     row = tl.minimum(row, tl.maximum(valid - 1, 0))
     first, count, inverse = _document(starts, counts, row, valid, sample, positions)
-    own = _rows(gradient, row, CHANNELS)
+    own, total = _rows(inputs, row, positions, GROUPS, WIDE), _rows(gradient, row, positions, GROUPS, WIDE)
     steps += factor * links
     size = positions.to(tl.int64) * tl.num_programs(2)
+    weights += factor * links * size + sample * positions
     of_weights += place * links * size + sample * positions
     for link in tl.range(0, links, loop_unroll_factor=UNROLLED):
         step = tl.load(steps + link).to(tl.int32)
-        other, there = _ends(row, first, count, inverse, step, starts is None, WRAP, False)
-        products = tl.sum(own * _rows(source, other, CHANNELS), 1)
-        tl.store(of_weights + target, tl.where(exists & there, products, 0), target < last)
+        other, there = _ends(row, first, count, inverse, step, starts is None, WRAP, True)
+        weight, came = tl.load(weights + other), _rows(gradient, other, positions, GROUPS, WIDE)
+        product = tl.sum(tl.sum(own * came, 2), 1)
+        if not WRAP:
+            weight, product = tl.where(there, weight, 0), tl.where(there, product, 0)
+        total += weight.to(total.dtype)[:, None, None] * came
+        # Every row comes from one row of its document for each link, and so every place is written once.
+        tl.store(of_weights + tl.where(exists, other, target), tl.where(exists, product, 0), target < last)
+        weights += size
         of_weights += size
+    return tl.where(exists[:, None, None], total, 0)
 
 
 @triton.jit
-def _rows(slab, row, CHANNELS: tl.constexpr):
-    """Rows of a slab in fp32 or float64."""
-    rows = tl.load(slab + (row.to(tl.int64)[:, None] * CHANNELS + tl.arange(0, CHANNELS)))
-    if rows.dtype != tl.float64:
-        rows = rows.to(tl.float32)
-    return rows
+def _rows(slab, row, positions, GROUPS: tl.constexpr, WIDE: tl.constexpr):
+    """Rows of a slab, (ROWS, GROUPS, WIDE) in fp32 or float64."""
+    return _exact(tl.load(_places(slab, row, positions, GROUPS, WIDE)))
 
 
 @triton.jit
-def _put(slab, rows, row, end, CHANNELS: tl.constexpr):
-    place = row.to(tl.int64)[:, None] * CHANNELS + tl.arange(0, CHANNELS)
-    tl.store(slab + place, rows, (row < end)[:, None])
+def _exact(numbers):
+    """Numbers in fp32, or float64."""
+    if numbers.dtype == tl.bfloat16 and not INTERPRETED:
+        # Two of them are the halves of a word, and the upper one is a number of fp32 once the lower one is cleared: the
+        # compiler takes it out, and shifts it back.
+        numbers = tl.inline_asm_elementwise(
+            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=r,=r,r", [numbers], tl.float32, True, 2
+        )
+    elif numbers.dtype != tl.float64:
+        numbers = numbers.to(tl.float32)
+    return numbers
 
 
 @triton.jit
-def _put_result(result, rows, row, end, slab, width, CHANNELS: tl.constexpr):
+def _put(slab, rows, row, end, positions, GROUPS: tl.constexpr, WIDE: tl.constexpr):
+    tl.store(_places(slab, row, positions, GROUPS, WIDE), rows, (row < end)[:, None, None])
+
+
+@triton.jit
+def _places(slab, row, positions, GROUPS: tl.constexpr, WIDE: tl.constexpr):
+    """Where rows lie in a slab, (ROWS, GROUPS, WIDE)."""
+    groups = slab + tl.arange(0, GROUPS) * positions * WIDE
+    return groups[None, :, None] + ((row * WIDE)[:, None] + tl.arange(0, WIDE)[None, :])[:, None, :]
+
+
+@triton.jit
+def _channels(slab, GROUPS: tl.constexpr, WIDE: tl.constexpr):
+    """The channels of a slab, (1, GROUPS, WIDE)."""
+    group = slab * (GROUPS * WIDE) + tl.arange(0, GROUPS) * WIDE
+    return (group[:, None] + tl.arange(0, WIDE)[None, :])[None, :, :]
+
+
+@triton.jit
+def _put_result(result, rows, row, end, slab, width, GROUPS: tl.constexpr, WIDE: tl.constexpr):
     """Rows of a slab to their place in (N, D)."""
-    channel = slab * CHANNELS + tl.arange(0, CHANNELS)
-    tl.store(result + row.to(tl.int64)[:, None] * width + channel, rows, (row < end)[:, None] & (channel < width))
+    channel = _channels(slab, GROUPS, WIDE)
+    place = result + (row.to(tl.int64) * width)[:, None, None] + channel
+    tl.store(place, rows, (row < end)[:, None, None] & (channel < width))
 
 
 @triton.jit
-def _copy(value, target, first, end, slab, width, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _copy(
+    value, target, first, end, slab, positions, width,
+    ROWS: tl.constexpr, GROUPS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     """A slab of value (N, D) to where its rows lie next to each other."""
-    channel = slab * CHANNELS + tl.arange(0, CHANNELS)
+    channel = _channels(slab, GROUPS, WIDE)
     for block in range(first, end, ROWS):
         row = block + tl.arange(0, ROWS)
-        mask = (row < end)[:, None] & (channel < width)
-        _put(target, tl.load(value + row.to(tl.int64)[:, None] * width + channel, mask, 0), row, end, CHANNELS)
+        mask = (row < end)[:, None, None] & (channel < width)
+        rows = tl.load(value + (row.to(tl.int64) * width)[:, None, None] + channel, mask, 0)
+        _put(target, rows, row, end, positions, GROUPS, WIDE)

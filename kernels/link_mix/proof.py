@@ -5,14 +5,14 @@ from typing import NamedTuple
 import torch
 
 from ..common.proof_inputs import documents, dtypes_of, ragged, specialised
-from .slabs import are_together, channels_of, fewest_positions
+from .slabs import channels_of, fewest_positions
 
 BATCH = 3
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over; `slab`: channels of a program, and whether two are
-    walked over together; `dtypes`: those of value and weights, if they differ.
+    """What the programs are compiled for, and loop over; `slab`: channels of a program; `dtypes`: those of
+    value and weights, if they differ.
     """
 
     dtype: torch.dtype
@@ -21,27 +21,23 @@ class Form(NamedTuple):
     links: int
     wrap: bool
     slab: int
-    together: bool
     ragged: bool
     documents: bool
     dtypes: tuple[torch.dtype, ...] = ()
 
 
 # Operation -> the form of a base model with 512 positions.
-TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True, 32, True, True, False)}
+TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True, 32, True, False)}
 
 
 def form(value, weights, offsets, lengths, wrap, document_ids) -> Form:
     """The form of a call."""
-    positions, element = int(value.shape[1]), value.element_size()
-    slab = channels_of(positions, element, document_ids is not None)
     return Form(
         value.dtype,
         specialised(int(value.shape[2])),
         *(int(size) for size in weights.shape[2:]),
         bool(wrap),
-        slab,
-        are_together(positions, slab, element),
+        channels_of(int(value.shape[1]), value.element_size(), document_ids is not None),
         lengths is not None,
         document_ids is not None,
         dtypes_of(value.dtype, value, weights),
@@ -53,7 +49,7 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
 
     There are more positions where such slabs belong to longer samples.
     """
-    positions += fewest_positions(form.slab, form.dtype.itemsize, form.together)
+    positions += fewest_positions(form.slab, form.dtype.itemsize)
     value = torch.randn(BATCH, positions, form.width, generator=generator) * (100 if hard else 1)
     weights = torch.randn(BATCH, positions, form.factors, form.links, generator=generator) / (2 * form.links**0.5)
     # To both sides, further than any sequence, and to the same row twice.

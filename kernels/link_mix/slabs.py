@@ -1,7 +1,12 @@
-"""How many channels of a sample a program of the Triton kernels takes: a slab, which a cache can hold."""
+"""How many channels of a sample a program of the Triton kernels takes: a slab, which a cache can hold.
+
+They are groups of as many as a thread reads at once.
+"""
 
 # Bytes of a slab, so that a cache has room for those of several programs, and its least and most channels.
-SLAB, LEAST, MOST = 1 << 15, 8, 32
+SLAB, LEAST, MOST = 1 << 16, 8, 16
+# Bytes that a thread reads at once.
+READ = 16
 # Rows of a document of usual packed texts; one of twice as many still has a slab that a cache can hold.
 USUAL_DOCUMENT = 1024
 
@@ -19,13 +24,12 @@ def channels_of(positions: int, element: int, documents: bool) -> int:
     return 1 << max(LEAST, fitting).bit_length() - 1
 
 
-def are_together(positions: int, channels: int, element: int) -> bool:
-    """Whether a cache holds two slabs of all positions."""
-    return positions * channels * element <= SLAB
+def groups_of(channels: int, element: int) -> tuple[int, int]:
+    """Groups of a slab's channels, and channels of each."""
+    wide = READ // element
+    return channels // wide, wide
 
 
-def fewest_positions(channels: int, element: int, together: bool) -> int:
+def fewest_positions(channels: int, element: int) -> int:
     """A multiple of 16: samples have such slabs from there, until they are about twice as long."""
-    if not together:
-        return SLAB // (channels * element) + 16
     return 0 if channels == MOST else SLAB // (2 * channels * element) + 16
