@@ -155,26 +155,28 @@ def _of_tokens(rows: int) -> Work:
 # slab of a document is small enough for the cache, else once for each link.
 
 
-def _gathered(arguments: Arguments, documents: list[int] | None, element: int, slabs: int = 1) -> int:
-    """Bytes of the rows that one factor reads, its own and those that links lead to, in all slabs of channels.
-
-    `slabs` of as many rows are wanted at the same time.
-    """
+def _gathered(arguments: Arguments, documents: list[int] | None, element: int) -> int:
+    """Bytes of the rows that one factor reads, its own and those that links lead to, in all slabs of channels."""
     batch, positions, _ = arguments["shape"]
-    row = slabs * arguments["CHANNELS"] * element
+    row = _channels(arguments) * element
     found = sum(n * (1 if n * row <= CACHE else 1 + arguments["links"]) for n in documents or [positions] * batch)
     return found * _slab_row(arguments, element)
 
 
+def _channels(arguments: Arguments) -> int:
+    """Of a slab."""
+    return arguments["GROUPS"] * arguments["WIDE"]
+
+
 def _slab_row(arguments: Arguments, element: int) -> int:
     """Bytes of a row in all slabs."""
-    return rounded(arguments["width"], arguments["CHANNELS"]) * element
+    return rounded(arguments["width"], _channels(arguments)) * element
 
 
 def _strided_row(arguments: Arguments, element: int) -> int:
     """Bytes of a row that is read or written where all channels lie next to each other, in whole sectors."""
-    slabs = -(-arguments["width"] // arguments["CHANNELS"])
-    return slabs * rounded(arguments["CHANNELS"] * element, SECTOR)
+    slabs = -(-arguments["width"] // _channels(arguments))
+    return slabs * rounded(_channels(arguments) * element, SECTOR)
 
 
 def _of_links(arguments: Arguments, slabs: int) -> int:

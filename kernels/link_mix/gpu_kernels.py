@@ -57,7 +57,7 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
 
 
 def _mix(value, links, steps, lengths, documents, wrap, slots, result):
-    """Apply all factors to value; without `result` all but the last, for the returned slabs (B, D/C, slots, G, N, C/G)."""
+    """Apply all factors to value; without `result` all but the last. Slabs (B, D/C, slots, G, N, C/G)."""
     batch, positions, width = value.shape
     channels = channels_of(positions, value.element_size(), documents[0] is not None)
     groups, wide = groups_of(channels, value.element_size())

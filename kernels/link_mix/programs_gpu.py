@@ -14,7 +14,7 @@ from ..common.interpreter import interpreted
 
 # Numbers that no address needs as constants: one program for all of them, 1 and multiples of 16 included.
 COUNTS = ["apart", "slots", "rows", "positions", "factors", "links"]
-# Links whose rows are asked for before the first of them is there: else a program waits for each.
+# Rows of groups that are asked for before the first of them is there: else a program waits for each.
 UNROLLED = tl.constexpr(4)
 INTERPRETED = tl.constexpr(interpreted())
 
@@ -177,7 +177,7 @@ def _mixed(
     steps += factor * links
     size = positions.to(tl.int64) * tl.num_programs(2)
     weights += factor * links * size + sample * positions
-    for link in tl.range(0, links, loop_unroll_factor=UNROLLED):
+    for link in tl.range(0, links, loop_unroll_factor=(UNROLLED + GROUPS - 1) // GROUPS):
         step = tl.load(steps + link).to(tl.int32)
         other, there = _ends(row, first, count, inverse, step, starts is None, WRAP, False)
         weight = tl.load(weights + row)
@@ -206,7 +206,7 @@ def _unmixed(
     size = positions.to(tl.int64) * tl.num_programs(2)
     weights += factor * links * size + sample * positions
     of_weights += place * links * size + sample * positions
-    for link in tl.range(0, links, loop_unroll_factor=UNROLLED):
+    for link in tl.range(0, links, loop_unroll_factor=(UNROLLED + GROUPS - 1) // GROUPS):
         step = tl.load(steps + link).to(tl.int32)
         other, there = _ends(row, first, count, inverse, step, starts is None, WRAP, True)
         weight, came = tl.load(weights + other), _rows(gradient, other, positions, GROUPS, WIDE)

@@ -27,7 +27,7 @@ class Form(NamedTuple):
 
 
 # Operation -> the form of a base model with 512 positions.
-TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True, 32, True, False)}
+TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True, 16, True, False)}
 
 
 def form(value, weights, offsets, lengths, wrap, document_ids) -> Form:

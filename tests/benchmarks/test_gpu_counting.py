@@ -208,11 +208,11 @@ def test_rows_that_a_cache_holds_are_read_once_for_all_links(count, triton, scri
         [launch] = (launch for launch in launches if launch.programs is not None)
         return launch.bytes
 
-    row = 32 * 2
-    for documents, fitting in ((None, 64 * row), ([30, 34, 10, 54], 54 * row)):
+    row, of_a_slab = 32 * 2, 16 * 2
+    for documents, fitting in ((None, 64 * of_a_slab), ([30, 34, 10, 54], 54 * of_a_slab)):
         least = moved(fitting, documents)
-        # In three factors: copied, read, written, and five weights.
-        assert least == 2 * 64 * (2 * row + 3 * 2 * row + 3 * 5 * 2)
+        # In three factors: copied, read, written, and five weights for each of two slabs.
+        assert least == 2 * 64 * (2 * row + 3 * 2 * row + 2 * 3 * 5 * 2)
         longest = 2 * 64 if documents is None else 54
         assert moved(fitting - 1, documents) == least + 3 * 5 * longest * row
 

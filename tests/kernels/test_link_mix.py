@@ -248,15 +248,14 @@ def test_a_proof_has_the_slabs_of_its_form(dtype, with_documents):
         ids = torch.empty(1, positions, device="meta") if with_documents else None
         value, weights = (torch.empty(1, positions, *size, dtype=dtype, device="meta") for size in ((64,), (1, 2)))
         form = proof.form(value, weights, offsets, None, True, ids)
-        seen.add((form.slab, form.together))
+        seen.add(form.slab)
         for more in (96, 67):
             arguments = proof.inputs("link_mix", form, more, True, torch.Generator().manual_seed(0))
             assert arguments[0].shape[1] % 16 == more % 16
             assert proof.form(*(x.to(dtype) if i < 2 else x for i, x in enumerate(arguments))) == form
     # Documents are shorter than their sample: slabs grow no narrower for it.
-    assert len(seen) >= 3 and min(slab for slab, _ in seen) == (
-        max(8, slabs.SLAB // (slabs.USUAL_DOCUMENT * dtype.itemsize)) if with_documents else 8
-    )
+    usual = min(slabs.MOST, slabs.SLAB // (slabs.USUAL_DOCUMENT * dtype.itemsize))
+    assert (min(seen), max(seen)) == (usual if with_documents else slabs.LEAST, slabs.MOST)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -31,6 +31,11 @@ CASES = {
     "documents": ((2, 20, 5, 2, 3), {"lengths": [20, 13], "documents": True}, True),
     "documents-both-ways": ((2, 20, 5, 2, 3), {"documents": True, "offsets": [[0, 3, -1], [0, 70, -130]]}, True),
     "documents-dropped": ((1, 20, 5, 2, 3), {"documents": True, "wrap": False}, True),
+    "documents-dropped-both-ways": (
+        (2, 20, 5, 2, 3),
+        {"lengths": [20, 13], "documents": True, "wrap": False, "offsets": [[0, 3, -1], [0, 70, -2]]},
+        True,
+    ),
     "prime": ((2, 61, 64, 5, 7), {"lengths": [61, 40]}, False),
     "many-links": ((2, 50, 100, 2, 37), {"lengths": [50, 41], "wrap": False}, False),
     "many-documents": ((2, 300, 100, 3, 8), {"lengths": [300, 277], "documents": True}, False),
