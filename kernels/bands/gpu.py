@@ -10,6 +10,7 @@ import torch
 import triton
 from triton import language as tl
 
+from ..common.exact_gpu import exact
 from ..common.grids import checked
 from ..common.interpreter import interpreted
 from ..common.lengths_gpu import length_of
@@ -17,9 +18,9 @@ from ..common.lengths_gpu import length_of
 if interpreted():
     ROWS, CHANNELS, TAPS, STEP, PROGRAMS = 16, 16, 4, 8, 6
 else:
-    # A program of the taps' gradient reads STEP rows at a time: a thread adds up its own channels and taps, without the
-    # others. There are eight programs for each multiprocessor of the largest of our cards, which runs four at once.
-    ROWS, CHANNELS, TAPS, STEP, PROGRAMS = 32, 64, 16, 8, 1056
+    # A program of the taps' gradient reads STEP rows of a band at a time, and what TAPS taps of each lead to. There are
+    # eight programs for each multiprocessor of the largest of our cards, which runs four at once.
+    ROWS, CHANNELS, TAPS, STEP, PROGRAMS = 32, 64, 4, 16, 1056
 REGISTERS, OF_FLOAT64 = 128, 255
 
 
@@ -152,29 +153,28 @@ def _correlate(
 ):
     """Some steps of both bands' rows, some taps and channels."""
     chunk, group, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
-    tap = (group * TAPS + tl.arange(0, TAPS))[:, None]
-    channel = (tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS))[None, :]
-    known = (tap < taps) & (channel < width)
+    # A thread has some channels of one row of a band and all of the program's taps.
+    turn = tl.arange(0, STEP)[:, None, None]
+    tap = (group * TAPS + tl.arange(0, TAPS))[None, :, None]
+    channel = (tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS))[None, None, :]
     of_sample = tl.cdiv(count, STEP)
-    lows = tl.zeros((TAPS, CHANNELS), parts.dtype.element_ty)
-    highs = tl.zeros((TAPS, CHANNELS), parts.dtype.element_ty)
+    lows = tl.zeros((STEP, TAPS, CHANNELS), parts.dtype.element_ty)
+    highs = tl.zeros((STEP, TAPS, CHANNELS), parts.dtype.element_ty)
     for number in range(chunk * steps, tl.minimum((chunk + 1) * steps, batch * of_sample)):
         sample = (number // of_sample).to(tl.int64)
         begin = number % of_sample * STEP
         period, valid = extent(lengths, positions, sample, LEVELS, LEVEL - 1, OF_X)
         has_end = (begin + STEP) * 2 + (group + 1) * TAPS > period
-        for turn in tl.static_range(STEP):
-            t = begin + turn
-            row = around(t * 2 + tap, period, has_end)
-            inside = known & (t * 2 < period)
-            near = rows + sample * rows_sample + row * rows_row + channel
-            near = tl.load(near, inside & (row < valid), 0).to(lows.dtype)
-            # A band's row is read in the same form, alike for all taps: nothing is passed on between threads.
-            place = t + tap * 0
-            value = tl.load(low + sample * low_sample + place * low_row + channel, inside, 0).to(lows.dtype)
-            lows += value * near
-            value = tl.load(high + sample * high_sample + place * high_row + channel, inside, 0).to(lows.dtype)
-            highs += value * near
-    tl.store(parts + (chunk * taps + tap) * width + channel, lows, known)
-    highs *= 1 - 2 * (tap % 2)
-    tl.store(parts + ((chunks + chunk) * taps + taps - 1 - tap) * width + channel, highs, known)
+        t = begin + turn
+        row = around(t * 2 + tap, period, has_end)
+        inside = (t * 2 < period) & (channel < width)
+        near = rows + sample * rows_sample + row * rows_row + channel
+        near = exact(tl.load(near, inside & (row < valid), 0)).to(lows.dtype)
+        lows += exact(tl.load(low + sample * low_sample + t * low_row + channel, inside, 0)).to(lows.dtype) * near
+        highs += exact(tl.load(high + sample * high_sample + t * high_row + channel, inside, 0)).to(lows.dtype) * near
+    tap = (group * TAPS + tl.arange(0, TAPS))[:, None]
+    channel = (tl.program_id(2) * CHANNELS + tl.arange(0, CHANNELS))[None, :]
+    known = (tap < taps) & (channel < width)
+    tl.store(parts + (chunk * taps + tap) * width + channel, tl.sum(lows, 0), known)
+    of_high = tl.sum(highs, 0) * (1 - 2 * (tap % 2))
+    tl.store(parts + ((chunks + chunk) * taps + taps - 1 - tap) * width + channel, of_high, known)

@@ -10,13 +10,12 @@ Without `starts` and `counts`, of each row's document, a sample is one document.
 import triton
 from triton import language as tl
 
-from ..common.interpreter import interpreted
+from ..common.exact_gpu import exact
 
 # Numbers that no address needs as constants: one program for all of them, 1 and multiples of 16 included.
 COUNTS = ["apart", "slots", "rows", "positions", "factors", "links"]
 # Rows of groups that are asked for before the first of them is there: else a program waits for each.
 UNROLLED = tl.constexpr(4)
-INTERPRETED = tl.constexpr(interpreted())
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -224,21 +223,7 @@ def _unmixed(
 @triton.jit
 def _rows(slab, row, positions, GROUPS: tl.constexpr, WIDE: tl.constexpr):
     """Rows of a slab, (ROWS, GROUPS, WIDE) in fp32 or float64."""
-    return _exact(tl.load(_places(slab, row, positions, GROUPS, WIDE)))
-
-
-@triton.jit
-def _exact(numbers):
-    """Numbers in fp32, or float64."""
-    if numbers.dtype == tl.bfloat16 and not INTERPRETED:
-        # Two of them are the halves of a word, and the upper one is a number of fp32 once the lower one is cleared: the
-        # compiler takes it out, and shifts it back.
-        numbers = tl.inline_asm_elementwise(
-            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=r,=r,r", [numbers], tl.float32, True, 2
-        )
-    elif numbers.dtype != tl.float64:
-        numbers = numbers.to(tl.float32)
-    return numbers
+    return exact(tl.load(_places(slab, row, positions, GROUPS, WIDE)))
 
 
 @triton.jit

@@ -6,6 +6,7 @@ from triton import language as tl
 
 from ..bands.gpu import CHANNELS, ROWS, around, correlate_into, extent, grid, new_parts, valid_of
 from ..bands.layout import band_slices, period_of
+from ..common.exact_gpu import exact
 
 
 def wavelet_analysis(x, filters, levels, lengths):
@@ -116,7 +117,7 @@ def _split(
     for tap in range(TAPS):
         row = around(2 * t + tap, period, has_end)
         there = (exists & (row < valid))[:, None] & (channel < width)
-        value = tl.load(rows + sample * rows_sample + row[:, None] * rows_row + channel, there, 0).to(lows.dtype)
+        value = exact(tl.load(rows + sample * rows_sample + row[:, None] * rows_row + channel, there, 0)).to(lows.dtype)
         lows += value * tl.load(filters + tap * width + channel, channel < width, 0)
         mirrored = tl.load(filters + (TAPS - 1 - tap) * width + channel, channel < width, 0) * (1 - 2 * (tap % 2))
         highs += value * mirrored
@@ -161,8 +162,10 @@ def _merge(
     for step in range(TAPS // 2):
         # A multiple of the period keeps the row from being negative.
         row = around(t - step + (TAPS * half if has_end else 0), half, has_end)
-        from_low = tl.load(low + sample * low_sample + row[:, None] * low_row + channel, there, 0).to(even.dtype)
-        from_high = tl.load(high + sample * high_sample + row[:, None] * high_row + channel, there, 0).to(even.dtype)
+        from_low = exact(tl.load(low + sample * low_sample + row[:, None] * low_row + channel, there, 0)).to(even.dtype)
+        from_high = exact(tl.load(high + sample * high_sample + row[:, None] * high_row + channel, there, 0)).to(
+            even.dtype
+        )
         tap = filters + 2 * step * width + channel
         mirrored = filters + (TAPS - 1 - 2 * step) * width + channel
         even += from_low * tl.load(tap, channel < width, 0)
