@@ -8,6 +8,7 @@ that have a piece each; where a head is one piece, nothing is: `states` is None 
 import triton
 import triton.language as tl
 
+from ..common.products_gpu import rounded
 from .features_gpu import (
     NOTHING,
     features_of_keys,
@@ -29,7 +30,6 @@ from .rows_gpu import (
     notes_of,
     over_features,
     product,
-    rounded,
     rows_of_head,
     store_rows,
     to_features,

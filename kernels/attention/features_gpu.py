@@ -8,9 +8,10 @@ import torch
 import triton
 import triton.language as tl
 
+from ..common.products_gpu import rounded
 from ..common.tensor_cores import multiply_tf32
 from .pieces import block_of
-from .rows_gpu import load_rows, places_of, product, rounded, where_head_begins
+from .rows_gpu import load_rows, places_of, product, where_head_begins
 
 NOTHING = tl.constexpr(-1e30)  # the scale of no key at all; finite, so that differences of scales are never NaN
 # In place of `LOGS`: features are logarithms that programs make, and their tensor is a `Recipe`.

@@ -7,6 +7,7 @@ as in programs_gpu.py.
 import triton
 import triton.language as tl
 
+from ..common.products_gpu import rounded
 from .features_gpu import (
     MADE,
     features_of_keys,
@@ -18,7 +19,7 @@ from .features_gpu import (
     to_logarithms,
     weights_of_queries,
 )
-from .rows_gpu import length_of, load_rows, over_features, product, rounded, store_rows, to_features, where_head_begins
+from .rows_gpu import length_of, load_rows, over_features, product, store_rows, to_features, where_head_begins
 from .states_gpu import add_piece, no_keys, piece_bounds, state_of_piece, store_piece, sum_of_keys, total_of_piece
 
 

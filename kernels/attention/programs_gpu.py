@@ -13,6 +13,7 @@ A sample of one document is such a document; without states, of a launch with on
 import triton
 import triton.language as tl
 
+from ..common.products_gpu import rounded
 from .features_gpu import (
     MADE,
     features_of_keys,
@@ -31,7 +32,6 @@ from .rows_gpu import (
     load_rows,
     over_features,
     product,
-    rounded,
     store_rows,
     to_features,
     where_head_begins,

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from ..common.products_gpu import rounded
+
 # Features of a product: how many a thread takes at once, and of more how many at a time.
 MOST_AT_ONCE, PART = tl.constexpr(64), tl.constexpr(16)
 
@@ -97,21 +99,9 @@ def places_of(tensor, row, inside, column, columns, apart):
     return begin + rows + column[None, :], inside[:, None] & (column < columns)[None, :]
 
 
-# Products of matrices, by a rule. "tf32": on tensor cores, of factors with 11 binary digits, as many as half precision
-# has; features, gradients and states are rounded to these. There each warp has some of a product's rows, which are the
-# features; in sums over features it has some of their parts. "tf32x3": on tensor cores from three such products, which
-# keep fp32's digits. "ieee": one by one; a thread has all that it needs of a row and a column in registers.
-
-
-@triton.jit
-def rounded(x, RULE: tl.constexpr):
-    """To the nearest number of tensor cores, which would cut off the other digits, and so make sums smaller."""
-    if RULE == "tf32":
-        bits = x.to(tl.int32, bitcast=True)
-        # Not more than what is NaN after it, too: the largest bits, an NVIDIA card's own NaN, would turn into zero.
-        size = (tl.minimum(bits & 0x7FFFFFFF, 0x7FFFEFFF) + 0x1000) & -0x2000
-        x = (size | (bits & -0x80000000)).to(tl.float32, bitcast=True)
-    return x
+# Products of matrices, by a rule (products_gpu.py). "tf32": features, gradients and states are rounded; each warp has
+# some of a product's rows, which are the features; in sums over features it has some of their parts. "ieee": a thread
+# has all that it needs of a row and a column in registers.
 
 
 @triton.jit

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from ..common.products_gpu import rounded
+
 # A chunk's rotations as one small matrix product.
 
 
@@ -22,25 +24,25 @@ def chain(sines, count, line, SIZE: tl.constexpr):
 
 
 @triton.jit
-def rotations(cosines, sines, line, CHUNK: tl.constexpr):
-    """Cosines and sines of a chunk's rotations, and its `chain`."""
+def rotations(cosines, sines, line, CHUNK: tl.constexpr, RULE: tl.constexpr):
+    """Cosines and sines of a chunk's rotations, and its `chain`, the products as `descend` and `ascend` take them."""
     products, behind, before = chain(sines, CHUNK, line, CHUNK)
-    return tl.load(cosines + line), tl.load(sines + line), products, behind, before
+    return tl.load(cosines + line), tl.load(sines + line), rounded(products, RULE), behind, before
 
 
 @triton.jit
-def descend(x, carry, cosine, sine, products, behind):
+def descend(x, carry, cosine, sine, products, behind, RULE: tl.constexpr):
     """O x for rows (rows, channels): what each rotation got from the one behind it, and what it wrote one row on."""
     cosine, sine = cosine[:, None], sine[:, None]
-    got = tl.dot(products, cosine * x, input_precision="tf32x3") + behind[:, None] * carry
+    got = tl.dot(products, rounded(cosine * x, RULE), input_precision=RULE) + behind[:, None] * carry
     return got, sine * x + cosine * got
 
 
 @triton.jit
-def ascend(x, carry, cosine, sine, products, before):
+def ascend(x, carry, cosine, sine, products, before, RULE: tl.constexpr):
     """O^T x for rows that are one row on: what each rotation wrote, and what it handed to the one behind it."""
     cosine, sine = cosine[:, None], sine[:, None]
-    got = tl.dot(tl.trans(products), cosine * x, input_precision="tf32x3") + before[:, None] * carry
+    got = tl.dot(tl.trans(products), rounded(cosine * x, RULE), input_precision=RULE) + before[:, None] * carry
     return cosine * got + sine * x, cosine * x - sine * got
 
 

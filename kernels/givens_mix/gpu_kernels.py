@@ -88,6 +88,8 @@ class _Layout:
         self.lengths, self.pairs, self.count = lengths, (batch, self.heads), batch * self.heads
         self.chunks, self.rows = chunks.chunks_of(self.positions), chunks.rows_of_tables(self.positions)
         self.forward, self.backward = _programs()
+        # Factors of products have as many digits as values of half precision, where tensor cores multiply these.
+        self.rule = "tf32" if value.itemsize == 2 and multiply_tf32() else "tf32x3"
         strides = (self.width, 1, self.heads * self.width) if planes else (2 * self.width, 2, 1)
         self.sizes = (self.positions, self.heads, self.width, self.rows, *strides)
 
@@ -98,7 +100,8 @@ class _Layout:
     def constants(self, of_program: tuple[int, int]) -> dict[str, int]:
         """Of such a launch."""
         channels, warps = of_program
-        return {**LAYOUT, "CHUNK": chunks.CHUNK, "CHANNELS": channels, "num_warps": warps, "maxnreg": REGISTERS}
+        sizes = {"CHUNK": chunks.CHUNK, "CHANNELS": channels, "num_warps": warps, "maxnreg": REGISTERS}
+        return {**LAYOUT, **sizes, "RULE": self.rule}
 
 
 def _programs() -> tuple[tuple[int, int], tuple[int, int]]:
