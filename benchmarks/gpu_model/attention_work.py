@@ -265,7 +265,7 @@ def _unmake_features(arguments: Arguments, grid: tuple[int, ...], documents: lis
     size = tokens * (2 * features * element + blocks * width * of_tokens)
     places = grid[0] * arguments["places"]
     if arguments["of_query_bias"] is not None:
-        size += 2 * places * features * element
+        size += arguments["shares"] * 2 * places * features * element
     computed = grid[0] * rounded(arguments["places"], block) * arguments["samples"]
     if arguments["order"] is not None:
         size += blocks * (tokens + 2 * places) * INTEGER

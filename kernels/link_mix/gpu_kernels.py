@@ -12,13 +12,12 @@ from ..common.grids import checked
 from ..common.interpreter import interpreted
 from ..common.tensor_cores import multiply_tf32
 from .programs_gpu import mix_all, unmix_all
-from .slabs import channels_of, groups_of
+from .slabs import channels_of, groups_of, rows_of
 
-# Rows of a block, threads for it by 32, and registers of a thread: what was fastest on an H200, where
-# samples are one document and where they have several. Most of the time programs wait for caches, so that many must be
-# there at once. On cards before A100 so few registers spill.
-ALONE, IN_DOCUMENTS, BEFORE_A100 = (512, 16, 64), (1024, 32, 64), (256, 8, 128)
-INTERPRETED = (64, 1, 64)
+# Registers of a thread, which has one row of a block: what was fastest on an H100. Most of the time programs wait for
+# caches, so that many threads must be there at once. On cards before A100 so few registers spill, and these are rows,
+# threads by 32 and registers there.
+REGISTERS, BEFORE_A100, INTERPRETED = 64, (256, 8, 128), (64, 1, 64)
 # Programs of a launch, where samples can be cut: two for each multiprocessor of the largest of our cards. And rows of
 # such a piece, at least.
 PROGRAMS, ROWS = (12, 4) if interpreted() else (264, 64)
@@ -76,7 +75,7 @@ def _launch(kernel, states, documents, wrap, *arguments, sizes):
     # A sample that has several documents is cut between them.
     pieces = 1 if documents[0] is None else min(triton.cdiv(PROGRAMS, batch * slabs), triton.cdiv(positions, ROWS))
     rows = triton.cdiv(positions, pieces)
-    rows_of_block, warps, registers = _program(documents[0] is not None)
+    rows_of_block, warps, registers = _program(positions)
     kernel[checked(pieces, slabs, batch)](
         *(*arguments, slots, rows, *sizes, wrap, rows_of_block, groups, wide),
         num_warps=warps,
@@ -84,12 +83,14 @@ def _launch(kernel, states, documents, wrap, *arguments, sizes):
     )
 
 
-def _program(has_documents: bool) -> tuple[int, int, int]:
+def _program(positions: int) -> tuple[int, int, int]:
+    """Rows of a block, threads by 32 and registers."""
     if interpreted():
         return INTERPRETED
     if not multiply_tf32():
         return BEFORE_A100
-    return IN_DOCUMENTS if has_documents else ALONE
+    rows = rows_of(positions)
+    return rows, rows // 32, REGISTERS
 
 
 def _steps(offsets, positions, lengths, starts, wrap) -> torch.Tensor:

@@ -5,14 +5,14 @@ from typing import NamedTuple
 import torch
 
 from ..common.proof_inputs import documents, dtypes_of, ragged, specialised
-from .slabs import channels_of, fewest_positions
+from .slabs import channels_of, fewest_positions, rows_of
 
 BATCH = 3
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over; `slab`: channels of a program; `dtypes`: those of
-    value and weights, if they differ.
+    """What the programs are compiled for, and loop over; `slab` and `rows`: channels of a program, and rows
+    of its block; `dtypes`: those of value and weights, if they differ.
     """
 
     dtype: torch.dtype
@@ -21,13 +21,14 @@ class Form(NamedTuple):
     links: int
     wrap: bool
     slab: int
+    rows: int
     ragged: bool
     documents: bool
     dtypes: tuple[torch.dtype, ...] = ()
 
 
 # Operation -> the form of a base model with 512 positions.
-TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True, 16, True, False)}
+TYPICAL = {"link_mix": Form(torch.float32, specialised(768), 9, 19, True, 16, 512, True, False)}
 
 
 def form(value, weights, offsets, lengths, wrap, document_ids) -> Form:
@@ -38,6 +39,7 @@ def form(value, weights, offsets, lengths, wrap, document_ids) -> Form:
         *(int(size) for size in weights.shape[2:]),
         bool(wrap),
         channels_of(int(value.shape[1]), value.element_size(), document_ids is not None),
+        rows_of(int(value.shape[1])),
         lengths is not None,
         document_ids is not None,
         dtypes_of(value.dtype, value, weights),
@@ -49,7 +51,7 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
 
     There are more positions where such slabs belong to longer samples.
     """
-    positions += fewest_positions(form.slab, form.dtype.itemsize)
+    positions += fewest_positions(form.slab, form.dtype.itemsize, form.rows)
     value = torch.randn(BATCH, positions, form.width, generator=generator) * (100 if hard else 1)
     weights = torch.randn(BATCH, positions, form.factors, form.links, generator=generator) / (2 * form.links**0.5)
     # To both sides, further than any sequence, and to the same row twice.

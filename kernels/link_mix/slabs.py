@@ -5,6 +5,8 @@ They are groups of as many as a thread reads at once.
 
 # Bytes of a slab, so that a cache has room for those of several programs, and its least and most channels.
 SLAB, LEAST, MOST = 1 << 16, 8, 16
+# Rows of a program's block.
+FEW, MANY = 512, 1024
 # Bytes that a thread reads at once.
 READ = 16
 # Rows of a document of usual packed texts; one of twice as many still has a slab that a cache can hold.
@@ -30,6 +32,13 @@ def groups_of(channels: int, element: int) -> tuple[int, int]:
     return channels // wide, wide
 
 
-def fewest_positions(channels: int, element: int) -> int:
-    """A multiple of 16: samples have such slabs from there, until they are about twice as long."""
+def rows_of(positions: int) -> int:
+    """Rows of a program's block: of short samples no more than they have."""
+    return FEW if positions <= FEW else MANY
+
+
+def fewest_positions(channels: int, element: int, rows: int) -> int:
+    """A multiple of 16: samples have such slabs and blocks of rows from there, until they are about twice as long."""
+    if channels == MOST and rows == MANY:
+        return FEW + 16
     return 0 if channels == MOST else SLAB // (2 * channels * element) + 16

@@ -21,7 +21,7 @@ from .operator import heads_lie_apart, rows_like
 # Rows of a block, and programs of a launch: 16 for each multiprocessor of the largest of our cards, since of packed
 # documents only the first places have tokens. Of the projection a program holds as many features as fit into the
 # registers of its threads, as benchmarks/gpu_model shows.
-ROWS, PROGRAMS, PROJECTION_BYTES = (4, 6, 1024) if interpreted() else (16, 2112, 16384)
+ROWS, PROGRAMS, PROJECTION_BYTES = (4, 64, 1024) if interpreted() else (16, 2112, 16384)
 FEWEST = 16  # that a product of matrices takes
 MADE_FEATURES = 64  # that a program makes for memory
 # Without the limit ptxas may take the fewest registers, and spill most of them.
@@ -71,15 +71,16 @@ def make_features(
         row += ROWS
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["shares"])
 def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, lengths, of_query, of_key,
-                    of_query_bias, of_key_bias, heads, count, width, features, places, samples, rows, apart, bias_batch,
-                    key_batch, key_head, key_row, of_block, of_batch, of_head, of_row,
+                    of_query_bias, of_key_bias, heads, count, width, features, places, samples, rows, shares, of_share,
+                    apart, bias_batch, key_batch, key_head, key_row, of_block, of_batch, of_head, of_row,
                     SCALE: tl.constexpr, PER_ROOT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
                     FEATURES: tl.constexpr, RULE: tl.constexpr):  # fmt: skip
     """Gradients of the tokens at a piece of a head's places, and of these rows of the tables of biases.
 
-    A place is that of `samples` samples, or has the tokens order[starts[place]] .. order[starts[place + 1] - 1].
+    A place is that of `samples` samples, or has the tokens order[starts[place]] .. order[starts[place + 1] - 1], of
+    which each of `shares` programs has a part, and its own table, so far from the next one.
     Where there are several blocks of features, each has a part of the tokens' gradients.
     """
     group, head = tl.program_id(0) // heads, tl.program_id(0) % heads
@@ -87,7 +88,7 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
     of_query += tl.program_id(2).to(tl.int64) * of_block
     of_key += tl.program_id(2).to(tl.int64) * of_block
     weights = _projected(projection, apart, feature, features, channel, width, SCALE)
-    first_place = tl.program_id(1) * rows
+    first_place, share = tl.program_id(1) // shares * rows, tl.program_id(1) % shares
     end = tl.minimum(first_place + rows, places)
     for begin in range(first_place, end, ROWS):
         place = begin + tl.arange(0, ROWS)
@@ -98,7 +99,7 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
             number = (tl.load(starts + place + 1, mask=place < end, other=0) - first).to(tl.int32)
         of_queries = tl.zeros((ROWS, FEATURES), of_query_logs.dtype.element_ty)
         of_keys = tl.zeros((ROWS, FEATURES), of_query_logs.dtype.element_ty)
-        for turn in range(tl.max(number, 0)):
+        for turn in range(share, tl.max(number, 0), shares):
             inside = turn < number
             if order is not None:
                 # No batch has 2^31 tokens, and a division of 64 bits is long.
@@ -124,7 +125,7 @@ def unmake_features(of_query_logs, of_key_logs, key, projection, order, starts, 
             pointers = _rows(of_key, sample, head, row, channel, of_batch, of_head, of_row)
             tl.store(pointers, of_rows.to(of_key.dtype.element_ty), mask=written)
         if of_query_bias is not None:
-            at = group.to(tl.int64) * bias_batch + head.to(tl.int64) * places * features
+            at = share.to(tl.int64) * of_share + group.to(tl.int64) * bias_batch + head.to(tl.int64) * places * features
             at += place[:, None].to(tl.int64) * features + feature[None, :]
             written = (place < end)[:, None] & (feature < features)[None, :]
             tl.store(of_query_bias + at, of_queries, mask=written)
@@ -154,19 +155,22 @@ def random_attention_backward(
     blocks, options = _options(projection, width)
     of_rows = [rows_like(x) for x in (query, key)]
     parts = [x[None] if blocks == 1 else projection.new_empty(blocks, *x.shape) for x in of_rows]
-    of_tables, biases, groups, places, of_sample = projection.new_empty(0), (None, None), batch, count, 0
-    if tables is not None:
-        of_tables = torch.empty_like(tables)
-        biases, groups, places, of_sample = of_tables.unbind(1), len(tables), tables.shape[3], of_tables.stride(0)
+    groups, places = (batch, count) if tables is None else (len(tables), tables.shape[3])
     pieces, rows = _pieces(groups * heads * blocks, places)
-    unmake_features[groups * heads, pieces, blocks](
+    # Many short documents have all their tokens at few places.
+    shares = 1 if order is None else max(1, triton.cdiv(PROGRAMS, groups * heads * blocks) // pieces)
+    of_tables, biases, of_share, of_sample = projection.new_empty(1, 0), (None, None), 0, 0
+    if tables is not None:
+        of_tables = tables.new_empty(shares, *tables.shape)
+        biases, of_share, of_sample = of_tables.unbind(2), of_tables.stride(0), of_tables.stride(1)
+    unmake_features[groups * heads, pieces * shares, blocks](
         *of_logs, key, projection, order, starts, lengths, *parts, *biases, heads, count, width, len(projection),
-        places, batch // groups, rows, projection.stride(0), of_sample, *key.stride()[:3], *parts[0].stride()[:4],
-        width**-0.25, width**-0.5, **options,
+        places, batch // groups, rows, shares, of_share, projection.stride(0), of_sample, *key.stride()[:3],
+        *parts[0].stride()[:4], width**-0.25, width**-0.5, **options,
     )  # fmt: skip
     if blocks > 1:
         of_rows = [x.copy_(part.sum(0)) for x, part in zip(of_rows, parts, strict=True)]
-    return *of_rows, of_value, of_tables, *of_logs
+    return *of_rows, of_value, of_tables[0] if shares == 1 else of_tables.sum(0), *of_logs
 
 
 def _features_of_both(

@@ -8,6 +8,9 @@ from ..bands.gpu import CHANNELS, ROWS, around, correlate_into, extent, grid, ne
 from ..bands.layout import band_slices, period_of
 from ..common.exact_gpu import exact
 
+# Taps whose rows are asked for before the first of them is there.
+UNROLLED = tl.constexpr(4)
+
 
 def wavelet_analysis(x, filters, levels, lengths):
     """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
@@ -111,16 +114,12 @@ def _split(
     sample = tl.program_id(2).to(tl.int64)
     period, valid = extent(lengths, positions, sample, LEVELS, LEVEL - 1, OF_X)
     exists = 2 * t < period
-    lows = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
-    highs = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
-    has_end = (tl.program_id(0) + 1) * 2 * ROWS + TAPS > period
-    for tap in range(TAPS):
-        row = around(2 * t + tap, period, has_end)
-        there = (exists & (row < valid))[:, None] & (channel < width)
-        value = exact(tl.load(rows + sample * rows_sample + row[:, None] * rows_row + channel, there, 0)).to(lows.dtype)
-        lows += value * tl.load(filters + tap * width + channel, channel < width, 0)
-        mirrored = tl.load(filters + (TAPS - 1 - tap) * width + channel, channel < width, 0) * (1 - 2 * (tap % 2))
-        highs += value * mirrored
+    source = rows + sample * rows_sample
+    # Divisions are long, and only where a period ends does a row need one.
+    if (tl.program_id(0) + 1) * 2 * ROWS + TAPS > period:
+        lows, highs = _by_taps(source, rows_row, filters, t, exists, period, valid, channel, width, TAPS, True)
+    else:
+        lows, highs = _by_taps(source, rows_row, filters, t, exists, period, valid, channel, width, TAPS, False)
     inside = (t < count)[:, None] & (channel < width)
     tl.store(low + sample * low_sample + t[:, None] * low_row + channel, lows, inside)
     tl.store(high + sample * high_sample + t[:, None] * high_row + channel, highs, inside)
@@ -155,25 +154,54 @@ def _merge(
     sample = tl.program_id(2).to(tl.int64)
     period, valid = extent(lengths, positions, sample, LEVELS, LEVEL - 1, OF_X)
     there = (2 * t < period)[:, None] & (channel < width)
-    even = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
-    odd = tl.zeros((ROWS, CHANNELS), filters.dtype.element_ty)
     half = tl.maximum(period // 2, 1)
-    has_end = tl.program_id(0) * ROWS < TAPS // 2
-    for step in range(TAPS // 2):
+    low += sample * low_sample
+    high += sample * high_sample
+    if tl.program_id(0) * ROWS < TAPS // 2:
+        even, odd = _by_steps(low, low_row, high, high_row, filters, t, there, half, channel, width, TAPS, True)
+    else:
+        even, odd = _by_steps(low, low_row, high, high_row, filters, t, there, half, channel, width, TAPS, False)
+    for phase in tl.static_range(2):
+        row = 2 * t + phase
+        value = tl.where((row < valid)[:, None], odd if phase else even, 0)
+        place = rows + sample * rows_sample + row[:, None] * rows_row + channel
+        tl.store(place, value, (row < count)[:, None] & (channel < width))
+
+
+# Sums over taps for a block's rows t. AROUND: rows are counted around the period.
+
+
+@triton.jit
+def _by_taps(rows, apart, filters, t, exists, period, valid, channel, width, TAPS: tl.constexpr, AROUND: tl.constexpr):
+    """Approximation and detail of rows that are so far apart."""
+    lows = tl.zeros((t.shape[0], channel.shape[0]), filters.dtype.element_ty)
+    highs = tl.zeros((t.shape[0], channel.shape[0]), filters.dtype.element_ty)
+    for tap in tl.range(0, TAPS, loop_unroll_factor=UNROLLED):
+        row = around(2 * t + tap, period, AROUND)
+        there = (exists & (row < valid))[:, None] & (channel < width)
+        value = exact(tl.load(rows + row[:, None] * apart + channel, there, 0)).to(lows.dtype)
+        lows += value * tl.load(filters + tap * width + channel, channel < width, 0)
+        mirrored = tl.load(filters + (TAPS - 1 - tap) * width + channel, channel < width, 0) * (1 - 2 * (tap % 2))
+        highs += value * mirrored
+    return lows, highs
+
+
+@triton.jit
+def _by_steps(
+    low, low_row, high, high_row, filters, t, there, half, channel, width, TAPS: tl.constexpr, AROUND: tl.constexpr
+):
+    """Even and odd rows of approximation and detail."""
+    even = tl.zeros((t.shape[0], channel.shape[0]), filters.dtype.element_ty)
+    odd = tl.zeros((t.shape[0], channel.shape[0]), filters.dtype.element_ty)
+    for step in tl.range(0, TAPS // 2, loop_unroll_factor=UNROLLED):
         # A multiple of the period keeps the row from being negative.
-        row = around(t - step + (TAPS * half if has_end else 0), half, has_end)
-        from_low = exact(tl.load(low + sample * low_sample + row[:, None] * low_row + channel, there, 0)).to(even.dtype)
-        from_high = exact(tl.load(high + sample * high_sample + row[:, None] * high_row + channel, there, 0)).to(
-            even.dtype
-        )
+        row = around(t - step + TAPS * half if AROUND else t - step, half, AROUND)
+        from_low = exact(tl.load(low + row[:, None] * low_row + channel, there, 0)).to(even.dtype)
+        from_high = exact(tl.load(high + row[:, None] * high_row + channel, there, 0)).to(even.dtype)
         tap = filters + 2 * step * width + channel
         mirrored = filters + (TAPS - 1 - 2 * step) * width + channel
         even += from_low * tl.load(tap, channel < width, 0)
         even += from_high * tl.load(mirrored, channel < width, 0)
         odd += from_low * tl.load(tap + width, channel < width, 0)
         odd -= from_high * tl.load(mirrored - width, channel < width, 0)
-    for phase in tl.static_range(2):
-        row = 2 * t + phase
-        value = tl.where((row < valid)[:, None], odd if phase else even, 0)
-        place = rows + sample * rows_sample + row[:, None] * rows_row + channel
-        tl.store(place, value, (row < count)[:, None] & (channel < width))
+    return even, odd

@@ -42,7 +42,7 @@ def of_any_layout(function):
     return lambda *arguments: function(*(x.contiguous() if isinstance(x, torch.Tensor) else x for x in arguments))
 
 
-LINKS = ("link_mix", proving.proof_module("link_mix").Form(torch.float32, 70, 2, 3, True, 64, True, True))
+LINKS = ("link_mix", proving.proof_module("link_mix").Form(torch.float32, 70, 2, 3, True, 16, 512, True, True))
 
 
 def raising(error):

@@ -53,7 +53,7 @@ def doctor(capsys):
 
 
 def test_every_kernel_is_proved_on_each_kind_of_gpu_and_shown_with_its_times(gpus, capsys, monkeypatch):
-    form = proving.proof_module("link_mix").Form(torch.float32, 70, 2, 3, False, 64, True, False)
+    form = proving.proof_module("link_mix").Form(torch.float32, 70, 2, 3, False, 64, 512, True, False)
     met = proving.Proof("link_mix", form)
     gpus(known=[met])
     monkeypatch.setattr(diagnosis, "_devices", lambda problems: [])
@@ -64,7 +64,7 @@ def test_every_kernel_is_proved_on_each_kind_of_gpu_and_shown_with_its_times(gpu
         assert len(proofs) == len(set(proofs)) == 12 * 2 + 1 and met in proofs
         assert {proof.form.dtype for proof in proofs} == {torch.float32, half}
     assert "\nV, result and gradients, times for 3 x 4096 positions:\nkernel dtype for relative error" in text
-    settings = "width 70, factors 2, links 3, wrap False, slab 64, ragged True, documents False"
+    settings = "width 70, factors 2, links 3, wrap False, slab 64, rows 512, ragged True, documents False"
     row = f"link_mix float32 {settings} 3.0e-07 12.30 0.25 0.46 7.89 triton\n"
     assert text.count(row) == 2
     assert text.count(f"{WITHOUT_KERNELS} all all - - - - - portable (it has no triton implementation)") == 2
