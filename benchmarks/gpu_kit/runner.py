@@ -71,13 +71,29 @@ def run_stage(
                 seconds=round(outcome.seconds, 1),
                 commit=setting.commit,
             )
-        about = f": {outcome.answer}" if isinstance(outcome.answer, str) else ""
-        if isinstance(outcome.answer, dict) and outcome.answer.get("wrong"):
-            about = f", but WRONG: {outcome.answer['wrong'][0]}"
         console.say(
-            f"{ended}/{len(due)} {measurement.key}: {outcome.status or 'no row'}{about} ({outcome.seconds:.0f} s)"
+            f"{ended}/{len(due)} {measurement.key}: {outcome.status or 'no row'}{told_of(outcome.answer)} "
+            f"({outcome.seconds:.0f} s)"
         )
 
     # In the order of the plan; neighbours that are not timed run side by side.
     for is_alone, group in itertools.groupby(due, key=lambda one: one.alone):
         workers.run(list(group), 1 if is_alone else setting.together, deadline, told)
+
+
+def told_of(answer: dict | str) -> str:
+    """What there is to say of a measurement, so that the console has its figures, too, or the reason that there are
+    none."""
+    if isinstance(answer, str):
+        return f": {answer}"
+    if answer.get("wrong"):
+        return f", but WRONG: {answer['wrong'][0]}"
+    if answer.get("cases"):
+        result, gradient = (max(case[index] for case in answer["cases"].values()) for index in (0, 1))
+        return f": {len(answer['cases'])} inputs, largest errors {result:.1e} and {gradient:.1e}"
+    if "both" in answer:
+        times = {"forward": answer["forward"], "both": answer["both"], "by a graph": answer["graph"]}
+        return ": " + ", ".join(f"{name} {time['median']:.3g}" for name, time in times.items() if time) + " ms"
+    if "tokens_per_second" in answer:
+        return f": {answer['tokens_per_second']:,.0f} tokens/s"
+    return ""

@@ -7,7 +7,7 @@ import torch
 from gpu_kit import contestants, timers
 from gpu_kit.processes import NotHereError
 from gpu_kit.records import Measurement, Records
-from gpu_kit.setting import Setting, clocks
+from gpu_kit.setting import BASELINE, Setting, clocks
 from kernel.cases import Size, operations_of
 from kernel.gate import TOLERANCES, WrongResultError, errors_of, truth_of
 from kernel.kinds import Operation, using
@@ -27,8 +27,6 @@ KERNELS = {
     "flt": "random_feature_attention",
     "s3attention": "spectral_filter",
 }
-# Has no kernels of its own: softmax attention is PyTorch's.
-BASELINE = "transformer"
 COMPILE_SECONDS = 240
 # The length at which all is checked: float64 is fast there, none of the ways must pad it, and Triton's programs are
 # those that are timed, of attentions in several pieces of rows. Stage 1 has the odd lengths.

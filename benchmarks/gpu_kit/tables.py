@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gpu_kit.prediction import card_of, milliseconds, modelled, tokens_per_second
 from gpu_kit.records import ABSENT, DONE, FAILED
-from gpu_kit.setting import Setting
+from gpu_kit.setting import BASELINE, Setting
 
 NOTHING = "–"
 # Launches of a block that are shown, and letters of their names.
@@ -28,6 +28,7 @@ def sections(setting: Setting, newest: dict[str, dict], prediction: dict | None)
     yield _environment(setting, newest)
     yield _proofs(newest)
     yield _doctor(newest)
+    yield _multiples(setting, newest)
     yield _blocks(setting, newest, prediction)
     yield _launches(newest)
     yield _times("Softmax attention by itself", "2/attention", newest)
@@ -90,6 +91,33 @@ def _doctor(newest: dict[str, dict]) -> Section:
         return section
     section.texts += [f"Exit code {row['answer']['code']}: something is wrong."] * (row["answer"]["code"] != 0)
     section.lines = row["answer"]["text"]
+    return section
+
+
+def _multiples(setting: Setting, newest: dict[str, dict]) -> Section:
+    """Every block beside the transformer's fastest."""
+    times: dict[tuple[str, str, str], float] = {}
+    for name, row in _of(newest, "2/block/").items():
+        if row["status"] == DONE:
+            layer, length, way = name.split("/")
+            answer = row["answer"]
+            time = (answer.get("graph") or answer["both"])["median"]
+            times[layer, length, way] = setting.share_of_blocks(answer["blocks"]) * time
+    section = Section(
+        "Blocks beside the transformer's",
+        [
+            "Forward and backward pass, by a graph where there is one, in multiples of the transformer's, the faster "
+            "of plain PyTorch's and torch.compile's."
+        ],
+        ["block", "N", "by", "times"],
+    )
+    for (layer, length, way), time in times.items():
+        base = BASELINE + "-documents" * layer.endswith("-documents")
+        others = [found for (other, n, _), found in times.items() if (other, n) == (base, length)]
+        if layer != base and others:
+            section.rows.append([layer, length, way, f"{time / min(others):.2f}"])
+    if not section.rows:
+        section.texts.append("Nothing to compare yet.")
     return section
 
 

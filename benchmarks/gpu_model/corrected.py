@@ -1,4 +1,4 @@
-"""The model of GPUs, corrected by what an H200 took for each kernel: docs/results/h200.
+"""The model of GPUs, corrected by what an H100 took for each kernel: docs/results/h100.
 
 A kernel's factor is what it took there over what the model says for it there; the model's time on another card is
 multiplied with it. This says how slow a kernel is for what it moves and computes, and that it is so everywhere.
@@ -15,21 +15,9 @@ from record import RESULTS
 from .cards import CARDS, Launch
 from .layers import BASELINE, fields_of
 
-MEASURED = RESULTS.parents[1] / "docs" / "results" / "h200" / "launches.csv"
-MEASURED_ON = "H200"
+MEASURED = RESULTS.parents[1] / "docs" / "results" / "h100" / "launches.csv"
+MEASURED_ON = "H100"
 LIBRARY = "PyTorch's"  # the kernels that are not ours
-# What has been written anew since, and what does the same with a row. Of the others nothing like them was measured.
-SINCE: Mapping[str, str | None] = {
-    "document_sums": "piece_sums",
-    "whole_forward": "piece_forward",
-    "whole_backward": "piece_queries",
-    "document_keys": "piece_keys",
-    "find_terms": None,
-    "find_inflows": None,
-    "unmake_features": None,
-    "correlate": None,
-}
-NOT_SINCE = {("s3attention", "correlate")}  # another kernel of that name
 
 Row = dict[str, object]
 
@@ -81,19 +69,17 @@ class Factors:
             for kernel, milliseconds in row["parts"][MEASURED_ON].items():
                 by_model[self._group(row["layer"], kernel)] += milliseconds
             for kernel, microseconds in known.get(place, {}).items():
-                if kernel in by_model and not _is_new(row["layer"], kernel):
+                if kernel in by_model:
                     # The model's layers are the baseline's in number.
                     own = fields_of(row["layer"])["num_hidden_layers"] / base
                     self._at[kernel, *place] = microseconds / 1e3 * own / by_model[kernel]
                     found[row["layer"], kernel].append(self._at[kernel, *place])
-        # Of each kernel of a layer, over documents and lengths; and of all of ours.
+        # Of each kernel of a layer, over documents and lengths.
         self.medians = {place: median(them) for place, them in found.items()}
-        ours = [factor for (_, kernel), factor in self.medians.items() if kernel != LIBRARY]
-        self._usual = median(ours) if ours else 1.0
 
     def _group(self, layer: str, kernel: str) -> str:
         """With which kernels one was measured: small ones of ours with the library's."""
-        return kernel if kernel in self._apart[layer] or _is_new(layer, kernel) else LIBRARY
+        return kernel if kernel in self._apart[layer] else LIBRARY
 
     def knows(self, layer: str) -> bool:
         """Whether a layer was measured."""
@@ -103,11 +89,7 @@ class Factors:
         """Of a layer that was measured, on a card."""
         layer, total = row["layer"], 0.0
         for kernel, milliseconds in row["parts"][card].items():
-            alike = SINCE[kernel] if _is_new(layer, kernel) else self._group(layer, kernel)
-            usual = self.medians.get((layer, alike), self._usual)
-            total += milliseconds * self._at.get((alike, layer, row["documents"], row["positions"]), usual)
+            group = self._group(layer, kernel)
+            place = group, layer, row["documents"], row["positions"]
+            total += milliseconds * self._at.get(place, self.medians[layer, group])
         return total
-
-
-def _is_new(layer: str, kernel: str) -> bool:
-    return kernel in SINCE and (layer, kernel) not in NOT_SINCE

@@ -21,7 +21,7 @@ def factors(script, tmp_path):
 
 def row(layer, positions=512, **kernels):
     parts = {name.replace("PyTorch", "PyTorch's"): milliseconds for name, milliseconds in kernels.items()}
-    return {"layer": layer, "documents": False, "positions": positions, "parts": {"H200": parts, "A100": parts}}
+    return {"layer": layer, "documents": False, "positions": positions, "parts": {"H100": parts, "A100": parts}}
 
 
 def test_a_kernel_takes_as_many_times_longer_as_where_it_was_measured(factors):
@@ -36,15 +36,6 @@ def test_a_kernel_takes_as_many_times_longer_as_where_it_was_measured(factors):
     assert found.knows("transformer") and not found.knows("flt")
 
 
-def test_kernels_written_since_take_the_factor_of_those_that_do_the_same(factors, script, monkeypatch):
-    monkeypatch.setattr(script("gpu_model.corrected"), "SINCE", {"whole_forward": "mix_near", "find_terms": None})
-    found = factors([row("flt", PyTorch=0.5, mix_near=0.01, whole_forward=0.02, find_terms=0.02)])
-    # 2 for PyTorch's, 4 for the kernel that was measured and what is like it, and for what is like none the median.
-    assert found.medians == pytest.approx({("flt", "PyTorch's"): 2.0, ("flt", "mix_near"): 4.0})
-    assert found.milliseconds(row("flt", whole_forward=0.02), "A100") == pytest.approx(0.08)
-    assert found.milliseconds(row("flt", find_terms=0.01), "A100") == pytest.approx(0.04)
-
-
 def test_small_kernels_were_measured_with_the_librarys(factors):
     rows = [row("flt", PyTorch=0.4, add_parts=0.1, mix_near=0.01)]
     assert factors(rows).medians["flt", "PyTorch's"] == pytest.approx(2.0)
@@ -56,7 +47,7 @@ def test_layers_are_counted_as_the_baselines(factors, script, monkeypatch):
     fields = {"flt": {"num_hidden_layers": 8}, "transformer": {"num_hidden_layers": 12}}
     monkeypatch.setattr(corrected, "fields_of", fields.__getitem__)
     found = factors([row("flt", PyTorch=0.5)])
-    assert found.milliseconds(row("flt", PyTorch=0.5), "H200") == pytest.approx(1.0 * 8 / 12)
+    assert found.milliseconds(row("flt", PyTorch=0.5), "H100") == pytest.approx(1.0 * 8 / 12)
 
 
 def test_what_was_measured_names_kernels_that_there_are(script):
@@ -65,4 +56,3 @@ def test_what_was_measured_names_kernels_that_there_are(script):
     known = {name.lstrip("_") for name in work} | {corrected.LIBRARY}
     for kernels in corrected.measured().values():
         assert set(kernels) <= known
-    assert set(corrected.SINCE) <= known and {like for like in corrected.SINCE.values() if like} <= known

@@ -274,6 +274,50 @@ def test_a_gpus_time_is_that_between_its_events(script, monkeypatch):
     assert said == [*["call", "wait"] * 3, *["flush", "event", "call", "event"] * 5, "wait"]
 
 
+def test_blocks_stand_beside_the_transformers_fastest(page):
+    def measured(both, graph=None, blocks=12):
+        times = {name: {"median": time, "p20": time, "p80": time} for name, time in (("both", both), ("graph", graph))}
+        return "done", {**TIMED, **times, "graph": times["graph"] if graph else None, "blocks": blocks}
+
+    markdown, _ = page(
+        None,
+        {
+            "2/block/transformer/512/portable": measured(4.0, 2.0),
+            "2/block/transformer/512/compiled": measured(3.0, 1.6),
+            "2/block/transformer-documents/512/portable": measured(4.0),
+            "2/block/s3attention/512/kernels": measured(9.0, 2.4, 8),
+            "2/block/flt-documents/512/kernels": measured(5.0),
+            "2/block/flt/2048/kernels": measured(5.0),  # nothing to stand beside
+            "2/block/wavspa/512/kernels": ("failed", "why"),
+        },
+    )
+    found = markdown.partition("Blocks beside the transformer's")[2].partition("\n## ")[0].replace(" ", "")
+    assert "|s3attention|512|kernels|1.00|" in found and "|flt-documents|512|kernels|1.25|" in found
+    assert "|transformer|" not in found and "|flt|" not in found and "wavspa" not in found
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("why", ": why"),
+        ({"wrong": ["ragged: off", "more"], "cases": {}}, ", but WRONG: ragged: off"),
+        (
+            {"wrong": [], "cases": {"a": [1e-3, 2e-3, True], "b": [3e-3, 1e-3, True]}},
+            ": 2 inputs, largest errors 3.0e-03 and 2.0e-03",
+        ),
+        (
+            {"forward": {"median": 1.25}, "both": {"median": 3.5}, "graph": {"median": 3.0}},
+            ": forward 1.25, both 3.5, by a graph 3 ms",
+        ),
+        ({"forward": {"median": 1.25}, "both": {"median": 3.5}, "graph": None}, ": forward 1.25, both 3.5 ms"),
+        ({"tokens_per_second": 123456.7}, ": 123,457 tokens/s"),
+        ({"card": "H100"}, ""),
+    ],
+)
+def test_the_console_has_the_figures(script, answer, text):
+    assert script("gpu_kit.runner").told_of(answer) == text
+
+
 def test_what_was_measured_before_there_were_graphs_has_a_page(page):
     older = {name: value for name, value in TIMED.items() if name not in ("graph", "launches")}
     markdown, _ = page(None, {"2/block/flt/512/kernels": ("done", {**older, "blocks": 12})})
