@@ -15,9 +15,9 @@ from .programs_gpu import mix_all, unmix_all
 from .slabs import channels_of, groups_of, rows_of
 
 # Registers of a thread, which has one row of a block: what was fastest on an H100. Most of the time programs wait for
-# caches, so that many threads must be there at once. On cards before A100 so few registers spill, and these are rows,
-# threads by 32 and registers there.
-REGISTERS, BEFORE_A100, INTERPRETED = 64, (256, 8, 128), (64, 1, 64)
+# caches, so that many threads must be there at once. On cards before A100 so few registers spill: rows of a block and
+# registers there.
+REGISTERS, BEFORE_A100, INTERPRETED = 64, (256, 128), (64, 1, 64)
 # Programs of a launch, where samples can be cut: two for each multiprocessor of the largest of our cards. And rows of
 # such a piece, at least.
 PROGRAMS, ROWS = (12, 4) if interpreted() else (264, 64)
@@ -87,10 +87,11 @@ def _program(positions: int) -> tuple[int, int, int]:
     """Rows of a block, threads by 32 and registers."""
     if interpreted():
         return INTERPRETED
+    rows, registers = rows_of(positions), REGISTERS
     if not multiply_tf32():
-        return BEFORE_A100
-    rows = rows_of(positions)
-    return rows, rows // 32, REGISTERS
+        most, registers = BEFORE_A100
+        rows = min(rows, most)
+    return rows, rows // 32, registers
 
 
 def _steps(offsets, positions, lengths, starts, wrap) -> torch.Tensor:

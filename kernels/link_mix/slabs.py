@@ -5,8 +5,8 @@ They are groups of as many as a thread reads at once.
 
 # Bytes of a slab, so that a cache has room for those of several programs, and its least and most channels.
 SLAB, LEAST, MOST = 1 << 16, 8, 16
-# Rows of a program's block.
-FEW, MANY = 512, 1024
+# Rows of a program's block, at least and at most.
+FEWEST, MOST_ROWS = 128, 1024
 # Bytes that a thread reads at once.
 READ = 16
 # Rows of a document of usual packed texts; one of twice as many still has a slab that a cache can hold.
@@ -33,12 +33,11 @@ def groups_of(channels: int, element: int) -> tuple[int, int]:
 
 
 def rows_of(positions: int) -> int:
-    """Rows of a program's block: of short samples no more than they have."""
-    return FEW if positions <= FEW else MANY
+    """Rows of a program's block, a power of 2; no more than a short sample fills, for a thread without a row is idle."""
+    return min(max(FEWEST, 1 << (positions - 1).bit_length()), MOST_ROWS)
 
 
 def fewest_positions(channels: int, element: int, rows: int) -> int:
     """A multiple of 16: samples have such slabs and blocks of rows from there, until they are about twice as long."""
-    if channels == MOST and rows == MANY:
-        return FEW + 16
-    return 0 if channels == MOST else SLAB // (2 * channels * element) + 16
+    shortest = 0 if rows == FEWEST else rows // 2
+    return shortest if channels == MOST else SLAB // (2 * channels * element) + 16
