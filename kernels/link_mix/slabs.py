@@ -33,7 +33,7 @@ def groups_of(channels: int, element: int) -> tuple[int, int]:
 
 
 def rows_of(positions: int) -> int:
-    """Rows of a program's block, a power of 2; no more than a short sample fills, for a thread without a row is idle."""
+    """Rows of a program's block, a power of 2; no more than a short sample fills: threads without a row idle."""
     return min(max(FEWEST, 1 << (positions - 1).bit_length()), MOST_ROWS)
 
 

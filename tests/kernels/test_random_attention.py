@@ -56,6 +56,21 @@ def test_places_out_of_range_are_the_first_and_the_last(choose):
         assert torch.equal(one, other)
 
 
+def test_tokens_at_one_place_are_shared_by_several_programs(choose, relative_rms, monkeypatch):
+    """As of many short documents, whose tokens all stand at the first places; there is one that no token has."""
+    given = tensors(batch=3, positions=17)
+    places = torch.randint(0, 3, (3, 17), generator=torch.Generator().manual_seed(1))
+    places[places == 1] = 0
+    found = []
+    for name in (None, "reference"):
+        if name is not None:
+            monkeypatch.setenv("LONGMIX_KERNELS", name)
+        result = ops.random_feature_attention(*given, positions=places)
+        found.append([result, *torch.autograd.grad(result.square().sum(), given)])
+    for one, other in zip(*found, strict=True):
+        assert relative_rms(one, other) < 1e-4
+
+
 def test_the_weights_are_those_of_the_features(choose):
     """One feature of one channel, written out: phi(x) = exp(w x - x^2 / 2 + b), by its place."""
     query, key = torch.tensor([0.5, -1.0, 2.0]), torch.tensor([1.0, 0.25, -0.5])
