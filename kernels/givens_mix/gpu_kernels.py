@@ -88,8 +88,8 @@ class _Layout:
         self.lengths, self.pairs, self.count = lengths, (batch, self.heads), batch * self.heads
         self.chunks, self.rows = chunks.chunks_of(self.positions), chunks.rows_of_tables(self.positions)
         self.forward, self.backward = _programs()
-        # Factors of products have as many digits as values of half precision, where tensor cores multiply these.
-        self.rule = "tf32" if value.itemsize == 2 and multiply_tf32() else "tf32x3"
+        # Where there are tensor cores, factors of products have as many digits as values of half precision.
+        self.rule = ("tf32" if value.itemsize == 2 else "tf32x3") if multiply_tf32() else "ieee"
         strides = (self.width, 1, self.heads * self.width) if planes else (2 * self.width, 2, 1)
         self.sizes = (self.positions, self.heads, self.width, self.rows, *strides)
 
