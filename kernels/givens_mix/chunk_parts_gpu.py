@@ -24,26 +24,39 @@ def chain(sines, count, line, SIZE: tl.constexpr):
 
 
 @triton.jit
-def rotations(cosines, sines, line, CHUNK: tl.constexpr, RULE: tl.constexpr):
-    """Cosines and sines of a chunk's rotations, and its `chain`, the products as `descend` and `ascend` take them."""
+def rotations(cosines, sines, line, CHUNK: tl.constexpr):
+    """Cosines and sines of a chunk's rotations, and its `chain`."""
     products, behind, before = chain(sines, CHUNK, line, CHUNK)
-    return tl.load(cosines + line), tl.load(sines + line), rounded(products, RULE), behind, before
+    return tl.load(cosines + line), tl.load(sines + line), products, behind, before
 
 
 @triton.jit
-def descend(x, carry, cosine, sine, products, behind, RULE: tl.constexpr):
+def descend(x, carry, cosine, sine, products, behind):
     """O x for rows (rows, channels): what each rotation got from the one behind it, and what it wrote one row on."""
     cosine, sine = cosine[:, None], sine[:, None]
-    got = tl.dot(products, rounded(cosine * x, RULE), input_precision=RULE) + behind[:, None] * carry
+    got = tl.dot(products, cosine * x, input_precision="tf32x3") + behind[:, None] * carry
     return got, sine * x + cosine * got
 
 
 @triton.jit
-def ascend(x, carry, cosine, sine, products, before, RULE: tl.constexpr):
+def ascend(x, carry, cosine, sine, products, before):
     """O^T x for rows that are one row on: what each rotation wrote, and what it handed to the one behind it."""
     cosine, sine = cosine[:, None], sine[:, None]
-    got = tl.dot(tl.trans(products), rounded(cosine * x, RULE), input_precision=RULE) + before[:, None] * carry
+    got = tl.dot(tl.trans(products), cosine * x, input_precision="tf32x3") + before[:, None] * carry
     return cosine * got + sine * x, cosine * x - sine * got
+
+
+@triton.jit
+def weigh(weights, x, HALVES: tl.constexpr):
+    """Sums of rows by weights, in fp32. HALVES: rows of half precision are numbers of tensor cores as they are, so that
+    the weights in two parts take two products, where fp32's take three."""
+    if HALVES:
+        large = rounded(weights, "tf32")
+        found = tl.dot(weights - large, x, input_precision="tf32")
+        found = tl.dot(large, x, found, input_precision="tf32")
+    else:
+        found = tl.dot(weights, x, input_precision="tf32x3")
+    return found
 
 
 @triton.jit

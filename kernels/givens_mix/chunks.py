@@ -15,8 +15,8 @@ ANGLES = 5
 INFLOWS = 4
 # Of each chunk, what it makes of the rows that are handed in where these are one: see `programs_gpu.find_terms`.
 COUPLINGS = 12
-# Chunks and channels that a program of the scan over chunks takes at once: of few chunks, and of more.
-SHORT, LONG = ((2, 4), (4, 4)) if interpreted() else ((64, 8), (256, 4))
+# Chunks and channels that a program of the scan over chunks takes at once: the first with all chunks, or the last.
+SCANS = ((2, 4), (4, 4)) if interpreted() else ((64, 8), (128, 8), (256, 4))
 
 
 def chunks_of(positions: int) -> int:
@@ -24,9 +24,9 @@ def chunks_of(positions: int) -> int:
     return -(-positions // CHUNK)
 
 
-def is_long(positions: int) -> bool:
-    """Whether there are more chunks than a program of the scan takes at once where they are few."""
-    return chunks_of(positions) > SHORT[0]
+def scan_of(positions: int) -> tuple[int, int]:
+    """Of SCANS that of so many rows."""
+    return next((scan for scan in SCANS if chunks_of(positions) <= scan[0]), SCANS[-1])
 
 
 def rows_of_tables(positions: int) -> int:

@@ -88,8 +88,6 @@ class _Layout:
         self.lengths, self.pairs, self.count = lengths, (batch, self.heads), batch * self.heads
         self.chunks, self.rows = chunks.chunks_of(self.positions), chunks.rows_of_tables(self.positions)
         self.forward, self.backward = _programs()
-        # Where there are tensor cores, factors of products have as many digits as values of half precision.
-        self.rule = ("tf32" if value.itemsize == 2 else "tf32x3") if multiply_tf32() else "ieee"
         strides = (self.width, 1, self.heads * self.width) if planes else (2 * self.width, 2, 1)
         self.sizes = (self.positions, self.heads, self.width, self.rows, *strides)
 
@@ -100,8 +98,7 @@ class _Layout:
     def constants(self, of_program: tuple[int, int]) -> dict[str, int]:
         """Of such a launch."""
         channels, warps = of_program
-        sizes = {"CHUNK": chunks.CHUNK, "CHANNELS": channels, "num_warps": warps, "maxnreg": REGISTERS}
-        return {**LAYOUT, **sizes, "RULE": self.rule}
+        return {**LAYOUT, "CHUNK": chunks.CHUNK, "CHANNELS": channels, "num_warps": warps, "maxnreg": REGISTERS}
 
 
 def _programs() -> tuple[tuple[int, int], tuple[int, int]]:
@@ -121,10 +118,11 @@ def _find_inflows(layout: _Layout, value, tables, couplings, inflows, forward: b
     find_terms[layout.grid(layout.forward)[:2]](
         *(value, tables, terms, couplings, layout.lengths, 1 if forward else -1, *layout.sizes),
         COUPLED=forward,
+        HALVES=value.itemsize == 2 and multiply_tf32(),
         COUPLINGS=chunks.COUPLINGS,
         **layout.constants(layout.forward),
     )
-    rows, channels = chunks.LONG if chunks.is_long(layout.positions) else chunks.SHORT
+    rows, channels = chunks.scan_of(layout.positions)
     find_inflows[checked(layout.count, triton.cdiv(layout.width, channels))](
         *(terms, inflows, couplings, tables, layout.chunks, layout.width, layout.rows),
         CONJUGATE=not forward,

@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 
 from ..common.lengths_gpu import length_of
-from ..common.products_gpu import rounded
 from .chunk_parts_gpu import (
     ascend,
     by_rotation,
@@ -25,6 +24,7 @@ from .chunk_parts_gpu import (
     read,
     rotations,
     turn,
+    weigh,
     write,
 )
 
@@ -32,7 +32,8 @@ from .chunk_parts_gpu import (
 @triton.jit
 def find_terms(value, tables, terms, couplings, lengths, sign, positions, heads, width, rows, head_stride,
                channel_stride, part, COUPLED: tl.constexpr, CHUNK: tl.constexpr, CHANNELS: tl.constexpr,
-               TABLES: tl.constexpr, INFLOWS: tl.constexpr, RULE: tl.constexpr, COUPLINGS: tl.constexpr):  # fmt: skip
+               TABLES: tl.constexpr, INFLOWS: tl.constexpr, COUPLINGS: tl.constexpr,
+               HALVES: tl.constexpr):  # fmt: skip
     """What each chunk hands on in the four sweeps if nothing is handed in; `sign` is that of the eigenvalues' phases.
 
     These are sums of its rows by complex weights, alike for all channels: the last one's go back through the sweeps
@@ -45,8 +46,8 @@ def find_terms(value, tables, terms, couplings, lengths, sign, positions, heads,
     pair, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     line = tl.arange(0, CHUNK)
     at = tables + pair.to(tl.int64) * TABLES * rows + chunk * CHUNK
-    cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK, RULE)
-    cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK, RULE)
+    cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK)
+    cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
     first_cosine, first_sine = tl.load(at + 4 * rows + line)[:, None], tl.load(at + 5 * rows + line)[:, None]
     turn_cosine, turn_sine = tl.load(at + 6 * rows + line + 1), tl.load(at + 7 * rows + line + 1)
     own_cosine, own_sine = tl.load(at + 8 * rows + line), sign * tl.load(at + 9 * rows + line)
@@ -56,19 +57,19 @@ def find_terms(value, tables, terms, couplings, lengths, sign, positions, heads,
     sweep = tl.arange(0, CHUNK)[None, :]  # of which the weights are; there are four
     real = tl.where(sweep == 3, (down_u * turn_cosine)[:, None], 0.0)
     imaginary = tl.where(sweep == 3, -(down_u * turn_sine)[:, None], 0.0)
-    real = ascend(real, 0.0, cosine_l, sine_l, products_l, before_l, RULE)[0]
-    imaginary = ascend(imaginary, 0.0, cosine_l, sine_l, products_l, before_l, RULE)[0]
+    real = ascend(real, 0.0, cosine_l, sine_l, products_l, before_l)[0]
+    imaginary = ascend(imaginary, 0.0, cosine_l, sine_l, products_l, before_l)[0]
     real = tl.where(sweep == 2, up_l[:, None], real)
     real, imaginary = turn(real, imaginary, own_cosine[:, None], own_sine[:, None])
-    real = descend(real, 0.0, cosine_l, sine_l, products_l, behind_l, RULE)[1]
-    imaginary = descend(imaginary, 0.0, cosine_l, sine_l, products_l, behind_l, RULE)[1]
+    real = descend(real, 0.0, cosine_l, sine_l, products_l, behind_l)[1]
+    imaginary = descend(imaginary, 0.0, cosine_l, sine_l, products_l, behind_l)[1]
     real = tl.where(sweep == 1, down_l[:, None], real)
     real, imaginary = turn(real, imaginary, turn_cosine[:, None], turn_sine[:, None])
-    real = ascend(real, 0.0, cosine_u, sine_u, products_u, before_u, RULE)[0]
-    imaginary = ascend(imaginary, 0.0, cosine_u, sine_u, products_u, before_u, RULE)[0]
+    real = ascend(real, 0.0, cosine_u, sine_u, products_u, before_u)[0]
+    imaginary = ascend(imaginary, 0.0, cosine_u, sine_u, products_u, before_u)[0]
     real = tl.where(sweep == 0, up_u[:, None], real)
     real, imaginary = turn(real, imaginary, first_cosine, first_sine)
-    real, imaginary = rounded(tl.trans(real), RULE), rounded(tl.trans(imaginary), RULE)
+    real, imaginary = tl.trans(real), tl.trans(imaginary)
 
     count = length_of(lengths, pair // heads, positions)
     for block in range(tl.cdiv(width, CHANNELS)):
@@ -76,10 +77,8 @@ def find_terms(value, tables, terms, couplings, lengths, sign, positions, heads,
             pair, chunk, block, positions, heads, width, rows, head_stride, channel_stride, CHUNK, CHANNELS, TABLES
         )
         x_real, x_imaginary = read(value, offsets, part, (row < count)[:, None] & (channel < width)[None, :])
-        sum_real = tl.dot(real, x_real, input_precision=RULE)
-        sum_real -= tl.dot(imaginary, x_imaginary, input_precision=RULE)
-        sum_imaginary = tl.dot(real, x_imaginary, input_precision=RULE)
-        sum_imaginary += tl.dot(imaginary, x_real, input_precision=RULE)
+        sum_real = weigh(real, x_real, HALVES) - weigh(imaginary, x_imaginary, HALVES)
+        sum_imaginary = weigh(real, x_imaginary, HALVES) + weigh(imaginary, x_real, HALVES)
         to = terms + (((pair.to(tl.int64) * INFLOWS + line[:, None]) * chunks + chunk) * width + channel[None, :]) * 2
         mask = (line < INFLOWS)[:, None] & (channel < width)[None, :]
         tl.store(to, sum_real, mask=mask)
@@ -228,7 +227,7 @@ def find_inflows(terms, inflows, couplings, tables, chunks, width, rows, CONJUGA
 @triton.jit
 def mix_chunks(value, result, tables, inflows, lengths, positions, heads, width, rows, head_stride, channel_stride,
                part, WITHOUT_OWN: tl.constexpr, CHUNK: tl.constexpr, CHANNELS: tl.constexpr, TABLES: tl.constexpr,
-               INFLOWS: tl.constexpr, RULE: tl.constexpr):  # fmt: skip
+               INFLOWS: tl.constexpr):  # fmt: skip
     """The result's rows of a chunk; WITHOUT_OWN: minus exp(i phase) value."""
     pair, chunk, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     chunks = tl.num_programs(1)
@@ -239,8 +238,8 @@ def mix_chunks(value, result, tables, inflows, lengths, positions, heads, width,
     inside = (channel < width)[None, :]
     real, imaginary = read(value, offsets, part, (row < count)[:, None] & inside)
     at = tables + table
-    cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK, RULE)
-    cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK, RULE)
+    cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK)
+    cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
     first_cosine, first_sine = tl.load(at + 4 * rows + line)[:, None], tl.load(at + 5 * rows + line)[:, None]
     turn_cosine, turn_sine = tl.load(at + 6 * rows + line + 1)[:, None], tl.load(at + 7 * rows + line + 1)[:, None]
     own_cosine, own_sine = tl.load(at + 8 * rows + line)[:, None], tl.load(at + 9 * rows + line)[:, None]
@@ -248,20 +247,20 @@ def mix_chunks(value, result, tables, inflows, lengths, positions, heads, width,
 
     real, imaginary = turn(real, imaginary, first_cosine, first_sine)
     in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
-    real = descend(real, in_real, cosine_u, sine_u, products_u, behind_u, RULE)[1]
-    imaginary = descend(imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u, RULE)[1]
+    real = descend(real, in_real, cosine_u, sine_u, products_u, behind_u)[1]
+    imaginary = descend(imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)[1]
     real, imaginary = turn(real, imaginary, turn_cosine, turn_sine)
     in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 1, channel, width, INFLOWS)
-    real = ascend(real, in_real, cosine_l, sine_l, products_l, before_l, RULE)[0]
-    imaginary = ascend(imaginary, in_imaginary, cosine_l, sine_l, products_l, before_l, RULE)[0]
+    real = ascend(real, in_real, cosine_l, sine_l, products_l, before_l)[0]
+    imaginary = ascend(imaginary, in_imaginary, cosine_l, sine_l, products_l, before_l)[0]
     real, imaginary = turn(real, imaginary, own_cosine, own_sine)
     in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 2, channel, width, INFLOWS)
-    real = descend(real, in_real, cosine_l, sine_l, products_l, behind_l, RULE)[1]
-    imaginary = descend(imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l, RULE)[1]
+    real = descend(real, in_real, cosine_l, sine_l, products_l, behind_l)[1]
+    imaginary = descend(imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l)[1]
     real, imaginary = turn(real, imaginary, turn_cosine, -turn_sine)
     in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 3, channel, width, INFLOWS)
-    real = ascend(real, in_real, cosine_u, sine_u, products_u, before_u, RULE)[0]
-    imaginary = ascend(imaginary, in_imaginary, cosine_u, sine_u, products_u, before_u, RULE)[0]
+    real = ascend(real, in_real, cosine_u, sine_u, products_u, before_u)[0]
+    imaginary = ascend(imaginary, in_imaginary, cosine_u, sine_u, products_u, before_u)[0]
     real, imaginary = turn(real, imaginary, first_cosine, -first_sine)
     if WITHOUT_OWN:
         real, imaginary = real - own_real, imaginary - own_imaginary
@@ -272,7 +271,7 @@ def mix_chunks(value, result, tables, inflows, lengths, positions, heads, width,
 def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, lengths, positions, heads, width, rows,
                  head_stride, channel_stride, part, WITHOUT_OWN: tl.constexpr, CHUNK: tl.constexpr,
                  CHANNELS: tl.constexpr, TABLES: tl.constexpr, INFLOWS: tl.constexpr,
-                 RULE: tl.constexpr, ANGLES: tl.constexpr):  # fmt: skip
+                 ANGLES: tl.constexpr):  # fmt: skip
     """The value's gradient, and `sums` (blocks, B, H, angles, rows) over the channels of a block for the angles.
 
     The adjoint has eigenvalues of the opposite phases and is the same otherwise. So the value goes through Phi and then
@@ -288,8 +287,8 @@ def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, l
     inside = (channel < width)[None, :]
     valid = (row < count)[:, None] & inside
     at = tables + table
-    cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK, RULE)
-    cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK, RULE)
+    cosine_u, sine_u, products_u, behind_u, before_u = rotations(at, at + rows, line, CHUNK)
+    cosine_l, sine_l, products_l, behind_l, before_l = rotations(at + 2 * rows, at + 3 * rows, line, CHUNK)
     first_cosine, first_sine = tl.load(at + 4 * rows + line)[:, None], tl.load(at + 5 * rows + line)[:, None]
     turn_cosine, turn_sine = tl.load(at + 6 * rows + line + 1)[:, None], tl.load(at + 7 * rows + line + 1)[:, None]
     own_cosine, own_sine = tl.load(at + 8 * rows + line)[:, None], tl.load(at + 9 * rows + line)[:, None]
@@ -303,47 +302,47 @@ def unmix_chunks(value, gradient, of_value, sums, tables, inflows, of_inflows, l
     real, imaginary = read(gradient, offsets, part, valid)
     g0_real, g0_imaginary = turn(real, imaginary, first_cosine, first_sine)
     in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
-    x_got_real, real = descend(x0_real, in_real, cosine_u, sine_u, products_u, behind_u, RULE)
-    x_got_imaginary, imaginary = descend(x0_imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u, RULE)
+    x_got_real, real = descend(x0_real, in_real, cosine_u, sine_u, products_u, behind_u)
+    x_got_imaginary, imaginary = descend(x0_imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)
     x1_real, x1_imaginary = turn(real, imaginary, turn_cosine, turn_sine)
     in_real, in_imaginary = inflow(of_inflows, pair, chunk, chunks, 0, channel, width, INFLOWS)
-    g_got_real, real = descend(g0_real, in_real, cosine_u, sine_u, products_u, behind_u, RULE)
-    g_got_imaginary, imaginary = descend(g0_imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u, RULE)
+    g_got_real, real = descend(g0_real, in_real, cosine_u, sine_u, products_u, behind_u)
+    g_got_imaginary, imaginary = descend(g0_imaginary, in_imaginary, cosine_u, sine_u, products_u, behind_u)
     g1_real, g1_imaginary = turn(real, imaginary, turn_cosine, turn_sine)
     x_in_real, x_in_imaginary = inflow(inflows, pair, chunk, chunks, 1, channel, width, INFLOWS)
-    x2_real, x_on_real = ascend(x1_real, x_in_real, cosine_l, sine_l, products_l, before_l, RULE)
-    x2_imaginary, x_on_imaginary = ascend(x1_imaginary, x_in_imaginary, cosine_l, sine_l, products_l, before_l, RULE)
+    x2_real, x_on_real = ascend(x1_real, x_in_real, cosine_l, sine_l, products_l, before_l)
+    x2_imaginary, x_on_imaginary = ascend(x1_imaginary, x_in_imaginary, cosine_l, sine_l, products_l, before_l)
     g_in_real, g_in_imaginary = inflow(of_inflows, pair, chunk, chunks, 1, channel, width, INFLOWS)
-    g2_real, g_on_real = ascend(g1_real, g_in_real, cosine_l, sine_l, products_l, before_l, RULE)
-    g2_imaginary, g_on_imaginary = ascend(g1_imaginary, g_in_imaginary, cosine_l, sine_l, products_l, before_l, RULE)
+    g2_real, g_on_real = ascend(g1_real, g_in_real, cosine_l, sine_l, products_l, before_l)
+    g2_imaginary, g_on_imaginary = ascend(g1_imaginary, g_in_imaginary, cosine_l, sine_l, products_l, before_l)
 
     # The eigenvalues, and both back.
     w_real, w_imaginary = turn(x2_real, x2_imaginary, own_cosine, own_sine)
     v_real, v_imaginary = turn(g2_real, g2_imaginary, own_cosine, -own_sine)
     by_own = cross(w_real, w_imaginary, g2_real, g2_imaginary)
     in_real, in_imaginary = inflow(inflows, pair, chunk, chunks, 2, channel, width, INFLOWS)
-    w_got_real, real = descend(w_real, in_real, cosine_l, sine_l, products_l, behind_l, RULE)
-    w_got_imaginary, imaginary = descend(w_imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l, RULE)
+    w_got_real, real = descend(w_real, in_real, cosine_l, sine_l, products_l, behind_l)
+    w_got_imaginary, imaginary = descend(w_imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l)
     by_lower = by_rotation(w_real, w_got_real, g2_real, g_on_real)
     by_lower += by_rotation(w_imaginary, w_got_imaginary, g2_imaginary, g_on_imaginary)
     by_turn = cross(g1_real, g1_imaginary, real, imaginary)
     w_real, w_imaginary = turn(real, imaginary, turn_cosine, -turn_sine)
     in_real, in_imaginary = inflow(of_inflows, pair, chunk, chunks, 2, channel, width, INFLOWS)
-    v_got_real, real = descend(v_real, in_real, cosine_l, sine_l, products_l, behind_l, RULE)
-    v_got_imaginary, imaginary = descend(v_imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l, RULE)
+    v_got_real, real = descend(v_real, in_real, cosine_l, sine_l, products_l, behind_l)
+    v_got_imaginary, imaginary = descend(v_imaginary, in_imaginary, cosine_l, sine_l, products_l, behind_l)
     by_lower += by_rotation(v_real, v_got_real, x2_real, x_on_real)
     by_lower += by_rotation(v_imaginary, v_got_imaginary, x2_imaginary, x_on_imaginary)
     by_turn += cross(x1_real, x1_imaginary, real, imaginary)
     v_real, v_imaginary = turn(real, imaginary, turn_cosine, -turn_sine)
     w_in_real, w_in_imaginary = inflow(inflows, pair, chunk, chunks, 3, channel, width, INFLOWS)
-    real, on_real = ascend(w_real, w_in_real, cosine_u, sine_u, products_u, before_u, RULE)
-    imaginary, on_imaginary = ascend(w_imaginary, w_in_imaginary, cosine_u, sine_u, products_u, before_u, RULE)
+    real, on_real = ascend(w_real, w_in_real, cosine_u, sine_u, products_u, before_u)
+    imaginary, on_imaginary = ascend(w_imaginary, w_in_imaginary, cosine_u, sine_u, products_u, before_u)
     by_upper = by_rotation(g0_real, g_got_real, real, on_real)
     by_upper += by_rotation(g0_imaginary, g_got_imaginary, imaginary, on_imaginary)
     by_first = cross(g0_real, g0_imaginary, real, imaginary)
     v_in_real, v_in_imaginary = inflow(of_inflows, pair, chunk, chunks, 3, channel, width, INFLOWS)
-    real, on_real = ascend(v_real, v_in_real, cosine_u, sine_u, products_u, before_u, RULE)
-    imaginary, on_imaginary = ascend(v_imaginary, v_in_imaginary, cosine_u, sine_u, products_u, before_u, RULE)
+    real, on_real = ascend(v_real, v_in_real, cosine_u, sine_u, products_u, before_u)
+    imaginary, on_imaginary = ascend(v_imaginary, v_in_imaginary, cosine_u, sine_u, products_u, before_u)
     by_upper += by_rotation(x0_real, x_got_real, real, on_real)
     by_upper += by_rotation(x0_imaginary, x_got_imaginary, imaginary, on_imaginary)
     by_first += cross(x0_real, x0_imaginary, real, imaginary)

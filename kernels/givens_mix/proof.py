@@ -5,15 +5,15 @@ from typing import NamedTuple
 import torch
 
 from ..common.proof_inputs import dtypes_of, ragged
-from .chunks import CHUNK, SHORT, in_planes, is_long
+from .chunks import CHUNK, SCANS, in_planes, scan_of
 
 BATCH = 3
 FAR = 5e3  # the size of hard phases
 
 
 class Form(NamedTuple):
-    """What the programs are compiled for, and loop over; `long`: of many chunks; `dtypes`: those of value, angles and
-    phase, if they differ.
+    """What the programs are compiled for, and loop over; `scan`: over how many chunks at once; `dtypes`: those of
+    value, angles and phase, if they differ.
     """
 
     dtype: torch.dtype
@@ -24,25 +24,25 @@ class Form(NamedTuple):
     planes: bool
     without_own: bool
     ragged: bool
-    long: bool
+    scan: int
     dtypes: tuple[torch.dtype, ...] = ()
 
 
 # Operation -> the form of a base model.
-TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True, True, True, False)}
+TYPICAL = {"givens_mix": Form(torch.float32, 24, 32, 1, False, True, True, True, SCANS[0][0])}
 
 
 def form(value, upper, lower, phase, lengths, permutation, without_own) -> Form:
     """The form of a call."""
     heads, width, orders = int(value.shape[2]), int(value.shape[3]), int(upper.shape[2])
     flags = permutation is not None, in_planes(value), without_own, lengths is not None
-    long = is_scanned_long(value.shape[1], orders, permutation)
-    return Form(value.dtype, heads, width, orders, *flags, long, dtypes_of(value.dtype, value, upper, lower, phase))
+    scan = scanned(value.shape[1], orders, permutation)
+    return Form(value.dtype, heads, width, orders, *flags, scan, dtypes_of(value.dtype, value, upper, lower, phase))
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
     """Arguments of the operation in fp32, on the CPU. `hard`: angles at multiples of pi / 2, phases of many turns."""
-    positions = long_enough(form.long, positions)
+    positions = long_enough(form.scan, positions)
     value = torch.randn(BATCH, positions, form.heads, form.width, 2, generator=generator)
     if form.planes:
         value = value.permute(0, 1, 4, 2, 3).contiguous().permute(0, 1, 3, 4, 2)
@@ -57,11 +57,11 @@ def inputs(operation: str, form: Form, positions: int, hard: bool, generator: to
     return value, upper, lower, phase, lengths, order, form.without_own
 
 
-def is_scanned_long(positions: int, orders: int, permutation: torch.Tensor | None) -> bool:
-    """Whether a scan goes over many chunks: several orders, and permutations, are swept without one."""
-    return is_long(positions) and orders == 1 and permutation is None
+def scanned(positions: int, orders: int, permutation: torch.Tensor | None) -> int:
+    """How many chunks a scan takes at once; several orders, and permutations, are swept without one."""
+    return scan_of(positions)[0] if orders == 1 and permutation is None else SCANS[0][0]
 
 
-def long_enough(long: bool, positions: int) -> int:
-    """Positions of a proof's inputs, of many chunks where a form says so."""
-    return positions + CHUNK * SHORT[0] if long else positions
+def long_enough(scan: int, positions: int) -> int:
+    """Positions of a proof's inputs, of as many chunks as a form's scan is for."""
+    return positions + CHUNK * (scan // 2) if scan > SCANS[0][0] else positions

@@ -201,6 +201,25 @@ def test_half_precision_values_are_mixed_in_fp32(dtype, relative_rms, monkeypatc
     torch.testing.assert_close(inside, run("portable", monkeypatch, value, *angles), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", ["portable", "cpu", "triton"])
+@pytest.mark.parametrize(("angles", "phases"), [(1.0, 0.01), (0.01, 1.0)])
+def test_little_mixing_is_exact_in_half_precision(name, angles, phases, relative_rms, monkeypatch, require_or_skip):
+    """Without the tokens' own values the result is small: an error that is small beside these would be large in it."""
+    reason = None if name == "portable" else obstacle("givens_mix", name, "cpu")
+    if reason is not None:
+        require_or_skip({"cpu": "compiler", "triton": "triton"}[name], reason)
+    generator, found = torch.Generator().manual_seed(0), []
+    value, cotangent = torch.randn(2, 1, 64, 2, 4, 2, generator=generator).half()
+    upper, lower = angles * torch.randn(2, 1, 2, 1, 63, 3, generator=generator)
+    phase = phases * torch.randn(1, 2, 64, generator=generator)
+    for implementation in (name, "reference"):
+        leaves = [tensor.clone().requires_grad_() for tensor in (value, upper, lower, phase)]
+        result = run(implementation, monkeypatch, *leaves, None, None, True)
+        found.append([result, *torch.autograd.grad(result, leaves, cotangent)])
+    for one, other in zip(*found, strict=True):
+        assert relative_rms(one, other) < torch.finfo(torch.float16).eps
+
+
 def test_values_in_planes_are_not_copied(monkeypatch):
     """A layer's real parts and its imaginary parts come apart from each other, and the result does so too."""
     choose("cpu", monkeypatch)

@@ -64,11 +64,13 @@ def test_a_form_says_whether_heads_are_cut(shape, causal, documents):
 
 @pytest.mark.parametrize("operation", ["givens_mix", "token_givens_mix"])
 def test_the_proof_of_many_chunks_has_many(operation):
-    """The scan over them has another program there."""
+    """The scan over them has other programs there."""
+    from longmix.kernels.givens_mix.chunks import SCANS
+
     proof, typical = proving.proof_module(operation), proving.typical(operation, torch.float32).form
-    for long in (False, True):
-        inputs = proof.inputs(operation, typical._replace(long=long), 19, False, torch.Generator())
-        assert proof.form(*inputs).long == long
+    for scan, _ in SCANS:
+        inputs = proof.inputs(operation, typical._replace(scan=scan), 19, False, torch.Generator())
+        assert proof.form(*inputs).scan == scan
 
 
 # Of proofs of 12 heads on a GPU, whose heads are cut into three pieces.
