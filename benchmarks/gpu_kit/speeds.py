@@ -66,7 +66,8 @@ def _once(setting: Setting, found: list[Measurement]) -> list[Measurement]:
         return found
     kinds = {}
     for one in found:
-        kinds.setdefault((one.job, one.arguments["way"], one.arguments.get("documents")), one)
+        is_mixer = one.arguments.get("model", BASELINE) != BASELINE
+        kinds.setdefault((one.job, one.arguments["way"], one.arguments.get("documents"), is_mixer), one)
     return list(kinds.values())
 
 

@@ -96,26 +96,29 @@ def _doctor(newest: dict[str, dict]) -> Section:
 
 def _multiples(setting: Setting, newest: dict[str, dict]) -> Section:
     """Every block beside the transformer's fastest."""
-    times: dict[tuple[str, str, str], float] = {}
-    for name, row in _of(newest, "2/block/").items():
-        if row["status"] == DONE:
-            layer, length, way = name.split("/")
-            answer = row["answer"]
-            time = (answer.get("graph") or answer["both"])["median"]
-            times[layer, length, way] = setting.share_of_blocks(answer["blocks"]) * time
+    found = _of(newest, "2/block/")
+    answers = {tuple(name.split("/")): row["answer"] for name, row in found.items() if row["status"] == DONE}
+
+    def time(answer: dict, measure: str) -> float:
+        return setting.share_of_blocks(answer["blocks"]) * answer[measure]["median"]
+
     section = Section(
         "Blocks beside the transformer's",
         [
-            "Forward and backward pass, by a graph where there is one, in multiples of the transformer's, the faster "
-            "of plain PyTorch's and torch.compile's."
+            "Forward and backward pass in multiples of the transformer's, the faster of plain PyTorch's and "
+            "torch.compile's; by graphs, or as PyTorch launches both where one of them has none."
         ],
-        ["block", "N", "by", "times"],
+        ["block", "N", "by", "times", "measured"],
     )
-    for (layer, length, way), time in times.items():
+    for (layer, length, way), answer in answers.items():
         base = BASELINE + "-documents" * layer.endswith("-documents")
-        others = [found for (other, n, _), found in times.items() if (other, n) == (base, length)]
+        others = [other for (name, n, _), other in answers.items() if (name, n) == (base, length)]
         if layer != base and others:
-            section.rows.append([layer, length, way, f"{time / min(others):.2f}"])
+            has_graphs = all(one.get("graph") for one in (answer, *others))
+            measure = "graph" if has_graphs else "both"
+            multiple = time(answer, measure) / min(time(other, measure) for other in others)
+            told = "by graphs" if has_graphs else "as launched"
+            section.rows.append([layer, length, way, f"{multiple:.2f}", told])
     if not section.rows:
         section.texts.append("Nothing to compare yet.")
     return section

@@ -91,5 +91,5 @@ class Factors:
         for kernel, milliseconds in row["parts"][card].items():
             group = self._group(layer, kernel)
             place = group, layer, row["documents"], row["positions"]
-            total += milliseconds * self._at.get(place, self.medians[layer, group])
+            total += milliseconds * (self._at[place] if place in self._at else self.medians[layer, group])
         return total

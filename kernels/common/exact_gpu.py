@@ -15,7 +15,7 @@ def exact(numbers):
         # Two of them are the halves of a word, and the upper one is a number of fp32 once the lower one is cleared; the
         # compiler would take it out, and shift it back.
         numbers = tl.inline_asm_elementwise(
-            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=r,=r,r", [numbers], tl.float32, True, 2
+            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=&r,=r,r", [numbers], tl.float32, True, 2
         )
     elif numbers.dtype != tl.float64:
         numbers = numbers.to(tl.float32)

@@ -292,7 +292,8 @@ def test_blocks_stand_beside_the_transformers_fastest(page):
         },
     )
     found = markdown.partition("Blocks beside the transformer's")[2].partition("\n## ")[0].replace(" ", "")
-    assert "|s3attention|512|kernels|1.00|" in found and "|flt-documents|512|kernels|1.25|" in found
+    assert "|s3attention|512|kernels|1.00|bygraphs|" in found
+    assert "|flt-documents|512|kernels|1.25|aslaunched|" in found
     assert "|transformer|" not in found and "|flt|" not in found and "wavspa" not in found
 
 
