@@ -197,6 +197,7 @@ def _other_cases() -> Iterator[Case]:
     yield Case("givens-d32", partial(_givens, heads, 1, False, True, True))
     yield Case("givens-d32-all-valid", partial(_givens, heads, 1, False, True, True, ragged=False))
     yield Case("givens-d32-short", partial(_givens, (BATCH, FEW, 24, 32), 1, False, True, True))
+    yield Case("givens-d32-long", partial(_givens, (BATCH // 4, 4 * POSITIONS, 24, 32), 1, False, True, True))
     yield Case("givens-d32-pairs", partial(_givens, heads, 1, False, False, False))
     yield Case("givens-d32-permuted", partial(_givens, heads, 2, True, True, False))
     yield Case("links-k9-cut", partial(_links, rows, 12, 9, False, True))
