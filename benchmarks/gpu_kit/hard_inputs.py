@@ -144,16 +144,18 @@ def _spectral(rows: int, lengths=None, width=12, segments=4, n_fft=None, beside=
     return make
 
 
-def _bands(rows: int, levels: int, is_synthesis: bool) -> tuple[int, tuple]:
-    """Rows of the input, and the arguments behind the filters."""
-    return (-(-rows // 2**levels) * 2**levels, (levels, rows)) if is_synthesis else (rows, (levels,))
+def _bands(batch: int, rows: int, levels: int, is_synthesis: bool) -> tuple[tuple, tuple]:
+    """The input's shape but for its channels, and the arguments behind the filters."""
+    if is_synthesis:
+        return (batch * -(-rows // 2**levels) * 2**levels,), (levels, batch, rows)
+    return (batch, rows), (levels,)
 
 
 def _wavelet(is_synthesis: bool, rows: int, lengths=None, width=17, taps=4, levels=2, shared=False):
     def make(generator):
         batch = len(lengths) if lengths else 1
-        height, rest = _bands(rows, levels, is_synthesis)
-        x = torch.randn(batch, height, width, generator=generator)
+        shape, rest = _bands(batch, rows, levels, is_synthesis)
+        x = torch.randn(*shape, width, generator=generator)
         filters = torch.randn((taps,) if shared else (taps, width), generator=generator) / math.sqrt(taps)
         return (x, filters, *rest), _keywords(lengths)
 
@@ -163,8 +165,8 @@ def _wavelet(is_synthesis: bool, rows: int, lengths=None, width=17, taps=4, leve
 def _lifting(is_synthesis: bool, rows: int, lengths=None, width=17, taps=(4, 3), levels=2, scale=1.0):
     def make(generator):
         batch = len(lengths) if lengths else 1
-        height, rest = _bands(rows, levels, is_synthesis)
-        x = scale * torch.randn(batch, height, width, generator=generator)
+        shape, rest = _bands(batch, rows, levels, is_synthesis)
+        x = scale * torch.randn(*shape, width, generator=generator)
         steps = [torch.randn(n, width, generator=generator) / math.sqrt(n) if n else None for n in taps]
         return (x, *steps, *rest), _keywords(lengths)
 

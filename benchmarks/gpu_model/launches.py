@@ -150,7 +150,7 @@ def _wavelet(shape, taps, levels, dtype, ragged=True):
     filters = _empty(taps, shape[2], dtype=torch.promote_types(dtype, torch.float32))
     lengths = _lengths(shape[0], ragged)
     call("wavelet_analysis", [_empty(*shape, dtype=dtype), filters], levels, lengths)
-    call("wavelet_synthesis", [_bands(shape, levels, dtype), filters], levels, shape[1], lengths)
+    call("wavelet_synthesis", [_bands(shape, levels, dtype), filters], levels, *shape[:2], lengths)
 
 
 def _lifting(shape, taps, levels, dtype, ragged=True):
@@ -158,12 +158,12 @@ def _lifting(shape, taps, levels, dtype, ragged=True):
     steps = [_empty(taps, shape[2], dtype=torch.float32) if taps else None for _ in range(2)]
     lengths = _lengths(shape[0], ragged)
     call("lifting_analysis", [_empty(*shape, dtype=dtype), *steps], levels, lengths)
-    call("lifting_synthesis", [_bands(shape, levels, dtype), *steps], levels, shape[1], lengths)
+    call("lifting_synthesis", [_bands(shape, levels, dtype), *steps], levels, *shape[:2], lengths)
 
 
 def _bands(shape, levels, dtype):
     batch, positions, width = shape
-    return _empty(batch, -(-positions // 2**levels) * 2**levels, width, dtype=dtype)
+    return _empty(batch * -(-positions // 2**levels) * 2**levels, width, dtype=dtype)
 
 
 def _attention_cases() -> Iterator[Case]:

@@ -25,7 +25,7 @@ from kernel.baseline_scan import givens_mix, token_givens_mix
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from longmix.kernels.bands.layout import band_slices, period_of
+from longmix.kernels.bands.layout import bands_of, period_of
 
 __all__ = [
     "feature_attention",
@@ -95,7 +95,7 @@ def _gather(x: torch.Tensor, targets: torch.Tensor, memory: torch.Tensor) -> tor
 def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int) -> torch.Tensor:
     """WavSpA by convolutions over the full length, as products of Fourier transforms; every second row stays.
 
-    Time is the last axis throughout; the result is a transposed view.
+    Time is the last axis until the bands are joined.
     """
     rows, missing = x.transpose(1, 2), period_of(x.shape[1], levels) - x.shape[1]
     rows = functional.pad(rows, (0, missing)) if missing else rows
@@ -104,17 +104,34 @@ def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int) -> tor
     for _ in range(levels):
         rows, detail = _Analysis.apply(rows, taps)
         details.append(detail)
-    return torch.cat([rows, *reversed(details)], -1).transpose(1, 2)
+    return _Join.apply(rows, *reversed(details))
 
 
-def wavelet_synthesis(bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int) -> torch.Tensor:
+def wavelet_synthesis(bands: torch.Tensor, filters: torch.Tensor, levels: int, batch: int, length: int) -> torch.Tensor:
     """The adjoint: convolutions of bands with zeros between their rows."""
-    packed = bands.transpose(1, 2)
-    rows, *details = (packed[..., band] for band in band_slices(length, levels))
+    rows, *details = (band.transpose(1, 2) for band in bands_of(bands, batch, length, levels))
     taps = _filter_pair(filters)
     for detail in details:
         rows = _Synthesis.apply(rows, detail, taps)
     return rows[..., :length].transpose(1, 2)
+
+
+class _Join(torch.autograd.Function):
+    """Bands [cA_J, cD_J, .., cD_1], (B, D, n_j) each -> (B N', D), by one copy."""
+
+    @staticmethod
+    def forward(ctx, *bands):
+        batch, width, _ = bands[0].shape
+        ctx.batch, ctx.positions, ctx.levels = batch, 2 * bands[-1].shape[2], len(bands) - 1
+        joined = bands[0].new_empty(batch * ctx.positions, width)
+        for band, place in zip(bands, bands_of(joined, batch, ctx.positions, ctx.levels), strict=True):
+            place.copy_(band.transpose(1, 2))
+        return joined
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        return (*(band.transpose(1, 2) for band in bands_of(gradient, ctx.batch, ctx.positions, ctx.levels)),)
 
 
 def _filter_pair(filters: torch.Tensor) -> torch.Tensor:

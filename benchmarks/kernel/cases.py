@@ -81,7 +81,7 @@ def _wavelet(size: Size, levels: int) -> Operation:
         return [torch.randn(size.batch, length, size.width, generator=generator), taps]
 
     def apply(x, filters):
-        return ops.wavelet_synthesis(ops.wavelet_analysis(x, filters, levels), filters, levels, x.shape[1])
+        return ops.wavelet_synthesis(ops.wavelet_analysis(x, filters, levels), filters, levels, *x.shape[:2])
 
     names = ("wavelet_analysis", "wavelet_synthesis")
     dimensions = f"D={size.width} T={TAPS} J={levels}"
@@ -94,7 +94,7 @@ def _lifting(size: Size, levels: int) -> Operation:
 
     def apply(x):
         bands = ops.lifting_analysis(x, None, None, levels)
-        return ops.lifting_synthesis(bands, None, None, levels, x.shape[1])
+        return ops.lifting_synthesis(bands, None, None, levels, *x.shape[:2])
 
     names = ("lifting_analysis", "lifting_synthesis")
     return Operation("lifting", names, f"D={size.width} J={levels}", make, apply, linear=True, batch=size.batch)

@@ -87,7 +87,8 @@ struct Shape {
     int64_t blocks() const { return (width + BLOCK - 1) / BLOCK; }
     int64_t tasks() const { return batch * blocks(); }
     int64_t padded(int64_t length) const { return ((length + (int64_t(1) << levels) - 1) >> levels) << levels; }
-    int64_t packed() const { return padded(positions); }
+    // Rows of a sample in a level's band; level 0: the last one's approximation.
+    int64_t in_band(int64_t level) const { return padded(positions) >> (level ? level : levels); }
 };
 
 // The sample and block of channels of one task, and where its rows and bands lie.
@@ -112,11 +113,13 @@ struct Place {
     // Details of a level; level 0: the approximation of the last one.
     template <class T>
     Rows<T> band(T* bands, int64_t level) const {
-        int64_t offset = level ? shape.packed() >> level : 0, count = period >> (level ? level : shape.levels);
-        return {bands + (sample * shape.packed() + offset) * shape.width + first, shape.width, count, count, channels};
+        // As many rows as a level's details have lie before them: all coarser bands of all samples.
+        int64_t rows = shape.in_band(level), before = level ? shape.batch * rows : 0;
+        int64_t count = period >> (level ? level : shape.levels);
+        return {bands + (before + sample * rows) * shape.width + first, shape.width, count, count, channels};
     }
 
-    // Zeros in the rows of (B, N, D), and of packed bands, that are not valid.
+    // Zeros in the rows of (B, N, D), and of bands, that are not valid.
     template <class T>
     void clear_rows(T* x) const {
         clear(rows(x).base, valid, shape.positions);
@@ -125,7 +128,7 @@ struct Place {
     void clear_bands(T* bands) const {
         for (int64_t level = 0; level <= shape.levels; ++level) {
             auto rows = band(bands, level);
-            clear(rows.base, rows.valid, shape.packed() >> (level ? level : shape.levels));
+            clear(rows.base, rows.valid, shape.in_band(level));
         }
     }
 

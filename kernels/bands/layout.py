@@ -1,9 +1,12 @@
-"""Layout of a periodised transform: its bands in their packed form, and rows that repeat with a period.
+"""Layout of a periodised transform: its bands in one tensor, and rows that repeat with a period.
 
 A sample of n rows is transformed with the period n' = 2^J ceil(n / 2^J), zeros filling it up. The bands
-[cA_J, cD_J, .., cD_1] are packed one behind the other as (B, N', D), N' from the padded length N, at offsets that are
-equal for all samples; of band j the first n' / 2^j rows are valid.
+[cA_J, cD_J, .., cD_1] lie one behind the other in (B N', D), N' from the padded length N: first all samples' cA_J,
+(B, N' / 2^J, D), then all their cD_J, and so on. So each band is a tensor without a copy, and the first two, which have
+one length, are one of twice as many samples. Of a sample's band j the first n' / 2^j rows are valid.
 """
+
+from collections.abc import Sequence
 
 import torch
 
@@ -15,28 +18,41 @@ def period_of(lengths: int | torch.Tensor, levels: int) -> int | torch.Tensor:
     return ((lengths + (1 << levels) - 1) >> levels) << levels
 
 
-def band_slices(positions: int, levels: int) -> list[slice]:
-    """Rows of the bands [cA_J, cD_J, .., cD_1] in the packed form of N positions."""
+def band_rows(positions: int, levels: int) -> list[int]:
+    """Rows of the bands [cA_J, cD_J, .., cD_1] of a sample of N positions."""
     period = period_of(positions, levels)
-    details = [slice(period >> level, 2 * period >> level) for level in range(levels, 0, -1)]
-    return [slice(0, period >> levels), *details]
+    return [period >> level for level in (levels, *range(levels, 0, -1))]
+
+
+def bands_of(bands: torch.Tensor, batch: int, positions: int, levels: int) -> list[torch.Tensor]:
+    """The bands [cA_J, cD_J, .., cD_1] in (B N', D), views (B, rows, D) each."""
+    counts = band_rows(positions, levels)
+    parts = bands.split([batch * count for count in counts])
+    return [part.unflatten(0, (batch, count)) for part, count in zip(parts, counts, strict=True)]
+
+
+def join_bands(bands: Sequence[torch.Tensor]) -> torch.Tensor:
+    """(B N', D) from bands (B, rows, D) one behind the other; one alone is not copied."""
+    rows = [band.flatten(0, 1) for band in bands]
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def band_masks(positions: int, levels: int, lengths: torch.Tensor | None) -> list[torch.Tensor | None]:
     """Valid rows of the bands, (B, rows of the band) bool each; None: all of them."""
-    slices = band_slices(positions, levels)
+    counts = band_rows(positions, levels)
     if lengths is None:
-        return [None] * len(slices)
+        return [None] * len(counts)
+    depths = (levels, *range(levels, 0, -1))
     periods = period_of(lengths, levels)
-    depths = [levels, *range(levels, 0, -1)]
-    return [valid_rows(periods >> depth, rows.stop - rows.start) for rows, depth in zip(slices, depths, strict=True)]
+    return [valid_rows(periods >> depth, count) for depth, count in zip(depths, counts, strict=True)]
 
 
-def keep_bands(packed: torch.Tensor, positions: int, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
-    """Packed bands (B, N', D) with zeros in the rows that are not valid, whatever they held."""
+def keep_bands(bands: torch.Tensor, positions: int, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
+    """Bands (B N', D) with zeros in the rows that are not valid, whatever they held."""
     if lengths is None:
-        return packed
-    return keep_valid(packed, torch.cat(band_masks(positions, levels, lengths), dim=1))
+        return bands
+    valid = torch.cat([mask.flatten() for mask in band_masks(positions, levels, lengths)])
+    return torch.where(valid[:, None], bands, 0)
 
 
 def keep_rows(rows: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
@@ -64,17 +80,10 @@ def repeat_rows(rows: torch.Tensor, periods: torch.Tensor | None, before: int, a
     return flat.view(batch, before + positions + after, features)
 
 
-def pack(bands: list[torch.Tensor], positions: int, levels: int) -> torch.Tensor:
-    """The bands of one sample in the packed form of N positions, (N', D), zeros behind each."""
-    slices = band_slices(positions, levels)
-    return torch.cat([fill(band, rows.stop - rows.start) for band, rows in zip(bands, slices, strict=True)])
-
-
-def unpack(packed: torch.Tensor, positions: int, levels: int, valid: int) -> list[torch.Tensor]:
-    """The bands of one sample of n rows out of the packed form of N positions."""
-    starts = [rows.start for rows in band_slices(positions, levels)]
-    sizes = [rows.stop - rows.start for rows in band_slices(valid, levels)]
-    return [packed[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+def bands_of_samples(samples: list[list[torch.Tensor]], positions: int, levels: int) -> torch.Tensor:
+    """(B N', D) from the bands (rows, D) of each sample, zeros behind them."""
+    of_band = zip(zip(*samples, strict=True), band_rows(positions, levels), strict=True)
+    return torch.cat([fill(band, count) for bands, count in of_band for band in bands])
 
 
 def fill(rows: torch.Tensor, positions: int) -> torch.Tensor:
@@ -86,15 +95,21 @@ def check_rows(name: str, rows: torch.Tensor, levels: int) -> None:
     """Raise ValueError unless `rows` are (B, N, D), and there is a level."""
     if rows.dim() != 3:
         raise ValueError(f"{name} has shape {tuple(rows.shape)}; allowed: (B, N, D)")
+    _check_levels(levels)
+
+
+def check_bands(bands: torch.Tensor, levels: int, batch: int, length: int) -> None:
+    """Raise ValueError unless `bands` are those of `batch` samples of `length` positions, and there is a level."""
+    _check_levels(levels)
+    if bands.dim() != 2:
+        raise ValueError(f"bands has shape {tuple(bands.shape)}; allowed: (B N', D)")
+    rows = batch * period_of(length, levels)
+    if len(bands) != rows:
+        raise ValueError(
+            f"bands has {len(bands)} rows; allowed: {rows}, for B = {batch}, N = {length} at {levels} levels"
+        )
+
+
+def _check_levels(levels: int) -> None:
     if levels < 1:
         raise ValueError(f"levels is {levels}; allowed: at least 1")
-
-
-def check_bands(bands: torch.Tensor, levels: int, length: int) -> None:
-    """Raise ValueError unless `bands` are the packed bands of `length` positions."""
-    check_rows("bands", bands, levels)
-    if bands.shape[1] != period_of(length, levels):
-        raise ValueError(
-            f"bands has {bands.shape[1]} rows; allowed: {period_of(length, levels)}, for {length} positions at "
-            f"{levels} levels"
-        )

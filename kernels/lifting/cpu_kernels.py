@@ -17,40 +17,40 @@ FUNCTIONS = {
 
 
 def lifting_analysis(x, predict, update, levels, lengths):
-    """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
+    """Bands (B N', D) of x (B, N, D); see operator.py."""
     batch, positions, width = x.shape
     rows = _working(x)
-    bands = rows.new_empty(batch, period_of(positions, levels), width)
+    bands = rows.new_empty(batch * period_of(positions, levels), width)
     FUNCTIONS["lifting_analysis"](rows, predict, update, lengths, bands, *_sizes(x, predict, update), levels)
     return bands.to(x.dtype)
 
 
-def lifting_synthesis(bands, predict, update, levels, length, lengths):
-    """Rows (B, N, D) from packed bands."""
-    packed = _working(bands)
-    x = packed.new_empty(bands.shape[0], length, bands.shape[2])
-    FUNCTIONS["lifting_synthesis"](packed, predict, update, lengths, x, *_sizes(x, predict, update), levels)
+def lifting_synthesis(bands, predict, update, levels, batch, length, lengths):
+    """Rows (B, N, D) from bands (B N', D)."""
+    found = _working(bands)
+    x = found.new_empty(batch, length, bands.shape[1])
+    FUNCTIONS["lifting_synthesis"](found, predict, update, lengths, x, *_sizes(x, predict, update), levels)
     return x.to(bands.dtype)
 
 
-def lifting_analysis_backward(gradient, bands, predict, update, levels, length, lengths):
+def lifting_analysis_backward(gradient, bands, predict, update, levels, batch, length, lengths):
     """Gradients of x, predict and update, the last two empty for fixed steps."""
-    of_bands, packed = _working(gradient), None if bands is None else _working(bands)
-    of_x = of_bands.new_empty(gradient.shape[0], length, gradient.shape[2])
+    of_bands, made = _working(gradient), None if bands is None else _working(bands)
+    of_x = of_bands.new_empty(batch, length, gradient.shape[1])
     of_taps = [_empty_like(taps, of_x) for taps in (predict, update)]
     sizes = *_sizes(of_x, predict, update), levels
-    FUNCTIONS["lifting_analysis_backward"](of_bands, packed, predict, update, lengths, of_x, *of_taps, *sizes)
+    FUNCTIONS["lifting_analysis_backward"](of_bands, made, predict, update, lengths, of_x, *of_taps, *sizes)
     return of_x.to(gradient.dtype), *of_taps
 
 
 def lifting_synthesis_backward(gradient, bands, predict, update, levels, lengths):
     """Gradients of bands, predict and update, the last two empty for fixed steps."""
     batch, length, width = gradient.shape
-    of_x, packed = _working(gradient), None if bands is None else _working(bands)
-    of_bands = of_x.new_empty(batch, period_of(length, levels), width)
+    of_x, made = _working(gradient), None if bands is None else _working(bands)
+    of_bands = of_x.new_empty(batch * period_of(length, levels), width)
     of_taps = [_empty_like(taps, of_x) for taps in (predict, update)]
     sizes = *_sizes(gradient, predict, update), levels
-    FUNCTIONS["lifting_synthesis_backward"](of_x, packed, predict, update, lengths, of_bands, *of_taps, *sizes)
+    FUNCTIONS["lifting_synthesis_backward"](of_x, made, predict, update, lengths, of_bands, *of_taps, *sizes)
     return of_bands.to(gradient.dtype), *of_taps
 
 

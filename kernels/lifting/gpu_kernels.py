@@ -11,7 +11,7 @@ import triton
 from triton import language as tl
 
 from ..bands.gpu import CHANNELS, ROWS, extent, grid, valid_of
-from ..bands.layout import band_slices, keep_rows, period_of
+from ..bands.layout import bands_of, keep_rows, period_of
 from ..common.grids import checked
 from ..common.interpreter import interpreted
 
@@ -20,9 +20,10 @@ PARTS = 2 if interpreted() else 128
 
 
 def lifting_analysis(x, predict, update, levels, lengths):
-    """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
-    bands = x.new_empty(len(x), period_of(x.shape[1], levels), x.shape[2])
-    steps = _Steps(x, predict, update, levels, x.shape[1], lengths)
+    """Bands (B N', D) of x (B, N, D); see operator.py."""
+    batch, positions, width = x.shape
+    bands = x.new_empty(batch * period_of(positions, levels), width)
+    steps = _Steps(x, predict, update, levels, batch, positions, lengths)
     rows = x
     for level in range(1, levels + 1):
         even, odd = _halves(rows, level)
@@ -33,32 +34,31 @@ def lifting_analysis(x, predict, update, levels, lengths):
     return bands
 
 
-def lifting_synthesis(bands, predict, update, levels, length, lengths):
-    """Rows (B, N, D) from packed bands."""
-    steps = _Steps(bands, predict, update, levels, length, lengths)
+def lifting_synthesis(bands, predict, update, levels, batch, length, lengths):
+    """Rows (B, N, D) from bands (B N', D)."""
+    steps = _Steps(bands, predict, update, levels, batch, length, lengths)
     rows = steps.low(bands)
     for level in range(levels, 0, -1):
-        low, count = rows, 2 * rows.shape[1]
-        rows = torch.empty_like(bands) if level == 1 else steps.between(bands, count)
+        low = rows
+        rows = steps.above(bands, level)
         steps.undo(level, low, steps.detail(bands, level), rows)
     return keep_rows(rows[:, :length], lengths).contiguous()
 
 
-def lifting_analysis_backward(gradient, bands, predict, update, levels, length, lengths):
+def lifting_analysis_backward(gradient, bands, predict, update, levels, batch, length, lengths):
     """Gradients of x, predict and update, the last two empty for fixed steps."""
-    steps = _Steps(gradient, predict, update, levels, length, lengths)
+    steps = _Steps(gradient, predict, update, levels, batch, length, lengths)
     of_low = steps.low(gradient)
     low = None if bands is None else steps.low(bands)
     for level in range(levels, 0, -1):
-        count = of_low.shape[1]
-        of_rows = torch.empty_like(gradient) if level == 1 else steps.between(gradient, 2 * count)
+        of_rows = steps.above(gradient, level)
         of_even, of_odd = of_rows[:, ::2], of_rows[:, 1::2]
         of_detail = Rows(steps.detail(gradient, level))
         if bands is None:
             steps.update.transpose(level, 1, of_detail, of_low, of_odd)
             steps.predict.transpose(level, -1, Rows(of_low), of_odd, of_even)
         else:
-            rows, detail = steps.between(gradient, 2 * count), steps.detail(bands, level)
+            rows, detail = steps.between(gradient, of_rows.shape[1]), steps.detail(bands, level)
             even, odd = rows[:, ::2], None if level == 1 else rows[:, 1::2]
             of_sum = steps.update.differentiate(level, 1, Rows(of_low), detail, Undone(low, even))
             passed = Passed(steps.update.taps, of_sum, of_odd)
@@ -72,9 +72,9 @@ def lifting_analysis_backward(gradient, bands, predict, update, levels, length, 
 def lifting_synthesis_backward(gradient, bands, predict, update, levels, lengths):
     """Gradients of bands, predict and update, the last two empty for fixed steps."""
     batch, length, width = gradient.shape
-    steps = _Steps(gradient, predict, update, levels, length, lengths)
+    steps = _Steps(gradient, predict, update, levels, batch, length, lengths)
     evens = None if bands is None else steps.evens(bands)
-    of_bands = gradient.new_empty(batch, period_of(length, levels), width)
+    of_bands = gradient.new_empty(batch * period_of(length, levels), width)
     of_rows = gradient
     for level in range(1, levels + 1):
         of_even, of_odd = _halves(of_rows, level)
@@ -129,24 +129,30 @@ def _halves(rows: torch.Tensor, level: int) -> tuple[Rows, Rows]:
 class _Steps:
     """Both steps of all levels. Details use rows from k on; approximations use details up to k."""
 
-    def __init__(self, rows, predict, update, levels, length, lengths):
-        self.levels = levels
-        self.slices = band_slices(length, levels)
+    def __init__(self, rows, predict, update, levels, batch, length, lengths):
+        self.levels, self.batch, self.length = levels, batch, length
         valid = valid_of(lengths, length)
         self.predict = _Step(rows, predict, 0.5, False, levels, valid)
         self.update = _Step(rows, update, 0.25, True, levels, valid)
 
     def low(self, bands: torch.Tensor) -> torch.Tensor:
         """The approximation among the bands."""
-        return bands[:, self.slices[0]]
+        return bands_of(bands, self.batch, self.length, self.levels)[0]
 
     def detail(self, bands: torch.Tensor, level: int) -> torch.Tensor:
         """The details of a level among the bands."""
-        return bands[:, self.slices[self.levels + 1 - level]]
+        return bands_of(bands, self.batch, self.length, self.levels)[-level]
 
     def between(self, rows: torch.Tensor, count: int) -> torch.Tensor:
         """Room for so many rows between two levels."""
-        return rows.new_empty(len(rows), count, rows.shape[2], dtype=self.predict.taps.dtype)
+        return rows.new_empty(self.batch, count, rows.shape[-1], dtype=self.predict.taps.dtype)
+
+    def above(self, bands: torch.Tensor, level: int) -> torch.Tensor:
+        """Room for the rows that a level is made from: x in the dtype of the bands, else rows between two levels."""
+        period = period_of(self.length, self.levels)
+        if level == 1:
+            return bands.new_empty(self.batch, period, bands.shape[1])
+        return self.between(bands, period >> (level - 1))
 
     def undo(self, level: int, low: torch.Tensor, detail: torch.Tensor, rows: torch.Tensor) -> None:
         """Fill the rows (B, 2 q, D) that a level was made from."""

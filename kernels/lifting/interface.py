@@ -35,7 +35,7 @@ def lifting_analysis(
             whatever they hold, and count as zeros up to the period n'_b = 2^J ceil(n_b / 2^J). None: N.
 
     Returns:
-        (B, N', D) in the dtype of x, packed as by `wavelet_analysis`. Computed in fp32, or in float64 for such input.
+        (B N', D) in the dtype of x, laid out as by `wavelet_analysis`. Computed in fp32, or in float64 for such input.
 
     Raises:
         ValueError: shapes that do not fit together, or integers that are none.
@@ -45,8 +45,8 @@ def lifting_analysis(
     _check_steps(predict, update, x.shape[2])
     run = select("lifting_analysis", x.device, {"portable": portable_analysis, "reference": reference_analysis})
     if x.numel() == 0:
-        shape = x.shape[0], period_of(x.shape[1], levels), x.shape[2]
-        return of_nothing(x.new_zeros(shape), x, predict, update)
+        rows = x.shape[0] * period_of(x.shape[1], levels)
+        return of_nothing(x.new_zeros(rows, x.shape[2]), x, predict, update)
     return run(x, predict, update, levels, lengths)
 
 
@@ -55,15 +55,17 @@ def lifting_synthesis(
     predict: torch.Tensor | None,
     update: torch.Tensor | None,
     levels: int,
+    batch: int,
     length: int,
     lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The inverse of `lifting_analysis`: the same steps, undone in the opposite order.
 
     Args:
-        bands: (B, N', D), packed as by `wavelet_analysis`; rows that are not valid are ignored, whatever they hold.
+        bands: (B N', D), as from `lifting_analysis`; rows that are not valid are ignored, whatever they hold.
         predict, update: (T, D) taps of learned steps; both None: the fixed ones.
         levels: J, at least 1.
+        batch: B, samples.
         length: N, positions of the result; N' = 2^J ceil(N / 2^J).
         lengths: (B,) integers, valid rows n_b of each sample, clamped to 0 .. N. None: N.
 
@@ -73,14 +75,13 @@ def lifting_synthesis(
     Raises:
         ValueError: shapes that do not fit together, or integers that are none.
     """
-    check_bands(bands, levels, length)
-    lengths = as_lengths(lengths, bands.shape[0], length, bands.device)
-    _check_steps(predict, update, bands.shape[2])
+    check_bands(bands, levels, batch, length)
+    lengths = as_lengths(lengths, batch, length, bands.device)
+    _check_steps(predict, update, bands.shape[1])
     run = select("lifting_synthesis", bands.device, {"portable": portable_synthesis, "reference": reference_synthesis})
     if bands.numel() == 0:
-        shape = bands.shape[0], length, bands.shape[2]
-        return of_nothing(bands.new_zeros(shape), bands, predict, update)
-    return run(bands, predict, update, levels, length, lengths)
+        return of_nothing(bands.new_zeros(batch, length, bands.shape[1]), bands, predict, update)
+    return run(bands, predict, update, levels, batch, length, lengths)
 
 
 def _check_steps(predict: torch.Tensor | None, update: torch.Tensor | None, features: int) -> None:

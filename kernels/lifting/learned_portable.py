@@ -7,7 +7,7 @@ when it is differentiated, so nothing is scattered.
 import torch
 from torch.nn import functional
 
-from ..bands.layout import band_slices, keep_bands, keep_rows, period_of
+from ..bands.layout import bands_of, join_bands, keep_bands, keep_rows, period_of
 
 # Rows of a block: its matrix has as many columns, and a row more for each tap but one.
 BLOCK = 32
@@ -30,8 +30,8 @@ def analysis(
             detail = torch.sub(odd, functional.silu(_Sum.apply(even, predict, False, periods)), alpha=PREDICTED)
             rows = torch.add(even, functional.silu(_Sum.apply(detail, update, True, periods)), alpha=CORRECTED)
             details.append(detail)
-        bands = [_Turned.apply(band, (1, 2, 0), x.dtype) for band in (rows, *reversed(details))]
-        return keep_bands(torch.cat(bands, dim=1), positions, levels, lengths)
+        bands = join_bands([_Turned.apply(band, (1, 2, 0), x.dtype) for band in (rows, *reversed(details))])
+        return keep_bands(bands, positions, levels, lengths)
 
 
 def synthesis(
@@ -39,16 +39,16 @@ def synthesis(
     predict: torch.Tensor,
     update: torch.Tensor,
     levels: int,
+    batch: int,
     length: int,
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
     """`longmix.kernels.ops.lifting_synthesis` with taps."""
-    sizes = [band.stop - band.start for band in band_slices(length, levels)]
     working = torch.promote_types(bands.dtype, torch.float32)
     with torch.autocast(bands.device.type, enabled=False):
         predict, update = predict.to(working), update.to(working)
-        packed = keep_bands(bands, length, levels, lengths).split(sizes, dim=1)
-        rows, *details = (_Turned.apply(band, (2, 0, 1), working) for band in packed)
+        kept = bands_of(keep_bands(bands, length, levels, lengths), batch, length, levels)
+        rows, *details = (_Turned.apply(band, (2, 0, 1), working) for band in kept)
         for detail, periods in zip(details, reversed(_periods(levels, lengths)), strict=True):
             even = torch.sub(rows, functional.silu(_Sum.apply(detail, update, True, periods)), alpha=CORRECTED)
             odd = torch.add(detail, functional.silu(_Sum.apply(even, predict, False, periods)), alpha=PREDICTED)

@@ -28,11 +28,13 @@ def lifting_synthesis(
     predict: torch.Tensor | None,
     update: torch.Tensor | None,
     levels: int,
+    batch: int,
     length: int,
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.lifting_synthesis`."""
-    return _synthesis(kernels, bands.contiguous(), *_in_working_dtype(bands, predict, update), levels, length, lengths)
+    steps = _in_working_dtype(bands, predict, update)
+    return _synthesis(kernels, bands.contiguous(), *steps, levels, batch, length, lengths)
 
 
 def _in_working_dtype(rows: torch.Tensor, *taps: torch.Tensor | None) -> list[torch.Tensor | None]:
@@ -50,8 +52,8 @@ def _analysis(
     levels: int,
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Packed bands (B, N', D) of x (B, N, D), contiguous, any floating dtype; taps (T, D), fp32 or float64."""
-    return x.new_empty(x.shape[0], period_of(x.shape[1], levels), x.shape[2])
+    """Bands (B N', D) of x (B, N, D), contiguous, any floating dtype; taps (T, D), fp32 or float64."""
+    return x.new_empty(x.shape[0] * period_of(x.shape[1], levels), x.shape[2])
 
 
 @operator(__package__, "lifting_analysis_backward")
@@ -62,12 +64,13 @@ def _analysis_backward(
     predict: torch.Tensor | None,
     update: torch.Tensor | None,
     levels: int,
+    batch: int,
     length: int,
     lengths: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, predict and update, of which the last two are empty, and bands is None, for fixed steps."""
     of_taps = [_of_taps(taps, gradient) for taps in (predict, update)]
-    return gradient.new_empty(gradient.shape[0], length, gradient.shape[2]), *of_taps
+    return gradient.new_empty(batch, length, gradient.shape[1]), *of_taps
 
 
 @operator(__package__, "lifting_synthesis")
@@ -77,11 +80,12 @@ def _synthesis(
     predict: torch.Tensor | None,
     update: torch.Tensor | None,
     levels: int,
+    batch: int,
     length: int,
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Rows (B, N, D) from packed bands, contiguous, any floating dtype; taps (T, D), fp32 or float64."""
-    return bands.new_empty(bands.shape[0], length, bands.shape[2])
+    """Rows (B, N, D) from bands (B N', D), contiguous, any floating dtype; taps (T, D), fp32 or float64."""
+    return bands.new_empty(batch, length, bands.shape[1])
 
 
 @operator(__package__, "lifting_synthesis_backward")
@@ -97,7 +101,7 @@ def _synthesis_backward(
     """Gradients of bands, predict and update, of which the last two are empty, and bands is None, for fixed steps."""
     of_taps = [_of_taps(taps, gradient) for taps in (predict, update)]
     batch, length, width = gradient.shape
-    return gradient.new_empty(batch, period_of(length, levels), width), *of_taps
+    return gradient.new_empty(batch * period_of(length, levels), width), *of_taps
 
 
 def _of_taps(taps: torch.Tensor | None, gradient: torch.Tensor) -> torch.Tensor:
@@ -117,10 +121,10 @@ def _derivative(backward):
 
 
 def _keep_analysis(output, x, predict, update, levels, lengths):
-    return None if predict is None else output, predict, update, levels, x.shape[1], lengths
+    return None if predict is None else output, predict, update, levels, *x.shape[:2], lengths
 
 
-def _keep_synthesis(output, bands, predict, update, levels, length, lengths):
+def _keep_synthesis(output, bands, predict, update, levels, batch, length, lengths):
     return None if predict is None else bands, predict, update, levels, lengths
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from ..bands.layout import band_slices, keep_bands, keep_rows, period_of, repeat_rows
+from ..bands.layout import bands_of, join_bands, keep_bands, keep_rows, period_of, repeat_rows
 from . import learned_portable
 
 
@@ -28,8 +28,8 @@ def lifting_analysis(
         detail = odd - _prediction(even, periods)
         rows = even + _correction(detail, periods)
         details.append(detail)
-    packed = torch.cat([rows, *reversed(details)], dim=1)
-    return keep_bands(packed, positions, levels, lengths).to(x.dtype)
+    bands = join_bands([rows, *reversed(details)])
+    return keep_bands(bands, positions, levels, lengths).to(x.dtype)
 
 
 def lifting_synthesis(
@@ -37,15 +37,15 @@ def lifting_synthesis(
     predict: torch.Tensor | None,
     update: torch.Tensor | None,
     levels: int,
+    batch: int,
     length: int,
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.lifting_synthesis`."""
     if predict is not None:
-        return learned_portable.synthesis(bands, predict, update, levels, length, lengths)
+        return learned_portable.synthesis(bands, predict, update, levels, batch, length, lengths)
     working = torch.promote_types(bands.dtype, torch.float32)
-    packed = keep_bands(bands, length, levels, lengths).to(working)
-    rows, *details = (packed[:, band] for band in band_slices(length, levels))
+    rows, *details = bands_of(keep_bands(bands, length, levels, lengths).to(working), batch, length, levels)
     for level, detail in zip(range(levels, 0, -1), details, strict=True):
         periods = None if lengths is None else period_of(lengths, levels) >> level
         even = rows - _correction(detail, periods)

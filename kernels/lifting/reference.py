@@ -2,7 +2,7 @@
 
 import torch
 
-from ..bands.layout import fill, pack, period_of, unpack
+from ..bands.layout import band_rows, bands_of, bands_of_samples, fill, period_of
 
 
 def lifting_analysis(
@@ -14,7 +14,7 @@ def lifting_analysis(
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.lifting_analysis`."""
     batch, positions, _ = x.shape
-    packed = []
+    found = []
     for sample, valid in enumerate([positions] * batch if lengths is None else lengths.tolist()):
         rows = fill(x[sample, :valid].double(), period_of(valid, levels))
         details = []
@@ -23,8 +23,8 @@ def lifting_analysis(
             detail = odd - prediction(even, predict)
             rows = even + correction(detail, update)
             details.append(detail)
-        packed.append(pack([rows, *reversed(details)], positions, levels))
-    return torch.stack(packed).to(x.dtype)
+        found.append([rows, *reversed(details)])
+    return bands_of_samples(found, positions, levels).to(x.dtype)
 
 
 def lifting_synthesis(
@@ -32,13 +32,16 @@ def lifting_synthesis(
     predict: torch.Tensor | None,
     update: torch.Tensor | None,
     levels: int,
+    batch: int,
     length: int,
     lengths: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.lifting_synthesis`."""
     result = []
-    for sample, valid in enumerate([length] * len(bands) if lengths is None else lengths.tolist()):
-        rows, *details = unpack(bands[sample].double(), length, levels, valid)
+    padded = bands_of(bands.double(), batch, length, levels)
+    for sample, valid in enumerate([length] * batch if lengths is None else lengths.tolist()):
+        counts = band_rows(valid, levels)
+        rows, *details = (band[sample, :count] for band, count in zip(padded, counts, strict=True))
         for detail in details:
             even = rows - correction(detail, update)
             odd = detail + prediction(even, predict)

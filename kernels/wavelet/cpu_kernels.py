@@ -14,20 +14,18 @@ FUNCTIONS = {
 
 
 def wavelet_analysis(x, filters, levels, lengths):
-    """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
+    """Bands (B N', D) of x (B, N, D); see operator.py."""
     batch, positions, width = x.shape
-    bands = filters.new_empty(batch, period_of(positions, levels), width)
+    bands = filters.new_empty(batch * period_of(positions, levels), width)
     rows = x.to(filters.dtype)
     FUNCTIONS["wavelet_analysis"](rows, filters, lengths, bands, *x.shape, len(filters), levels)
     return bands.to(x.dtype)
 
 
-def wavelet_synthesis(bands, filters, levels, length, lengths):
-    """Rows (B, N, D) from packed bands."""
-    batch, _, width = bands.shape
-    x = filters.new_empty(batch, length, width)
-    packed = bands.to(filters.dtype)
-    FUNCTIONS["wavelet_synthesis"](packed, filters, lengths, x, *x.shape, len(filters), levels)
+def wavelet_synthesis(bands, filters, levels, batch, length, lengths):
+    """Rows (B, N, D) from bands (B N', D)."""
+    x = filters.new_empty(batch, length, bands.shape[1])
+    FUNCTIONS["wavelet_synthesis"](bands.to(filters.dtype), filters, lengths, x, *x.shape, len(filters), levels)
     return x.to(bands.dtype)
 
 

@@ -5,7 +5,7 @@ import triton
 from triton import language as tl
 
 from ..bands.gpu import CHANNELS, ROWS, around, correlate_into, extent, grid, new_parts, valid_of
-from ..bands.layout import band_slices, period_of
+from ..bands.layout import bands_of, period_of
 from ..common.exact_gpu import exact
 
 # Taps whose rows are asked for before the first of them is there.
@@ -13,46 +13,42 @@ UNROLLED = tl.constexpr(4)
 
 
 def wavelet_analysis(x, filters, levels, lengths):
-    """Packed bands (B, N', D) of x (B, N, D); see operator.py."""
+    """Bands (B N', D) of x (B, N, D); see operator.py."""
     batch, positions, width = x.shape
-    bands = x.new_empty(batch, period_of(positions, levels), width)
-    slices = band_slices(positions, levels)
+    bands = x.new_empty(batch * period_of(positions, levels), width)
+    last, *details = bands_of(bands, batch, positions, levels)
     valid = valid_of(lengths, positions)
     rows = x
-    for level in range(1, levels + 1):
-        high = bands[:, slices[levels + 1 - level]]
-        low = bands[:, slices[0]] if level == levels else torch.empty_like(high, dtype=filters.dtype)
+    for level, high in enumerate(reversed(details), 1):
+        low = last if level == levels else torch.empty_like(high, dtype=filters.dtype)
         _split_level(rows, filters, valid, low, high, levels, level)
         rows = low
     return bands
 
 
-def wavelet_synthesis(bands, filters, levels, length, lengths):
-    """Rows (B, N, D) from packed bands."""
-    slices = band_slices(length, levels)
+def wavelet_synthesis(bands, filters, levels, batch, length, lengths):
+    """Rows (B, N, D) from bands (B N', D)."""
     valid = valid_of(lengths, length)
-    low = bands[:, slices[0]]
-    for level in range(levels, 1, -1):
-        low = _merge_level(low, bands[:, slices[levels + 1 - level]], filters, valid, levels, level)
-    x = bands.new_empty(len(bands), length, bands.shape[2])
-    _merge_level(low, bands[:, slices[levels]], filters, valid, levels, 1, x)
+    low, *details, first = bands_of(bands, batch, length, levels)
+    for level, high in zip(range(levels, 1, -1), details, strict=True):
+        low = _merge_level(low, high, filters, valid, levels, level)
+    x = bands.new_empty(batch, length, bands.shape[1])
+    _merge_level(low, first, filters, valid, levels, 1, x)
     return x
 
 
 def wavelet_derivative(x, bands, filters, levels, lengths):
     """The derivative of <bands, analysis(x)>, which is <synthesis(bands), x>, by the taps, (T, D)."""
-    batch, positions, width = x.shape
-    slices = band_slices(positions, levels)
+    batch, positions, _ = x.shape
+    low, *details = bands_of(bands, batch, positions, levels)
     valid = valid_of(lengths, positions)
     rows = [x]
     for level in range(1, levels):
-        low = filters.new_empty(batch, slices[levels + 1 - level].start, width)
-        _split_level(rows[-1], filters, valid, low, torch.empty_like(low), levels, level)
-        rows.append(low)
-    low = bands[:, slices[0]]
-    parts = left = new_parts(low, len(filters), [band.stop - band.start for band in slices[1:]])
-    for level in range(levels, 0, -1):
-        high = bands[:, slices[levels + 1 - level]]
+        approximation = filters.new_empty(details[levels - level].shape)
+        _split_level(rows[-1], filters, valid, approximation, torch.empty_like(approximation), levels, level)
+        rows.append(approximation)
+    parts = left = new_parts(low, len(filters), [band.shape[1] for band in details])
+    for level, high in zip(range(levels, 0, -1), details, strict=True):
         of_x = "all" if level == 1 else "none"
         left = correlate_into(left, low, high, rows[level - 1], valid, levels, level, of_x)
         if level > 1:

@@ -30,9 +30,9 @@ def wavelet_analysis(
             whatever they hold. None: N.
 
     Returns:
-        (B, N', D) in the dtype of x, N' = 2^J ceil(N / 2^J): the bands [cA_J, cD_J, .., cD_1] one behind the other, of
-        N' / 2^j rows each, of which the first n'_b / 2^j are valid and the others zero. Computed in fp32, or in float64
-        for such input.
+        (B N', D) in the dtype of x, N' = 2^J ceil(N / 2^J): the bands [cA_J, cD_J, .., cD_1] one behind the other, of
+        all samples each: (B, N' / 2^j, D), of which sample b's first n'_b / 2^j rows are valid and the others zero.
+        `longmix.kernels.bands.layout.bands_of` takes them apart. Computed in fp32, or in float64 for such input.
 
     Raises:
         ValueError: shapes that do not fit together, or integers that are none.
@@ -42,22 +42,28 @@ def wavelet_analysis(
     _check_filters(filters, x.shape[2])
     run = select("wavelet_analysis", x.device, {"portable": portable_analysis, "reference": reference_analysis})
     if x.numel() == 0:
-        shape = x.shape[0], period_of(x.shape[1], levels), x.shape[2]
-        return of_nothing(x.new_zeros(shape), x, filters)
+        rows = x.shape[0] * period_of(x.shape[1], levels)
+        return of_nothing(x.new_zeros(rows, x.shape[2]), x, filters)
     return run(x, filters, levels, lengths)
 
 
 def wavelet_synthesis(
-    bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None = None
+    bands: torch.Tensor,
+    filters: torch.Tensor,
+    levels: int,
+    batch: int,
+    length: int,
+    lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The adjoint of `wavelet_analysis`; its inverse where that is orthogonal.
 
     One level: y[(2 t + l) mod n] = sum over t and l of lo[t] h[l] + hi[t] (-1)^l h[T - 1 - l].
 
     Args:
-        bands: (B, N', D), packed as by `wavelet_analysis`; rows that are not valid are ignored, whatever they hold.
+        bands: (B N', D), as from `wavelet_analysis`; rows that are not valid are ignored, whatever they hold.
         filters: low-pass taps h, (T, D) or (T,); T even.
         levels: J, at least 1.
+        batch: B, samples.
         length: N, positions of the result; N' = 2^J ceil(N / 2^J).
         lengths: (B,) integers, valid rows n_b of each sample, clamped to 0 .. N. None: N.
 
@@ -67,14 +73,13 @@ def wavelet_synthesis(
     Raises:
         ValueError: shapes that do not fit together, or integers that are none.
     """
-    check_bands(bands, levels, length)
-    lengths = as_lengths(lengths, bands.shape[0], length, bands.device)
-    _check_filters(filters, bands.shape[2])
+    check_bands(bands, levels, batch, length)
+    lengths = as_lengths(lengths, batch, length, bands.device)
+    _check_filters(filters, bands.shape[1])
     run = select("wavelet_synthesis", bands.device, {"portable": portable_synthesis, "reference": reference_synthesis})
     if bands.numel() == 0:
-        shape = bands.shape[0], length, bands.shape[2]
-        return of_nothing(bands.new_zeros(shape), bands, filters)
-    return run(bands, filters, levels, length, lengths)
+        return of_nothing(bands.new_zeros(batch, length, bands.shape[1]), bands, filters)
+    return run(bands, filters, levels, batch, length, lengths)
 
 
 def _check_filters(filters: torch.Tensor, features: int) -> None:

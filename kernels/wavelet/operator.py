@@ -18,32 +18,44 @@ def wavelet_analysis(
 
 
 def wavelet_synthesis(
-    kernels: str, bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None
+    kernels: str,
+    bands: torch.Tensor,
+    filters: torch.Tensor,
+    levels: int,
+    batch: int,
+    length: int,
+    lengths: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.wavelet_synthesis`."""
-    return _synthesis(kernels, bands.contiguous(), _of_channels(filters, bands), levels, length, lengths)
+    return _synthesis(kernels, bands.contiguous(), _of_channels(filters, bands), levels, batch, length, lengths)
 
 
 def _of_channels(filters: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Taps (T, D) or (T,) -> (T, D), contiguous, fp32 or float64 as x is computed in."""
     filters = filters.to(torch.promote_types(x.dtype, torch.float32))
-    return (filters if filters.dim() == 2 else filters[:, None].expand(-1, x.shape[2])).contiguous()
+    return (filters if filters.dim() == 2 else filters[:, None].expand(-1, x.shape[-1])).contiguous()
 
 
 @operator(__package__, "wavelet_analysis")
 def _analysis(
     kernels: str, x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None
 ) -> torch.Tensor:
-    """Packed bands (B, N', D) of x (B, N, D), contiguous, any floating dtype; filters (T, D), fp32 or float64."""
-    return x.new_empty(x.shape[0], period_of(x.shape[1], levels), x.shape[2])
+    """Bands (B N', D) of x (B, N, D), contiguous, any floating dtype; filters (T, D), fp32 or float64."""
+    return x.new_empty(x.shape[0] * period_of(x.shape[1], levels), x.shape[2])
 
 
 @operator(__package__, "wavelet_synthesis")
 def _synthesis(
-    kernels: str, bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None
+    kernels: str,
+    bands: torch.Tensor,
+    filters: torch.Tensor,
+    levels: int,
+    batch: int,
+    length: int,
+    lengths: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Rows (B, N, D) from packed bands."""
-    return bands.new_empty(bands.shape[0], length, bands.shape[2])
+    """Rows (B, N, D) from bands (B N', D)."""
+    return bands.new_empty(batch, length, bands.shape[1])
 
 
 @operator(__package__, "wavelet_derivative")
@@ -61,12 +73,12 @@ def _derivative(
 
 def _differentiate_analysis(kernels, needed, gradient, x, filters, levels, lengths):
     return (
-        _synthesis(kernels, gradient, filters, levels, x.shape[1], lengths) if needed[0] else None,
+        _synthesis(kernels, gradient, filters, levels, *x.shape[:2], lengths) if needed[0] else None,
         _derivative(kernels, x, gradient, filters, levels, lengths) if needed[1] else None,
     )
 
 
-def _differentiate_synthesis(kernels, needed, gradient, bands, filters, levels, length, lengths):
+def _differentiate_synthesis(kernels, needed, gradient, bands, filters, levels, batch, length, lengths):
     return (
         _analysis(kernels, gradient, filters, levels, lengths) if needed[0] else None,
         _derivative(kernels, gradient, bands, filters, levels, lengths) if needed[1] else None,

@@ -7,7 +7,7 @@ adjoint, so each is the other's derivative; autograd would go back tap by tap.
 import torch
 from torch.nn import functional
 
-from ..bands.layout import band_slices, keep_bands, keep_rows, period_of, repeat_rows
+from ..bands.layout import bands_of, join_bands, keep_bands, keep_rows, period_of, repeat_rows
 from ..common.devices import for_gpu
 
 
@@ -17,10 +17,10 @@ def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, length
 
 
 def wavelet_synthesis(
-    bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None
+    bands: torch.Tensor, filters: torch.Tensor, levels: int, batch: int, length: int, lengths: torch.Tensor | None
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.wavelet_synthesis`."""
-    return _Synthesis.apply(bands, _working_taps(filters, bands), levels, length, lengths)
+    return _Synthesis.apply(bands, _working_taps(filters, bands), levels, batch, length, lengths)
 
 
 def _working_taps(filters: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -34,7 +34,7 @@ def _working_taps(filters: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 class _Analysis(torch.autograd.Function):
-    """Packed bands (B, N', D) of x (B, N, D), in its dtype; taps (T, D) or (T, 1)."""
+    """Bands (B N', D) of x (B, N, D), in its dtype; taps (T, D) or (T, 1)."""
 
     @staticmethod
     def forward(ctx, x, filters, levels, lengths):
@@ -44,24 +44,24 @@ class _Analysis(torch.autograd.Function):
         for periods in _periods(levels, lengths):
             rows, detail = _split(rows, filters, periods)
             details.append(detail)
-        packed = torch.cat([rows, *reversed(details)], dim=1).to(x.dtype)
-        return keep_bands(packed, x.shape[1], levels, lengths)
+        bands = join_bands([rows, *reversed(details)])
+        return keep_bands(bands.to(x.dtype), x.shape[1], levels, lengths)
 
     @staticmethod
     def backward(ctx, gradient):
         x, filters, lengths = ctx.saved_tensors
-        of_x = _Synthesis.apply(gradient, filters, ctx.levels, x.shape[1], lengths)
+        of_x = _Synthesis.apply(gradient, filters, ctx.levels, *x.shape[:2], lengths)
         return of_x, _of_filters(x, gradient, filters, ctx.levels, lengths), None, None
 
 
 class _Synthesis(torch.autograd.Function):
-    """Rows (B, N, D) from packed bands (B, N', D), in their dtype; taps (T, D) or (T, 1)."""
+    """Rows (B, N, D) from bands (B N', D), in their dtype; taps (T, D) or (T, 1)."""
 
     @staticmethod
-    def forward(ctx, bands, filters, levels, length, lengths):
+    def forward(ctx, bands, filters, levels, batch, length, lengths):
         ctx.save_for_backward(bands, filters, lengths)
         ctx.levels = levels
-        rows, *details = _bands(bands, length, levels, lengths)
+        rows, *details = _bands(bands, batch, length, levels, lengths)
         for detail, periods in zip(details, reversed(_periods(levels, lengths)), strict=True):
             rows = _merge(rows, detail, filters, periods)
         return keep_rows(rows[:, :length].to(bands.dtype), lengths).contiguous()
@@ -70,7 +70,7 @@ class _Synthesis(torch.autograd.Function):
     def backward(ctx, gradient):
         bands, filters, lengths = ctx.saved_tensors
         of_bands = _Analysis.apply(gradient, filters, ctx.levels, lengths)
-        return of_bands, _of_filters(gradient, bands, filters, ctx.levels, lengths), None, None, None
+        return of_bands, _of_filters(gradient, bands, filters, ctx.levels, lengths), None, None, None, None
 
 
 def _of_filters(
@@ -81,7 +81,7 @@ def _of_filters(
     rows = [_period(x, levels, lengths)]
     for period in periods[:-1]:
         rows.append(_split(rows[-1], filters, period)[0])
-    low, *details = _bands(bands, x.shape[1], levels, lengths)
+    low, *details = _bands(bands, *x.shape[:2], levels, lengths)
     total = torch.zeros_like(filters)
     for detail, period in zip(details, reversed(periods), strict=True):
         pair, before = torch.stack([low, detail], dim=2).to(filters.dtype), rows.pop()
@@ -160,9 +160,10 @@ def _period(x: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch
     return functional.pad(rows, (0, 0, 0, missing)) if torch.compiler.is_compiling() or missing else rows
 
 
-def _bands(packed: torch.Tensor, positions: int, levels: int, lengths: torch.Tensor | None) -> list[torch.Tensor]:
-    packed = keep_bands(packed, positions, levels, lengths)
-    return [packed[:, band] for band in band_slices(positions, levels)]
+def _bands(
+    bands: torch.Tensor, batch: int, positions: int, levels: int, lengths: torch.Tensor | None
+) -> list[torch.Tensor]:
+    return bands_of(keep_bands(bands, positions, levels, lengths), batch, positions, levels)
 
 
 def _periods(levels: int, lengths: torch.Tensor | None) -> list[torch.Tensor | None]:

@@ -28,14 +28,14 @@ TYPICAL = {
 
 def form(rows, filters, levels, *more) -> Form:
     """The form of a call of analysis or synthesis."""
-    return Form(rows.dtype, specialised(int(rows.shape[2])), int(filters.shape[0]), int(levels), more[-1] is not None)
+    return Form(rows.dtype, specialised(int(rows.shape[-1])), int(filters.shape[0]), int(levels), more[-1] is not None)
 
 
 def inputs(operation: str, form: Form, positions: int, hard: bool, generator: torch.Generator) -> tuple:
     """Arguments of the operation in fp32, on the CPU. `hard`: large values."""
     analysis = operation == "wavelet_analysis"
-    count = positions if analysis else period_of(positions, form.levels)
-    rows = torch.randn(BATCH, count, form.width, generator=generator) * (100 if hard else 1)
+    shape = (BATCH, positions) if analysis else (BATCH * period_of(positions, form.levels),)
+    rows = torch.randn(*shape, form.width, generator=generator) * (100 if hard else 1)
     filters = torch.randn(form.taps, form.width, generator=generator) / form.taps**0.5
     lengths = ragged(BATCH, positions) if form.ragged else None
-    return (rows, filters, form.levels, lengths) if analysis else (rows, filters, form.levels, positions, lengths)
+    return rows, filters, form.levels, *(() if analysis else (BATCH, positions)), lengths

@@ -2,32 +2,34 @@
 
 import torch
 
-from ..bands.layout import fill, pack, period_of, unpack
+from ..bands.layout import band_rows, bands_of, bands_of_samples, fill, period_of
 
 
 def wavelet_analysis(x: torch.Tensor, filters: torch.Tensor, levels: int, lengths: torch.Tensor | None) -> torch.Tensor:
     """See `longmix.kernels.ops.wavelet_analysis`."""
     batch, positions, _ = x.shape
     low = filters.double().reshape(len(filters), -1)
-    packed = []
+    found = []
     for sample, valid in enumerate([positions] * batch if lengths is None else lengths.tolist()):
         rows = fill(x[sample, :valid].double(), period_of(valid, levels))
         details = []
         for _ in range(levels):
             rows, detail = split(rows, low)
             details.append(detail)
-        packed.append(pack([rows, *reversed(details)], positions, levels))
-    return torch.stack(packed).to(x.dtype)
+        found.append([rows, *reversed(details)])
+    return bands_of_samples(found, positions, levels).to(x.dtype)
 
 
 def wavelet_synthesis(
-    bands: torch.Tensor, filters: torch.Tensor, levels: int, length: int, lengths: torch.Tensor | None
+    bands: torch.Tensor, filters: torch.Tensor, levels: int, batch: int, length: int, lengths: torch.Tensor | None
 ) -> torch.Tensor:
     """See `longmix.kernels.ops.wavelet_synthesis`."""
     low = filters.double().reshape(len(filters), -1)
     result = []
-    for sample, valid in enumerate([length] * len(bands) if lengths is None else lengths.tolist()):
-        rows, *details = unpack(bands[sample].double(), length, levels, valid)
+    padded = bands_of(bands.double(), batch, length, levels)
+    for sample, valid in enumerate([length] * batch if lengths is None else lengths.tolist()):
+        counts = band_rows(valid, levels)
+        rows, *details = (band[sample, :count] for band, count in zip(padded, counts, strict=True))
         for detail in details:
             rows = merge(rows, detail, low)
         result.append(fill(rows[:valid], length))

@@ -13,7 +13,10 @@ from ..precision import narrowed
 
 
 def attend_in_bands(
-    attentions: Sequence[Attention], bands: Sequence[torch.Tensor], masks: Sequence[torch.Tensor | None]
+    attentions: Sequence[Attention],
+    stacked: Sequence[int],
+    stacks: Sequence[torch.Tensor],
+    masks: Sequence[torch.Tensor | None],
 ) -> list[torch.Tensor]:
     """What the attention of each band makes of it.
 
@@ -21,56 +24,48 @@ def attend_in_bands(
 
     Args:
         attentions: one for each band, of one kind, perhaps one and the same.
-        bands: (B, n_j, width) each.
-        masks: (B, n_j) bool each, the valid rows; None: all of them.
+        stacked: bands of each stack.
+        stacks: (k B, n_j, width) each, k bands of one length one behind the other.
+        masks: (k B, n_j) bool each, the valid rows; None: all of them.
 
     Returns:
-        (B, n_j, width) each, zero where nothing is valid.
+        (k B, n_j, width) each, zero where nothing is valid.
     """
-    mixed: list[torch.Tensor | None] = [None] * len(bands)
-    for numbers in _of_one_length(bands):
-        chosen = [attentions[number] for number in numbers]
-        if len(numbers) == 1 or type(chosen[0]) is not SoftmaxAttention:
-            results = [attentions[number](bands[number], BatchContext(masks[number])) for number in numbers]
+    mixed, first = [], 0
+    for count, rows, mask in zip(stacked, stacks, masks, strict=True):
+        chosen = attentions[first : first + count]
+        first += count
+        if count == 1:
+            mixed.append(chosen[0](rows, BatchContext(mask)))
+        elif type(chosen[0]) is SoftmaxAttention:
+            mixed.append(_together(chosen, rows, mask))
         else:
-            results = _together(chosen, [bands[number] for number in numbers], [masks[number] for number in numbers])
-        for number, result in zip(numbers, results, strict=True):
-            mixed[number] = result
+            bands = _bands(rows, count)
+            of_bands = [None] * count if mask is None else _bands(mask, count)
+            each = zip(chosen, bands, of_bands, strict=True)
+            mixed.append(torch.cat([attention(band, BatchContext(of_band)) for attention, band, of_band in each]))
     return mixed
 
 
-def _of_one_length(bands: Sequence[torch.Tensor]) -> list[list[int]]:
-    """The numbers of the bands, those of one length together."""
-    found: list[list[int]] = []
-    for number, band in enumerate(bands):
-        # Not looked up by its length: a graph of a layer would hold for that length alone.
-        like_it = next((others for others in found if bands[others[0]].shape[1] == band.shape[1]), None)
-        if like_it is None:
-            found.append([number])
-        else:
-            like_it.append(number)
-    return found
-
-
-def _together(
-    attentions: Sequence[SoftmaxAttention], bands: Sequence[torch.Tensor], masks: Sequence[torch.Tensor | None]
-) -> Sequence[torch.Tensor]:
-    """Bands (B, n, width) of one length -> (B, n, width) each."""
-    mask = None if masks[0] is None else torch.cat(list(masks))
+def _together(attentions: Sequence[SoftmaxAttention], rows: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """A stack (k B, n, width) -> (k B, n, width)."""
     first = attentions[0]
-    rows = keep_valid(torch.cat(list(bands)), mask)
+    rows = keep_valid(rows, mask)
     query, key, value = first.heads_of(linear_of_bands(rows, [attention.projection for attention in attentions]))
     mixed = first.attend(query, key, value, BatchContext(mask)).transpose(1, 2).flatten(2)
-    mixed = keep_valid(linear_of_bands(mixed, [attention.output for attention in attentions]), mask)
+    return keep_valid(linear_of_bands(mixed, [attention.output for attention in attentions]), mask)
+
+
+def _bands(stack: torch.Tensor, count: int) -> Sequence[torch.Tensor]:
+    """(k B, ..) -> k of (B, ..)."""
     # Not by `chunk`: the size of its parts depends on the number of samples, and an export would hold for that alone.
-    return mixed.unflatten(0, (len(bands), -1)).unbind()
+    return stack.unflatten(0, (count, -1)).unbind()
 
 
 def linear_of_bands(rows: torch.Tensor, layers: Sequence[nn.Linear]) -> torch.Tensor:
     """Each layer on the samples of its band, which follow each other: (J B, n, in) -> (J B, n, out)."""
     if not are_plain(layers):
-        bands = rows.unflatten(0, (len(layers), -1)).unbind()
-        return torch.cat([layer(band) for layer, band in zip(layers, bands, strict=True)])
+        return torch.cat([layer(band) for layer, band in zip(layers, _bands(rows, len(layers)), strict=True)])
     parameters = [layer.weight for layer in layers] + [layer.bias for layer in layers]
     return _LinearOfBands.apply(*narrowed(rows, *parameters))
 

@@ -86,10 +86,11 @@ class WavSpA(Mixer):
         if hidden_states.numel() == 0:
             return hidden_states  # Fourier transforms refuse empty tensors
         taps = self.space.working_taps(hidden_states.dtype)  # there and back
-        bands, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths, taps)
-        attentions = [self.attentions[0]] * len(bands) if self.config.share_bands else self.attentions
-        bands = attend_in_bands(attentions, bands, masks)
-        return keep_valid(self.space.synthesise(bands, positions, context.lengths, taps), context.mask)
+        stacks, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths, taps)
+        stacked = self.space.stacked()
+        attentions = [self.attentions[0]] * sum(stacked) if self.config.share_bands else self.attentions
+        stacks = attend_in_bands(attentions, stacked, stacks, masks)
+        return keep_valid(self.space.synthesise(stacks, positions, context.lengths, taps), context.mask)
 
     def resize_positions(self) -> None:
         """Make room in the bands for config.max_position_embeddings."""

@@ -1,9 +1,9 @@
 """The spaces that WavSpA attends in: there, and back again.
 
 A space turns (B, N, D) into bands, sequences (B, n_j, width) of coefficients with a mask of the valid ones each, and
-bands into (B, N, D). `lengths` (B,) int64 are the samples' valid rows, None: all; rows past them are zero on the way in
-and on the way out, and the bands of a sample are those it has alone. `taps` are the space's `working_taps`, made once
-for both ways.
+bands into (B, N, D). Bands of one length that follow each other are one tensor, a stack (k B, n_j, width). `lengths`
+(B,) int64 are the samples' valid rows, None: all; rows past them are zero on the way in and on the way out, and the
+bands of a sample are those it has alone. `taps` are the space's `working_taps`, made once for both ways.
 """
 
 import math
@@ -13,14 +13,14 @@ from torch import nn
 from transformers import initialization as init
 
 from longmix.kernels import ops
-from longmix.kernels.bands.layout import band_masks, band_slices
+from longmix.kernels.bands.layout import band_masks, band_rows, bands_of, join_bands
 from longmix.kernels.common.rows import valid_rows
 
 from .configuration_wavspa import WavSpAConfig
 from .fourier import frequencies, rows_of, spectrum_of
 from .wavelets import lattice_taps, scaling_taps
 
-Bands = list[torch.Tensor]
+Stacks = list[torch.Tensor]
 Masks = list[torch.Tensor | None]
 Taps = tuple[torch.Tensor, ...]
 
@@ -37,17 +37,21 @@ class Space(nn.Module):
         """Rows of each band for sequences of N positions."""
         return [positions]
 
+    def stacked(self) -> list[int]:
+        """Bands of each stack."""
+        return [1]
+
     def working_taps(self, dtype: torch.dtype) -> Taps:
         """The taps, (T, D) or (T,) each, as rows of that dtype are transformed with; nothing where there are none."""
         return ()
 
-    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Bands, Masks]:
-        """(B, N, D), zero past the lengths -> bands (B, n_j, width) and masks (B, n_j) bool, None: all valid."""
+    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Stacks, Masks]:
+        """(B, N, D), zero past the lengths -> stacks (k B, n_j, width) and masks (k B, n_j) bool, None: all valid."""
         return [hidden_states], [valid_rows(lengths, hidden_states.shape[1])]
 
-    def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
-        """Bands (B, n_j, width) -> (B, N, D)."""
-        return bands[0]
+    def synthesise(self, stacks: Stacks, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
+        """Stacks (k B, n_j, width) -> (B, N, D)."""
+        return stacks[0]
 
 
 # Fourier spaces: one band of frequencies, each sample's own.
@@ -70,17 +74,17 @@ class FourierSpace(Space):
         """See Space."""
         return [frequencies(positions)]
 
-    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Bands, Masks]:
+    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Stacks, Masks]:
         """See Space."""
         spectrum = spectrum_of(hidden_states, lengths, self.config.two_dimensional)
         mask = None if lengths is None else valid_rows(frequencies(lengths), spectrum.shape[1])
         return [spectrum], [mask]
 
-    def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
+    def synthesise(self, stacks: Stacks, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """See Space."""
         if self.config.space == "fourier_forward":
-            return parts_as_rows(bands[0], positions, lengths)
-        return rows_of(bands[0], positions, lengths, self.config.two_dimensional)
+            return parts_as_rows(stacks[0], positions, lengths)
+        return rows_of(stacks[0], positions, lengths, self.config.two_dimensional)
 
 
 def parts_as_rows(spectrum: torch.Tensor, positions: int, lengths: torch.Tensor | None) -> torch.Tensor:
@@ -109,27 +113,36 @@ class WaveletSpace(Space):
 
     def band_positions(self, positions: int) -> list[int]:
         """See Space."""
-        return [rows.stop - rows.start for rows in band_slices(positions, self.config.levels)]
+        return band_rows(positions, self.config.levels)
 
-    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Bands, Masks]:
-        """See Space."""
-        positions, levels = hidden_states.shape[1], self.config.levels
-        bands = self.transform(hidden_states, lengths, taps).split(self.band_positions(positions), dim=1)
-        return list(bands), band_masks(positions, levels, lengths)
+    def stacked(self) -> list[int]:
+        """See Space: the approximation and the last details are of one length."""
+        return [2] + [1] * (self.config.levels - 1)
 
-    def synthesise(self, bands: Bands, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
+    def analyse(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> tuple[Stacks, Masks]:
         """See Space."""
-        return self.transform_back(torch.cat(bands, dim=1), positions, lengths, taps)
+        (batch, positions, _), levels = hidden_states.shape, self.config.levels
+        bands = self.transform(hidden_states, lengths, taps)
+        shapes = list(zip([batch * count for count in self.stacked()], band_rows(positions, levels)[1:], strict=True))
+        parts = bands.split([samples * count for samples, count in shapes]) if levels > 1 else [bands]
+        approximation, *masks = band_masks(positions, levels, lengths)
+        if approximation is not None:
+            masks[0] = torch.cat([approximation, masks[0]])
+        return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)], masks
+
+    def synthesise(self, stacks: Stacks, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
+        """See Space."""
+        return self.transform_back(join_bands(stacks), len(stacks[0]) // 2, positions, lengths, taps)
 
     def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
-        """(B, N, D) -> packed bands (B, N', D)."""
+        """(B, N, D) -> bands (B N', D), as of `longmix.kernels.ops.wavelet_analysis`."""
         return ops.wavelet_analysis(hidden_states, *taps, self.config.levels, lengths)
 
     def transform_back(
-        self, packed: torch.Tensor, positions: int, lengths: torch.Tensor | None, taps: Taps
+        self, bands: torch.Tensor, batch: int, positions: int, lengths: torch.Tensor | None, taps: Taps
     ) -> torch.Tensor:
-        """Packed bands (B, N', D) -> (B, N, D)."""
-        return ops.wavelet_synthesis(packed, *taps, self.config.levels, positions, lengths)
+        """Bands (B N', D) -> (B, N, D)."""
+        return ops.wavelet_synthesis(bands, *taps, self.config.levels, batch, positions, lengths)
 
 
 class FixedWavelet(WaveletSpace):
@@ -156,18 +169,20 @@ class FixedWavelet(WaveletSpace):
     def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """See WaveletSpace."""
         if self.config.two_dimensional:
-            channels = hidden_states.transpose(1, 2)
-            hidden_states = ops.wavelet_analysis(channels, *taps, self.config.levels).transpose(1, 2)
+            channels, levels = hidden_states.transpose(1, 2), self.config.levels
+            bands = bands_of(ops.wavelet_analysis(channels, *taps, levels), *channels.shape[:2], levels)
+            hidden_states = torch.cat(bands, dim=1).transpose(1, 2)
         return super().transform(hidden_states, lengths, taps)
 
     def transform_back(
-        self, packed: torch.Tensor, positions: int, lengths: torch.Tensor | None, taps: Taps
+        self, bands: torch.Tensor, batch: int, positions: int, lengths: torch.Tensor | None, taps: Taps
     ) -> torch.Tensor:
         """See WaveletSpace."""
-        rows = super().transform_back(packed, positions, lengths, taps)
+        rows = super().transform_back(bands, batch, positions, lengths, taps)
         if self.config.two_dimensional:
-            channels = rows.transpose(1, 2)
-            rows = ops.wavelet_synthesis(channels, *taps, self.config.levels, self.width).transpose(1, 2)
+            levels = self.config.levels
+            of_channels = join_bands(rows.transpose(1, 2).split(band_rows(self.width, levels), dim=1))
+            rows = ops.wavelet_synthesis(of_channels, *taps, levels, batch, self.width).transpose(1, 2)
         return rows
 
 
@@ -244,10 +259,10 @@ class Lifting(WaveletSpace):
         return ops.lifting_analysis(hidden_states, *(taps or (None, None)), self.config.levels, lengths)
 
     def transform_back(
-        self, packed: torch.Tensor, positions: int, lengths: torch.Tensor | None, taps: Taps
+        self, bands: torch.Tensor, batch: int, positions: int, lengths: torch.Tensor | None, taps: Taps
     ) -> torch.Tensor:
         """See WaveletSpace."""
-        return ops.lifting_synthesis(packed, *(taps or (None, None)), self.config.levels, positions, lengths)
+        return ops.lifting_synthesis(bands, *(taps or (None, None)), self.config.levels, batch, positions, lengths)
 
 
 # The spaces by the names that configurations use.

@@ -38,9 +38,9 @@ CASES = {
     "analysis": ("wavelet_analysis", [*draw((2, 23, 5)), FILTERS, 1], {}),
     "analysis-levels": ("wavelet_analysis", [*draw((2, 21, 5)), FILTERS, 3], {}),
     "analysis-long-filter": ("wavelet_analysis", [*draw((2, 5, 3), (14,)), 2], {}),
-    "synthesis": ("wavelet_synthesis", [*draw((2, 24, 5)), FILTERS, 1, 23], {}),
-    "synthesis-levels": ("wavelet_synthesis", [*draw((2, 24, 5)), FILTERS, 3, 21], {}),
-    "synthesis-long-filter": ("wavelet_synthesis", [*draw((2, 8, 3), (14,)), 2, 5], {}),
+    "synthesis": ("wavelet_synthesis", [*draw((48, 5)), FILTERS, 1, 2, 23], {}),
+    "synthesis-levels": ("wavelet_synthesis", [*draw((48, 5)), FILTERS, 3, 2, 21], {}),
+    "synthesis-long-filter": ("wavelet_synthesis", [*draw((16, 3), (14,)), 2, 2, 5], {}),
     "feature_attention": ("feature_attention", features(2, 2, 11, 4, 3), {}),
     "feature_attention-causal": ("feature_attention", features(2, 2, 11, 4, 3), {"causal": True}),
     "random_feature_attention": (

@@ -156,7 +156,7 @@ def test_copies_inside_our_operators_count(count, triton):
 def lift(x, predict, update):
     """Learned lifting of 3 levels and back, forward and backward."""
     bands = ops.lifting_analysis(x, predict, update, 3)
-    ops.lifting_synthesis(bands, predict, update, 3, x.shape[1]).backward(torch.empty_like(x))
+    ops.lifting_synthesis(bands, predict, update, 3, *x.shape[:2]).backward(torch.empty_like(x))
 
 
 def test_lifting_in_plain_pytorch_scatters_nothing(count):
@@ -180,7 +180,7 @@ def test_lifting_in_triton_reads_rows_once_for_all_taps(count, triton):
     from longmix.kernels.bands.gpu import CHANNELS, ROWS
 
     def analyse(x, predict, update):
-        ops.lifting_analysis(x, predict, update, 1).backward(torch.empty_like(x))
+        ops.lifting_analysis(x, predict, update, 1).backward(torch.empty_like(x[0]))
 
     launches = count(analyse, (1, 2 * ROWS, CHANNELS), (4, CHANNELS), (7, CHANNELS), dtype=torch.float32, triton=True)
     moved = {name: [] for name in ("triton _apply", "triton _differentiate")}
@@ -333,7 +333,7 @@ def in_documents(query, key, value):
 
 
 def there_and_back(x, filters):
-    return ops.wavelet_synthesis(ops.wavelet_analysis(x, filters, 2), filters, 2, 64)
+    return ops.wavelet_synthesis(ops.wavelet_analysis(x, filters, 2), filters, 2, *x.shape[:2])
 
 
 @pytest.mark.full

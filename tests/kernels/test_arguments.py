@@ -19,7 +19,7 @@ CALLS = {
         make(3, 6, 4), make(2, 4), make(2, 4), 2, **integers
     ),
     "lifting_synthesis": lambda make, **integers: ops.lifting_synthesis(
-        make(3, 8, 4), make(2, 4), make(2, 4), 2, 6, **integers
+        make(24, 4), make(2, 4), make(2, 4), 2, 3, 6, **integers
     ),
     "linear_attention": lambda make, **integers: ops.linear_attention(
         make(3, 1, 6, 2).square(), make(3, 1, 6, 2).square(), make(3, 1, 6, 4), **integers
@@ -36,7 +36,7 @@ CALLS = {
         make(3, 6, 1, 2, 2), make(3, 6, 1, 13), make(1, 3), torch.ones(1, 13), torch.full((1, 13), 0.5), **integers
     ),
     "wavelet_analysis": lambda make, **integers: ops.wavelet_analysis(make(3, 6, 4), make(4, 4), 2, **integers),
-    "wavelet_synthesis": lambda make, **integers: ops.wavelet_synthesis(make(3, 8, 4), make(4, 4), 2, 6, **integers),
+    "wavelet_synthesis": lambda make, **integers: ops.wavelet_synthesis(make(24, 4), make(4, 4), 2, 3, 6, **integers),
 }
 PERMUTATION = {"permutation": torch.tensor([[2, 0, 5, 1, 4, 3], [1, 2, 3, 0, 5, 4]])}
 DOCUMENTS = {"document_ids": torch.tensor([[3, 3, 9, 9, 9, 0], [1, 2, 3, 4, 5, 5], [7, 7, 7, 7, 8, 8]])}

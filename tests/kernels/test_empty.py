@@ -14,11 +14,13 @@ CALLS = {
         lambda b, n, d: [(b, n, 2, d, 2), *[(b, 2, 1, max(n - 1, 0), 3)] * 2, (b, 2, n)],
     ),
     "lifting_analysis": (
-        lambda x, predict, update, lengths: ops.lifting_analysis(x, predict, update, 1, lengths),
+        lambda x, predict, update, lengths: ops.lifting_analysis(x, predict, update, 1, lengths).view(x.shape),
         lambda b, n, d: [(b, n, d), (3, d), (3, d)],
     ),
     "lifting_synthesis": (
-        lambda x, predict, update, lengths: ops.lifting_synthesis(x, predict, update, 1, x.shape[1], lengths),
+        lambda x, predict, update, lengths: ops.lifting_synthesis(
+            x.flatten(0, 1), predict, update, 1, *x.shape[:2], lengths
+        ),
         lambda b, n, d: [(b, n, d), (3, d), (3, d)],
     ),
     "linear_attention": (ops.linear_attention, lambda b, n, d: [(b, 2, n, 3), (b, 2, n, 3), (b, 2, n, d)]),
@@ -49,11 +51,11 @@ CALLS = {
         lambda b, n, d: [(b, n, 2, d, 2), (b, n, 2, 7), (2, 3)],
     ),
     "wavelet_analysis": (
-        lambda x, filters, lengths: ops.wavelet_analysis(x, filters, 1, lengths),
+        lambda x, filters, lengths: ops.wavelet_analysis(x, filters, 1, lengths).view(x.shape),
         lambda b, n, d: [(b, n, d), (4, d)],
     ),
     "wavelet_synthesis": (
-        lambda x, filters, lengths: ops.wavelet_synthesis(x, filters, 1, x.shape[1], lengths),
+        lambda x, filters, lengths: ops.wavelet_synthesis(x.flatten(0, 1), filters, 1, *x.shape[:2], lengths),
         lambda b, n, d: [(b, n, d), (4,)],
     ),
 }

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.bands.layout import band_rows, bands_of, join_bands
 
 
 def inputs(batch, positions, features, taps, dtype=torch.float32, seed=0):
@@ -29,7 +30,7 @@ def test_perfect_reconstruction(taps, positions, levels):
     x, predict, update = inputs(3, positions, 3, taps, torch.float64)
     for lengths in (None, torch.tensor([positions, positions // 2, 1])):
         bands = ops.lifting_analysis(x, predict, update, levels, lengths)
-        result = ops.lifting_synthesis(bands, predict, update, levels, positions, lengths)
+        result = ops.lifting_synthesis(bands, predict, update, levels, 3, positions, lengths)
         for sample, length in enumerate([positions] * 3 if lengths is None else lengths.tolist()):
             torch.testing.assert_close(result[sample, :length], x[sample, :length], rtol=0, atol=1e-10)
 
@@ -40,10 +41,10 @@ def test_the_fixed_steps_are_those_of_the_paper(name, monkeypatch):
     x = torch.randn(10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     detail = [x[2 * k + 1] - (x[2 * k] + x[(2 * k + 2) % 10]) / 2 for k in range(5)]
     approximation = [x[2 * k] + (detail[k - 1] + detail[k]) / 4 for k in range(5)]
-    result = ops.lifting_analysis(x[None, :, None], None, None, 1)[0, :, 0]
+    result = ops.lifting_analysis(x[None, :, None], None, None, 1)[:, 0]
     torch.testing.assert_close(result, torch.stack(approximation + detail), rtol=0, atol=1e-12)
     line = torch.full((1, 8, 1), 3.0)
-    assert torch.equal(ops.lifting_analysis(line, None, None, 2)[0, :, 0], torch.tensor([3.0] * 2 + [0.0] * 6))
+    assert torch.equal(ops.lifting_analysis(line, None, None, 2)[:, 0], torch.tensor([3.0] * 2 + [0.0] * 6))
 
 
 def test_the_learned_steps_read_on_in_rows_and_back_in_details(monkeypatch):
@@ -54,7 +55,7 @@ def test_the_learned_steps_read_on_in_rows_and_back_in_details(monkeypatch):
     rows = [even[k] + silu(sum(update[j, 0] * detail[(k - j) % 4] for j in range(3))) / 4 for k in range(4)]
     for name in ("reference", "portable", "cpu"):
         monkeypatch.setenv("LONGMIX_KERNELS", name)
-        result = ops.lifting_analysis(x, predict, update, 1)[0, :, 0]
+        result = ops.lifting_analysis(x, predict, update, 1)[:, 0]
         torch.testing.assert_close(result, torch.stack(rows + detail), rtol=0, atol=1e-12)
 
 
@@ -72,12 +73,12 @@ def test_portable_equals_the_equations(shape, taps, levels, lengths, relative_rm
     x, predict, update = inputs(*shape, taps)
     steps = [] if predict is None else [predict, update]
     lengths = None if lengths is None else torch.tensor(lengths)
-    bands = torch.randn(shape[0], padded(shape[1], levels), shape[2], requires_grad=True)
+    bands = torch.randn(shape[0] * padded(shape[1], levels), shape[2], requires_grad=True)
     results = {}
     for name in ("reference", "portable"):
         monkeypatch.setenv("LONGMIX_KERNELS", name)
         forth = ops.lifting_analysis(x, predict, update, levels, lengths)
-        back = ops.lifting_synthesis(bands, predict, update, levels, shape[1], lengths)
+        back = ops.lifting_synthesis(bands, predict, update, levels, *shape[:2], lengths)
         gradients = torch.autograd.grad((forth, back), (x, bands, *steps), (bands.detach(), x.detach()))
         results[name] = (forth, back, *gradients)
     for value, truth in zip(results["portable"], results["reference"], strict=True):
@@ -96,16 +97,18 @@ def test_padding_is_neither_read_nor_written(name, taps, monkeypatch):
     poisoned.requires_grad_()
     bands = ops.lifting_analysis(poisoned, predict, update, 2, lengths)
     alone = ops.lifting_analysis(x[:1, :5], predict, update, 2)
+    rows = torch.cat(bands_of(bands, 2, 12, 2), dim=1)
     for start, own, count in [(0, 0, 2), (3, 2, 2), (6, 4, 4)]:
-        torch.testing.assert_close(bands[0, start : start + count], alone[0, own : own + count])
-    assert (bands[0, [2, 5, 10, 11]] == 0).all() and (bands[1] == 0).all()
+        torch.testing.assert_close(rows[0, start : start + count], alone[own : own + count])
+    assert (rows[0, [2, 5, 10, 11]] == 0).all() and (rows[1] == 0).all()
     (gradient,) = torch.autograd.grad(bands.sum(), poisoned)
     assert (gradient[0, 5:] == 0).all() and (gradient[1] == 0).all()
 
-    poisoned = bands.detach().clone()
+    poisoned = rows.detach().clone()
     poisoned[0, [2, 5, 10, 11]] = float("nan")
     poisoned[1] = float("nan")
-    rows = ops.lifting_synthesis(poisoned, predict, update, 2, 12, lengths)
+    bands = join_bands(poisoned.split(band_rows(12, 2), dim=1))
+    rows = ops.lifting_synthesis(bands, predict, update, 2, 2, 12, lengths)
     torch.testing.assert_close(rows[0, :5], x[0, :5])
     assert (rows[0, 5:] == 0).all() and (rows[1] == 0).all()
 
@@ -115,9 +118,9 @@ def test_gradients(name, monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", name)
     lengths = torch.tensor([7, 3])
     tensors = inputs(2, 7, 2, 3, torch.float64)
-    bands = torch.randn(2, 8, 2, dtype=torch.float64, requires_grad=True)
+    bands = torch.randn(16, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *a: ops.lifting_analysis(*a, 2, lengths), tensors)
-    assert torch.autograd.gradcheck(lambda *a: ops.lifting_synthesis(*a, 2, 7, lengths), (bands, *tensors[1:]))
+    assert torch.autograd.gradcheck(lambda *a: ops.lifting_synthesis(*a, 2, 2, 7, lengths), (bands, *tensors[1:]))
 
 
 @pytest.mark.parametrize(("positions", "lengths"), [(64, None), (7, [7, 3])], ids=str)
@@ -126,10 +129,10 @@ def test_second_derivatives_in_plain_pytorch(positions, lengths, monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", "portable")
     lengths = None if lengths is None else torch.tensor(lengths)
     tensors = inputs(2, positions, 1, 3, torch.float64)
-    bands = torch.randn(2, padded(positions, 1), 1, dtype=torch.float64, requires_grad=True)
+    bands = torch.randn(2 * padded(positions, 1), 1, dtype=torch.float64, requires_grad=True)
     check = functools.partial(torch.autograd.gradgradcheck, fast_mode=True)
     assert check(lambda *a: ops.lifting_analysis(*a, 1, lengths), tensors)
-    assert check(lambda *a: ops.lifting_synthesis(*a, 1, positions, lengths), (bands, *tensors[1:]))
+    assert check(lambda *a: ops.lifting_synthesis(*a, 1, 2, positions, lengths), (bands, *tensors[1:]))
 
 
 @pytest.mark.full
@@ -139,7 +142,7 @@ def test_plain_pytorch_compiles_without_a_break(monkeypatch):
 
     def there_and_back(x, predict, update, lengths):
         bands = ops.lifting_analysis(x, predict, update, 2, lengths)
-        return ops.lifting_synthesis(bands, predict, update, 2, 10, lengths)
+        return ops.lifting_synthesis(bands, predict, update, 2, 2, 10, lengths)
 
     compiled = torch.compile(there_and_back, fullgraph=True, backend="aot_eager")
     expected = torch.autograd.grad(there_and_back(*tensors, lengths).square().sum(), tensors)
@@ -154,7 +157,7 @@ def test_fixed_steps_keep_nothing_for_the_backward_pass(monkeypatch):
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: stored.append(tensor) or tensor, lambda tensor: tensor
     ):
-        ops.lifting_synthesis(ops.lifting_analysis(x, None, None, 2), None, None, 2, 8)
+        ops.lifting_synthesis(ops.lifting_analysis(x, None, None, 2), None, None, 2, 2, 8)
     assert stored == []
 
 
@@ -165,7 +168,7 @@ def test_very_large_and_very_small_sums(monkeypatch):
     for dtype in (torch.float32, torch.float64):
         x = torch.stack([sums, torch.zeros_like(sums)]).to(dtype)[None].requires_grad_()
         taps = torch.ones(1, len(sums), dtype=dtype)
-        detail = ops.lifting_analysis(x, taps, 0 * taps, 1)[:, 1]
+        detail = ops.lifting_analysis(x, taps, 0 * taps, 1)[1:]
         rows = sums.to(dtype).requires_grad_()
         expected = -torch.nn.functional.silu(rows) / 2
         torch.testing.assert_close(detail[0], expected)
@@ -178,12 +181,12 @@ def test_half_precision_is_computed_in_fp32(taps, relative_rms, monkeypatch):
     x, predict, update = inputs(2, 20, 8, taps)
     half = [None if tensor is None else tensor.detach().to(torch.bfloat16) for tensor in (x, predict, update)]
     bands = ops.lifting_analysis(*half, 2)
-    rows = ops.lifting_synthesis(bands, *half[1:], 2, 20)
+    rows = ops.lifting_synthesis(bands, *half[1:], 2, 2, 20)
     assert bands.dtype == rows.dtype == torch.bfloat16
     monkeypatch.setenv("LONGMIX_KERNELS", "reference")
     exact = [None if tensor is None else tensor.double() for tensor in half]
     assert relative_rms(bands, ops.lifting_analysis(*exact, 2)) < 2**-8
-    assert relative_rms(rows, ops.lifting_synthesis(bands.double(), *exact[1:], 2, 20)) < 2**-8
+    assert relative_rms(rows, ops.lifting_synthesis(bands.double(), *exact[1:], 2, 2, 20)) < 2**-8
 
 
 def test_shapes_that_do_not_fit():
@@ -191,8 +194,8 @@ def test_shapes_that_do_not_fit():
     with pytest.raises(ValueError, match="only one of predict and update is given"):
         ops.lifting_analysis(x, taps, None, 1)
     with pytest.raises(ValueError, match=r"update has shape \(4, 2\); allowed: \(T, 3\)"):
-        ops.lifting_synthesis(x, taps, torch.ones(4, 2), 1, 6)
+        ops.lifting_synthesis(x.flatten(0, 1), taps, torch.ones(4, 2), 1, 2, 6)
     with pytest.raises(ValueError, match="levels is 0; allowed: at least 1"):
         ops.lifting_analysis(x, taps, taps, 0)
-    with pytest.raises(ValueError, match="bands has 6 rows; allowed: 8"):
-        ops.lifting_synthesis(x, None, None, 2, 6)
+    with pytest.raises(ValueError, match="bands has 12 rows; allowed: 16"):
+        ops.lifting_synthesis(x.flatten(0, 1), None, None, 2, 2, 6)

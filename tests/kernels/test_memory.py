@@ -42,7 +42,8 @@ def inputs(operation, positions):
         value = rows.view(BATCH, positions, 2, 64).transpose(1, 2).contiguous()
         return (torch.rand_like(value), torch.rand_like(value), value), ()
     count = 1 if operation.startswith("wavelet") else 2
-    more = (3, positions) if operation.endswith("synthesis") else (3,)
+    more = (3, BATCH, positions) if operation.endswith("synthesis") else (3,)
+    rows = rows.flatten(0, 1) if operation.endswith("synthesis") else rows
     return (rows, *(torch.randn(8, WIDTH) / 8 for _ in range(count))), more
 
 
@@ -64,7 +65,7 @@ def taken(operation, positions, options):
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak is counted from now on
     result = getattr(ops, operation)(*tensors, *more, **options)
-    gradients = torch.autograd.grad(result, tensors, cotangent)
+    gradients = torch.autograd.grad(result, tensors, cotangent.view(result.shape))
     return (status("VmHWM") - before - size(result, *gradients)) / size(cotangent)
 
 

@@ -120,8 +120,8 @@ results = [
     ops.givens_mix(rows.view(2, 6, 1, 2, 2), angles, angles, torch.randn(2, 1, 6), **more),
     ops.link_mix(rows, torch.randn(2, 6, 2, 3), torch.arange(6).view(2, 3), **more),
     ops.spectral_filter(rows, torch.randn(5, 4, 2), 8, **more),
-    ops.wavelet_synthesis(ops.wavelet_analysis(rows, taps, 1, **more), taps, 1, 6, **more),
-    ops.lifting_synthesis(ops.lifting_analysis(rows, taps, taps, 1, **more), taps, taps, 1, 6, **more),
+    ops.wavelet_synthesis(ops.wavelet_analysis(rows, taps, 1, **more), taps, 1, 2, 6, **more),
+    ops.lifting_synthesis(ops.lifting_analysis(rows, taps, taps, 1, **more), taps, taps, 1, 2, 6, **more),
 ]
 sum(result.sum() for result in results).backward()
 assert rows.grad.isfinite().all()

@@ -5,6 +5,7 @@ import pywt
 import torch
 
 from longmix.kernels import ops
+from longmix.kernels.bands.layout import band_rows, bands_of, join_bands
 from longmix.kernels.wavelet import portable
 
 FAMILIES = ("haar", "db2", "db7", "sym5", "coif3", "db20")
@@ -25,6 +26,11 @@ def padded(positions, levels):
     return -(-positions // 2**levels) * 2**levels
 
 
+def of_samples(bands, batch, positions, levels):
+    """(B N', D) -> each sample's bands one behind the other, (B, N', D)."""
+    return torch.cat(bands_of(bands, batch, positions, levels), dim=1)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize(("positions", "levels"), [(1, 1), (2, 1), (3, 2), (63, 2), (64, 3), (127, 1), (40, 4)])
 def test_perfect_reconstruction(name, positions, levels):
@@ -32,11 +38,11 @@ def test_perfect_reconstruction(name, positions, levels):
     taps = taps_of(name)
     for lengths in (None, torch.tensor([positions, positions // 2, 1])):
         bands = ops.wavelet_analysis(x, taps, levels, lengths)
-        assert bands.shape == (3, padded(positions, levels), 3)
-        result = ops.wavelet_synthesis(bands, taps, levels, positions, lengths)
+        assert bands.shape == (3 * padded(positions, levels), 3)
+        result = ops.wavelet_synthesis(bands, taps, levels, 3, positions, lengths)
         for sample, length in enumerate([positions] * 3 if lengths is None else lengths.tolist()):
             torch.testing.assert_close(result[sample, :length], x[sample, :length], rtol=0, atol=1e-10)
-            energy = bands[sample].square().sum()
+            energy = of_samples(bands, 3, positions, levels)[sample].square().sum()
             torch.testing.assert_close(energy, x[sample, :length].square().sum(), rtol=1e-10, atol=1e-10)
 
 
@@ -47,7 +53,7 @@ def test_one_level_equals_pywavelets(name, positions):
     taps = taps_of(name)
     x = torch.randn(positions, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     approximation, detail = pywt.dwt(x.numpy(), name, "periodization")
-    ours = ops.wavelet_analysis(x.roll(len(taps) // 2 - 1)[None, :, None], taps, 1)[0, :, 0]
+    ours = ops.wavelet_analysis(x.roll(len(taps) // 2 - 1)[None, :, None], taps, 1)[:, 0]
     torch.testing.assert_close(ours[: positions // 2], torch.from_numpy(approximation), rtol=0, atol=1e-10)
     torch.testing.assert_close(ours[positions // 2 :], torch.from_numpy(detail), rtol=0, atol=1e-10)
 
@@ -59,7 +65,7 @@ def test_several_levels_equal_pywavelets(name):
     late = len(taps) // 2 - 1
     x = torch.randn(96, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     expected = pywt.wavedec(x.numpy(), name, "periodization", level=levels)
-    ours = ops.wavelet_analysis(x.roll(late * (2**levels - 1))[None, :, None], taps, levels)[0, :, 0]
+    ours = ops.wavelet_analysis(x.roll(late * (2**levels - 1))[None, :, None], taps, levels)[:, 0]
     start = 0
     for band, depth in zip(expected, [3, 3, 2, 1], strict=True):
         rows = ours[start : start + len(band)].roll(-late * (2 ** (levels - depth) - 1))
@@ -84,12 +90,12 @@ def test_portable_equals_the_sums(shape, relative_rms, monkeypatch):
     batch, positions, features, taps, per_channel, levels, lengths = shape
     x, filters = inputs(batch, positions, features, taps, per_channel=per_channel)
     lengths = None if lengths is None else torch.tensor(lengths)
-    bands = torch.randn(batch, padded(positions, levels), features, requires_grad=True)
+    bands = torch.randn(batch * padded(positions, levels), features, requires_grad=True)
     results = {}
     for name in ("reference", "portable"):
         monkeypatch.setenv("LONGMIX_KERNELS", name)
         forth = ops.wavelet_analysis(x, filters, levels, lengths)
-        back = ops.wavelet_synthesis(bands, filters, levels, positions, lengths)
+        back = ops.wavelet_synthesis(bands, filters, levels, batch, positions, lengths)
         gradients = torch.autograd.grad((forth, back), (x, filters, bands), (bands.detach(), x.detach()))
         results[name] = (forth, back, *gradients)
     for value, truth in zip(results["portable"], results["reference"], strict=True):
@@ -100,9 +106,9 @@ def test_portable_equals_the_sums(shape, relative_rms, monkeypatch):
 def test_synthesis_is_the_adjoint(lengths):
     x, filters = (tensor.detach() for tensor in inputs(3, 11, 4, 6, torch.float64))
     lengths = None if lengths is None else torch.tensor(lengths)
-    bands = torch.randn(3, 12, 4, dtype=torch.float64)
+    bands = torch.randn(36, 4, dtype=torch.float64)
     forth = (ops.wavelet_analysis(x, filters, 2, lengths) * bands).sum()
-    back = (ops.wavelet_synthesis(bands, filters, 2, 11, lengths) * x).sum()
+    back = (ops.wavelet_synthesis(bands, filters, 2, 3, 11, lengths) * x).sum()
     torch.testing.assert_close(forth, back, rtol=1e-12, atol=1e-12)
 
 
@@ -111,9 +117,9 @@ def test_gradients(name, monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", name)
     lengths = torch.tensor([7, 3])
     x, filters = inputs(2, 7, 2, 4, torch.float64)
-    bands = torch.randn(2, 8, 2, dtype=torch.float64, requires_grad=True)
+    bands = torch.randn(16, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda a, b: ops.wavelet_analysis(a, b, 2, lengths), (x, filters))
-    assert torch.autograd.gradcheck(lambda a, b: ops.wavelet_synthesis(a, b, 2, 7, lengths), (bands, filters))
+    assert torch.autograd.gradcheck(lambda a, b: ops.wavelet_synthesis(a, b, 2, 2, 7, lengths), (bands, filters))
 
 
 @pytest.mark.parametrize("name", ["reference", "portable", "cpu"])
@@ -128,18 +134,20 @@ def test_padding_is_neither_read_nor_written(name, monkeypatch):
     bands = ops.wavelet_analysis(poisoned, filters, 2, lengths)
     alone = ops.wavelet_analysis(x[:1, :5], filters, 2)
     # Of 5 rows, 8 make the period: 2, 2 and 4 coefficients, at the offsets of 12 rows.
+    rows = of_samples(bands, 3, 12, 2)
     for start, own, count in [(0, 0, 2), (3, 2, 2), (6, 4, 4)]:
-        torch.testing.assert_close(bands[0, start : start + count], alone[0, own : own + count])
-    assert (bands[0, [2, 5, 10, 11]] == 0).all() and (bands[1] == 0).all()
+        torch.testing.assert_close(rows[0, start : start + count], alone[own : own + count])
+    assert (rows[0, [2, 5, 10, 11]] == 0).all() and (rows[1] == 0).all()
     (gradient,) = torch.autograd.grad(bands.sum(), poisoned)
     assert (gradient[0, 5:] == 0).all() and (gradient[1] == 0).all()
 
-    poisoned = bands.detach().clone()
+    poisoned = rows.detach().clone()
     poisoned[0, [2, 5, 10, 11]] = float("nan")
     poisoned[1] = float("nan")
     poisoned.requires_grad_()
-    rows = ops.wavelet_synthesis(poisoned, filters, 2, 12, lengths)
-    torch.testing.assert_close(rows[:1, :5], ops.wavelet_synthesis(alone, filters, 2, 5))
+    bands = join_bands(poisoned.split(band_rows(12, 2), dim=1))
+    rows = ops.wavelet_synthesis(bands, filters, 2, 3, 12, lengths)
+    torch.testing.assert_close(rows[:1, :5], ops.wavelet_synthesis(alone, filters, 2, 1, 5))
     assert (rows[0, 5:] == 0).all() and (rows[1] == 0).all()
     (gradient,) = torch.autograd.grad(rows.sum(), poisoned)
     assert (gradient[0, [2, 5, 10, 11]] == 0).all() and (gradient[1] == 0).all()
@@ -153,7 +161,7 @@ def test_gradients_of_rows_or_of_taps_alone(trained, monkeypatch):
 
     def there_and_back(tensor):
         x, filters = (tensor, tensors[1]) if trained == 0 else (tensors[0], tensor)
-        return ops.wavelet_synthesis(ops.wavelet_analysis(x, filters, 2).sin(), filters, 2, 9)
+        return ops.wavelet_synthesis(ops.wavelet_analysis(x, filters, 2).sin(), filters, 2, 2, 9)
 
     assert torch.autograd.gradcheck(there_and_back, (tensors[trained],))
 
@@ -165,7 +173,7 @@ def test_rows_need_not_be_contiguous(monkeypatch):
     for rows in (x.requires_grad_(), apart):
         monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
         bands = ops.wavelet_analysis(rows, filters.t().contiguous().t(), 2)
-        back = ops.wavelet_synthesis(bands.transpose(1, 2).contiguous().transpose(1, 2), filters, 2, 9)
+        back = ops.wavelet_synthesis(bands.t().contiguous().t(), filters, 2, 2, 9)
         results.append((bands, back, *torch.autograd.grad(back.sum(), rows)))
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
@@ -174,11 +182,11 @@ def test_rows_need_not_be_contiguous(monkeypatch):
 def test_half_precision_is_computed_in_fp32(dtype, relative_rms, monkeypatch):
     x, filters = (tensor.detach().to(dtype) for tensor in inputs(2, 20, 8, 8))
     bands = ops.wavelet_analysis(x, filters, 2)
-    rows = ops.wavelet_synthesis(bands, filters, 2, 20)
+    rows = ops.wavelet_synthesis(bands, filters, 2, 2, 20)
     assert bands.dtype == rows.dtype == dtype
     monkeypatch.setenv("LONGMIX_KERNELS", "reference")
     assert relative_rms(bands, ops.wavelet_analysis(x.double(), filters.double(), 2)) < 2**-8
-    assert relative_rms(rows, ops.wavelet_synthesis(bands.double(), filters.double(), 2, 20)) < 2**-8
+    assert relative_rms(rows, ops.wavelet_synthesis(bands.double(), filters.double(), 2, 2, 20)) < 2**-8
 
 
 @pytest.mark.parametrize("levels", [1, 3])
@@ -192,7 +200,7 @@ def test_portable_for_gpus_rounds_nowhere_else(dtype, levels, monkeypatch):
         x, filters = inputs(2, 21, 8, 6)
         rows = x.detach().to(dtype).requires_grad_()
         bands = ops.wavelet_analysis(rows, filters, levels, lengths)
-        back = ops.wavelet_synthesis(bands * 1.5, filters, levels, 21, lengths)
+        back = ops.wavelet_synthesis(bands * 1.5, filters, levels, 2, 21, lengths)
         results.append((bands, back, *torch.autograd.grad(back.float().square().mean(), (rows, filters))))
     for one, other in zip(*results, strict=True):
         assert one.dtype == other.dtype and torch.equal(one, other)
@@ -204,7 +212,7 @@ def test_compiles_without_a_break():
 
     def there_and_back(x, filters, lengths):
         bands = ops.wavelet_analysis(x, filters, 2, lengths)
-        return ops.wavelet_synthesis(bands, filters, 2, 10, lengths)
+        return ops.wavelet_synthesis(bands, filters, 2, 2, 10, lengths)
 
     compiled = torch.compile(there_and_back, fullgraph=True, backend="aot_eager")
     expected = torch.autograd.grad(there_and_back(x, filters, lengths).square().sum(), (x, filters))
@@ -216,8 +224,8 @@ def test_compiles_without_a_break():
 def test_nothing_in_nothing_out(shape):
     x = torch.zeros(shape)
     bands = ops.wavelet_analysis(x, torch.ones(4), 2)
-    assert bands.shape == (shape[0], padded(shape[1], 2), 3)
-    assert ops.wavelet_synthesis(bands, torch.ones(4), 2, shape[1]).shape == shape
+    assert bands.shape == (shape[0] * padded(shape[1], 2), 3)
+    assert ops.wavelet_synthesis(bands, torch.ones(4), 2, *shape[:2]).shape == shape
 
 
 @pytest.mark.parametrize(
@@ -234,6 +242,8 @@ def test_shapes_that_do_not_fit(filters, levels, lengths, message):
     with pytest.raises(ValueError, match=message):
         ops.wavelet_analysis(torch.zeros(2, 6, 3), filters, levels, lengths)
     with pytest.raises(ValueError, match=message):
-        ops.wavelet_synthesis(torch.zeros(2, 6, 3), filters, levels, 6, lengths)
-    with pytest.raises(ValueError, match="bands has 6 rows; allowed: 8"):
-        ops.wavelet_synthesis(torch.zeros(2, 6, 3), torch.ones(4), 2, 6)
+        ops.wavelet_synthesis(torch.zeros(12, 3), filters, levels, 2, 6, lengths)
+    with pytest.raises(ValueError, match="bands has 12 rows; allowed: 16, for B = 2, N = 6 at 2 levels"):
+        ops.wavelet_synthesis(torch.zeros(12, 3), torch.ones(4), 2, 2, 6)
+    with pytest.raises(ValueError, match=r"bands has shape \(2, 6, 3\); allowed: \(B N', D\)"):
+        ops.wavelet_synthesis(torch.zeros(2, 6, 3), torch.ones(4), 1, 2, 6)

@@ -36,6 +36,11 @@ def sample(positions=23, width=16, seed=0, batch=6):
     return torch.where(mask[:, :, None], x, 0), lengths, mask
 
 
+def in_bands(stacks, batch=6):
+    """Stacks (k B, ..) -> k tensors (B, ..) of each."""
+    return [band for stack in stacks for band in stack.split(batch)]
+
+
 @pytest.fixture
 def space(make_config, request):
     """The space of the fields in `request.param`, in float64."""
@@ -47,17 +52,18 @@ def space(make_config, request):
 def test_there_and_back_changes_nothing(space):
     x, lengths, mask = sample()
     taps = space.working_taps(x.dtype)
-    bands, masks = space.analyse(x, lengths, taps)
-    for band, valid in zip(bands, masks, strict=True):
-        assert band.shape[:2] == valid.shape and (band[~valid] == 0).all()
-    back = space.synthesise(bands, 23, lengths, taps)
+    stacks, masks = space.analyse(x, lengths, taps)
+    for stack, valid in zip(stacks, masks, strict=True):
+        assert stack.shape[:2] == valid.shape and (stack[~valid] == 0).all()
+    back = space.synthesise(stacks, 23, lengths, taps)
     torch.testing.assert_close(back[mask], x[mask], rtol=0, atol=1e-10)
     for row, length in enumerate(LENGTHS[:-1]):
         alone, nothing = space.analyse(x[row : row + 1, :length], None, taps)
         assert all(valid is None for valid in nothing)
-        for band, valid, own in zip(bands, masks, alone, strict=True):
-            torch.testing.assert_close(band[row][valid[row]], own[0], rtol=0, atol=1e-10)
-        assert [band.shape[1] for band in alone] == space.band_positions(length)
+        own_bands = [band for stack in alone for band in stack]
+        for band, valid, own in zip(in_bands(stacks), in_bands(masks), own_bands, strict=True):
+            torch.testing.assert_close(band[row][valid[row]], own, rtol=0, atol=1e-10)
+        assert [len(band) for band in own_bands] == space.band_positions(length)
 
 
 @pytest.mark.parametrize("space", [INVERTIBLE["orthogonal"], INVERTIBLE["orthogonal-dc"]], ids=str, indirect=True)
@@ -120,11 +126,11 @@ def test_two_dimensions_equal_pywavelets(name, make_config):
     x = torch.randn(24, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     both, (rows, columns, neither) = pywt.dwt2(x.numpy(), name, "periodization")
     late = pywt.Wavelet(name).dec_len // 2 - 1
-    bands, _ = space.analyse(x.roll((late, late), (0, 1))[None], None, space.working_taps(x.dtype))
+    ((bands,), _) = space.analyse(x.roll((late, late), (0, 1))[None], None, space.working_taps(x.dtype))
     low, high = (torch.from_numpy(part) for part in (both, rows)), (torch.from_numpy(p) for p in (columns, neither))
     approximation, detail = (torch.cat(pair, dim=1) for pair in zip(low, high, strict=True))
-    torch.testing.assert_close(bands[0][0], approximation, rtol=0, atol=1e-10)
-    torch.testing.assert_close(bands[1][0], detail, rtol=0, atol=1e-10)
+    torch.testing.assert_close(bands[0], approximation, rtol=0, atol=1e-10)
+    torch.testing.assert_close(bands[1], detail, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "windowed"])
@@ -185,11 +191,13 @@ def test_the_papers_block_has_one_normalisation(make_model, batch):
 def test_bands_of_one_length_are_attended_in_as_if_alone(kind, share, make_mixer):
     mixer = make_mixer("wavspa", levels=2, attention=kind).double()
     attentions = [mixer.attentions[0]] * 3 if share else mixer.attentions
-    sizes, valid = (5, 7, 5), ([5, 2, 0], [7, 1, 3], [4, 5, 1])
+    sizes, valid = (5, 5, 7), ([5, 2, 0], [4, 5, 1], [7, 1, 3])
     masks = [torch.arange(size) < torch.tensor(lengths)[:, None] for size, lengths in zip(sizes, valid, strict=True)]
     for chosen in (masks, [None] * 3):
         bands = [torch.randn(3, size, 16, dtype=torch.float64, requires_grad=True) for size in sizes]
-        together = attend_in_bands(attentions, bands, chosen)
+        stacks = [torch.cat(bands[:2]), bands[2]]
+        of_stacks = [None, None] if chosen[0] is None else [torch.cat(masks[:2]), masks[2]]
+        together = in_bands(attend_in_bands(attentions, [2, 1], stacks, of_stacks), 3)
         alone = [
             attention(*each) for attention, *each in zip(attentions, bands, map(BatchContext, chosen), strict=True)
         ]
@@ -205,7 +213,7 @@ def test_bands_of_one_length_keep_to_autocast(make_mixer):
     mixer = make_mixer("wavspa", levels=1)
     bands = [torch.randn(2, 5, 16, requires_grad=True) for _ in range(2)]
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = attend_in_bands(mixer.attentions, bands, [None, None])
+        mixed = in_bands(attend_in_bands(mixer.attentions, [2], [torch.cat(bands)], [None]), 2)
         alone = [attention(band, BatchContext()) for attention, band in zip(mixer.attentions, bands, strict=True)]
     assert {result.dtype for result in mixed} == {torch.bfloat16}
     torch.testing.assert_close(mixed, alone, rtol=0, atol=2e-2)

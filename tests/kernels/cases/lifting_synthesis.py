@@ -7,9 +7,9 @@ OPERATION = "lifting_synthesis"
 
 def make(batch, positions, width, taps, levels, generator, lengths=None, scale=1.0):
     rows = -(-positions // 2**levels) * 2**levels
-    bands = scale * torch.randn(batch, rows, width, generator=generator)
+    bands = scale * torch.randn(batch * rows, width, generator=generator)
     steps = [torch.randn(count, width, generator=generator) / count**0.5 if count else None for count in taps]
-    return (bands, *steps, levels, positions), {"lengths": None if lengths is None else torch.tensor(lengths)}
+    return (bands, *steps, levels, batch, positions), {"lengths": None if lengths is None else torch.tensor(lengths)}
 
 
 # name -> (arguments of make, whether Triton's interpreter can take it)

@@ -6,9 +6,9 @@ OPERATION = "wavelet_synthesis"
 
 
 def make(batch, positions, width, taps, levels, generator, lengths=None, shared=False):
-    bands = torch.randn(batch, -(-positions // 2**levels) * 2**levels, width, generator=generator)
+    bands = torch.randn(batch * -(-positions // 2**levels) * 2**levels, width, generator=generator)
     filters = torch.randn((taps,) if shared else (taps, width), generator=generator) / taps**0.5
-    return (bands, filters, levels, positions), {"lengths": None if lengths is None else torch.tensor(lengths)}
+    return (bands, filters, levels, batch, positions), {"lengths": None if lengths is None else torch.tensor(lengths)}
 
 
 # name -> (arguments of make, whether Triton's interpreter can take it)
