@@ -29,7 +29,8 @@ def test_inputs_of_a_form_are_of_that_form(change, cases, monkeypatch):
         del forms[:], given[:]
         arguments, keywords = module.inputs(name, torch.Generator().manual_seed(0))
         if change == "lengths":
-            keywords["lengths"] = torch.tensor([1] * len(arguments[0])) if keywords.get("lengths") is None else None
+            samples = arguments[-2] if module.OPERATION.endswith("synthesis") else len(arguments[0])
+            keywords["lengths"] = torch.tensor([1] * samples) if keywords.get("lengths") is None else None
         if change == "dtypes":
             arguments = mixed(arguments, module.FLOATING)
         getattr(ops, module.OPERATION)(*arguments, **keywords)
