@@ -57,9 +57,16 @@ class Mutant:
 
 
 def parse(text: str) -> list[Mutant]:
-    """The entries of mutants.md, in order. Raises ValueError for one without a file, a test or a change."""
-    mutants = []
-    for promise, block in re.findall(r"^### (.+?)\n+```mutant\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    """The entries of mutants.md, in order, one or more under each heading.
+
+    Raises:
+        ValueError: one is without a file, a test or a change.
+    """
+    mutants, promise = [], ""
+    for heading, block in re.findall(r"^### (.+?)$|^```mutant\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if heading:
+            promise = heading
+            continue
         lines = block.splitlines()
         fields = dict(line.split(": ", 1) for line in lines if line.startswith(("file: ", "test: ")))
         old = "\n".join(line[1:] for line in lines if line.startswith("-"))

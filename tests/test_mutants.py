@@ -24,7 +24,8 @@ MUTANTS = SCRIPT.parse(TEXT)
 
 
 def test_every_entry_is_read():
-    assert len(MUTANTS) == TEXT.count("\n### ") >= 20
+    assert len(MUTANTS) == TEXT.count("\n```mutant\n") >= 20
+    assert {mutant.promise for mutant in MUTANTS} == set(re.findall(r"^### (.+)$", TEXT, re.MULTILINE))
     with pytest.raises(ValueError, match="needs file, test, and lines"):
         SCRIPT.parse("### Nothing\n\n```mutant\nfile: a.py\n-x\n```\n")
 
