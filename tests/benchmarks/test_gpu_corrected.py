@@ -42,6 +42,12 @@ def test_small_kernels_were_measured_with_the_librarys(factors):
     assert factors(rows).milliseconds(rows[0], "A100") == pytest.approx(1.04)
 
 
+def test_what_a_layer_does_no_more_was_measured_with_it(factors, script, monkeypatch):
+    monkeypatch.setitem(script("gpu_model.corrected").GONE, "flt", 0.3)
+    now = row("flt", PyTorch=0.2, mix_near=0.01)
+    assert factors([now]).milliseconds(now, "H100") == pytest.approx(1.04 - 0.3 * 2)
+
+
 def test_layers_are_counted_as_the_baselines(factors, script, monkeypatch):
     corrected = script("gpu_model.corrected")
     fields = {"flt": {"num_hidden_layers": 8}, "transformer": {"num_hidden_layers": 12}}
