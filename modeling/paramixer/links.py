@@ -104,24 +104,24 @@ class _OuterLayers(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, inner: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(inner, weight)
+        rows = _rows_of_links(weight, inner)
+        ctx.save_for_backward(inner, weight, rows)
         ctx.bias_dtype = bias.dtype
         hidden = _of_factors(functional.gelu(inner), weight)
-        links = torch.baddbmm(bias.to(inner.dtype)[..., None], _rows_of_links(weight, inner), hidden.mT)
+        links = torch.baddbmm(bias.to(inner.dtype)[..., None], rows, hidden.mT)
         return links.unflatten(2, inner.shape[:2]).permute(2, 3, 0, 1)
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        inner, weight = ctx.saved_tensors
+        inner, weight, rows = ctx.saved_tensors
         of_links = gradient.permute(2, 3, 0, 1).flatten(2)  # (M, K, B N)
         of_weight = (of_links @ _of_factors(functional.gelu(inner), weight)).mT
-        factors = of_links.mT, _rows_of_links(weight, inner)
         if torch.compiler.is_compiling() or torch.is_grad_enabled():
             # Neither compilers nor who differentiates this take results whose rows are apart.
-            of_hidden = torch.bmm(*factors).transpose(0, 1).reshape(inner.shape)
+            of_hidden = torch.bmm(of_links.mT, _rows_of_links(weight, inner)).transpose(0, 1).reshape(inner.shape)
         else:
             of_hidden = torch.empty_like(inner, memory_format=torch.contiguous_format)
-            torch.bmm(*factors, out=_of_factors(of_hidden, weight))
+            torch.bmm(of_links.mT, rows, out=_of_factors(of_hidden, weight))
         of_inner = torch.ops.aten.gelu_backward(of_hidden, inner)
         return of_inner, of_weight.to(weight.dtype), of_links.sum(2, dtype=ctx.bias_dtype)
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from longmix.kernels import ops
@@ -20,7 +19,8 @@ from ..language_models import MixerForCausalLM, MixerForMaskedLM
 from ..masking import keep_valid
 from ..model import MixerModel, MixerPreTrainedModel
 from .configuration_paramixer import ParamixerConfig
-from .links import LinkNetworks, PublishedLinear, link_offsets
+from .links import LinkNetworks, link_offsets
+from .values import ValueNetwork
 
 
 class ParamixerBlock(GradientCheckpointingLayer):
@@ -99,21 +99,6 @@ class Paramixer(Mixer):
         offsets = context.once(("link offsets", value.device), lambda: link_offsets(self.config, value.device))
         wrap = not self.config.is_causal
         return ops.link_mix(value, weights, offsets, context.lengths, wrap, context.document_ids)
-
-
-class ValueNetwork(nn.Module):
-    """g: linear, GELU, linear on each position (Paramixer, section 3.3)."""
-
-    def __init__(self, config: ParamixerConfig):
-        super().__init__()
-        # The paper's block has no norm: the usual small weights would make its signal vanish.
-        linear = PublishedLinear if config.block_style == "paper" else nn.Linear
-        self.inner = linear(config.hidden_size, config.value_hidden_size)
-        self.outer = linear(config.value_hidden_size, config.hidden_size)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """(B, N, D) -> (B, N, D)."""
-        return self.outer(functional.gelu(self.inner(hidden_states)))
 
 
 # The frame's models around this mixer. Written out, one class each: config.json and saved code name them.

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 from longmix.modeling.context import BatchContext
 from longmix.modeling.paramixer import modeling_paramixer
 from longmix.modeling.paramixer.links import LinkNetworks, _OuterLayers, link_offsets
+from longmix.modeling.paramixer.values import ValueNetwork
 
 FORMS = [{}, {"symmetric": True}, {"protocol": "cdil", "links": 5}, {"is_causal": True}]
 
@@ -109,6 +110,38 @@ def test_links_are_weighed_alike_on_gpus(dtype, make_mixer, monkeypatch):
         assert (value - expected).norm() <= error * expected.norm()
     leaves = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((2, 3, 8), (2, 4, 3), (2, 3))]
     assert torch.autograd.gradgradcheck(_OuterLayers.apply, leaves)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_values_are_made_alike_on_gpus(dtype, make_mixer, monkeypatch):
+    value = make_mixer("paramixer").value.to(dtype)
+    torch.nn.init.normal_(value.outer.bias)
+    x = torch.randn(2, 9, 16).to(dtype).requires_grad_()
+    found, kept = [], []
+    for kind in ("cpu", "cuda"):
+        monkeypatch.setattr(f"{ValueNetwork.__module__}.stands_for", lambda _, kind=kind: kind)
+        shapes = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, shapes=shapes: shapes.append(tensor.shape) or tensor, lambda tensor: tensor
+        ):
+            result = value(x)
+        kept.append(shapes.count((2, 9, value.inner.out_features)) + shapes.count((18, value.inner.out_features)))
+        cotangent = torch.linspace(-1, 1, result.numel()).view_as(result).to(dtype)
+        found.append([result, *torch.autograd.grad(result, [x, *value.parameters()], cotangent)])
+    assert kept[1] == kept[0] - 1  # what the GELU gives
+    for expected, made in zip(*found, strict=True):
+        assert made.dtype == dtype
+        error = 1e-12 if dtype == torch.float64 else 2e-2
+        assert (made - expected).norm() <= error * expected.norm()
+    if dtype == torch.float64:
+        assert torch.autograd.gradgradcheck(value, x[:1, :2].detach().requires_grad_())
+
+
+def test_values_that_are_watched_are_called_on_gpus(make_mixer, monkeypatch):
+    value = make_mixer("paramixer").value
+    monkeypatch.setattr(f"{ValueNetwork.__module__}.stands_for", lambda _: "cuda")
+    value.outer.register_forward_hook(lambda module, inputs, result: 0 * result)
+    assert not value(torch.randn(2, 9, 16)).any()
 
 
 @pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1)], ids=str)
