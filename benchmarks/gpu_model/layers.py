@@ -10,12 +10,14 @@ import yaml
 from transformers import AutoConfig, AutoModel
 
 import longmix.modeling
+from longmix.kernels import ops
 from longmix.modeling.attention import SoftmaxAttention
 from longmix.modeling.context import BatchContext
 from longmix.trainer.models.kept import KeptTensors
 
 from .cards import Launch
 from .counting import DEVICE, Launches, counting
+from .rotary import in_one_launch
 from .softmax import variable_length
 
 CONFIGURATIONS = Path(__file__).parents[2] / "configs" / "model"
@@ -29,6 +31,7 @@ LENGTHS = (512, 2048, 8192)
 MEAN_DOCUMENT = 512
 PORTABLE = "portable"
 DENSE_MASK = "dense mask"
+FUSED = "positions fused"
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Case:
         documents: several are packed into each sample.
         positions: N, of each sample.
         variant: None, the Triton kernels and the best softmax attention; PORTABLE, plain PyTorch; DENSE_MASK, softmax
-            attention under a matrix of all pairs.
+            attention under a matrix of all pairs; FUSED, it with rotary positions in one launch each way.
     """
 
     mixer: str
@@ -83,7 +86,7 @@ def cases(mixers: tuple[str, ...] = MIXERS, lengths: tuple[int, ...] = LENGTHS) 
                 continue
             variants = [None, PORTABLE]
             if mixer == BASELINE:
-                variants = [None, DENSE_MASK] if documents else [None]
+                variants = [None, FUSED, DENSE_MASK] if documents else [None, FUSED]
             made += [Case(mixer, documents, length, variant) for variant in variants for length in lengths]
     return made
 
@@ -153,6 +156,8 @@ def _run(case: Case, fields: dict, layers: int, dtype: torch.dtype, flash: bool,
         if case.documents and case.variant != DENSE_MASK:
             attend = variable_length(launches.record, flash, lengths)
             stack.enter_context(mock.patch.object(SoftmaxAttention, "attend", attend))
+        if case.variant == FUSED:
+            stack.enter_context(mock.patch.object(ops, "rotary_heads", in_one_launch(launches.record)))
         kept = KeptTensors(model)
         with kept:
             contexts = model.contexts(BatchContext(document_ids=ids, embeddings=embeddings))

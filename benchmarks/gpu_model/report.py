@@ -11,7 +11,7 @@ from longmix.trainer.tables.writing import aligned
 
 from .cards import CARDS
 from .corrected import MEASURED_ON, Factors
-from .layers import BASELINE
+from .layers import BASELINE, FUSED
 
 DOCUMENT = RESULTS.parents[1] / "docs" / "kernels.md"
 MARKS = "gpu model"
@@ -116,16 +116,19 @@ def _milliseconds(which: str, layers: list[Row]) -> Table:
 
 
 def _multiples(layers: list[Row]) -> Table:
-    """How many times as long as flash attention."""
-    of_flash = {_place(row): row for row in layers if row["layer"] == BASELINE}
-    header = [_lengths(layers), "one document in each sample", "packed documents"]
-    rows = []
-    for name, own in _by_layer(layers):
-        cells = []
-        for documents in (False, True):
-            these = [row for row in own if row["documents"] == documents]
-            cells.append(_each(these, lambda row: _multiple(row, of_flash[_place(row)])))
-        rows.append([name, *cells])
+    """How many times as long as flash attention, with rotary positions in plain PyTorch and fused."""
+    header, columns = [_lengths(layers)], []
+    for base, how in ((BASELINE, ""), (f"{BASELINE}, {FUSED}", f", {FUSED}")):
+        of_base = {_place(row): row for row in layers if row["layer"] == base}
+        for documents, which in ((False, "one document in each sample"), (True, "packed documents")):
+            header.append(f"{which}{how}")
+            columns.append((of_base, documents))
+
+    def cell(own: list[Row], of_base: dict, documents: bool) -> str:
+        these = [row for row in own if row["documents"] == documents]
+        return _each(these, lambda row: _multiple(row, of_base[_place(row)]))
+
+    rows = [[name, *(cell(own, *column) for column in columns)] for name, own in _by_layer(layers)]
     title = f"{REFERENCE}: time on the programs' multiprocessors, in multiples of flash attention's, by the model"
     return title, header, rows
 
@@ -158,7 +161,7 @@ def _place(row: Row) -> tuple[object, object]:
 
 
 def _multiple(row: Row, flash: Row) -> str:
-    return f"{row['milliseconds_of_programs'][REFERENCE] / flash['milliseconds'][REFERENCE]:.1f}"
+    return f"{row['milliseconds_of_programs'][REFERENCE] / flash['milliseconds'][REFERENCE]:.2f}"
 
 
 def _programs(layers: list[Row]) -> Table:

@@ -43,7 +43,7 @@ def test_small_kernels_were_measured_with_the_librarys(factors):
 
 
 def test_what_a_layer_does_no_more_was_measured_with_it(factors, script, monkeypatch):
-    monkeypatch.setitem(script("gpu_model.corrected").GONE, "flt", 0.3)
+    monkeypatch.setitem(script("gpu_model.corrected").MORE, "flt", 0.3)
     now = row("flt", PyTorch=0.2, mix_near=0.01)
     assert factors([now]).milliseconds(now, "H100") == pytest.approx(1.04 - 0.3 * 2)
 

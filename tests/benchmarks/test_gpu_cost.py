@@ -49,14 +49,18 @@ def test_the_transformer_has_a_row_with_each_attention(script):
     rows = script("gpu_cost").layer_rows(cases, TOKENS, **SMALL)
     assert [(row["layer"], row["documents"]) for row in rows] == [
         ("transformer", False),
+        ("transformer, positions fused", False),
         ("transformer", True),
+        ("transformer, positions fused", True),
         ("transformer, dense mask", True),
     ]
     for row in rows:
         assert set(row["milliseconds"]) == {"V100", "A100", "H100", "H200"}
         assert row["launches"] > 0 and row["bytes"] > 0 and row["operations"]["tensor core"] > 0
         assert row["milliseconds"] == row["milliseconds_of_programs"] and row["triton"] == []
-    alone, packed, dense = rows
+    alone, fused, packed, _, dense = rows
+    assert fused["operations"]["tensor core"] == alone["operations"]["tensor core"]
+    assert fused["bytes"] < alone["bytes"] and fused["kept"] < alone["kept"]
     assert packed["operations"]["tensor core"] < alone["operations"]["tensor core"]
     assert packed["launches"] < dense["launches"] and packed["bytes"] < dense["bytes"]
 
@@ -80,7 +84,7 @@ def test_faster_is_what_the_tables_show_as_faster(script):
         return {"layer": layer, "documents": False, "positions": 512, **times}
 
     verdict = script("gpu_model.report").verdict
-    said = verdict([row("transformer", 4.0), row("flt", 3.9), row("wavspa", 3.7)])
+    said = verdict([row("transformer", 4.0), row("flt", 3.99), row("wavspa", 3.9)])
     assert "wavspa at N = 512" in said and "flt" not in said
 
 
@@ -114,7 +118,7 @@ def test_the_command_prints_writes_and_records(script, monkeypatch, tmp_path, ca
     for _ in range(2):  # what was counted before is no measurement to keep
         cost.main()
     found = json.loads((tmp_path / "cost.json").read_text(encoding="utf-8"))
-    assert found["kernels"] == [dataclasses.asdict(Kernel())] and len(found["layers"]) == 3
+    assert found["kernels"] == [dataclasses.asdict(Kernel())] and len(found["layers"]) == 5
     printed, page = capsys.readouterr().out, report.DOCUMENT.read_text(encoding="utf-8")
     for text in (printed, page):
         assert "1234" in text and "transformer, dense mask" in text and "With packed documents: none" in text
@@ -123,7 +127,7 @@ def test_the_command_prints_writes_and_records(script, monkeypatch, tmp_path, ca
         first, *rows = csv.DictReader(file)
     assert first["benchmark"] == "training_speed"
     assert (tmp_path / "results.csv").read_bytes().count(b"\r\n") == 2 + len(rows)
-    assert len(rows) == 3 * (4 + 3) + 1 and {row["benchmark"] for row in rows} == {"gpu_cost"}
+    assert len(rows) == 5 * (4 + 3) + 1 and {row["benchmark"] for row in rows} == {"gpu_cost"}
     assert all("model" in row["device"] for row in rows if not row["figure"].startswith("most spilled"))
 
 
