@@ -37,10 +37,8 @@ def render(results: dict[str, Any], command: str) -> str:
             f"of pre-training, {budget['control_seeds']} for each of as many draws of a control's weights. Rates of "
             "fine-tuning are searched for each row, "
             f"task and start alike among {_list(budget['tuning_rates'])}, by one seed, on a tenth of the training "
-            "data; where fine-tuning diverges with that rate, or a seed ends with a Matthews correlation of 0 on that "
-            "tenth, as the same answer to every example has, all seeds of that model have the next smaller one, unless "
-            "it helps with none. The "
-            "rate of a matrix is that times its root mean square over 0.02, where that is more than 1. The "
+            f"data; where fine-tuning diverges with that rate{_dead(results)[0]}, all seeds of that model have the "
+            "next smaller one, unless it helps with none. The rate of a matrix is that times its root mean square over 0.02, where that is more than 1. The "
             "controls: `random`, weights as a new model has; `random at scale`, every tensor drawn anew with "
             "the mean and the standard deviation of the pre-trained one."
         ),
@@ -56,6 +54,14 @@ def render(results: dict[str, Any], command: str) -> str:
         _cost(results),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _dead(results: dict[str, Any]) -> tuple[str, str]:
+    """What is said of seeds that do not begin to learn, which tables that pass over no reviews knew nothing of."""
+    if "passed_over" not in results["budget"]:
+        return "", ""
+    told = ", or a seed ends with a Matthews correlation of 0 on that tenth, as the same answer to every example has"
+    return told, " or did not begin to learn"
 
 
 def _reviews(results: dict[str, Any]) -> str:
@@ -229,7 +235,7 @@ def _task(results: dict[str, Any], name: str) -> str:
     )
     diverged = " ".join(
         f"Of `{row}`, {start}, {_other(found)} of {len(found['rates'])} have a smaller rate than the {found['rate']:g} "
-        "that was chosen, with which fine-tuning diverged or did not begin to learn."
+        f"that was chosen, with which fine-tuning diverged{_dead(results)[1]}."
         for row, starts in task["rows"].items()
         for start, found in starts.items()
         if _other(found)

@@ -233,3 +233,13 @@ def test_the_page_says_where_a_better_rate_may_lie_beyond_those_searched(script,
         script, dataclasses.replace(budget, rates=(2e-3,), tuning_rates=(1e-3,)), imdb={"paramixer": GOOD}
     )
     assert "of those searched" not in page.render(alone, "the command")
+
+
+@pytest.mark.parametrize("folder", [".", "unseen-reviews"])
+def test_the_recorded_pages_say_what_the_page_says_now(script, folder):
+    glue, page = script("glue"), script("glue_table.page")
+    recorded = glue.RECORDED / folder
+    results = json.loads((recorded / "results.json").read_text(encoding="utf-8"))
+    text = (recorded / "report.md").read_text(encoding="utf-8")
+    command = " ".join(text.split("`")[1].split())  # which of the rows and tasks were asked for
+    assert command.startswith("python benchmarks/glue.py ") and text == page.render(results, command)
