@@ -38,7 +38,8 @@ def render(results: dict[str, Any], command: str) -> str:
             "fine-tuning are searched for each row, "
             f"task and start alike among {_list(budget['tuning_rates'])}, by one seed, on a tenth of the training "
             f"data; where fine-tuning diverges with that rate{_dead(results)[0]}, all seeds of that model have the "
-            "next smaller one, unless it helps with none. The rate of a matrix is that times its root mean square over 0.02, where that is more than 1. The "
+            "next smaller one, unless it helps with none. The rate of a matrix is that times its root mean square over "
+            "0.02, where that is more than 1. The "
             "controls: `random`, weights as a new model has; `random at scale`, every tensor drawn anew with "
             "the mean and the standard deviation of the pre-trained one."
         ),
