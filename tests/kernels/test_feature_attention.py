@@ -104,7 +104,7 @@ def test_half_precision_is_rounded_to_the_nearest(causal, with_documents, tensor
     monkeypatch.setattr(launchers, "multiply_tf32", lambda: tensor_cores)
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 2, 1, 19, 32, generator=generator)
-    lengths, documents = torch.tensor([19, 11]), (torch.arange(19) // 8).expand(2, 19) if with_documents else None
+    lengths, documents = torch.tensor([19, 11]), (torch.arange(19) // 8).repeat(2, 1) if with_documents else None
     value, result = torch.ones(2, 1, 19, 4, dtype=torch.float16), torch.empty(2, 1, 19, 4)
     launchers.attend(result, query, key, value, lengths, documents, causal, True)
     means = torch.cat([result[0, 0], result[1, 0, :11]])
