@@ -3,8 +3,9 @@
 An operation's operator.py declares its operators; cpu_kernels.py and gpu_kernels.py beside it compute them.
 """
 
+import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -26,12 +27,24 @@ def operator(package: str, name: str) -> Callable[[Callable], CustomOpDef]:
             with on_their_card(arguments):
                 return getattr(importlib.import_module(f"{package}.{kernels}"), name)(*arguments)
 
+        @functools.wraps(declaration)
+        def declare(*arguments: object, **named: object) -> object:
+            _refuse_several_devices(name, [*arguments, *named.values()])
+            return declaration(*arguments, **named)
+
         schema = torch.library.infer_schema(declaration, mutates_args=())
         registered = torch.library.custom_op(f"longmix::{name}", compute, mutates_args=(), schema=schema)
-        registered.register_fake(declaration)
+        registered.register_fake(declare)
         return registered
 
     return register
+
+
+def _refuse_several_devices(name: str, arguments: Sequence[object]) -> None:
+    """Torch takes one argument without data for a call of which nothing is wanted but its result's shape."""
+    devices = sorted({value.device.type for value in arguments if isinstance(value, torch.Tensor)})
+    if len(devices) > 1:
+        raise ValueError(f"{name} has tensors on {' and '.join(devices)}; allowed: all on one device")
 
 
 def on_their_card(arguments: tuple[object, ...]) -> AbstractContextManager:

@@ -11,6 +11,7 @@ from transformers import (
     AutoModelForTimeSeriesPrediction,
     AutoModelForTokenClassification,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from .auto import AutoModelForSequencePairClassification
 from .block import Mixer
@@ -104,6 +105,8 @@ def _register(model_type: str) -> None:
         auto_class.register(config_class, model_class(model_type, suffix))
     if config_class.not_causal_because is None:
         AutoModelForCausalLM.register(config_class, model_class(model_type, "ForCausalLM"))
+        # Trainer's label smoothing shifts the labels of classes that stand here by name.
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] = model_class(model_type, "ForCausalLM").__name__
     else:
         AutoModelForCausalLM.register(
             config_class, type("NoCausalModel", (_NoCausalModel,), {"config_class": config_class})

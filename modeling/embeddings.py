@@ -62,10 +62,11 @@ class Embeddings(nn.Module):
         else:
             embeddings = keep_valid(inputs_embeds, mask)
         if self.config.type_vocab_size:
-            if token_type_ids is None:
-                embeddings = embeddings + self.token_type_embeddings.weight[0]
+            if token_type_ids is None:  # the first type for all, by a call, which offloading heeds
+                types = torch.zeros((), dtype=torch.int64, device=embeddings.device)
             else:
-                embeddings = embeddings + self.token_type_embeddings(keep_valid(token_type_ids, mask))
+                types = keep_valid(token_type_ids, mask)
+            embeddings = embeddings + self.token_type_embeddings(types)
         embeddings = self.add_positions(embeddings)
         return keep_valid(self.dropout(self.norm(embeddings)), mask)
 

@@ -224,6 +224,8 @@ def pool(hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, pooli
 class MixerForTokenClassification(MixerClassifier):
     """The encoder and a classifier of each token. Labels are (B, N) int64 classes, -100 where there is none."""
 
+    accepts_loss_kwargs = True  # as of language models: labels are counted as the loss counts them
+
     def __init__(self, config: MixerConfig):
         super().__init__(config)
         probability = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout

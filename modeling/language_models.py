@@ -21,7 +21,7 @@ from .configuration import MixerConfig
 from .heads import MixerHeadOutput
 from .losses import IGNORED_LABEL, check_labels, classification_loss, count_items, decoded_loss
 from .model import MixerModel, MixerPreTrainedModel
-from .plain_linear import are_plain, are_unwatched
+from .plain_linear import are_bare, are_unwatched
 from .precision import dtype_of_products
 from .wide_sums import LayerNorm
 
@@ -34,6 +34,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
     """Base of both language models: logits at the labelled positions, and their loss."""
 
     encoder_class: ClassVar[type[MixerModel]]
+    accepts_loss_kwargs = True  # transformers' Trainer then hands over num_items_in_batch
 
     def __init__(self, config: MixerConfig):
         super().__init__(config)
@@ -92,7 +93,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
             auxiliary_loss = self._told_auxiliary_loss(outputs, labels)
             return MixerHeadOutput(None, self.head(hidden_states), outputs.hidden_states, auxiliary_loss)
         check_labels(labels, hidden_states.shape[:2])
-        labels = self._targets(labels)
+        labels = self._targets(labels, document_ids)
         if not output_all_logits:
             if target_positions is None:
                 target_positions = (labels.flatten() != IGNORED_LABEL).nonzero().squeeze(1)
@@ -110,7 +111,7 @@ class MixerLanguageModel(MixerPreTrainedModel):
         auxiliary_loss = self._told_auxiliary_loss(outputs, labels)
         return MixerHeadOutput(loss, logits, outputs.hidden_states, auxiliary_loss, task_loss, is_right)
 
-    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
+    def _targets(self, labels: torch.Tensor, document_ids: torch.Tensor | None) -> torch.Tensor:
         """Labels of what each position predicts, (B, N)."""
         return labels
 
@@ -155,9 +156,7 @@ class MixerForMaskedLM(MixerLanguageModel):
         self.post_init()
 
     def _decoding(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, nn.Linear] | None:
-        if type(self.head) is not MaskedLMHead or not are_plain([self.head.decoder]):
-            return None
-        if not are_unwatched([self.head, self.head.decoder]):
+        if type(self.head) is not MaskedLMHead or not are_unwatched([self.head]) or not are_bare([self.head.decoder]):
             return None
         return self.head.before_decoder(hidden_states), self.head.decoder
 
@@ -173,11 +172,13 @@ class MixerForMaskedLM(MixerLanguageModel):
 class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
     """The encoder, made causal (it sets config.is_causal), and the logits of the next token.
 
-    `labels` are the input ids, -100 where nothing is predicted; they are shifted here. `generate` works without a
-    cache: every new token encodes the whole text.
+    `labels` are the input ids, -100 where nothing is predicted; they are shifted here. With `document_ids` the first
+    token of a document is not predicted. `generate` works without a cache: every new token encodes the whole text, as
+    one document.
 
     Raises:
-        ValueError: at construction, if the mixer cannot be causal or the model reads real values instead of tokens.
+        ValueError: at construction, if the mixer cannot be causal or the model reads real values instead of tokens; by
+            `generate`, for document_ids, coordinates and position_ids.
     """
 
     _tied_weights_keys: ClassVar[dict[str, str]] = {"head.weight": "encoder.embeddings.word_embeddings.weight"}
@@ -191,7 +192,7 @@ class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
         self.post_init()
 
     def _decoding(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, nn.Linear] | None:
-        return (hidden_states, self.head) if are_plain([self.head]) and are_unwatched([self.head]) else None
+        return (hidden_states, self.head) if are_bare([self.head]) else None
 
     def get_output_embeddings(self) -> nn.Linear:
         """The layer that gives the logits."""
@@ -205,14 +206,20 @@ class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> dict[str, torch.Tensor | None]:
         """The whole text so far; there is no cache."""
+        for name in ("document_ids", "coordinates", "position_ids"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"generate was given {name}; allowed: input_ids, attention_mask, token_type_ids")
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "token_type_ids": kwargs.get("token_type_ids"),
         }
 
-    def _targets(self, labels: torch.Tensor) -> torch.Tensor:
-        return functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)[:, : labels.shape[1]]
+    def _targets(self, labels: torch.Tensor, document_ids: torch.Tensor | None) -> torch.Tensor:
+        targets = labels[:, 1:]
+        if document_ids is not None:
+            targets = targets.where(document_ids[:, 1:] == document_ids[:, :-1], IGNORED_LABEL)
+        return functional.pad(targets, (0, 1), value=IGNORED_LABEL)[:, : labels.shape[1]]
 
 
 class MaskedLMHead(nn.Module):

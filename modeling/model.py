@@ -1,6 +1,8 @@
 """The encoder: embeddings, blocks, and the conventions of transformers."""
 
 import copy
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,6 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
+from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .block import Mixer, PreNormBlock
@@ -17,6 +20,17 @@ from .embeddings import Embeddings
 from .losses import mix_auxiliary_loss
 from .masking import Compaction, as_mask
 from .wide_sums import LayerNorm
+
+
+def _whole(parameters: Iterable[nn.Parameter]) -> AbstractContextManager[object]:
+    """Context in which parameters that transformers' DeepSpeed stage 3 has in shares are whole; every rank keeps what
+    the first one writes.
+    """
+    if not is_deepspeed_zero3_enabled():
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(list(parameters), modifier_rank=0)
 
 
 @dataclass
@@ -83,7 +97,8 @@ class MixerPreTrainedModel(PreTrainedModel):
             if own and not any(id(parameter) in shared for parameter in own.values()):
                 for parameter in own.values():
                     parameter._is_hf_initialized = False  # by which transformers leaves what was loaded alone
-                self._init_weights(module)
+                with _whole(own.values()):
+                    self._init_weights(module)
                 renewed += [f"{prefix}.{name}".lstrip(".") for name in own]
         return renewed
 

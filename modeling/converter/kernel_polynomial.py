@@ -58,7 +58,7 @@ class KernelPolynomial(nn.Module):
         start[:, 0] = 1 / count
         init.copy_(self.coefficients, start)
 
-    def damped(self) -> torch.Tensor:
+    def forward(self) -> torch.Tensor:
         """g_k w_k, (H, K + 1): what the T_k are multiplied by."""
         if all(factor == 1 for factor in self.damping):
             return self.coefficients
@@ -76,7 +76,7 @@ def kernel_polynomial_loss(polynomials: Sequence[KernelPolynomial]) -> torch.Ten
     """
     if not polynomials or not polynomials[0].has_loss:
         return None
-    weights = torch.stack([polynomial.coefficients for polynomial in polynomials])
+    weights = torch.stack([polynomial() for polynomial in polynomials])  # nothing is damped where there is a loss
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
     _, heads, count = weights.shape
     # The mean and pi are in what multiplies the weights.

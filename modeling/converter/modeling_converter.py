@@ -123,7 +123,7 @@ class Converter(Mixer):
     ) -> torch.Tensor:
         """Value (B, N, H, d, 2) mixed by the operator of hidden_states (B, N, D) that are zero on padding."""
         documents = context.document_ids
-        coefficients = None if self.polynomial is None else self.polynomial.damped()
+        coefficients = None if self.polynomial is None else self.polynomial()
         permutation = None
         if self.config.permutations:
             keys = self.permutation_keys[:, : hidden_states.shape[1]]

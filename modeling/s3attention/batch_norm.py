@@ -2,6 +2,7 @@
 
 import torch
 from torch import distributed, nn
+from torch.nn import functional
 from transformers import initialization as init
 
 
@@ -61,7 +62,10 @@ class MaskedBatchNorm(nn.Module):
         return torch.addcmul(shift[:, None], wide, gain[:, None]).to(hidden_states.dtype)
 
     def _batch_statistics(self, values: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and biased variance of each position, (N,) each, over the valid rows of all ranks."""
+        """Mean and biased variance of each position, (N,) each, over the valid rows of all ranks.
+
+        Another rank's batch may be longer: its positions count for the running statistics here, too.
+        """
         batch, positions, width = values.shape
         if mask is None:
             count = values.new_full((positions,), batch * width)
@@ -69,15 +73,21 @@ class MaskedBatchNorm(nn.Module):
             count = mask.sum(0).to(values.dtype) * width
             values = torch.where(mask[:, :, None], values, 0)
         # Two passes: the variance from a sum of squares cancels when the mean is large.
-        total = _sum_over_ranks(torch.stack([values.sum((0, 2)), count]))
+        total = self._sum_over_ranks(torch.stack([values.sum((0, 2)), count]))
         count = total[1].detach()
         mean = total[0] / count.clamp(min=1)
-        deviation = values - mean[:, None]
+        deviation = values - mean[:positions, None]
         if mask is not None:
             deviation = torch.where(mask[:, :, None], deviation, 0)
-        variance = _sum_over_ranks(deviation.square().sum((0, 2))) / count.clamp(min=1)
+        variance = self._sum_over_ranks(deviation.square().sum((0, 2))) / count.clamp(min=1)
         self._update_running(mean.detach(), variance.detach(), count)
-        return mean, variance
+        return mean[:positions], variance[:positions]
+
+    def _sum_over_ranks(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, with gradients: (.., N) -> (.., all positions); in one process `tensor` itself."""
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            return _AllReduce.apply(functional.pad(tensor, (0, len(self.running_mean) - tensor.shape[-1])))
+        return tensor
 
     @torch.no_grad()
     def _update_running(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
@@ -88,13 +98,6 @@ class MaskedBatchNorm(nn.Module):
         for running, batch in ((self.running_mean, mean), (self.running_variance, variance)):
             part = running[: len(batch)]
             part.copy_(torch.where(seen, part.lerp(batch.to(part.dtype), self.momentum), part))
-
-
-def _sum_over_ranks(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over all ranks, with gradients; `tensor` itself in a single process."""
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        return _AllReduce.apply(tensor)
-    return tensor
 
 
 class _AllReduce(torch.autograd.Function):

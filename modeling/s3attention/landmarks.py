@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..context import BatchContext
-from ..plain_linear import are_plain
+from ..plain_linear import are_bare
 from ..precision import narrowed
 
 # Landmarks are stored as whole multiples of 2^-32: integers survive every change of floating dtype.
@@ -110,7 +110,7 @@ def project_to_landmarks(
         (B, N, D + 2 H s2), queries beside the columns of keys and of values; and (B s1, 2 D), keys beside values.
     """
     query, key, value = projections
-    if not are_plain(projections):
+    if not are_bare(projections):
         others = torch.cat([key(hidden_states), value(hidden_states)], dim=2)
         chosen = others.index_select(2, columns)
         return torch.cat([query(hidden_states), chosen], dim=2), others.flatten(0, 1).index_select(0, tokens)

@@ -85,7 +85,7 @@ class WavSpA(Mixer):
         positions = hidden_states.shape[1]
         if hidden_states.numel() == 0:
             return hidden_states  # Fourier transforms refuse empty tensors
-        taps = self.space.working_taps(hidden_states.dtype)  # there and back
+        taps = self.space(hidden_states.dtype)  # there and back
         stacks, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths, taps)
         stacked = self.space.stacked()
         attentions = [self.attentions[0]] * sum(stacked) if self.config.share_bands else self.attentions

@@ -41,6 +41,10 @@ class Space(nn.Module):
         """Bands of each stack."""
         return [1]
 
+    def forward(self, dtype: torch.dtype) -> Taps:
+        """The `working_taps`, by a call: what moves a module's parameters, such as offloading, heeds nothing else."""
+        return self.working_taps(dtype)
+
     def working_taps(self, dtype: torch.dtype) -> Taps:
         """The taps, (T, D) or (T,) each, as rows of that dtype are transformed with; nothing where there are none."""
         return ()

@@ -155,3 +155,10 @@ def test_an_operator_computes_on_the_card_of_its_tensors(monkeypatch, require_or
     monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
     ops.link_mix(torch.ones(1, 3, 2), torch.ones(1, 3, 1, 2), torch.zeros(1, 2, dtype=torch.int64))
     assert len(seen) == 1
+
+
+def test_an_argument_without_data_among_others_is_refused():
+    """Torch would compute nothing, and hand over a result that nobody has written."""
+    rows, taps = torch.randn(1, 8, 4), torch.randn(4, 4, device="meta")
+    with pytest.raises(ValueError, match="wavelet_analysis has tensors on cpu and meta; allowed: all on one device"):
+        ops.wavelet_analysis(rows, taps, 1)

@@ -1,5 +1,6 @@
 """What stands in the place of a linear layer is called: LoRA and its like change what a model computes."""
 
+import accelerate
 import pytest
 import torch
 import transformers
@@ -85,3 +86,24 @@ def test_answers_hold_nothing_but_themselves(make_model):
     assert set(model(input_ids=ids)) == {"logits"}
     assert "auxiliary_loss" in model(input_ids=ids, labels=torch.tensor([1])) and "auxiliary_loss" in model.train()(ids)
     assert "auxiliary_loss" in model.config.keys_to_ignore_at_inference
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_hook_is_heard_in_every_linear_layer(model_type, make_model):
+    """Those who watch, patch or prune activations put hooks there."""
+    model = make_model(model_type).eval()
+    ids, called = torch.arange(5, 16)[None], set()
+    layers = {f"{number} {name}": layer for number, (_, name, layer) in enumerate(linear_layers(model))}
+    for name, layer in layers.items():
+        layer.register_forward_hook(lambda module, inputs, result, name=name: called.add(name))
+    model(input_ids=ids)
+    assert called == set(layers)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_offloaded_weights_are_fetched(model_type, make_model):
+    """Accelerate leaves parameters without data where no call of their module fetches them."""
+    model, ids = make_model(model_type).eval(), torch.arange(5, 16)[None]
+    expected = model(input_ids=ids).last_hidden_state
+    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    torch.testing.assert_close(model(input_ids=ids).last_hidden_state, expected)

@@ -111,3 +111,27 @@ torch.testing.assert_close(variance, whole[4])
 @pytest.mark.full
 def test_two_ranks_share_their_statistics(two_ranks):
     two_ranks(BEFORE, ON_EACH)
+
+
+OF_OTHER_LENGTHS = """
+rows, positions = (slice(0, 2), 6) if rank == 0 else (slice(2, 5), 5)
+norm = MaskedBatchNorm(8, 1e-5).double()
+valid = mask[rows, :positions].clone()
+if rank == 1:
+    valid[2] = False  # its last row has six
+part = x[rows, :positions].clone().requires_grad_()
+result = norm(part, valid)
+result[valid].square().sum().backward()
+seen = torch.cat([mask[:4], torch.zeros(1, 6, dtype=torch.bool)])
+for position in range(6):
+    of_position = x[seen[:, position], position]
+    torch.testing.assert_close(norm.running_mean[position], 0.1 * of_position.mean())
+    torch.testing.assert_close(norm.running_variance[position], 0.9 + 0.1 * of_position.var(unbiased=False))
+assert not norm.running_mean[6:].any() and part.grad.isfinite().all()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_two_ranks_whose_batches_differ_in_length_share_their_statistics(two_ranks):
+    two_ranks(BEFORE, OF_OTHER_LENGTHS)

@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch.nn import functional
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    Trainer,
+    TrainingArguments,
 )
 from transformers.utils import find_labels
 
@@ -174,3 +177,57 @@ def test_classifier_dropout(model_type, make_model):
 def test_transformers_finds_the_labels_alone(make_model, auto_class):
     """Its Trainer takes every argument with such a name for one, and evaluates nothing where it is missing."""
     assert find_labels(type(make_model("transformer", auto_class))) == ["labels"]
+
+
+@pytest.mark.parametrize("model_type", ["transformer", "paramixer", "flt"])
+def test_no_first_token_of_a_document_is_predicted(model_type, make_model):
+    model = make_model(model_type, AutoModelForCausalLM)
+    ids, documents = torch.arange(5, 14)[None], torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
+    logits = model(input_ids=ids, document_ids=documents).logits[0]
+    predicted = torch.tensor([0, 1, 2, 4, 5, 6, 7])
+    expected = functional.cross_entropy(logits[predicted], ids[0, predicted + 1])
+    torch.testing.assert_close(model(input_ids=ids, document_ids=documents, labels=ids).loss, expected)
+
+
+def test_generation_takes_one_document(make_model):
+    model, ids = make_model("transformer", AutoModelForCausalLM), torch.arange(5, 14)[None]
+    for name in ("document_ids", "position_ids"):
+        with pytest.raises(ValueError, match=f"generate was given {name}; allowed: input_ids, attention_mask"):
+            model.generate(ids, max_new_tokens=1, **{name: torch.zeros_like(ids)})
+
+
+class Examples(torch.utils.data.Dataset):
+    """Four, with 1, 2, 5 and 8 labels."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        ids = torch.arange(10) + 3 * number
+        return {"input_ids": ids, "labels": ids.where(torch.arange(10) > 9 - (1, 2, 5, 8)[number], -100)}
+
+
+@pytest.mark.parametrize("auto_class", [AutoModelForMaskedLM, AutoModelForCausalLM, AutoModelForTokenClassification])
+def test_accumulated_gradients_of_transformers_trainer_are_those_of_one_batch(make_model, auto_class, tmp_path):
+    found = []
+    for size in (4, 2):
+        model = make_model("transformer", auto_class, num_labels=60)
+        arguments = {"learning_rate": 1.0, "lr_scheduler_type": "constant", "optim": "sgd", "max_grad_norm": 0.0}
+        settings = TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=size, gradient_accumulation_steps=4 // size, max_steps=1,
+            report_to=[], disable_tqdm=True, use_cpu=True, save_strategy="no", **arguments,
+        )  # fmt: skip
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        Trainer(model, settings, train_dataset=Examples()).train()
+        found.append([after.detach() - old for after, old in zip(model.parameters(), before, strict=True)])
+    for whole, parts in zip(*found, strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_transformers_smooths_the_labels_of_the_next_token(make_model, tmp_path):
+    model = make_model("transformer", AutoModelForCausalLM)
+    settings = TrainingArguments(str(tmp_path), label_smoothing_factor=0.5, report_to=[], use_cpu=True)
+    ids = torch.arange(5, 14)[None]
+    loss = Trainer(model, settings).compute_loss(model, {"input_ids": ids, "labels": ids, "output_all_logits": True})
+    logits = model(input_ids=ids).logits[0, :-1]
+    torch.testing.assert_close(loss, functional.cross_entropy(logits, ids[0, 1:], label_smoothing=0.5))

@@ -1,5 +1,8 @@
 """The conventions of transformers, on every model."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -87,6 +90,39 @@ def test_a_head_is_taken_whole_or_not_at_all(make_model, tmp_path):
     assert back.head.decoder.weight is back.encoder.embeddings.word_embeddings.weight
     whole = AutoModelForMaskedLM.from_pretrained(language)
     assert torch.equal(whole.head.dense.weight, model.head.dense.weight)
+
+
+IN_SHARES = """
+import os, sys
+import deepspeed, torch
+from transformers import AutoModelForSequenceClassification
+from transformers.integrations import HfDeepSpeedConfig
+import longmix.modeling
+
+os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=0, world_size=1)
+deepspeed.init_distributed("gloo")
+stage = {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 1}
+kept = HfDeepSpeedConfig(stage)
+model = AutoModelForSequenceClassification.from_pretrained(sys.argv[1])
+with deepspeed.zero.GatheredParameters(list(model.parameters())):
+    assert (model.head.dense.bias == 0).all() and model.head.dense.weight.std() < 1
+    assert (model.encoder.final_norm.weight == 2).all()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_head_is_taken_whole_or_not_at_all_in_shares_of_deepspeed(make_model, tmp_path):
+    model = make_model("paramixer", AutoModelForMaskedLM)
+    with torch.no_grad():
+        for parameter in (*model.head.dense.parameters(), model.encoder.final_norm.weight):
+            parameter.fill_(2.0)
+        model.head.dense.weight[0].fill_(50.0)
+    model.save_pretrained(tmp_path / "language")
+    command = [sys.executable, "-c", IN_SHARES, str(tmp_path / "language"), str(tmp_path / "store")]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert process.returncode == 0, process.stderr
 
 
 def test_missing_parts_are_drawn_as_at_construction(make_model, tmp_path):
