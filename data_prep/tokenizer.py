@@ -302,6 +302,33 @@ def call(tokenizer: Any, *texts: Any, **options: Any) -> Any:
         raise UserError(f"the tokenizer of {tokenizer.name_or_path} cannot encode a text: {reason}") from None
 
 
+def encode_masked(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a text in which the mask token stands for pieces, special tokens around them.
+
+    They are those of a call, but that behind a mask without a space the word goes on, as it does in training, where
+    SentencePiece, which is handed the parts between masks, begins another one.
+    """
+    processor = sentencepiece_processor(tokenizer)
+    first, *others = text.split(tokenizer.mask_token)
+    if processor is None or not any(part and not part[0].isspace() for part in others):
+        return call(tokenizer, text, verbose=False)["input_ids"]
+    ids = processor.encode(first)
+    for part in others:
+        goes_on = part and not part[0].isspace()
+        ids += [tokenizer.mask_token_id, *(_within_a_word(processor, part) if goes_on else processor.encode(part))]
+    return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
+
+
+def _within_a_word(processor: Any, text: str) -> list[int]:
+    """Ids of a text's pieces, of which the first begins no word: those behind a character that no vocabulary has."""
+    unknown = "\ue000"
+    pieces = processor.encode(unknown + text, out_type=str)
+    place = next(number for number, piece in enumerate(pieces) if unknown in piece)
+    # Other characters that the vocabulary lacks are of the same piece.
+    rest = pieces[place].partition(unknown)[2]
+    return [*([processor.unk_id()] if rest else []), *(processor.piece_to_id(piece) for piece in pieces[place + 1 :])]
+
+
 def sentencepiece_processor(tokenizer: Any) -> Any:
     """The SentencePiece processor whose ids are exactly the tokenizer's, or None: it encodes batches far faster."""
     plain = type(tokenizer).__name__ == "SentencePieceBackend" and tokenizer.legacy

@@ -185,7 +185,7 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
                     "mean": mean.tolist(),
                     "scale": scale.tolist(),
                     "lookback": start - first,
-                    "season": season(series.interval),
+                    "season": season(series.interval, series.seconds),
                     **({"breaks": breaks} if breaks else {}),
                 },
                 report={
@@ -233,13 +233,25 @@ def split_borders(rows: int, split: str, interval: timedelta, source: str) -> tu
     return 12 * month, 16 * month, 20 * month
 
 
-def season(interval: timedelta) -> int | None:
-    """Rows after which a series may repeat itself: of a day, of a week (daily rows) or of a year (weekly, monthly)."""
-    if timedelta(0) < interval < _DAY:
-        return _whole(_DAY, interval)
-    if interval < _WEEK:
-        return _whole(_WEEK, interval)
-    return {7: 52}.get(interval.days, 12 if 28 <= interval.days <= 31 else None)
+def season(interval: timedelta, seconds: np.ndarray) -> int | None:
+    """Rows after which a series may repeat itself: of a day, of a week (daily rows) or of a year (weekly, monthly).
+
+    Args:
+        interval: between most of the rows.
+        seconds: from each row to the next. Where most days have no night, or most weeks no weekend, a day or a week has
+            as many rows as there are from most rows to the one a day or a week later.
+    """
+    if interval >= _WEEK:
+        return {7: 52}.get(interval.days, 12 if 28 <= interval.days <= 31 else None)
+    span = _DAY if timedelta(0) < interval < _DAY else _WEEK
+    moments = np.concatenate([[0.0], np.cumsum(seconds)])
+    later = np.searchsorted(moments, moments + span.total_seconds())
+    is_there = later < len(moments)
+    is_there[is_there] = moments[later[is_there]] == moments[is_there] + span.total_seconds()
+    rows, counts = np.unique((later - np.arange(len(moments)))[is_there], return_counts=True)
+    if len(rows) and 2 * counts.max() > counts.sum():
+        return int(rows[counts.argmax()])
+    return _whole(span, interval)
 
 
 def _whole(span: timedelta, interval: timedelta) -> int | None:

@@ -9,7 +9,7 @@ import shlex
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +125,7 @@ class _Parser:
         self._has_decimal_commas = has_decimal_commas
         self._with_comma: str | None = None  # a number of this file that has one
         self._with_point: str | None = None
+        self._numbers: dict[int, _Written] = {}
         self._header = [name.strip() for name in next(rows, [])]
         self._kept = self._places_of_variables()
         self._dates = [self._header.index(name) for name in reading.date_columns]
@@ -155,6 +156,13 @@ class _Parser:
                     values.append(self._number(row[column], number, column))
             except _NoNumber:
                 raise self._text_columns(number, row, rows) from None
+        for column, written in self._numbers.items():
+            if written.thousands and written.whole and not written.decimal:
+                raise UserError(
+                    f"{self._source}: column {self._header[column]!r} holds {_shown(written.thousands)} beside "
+                    f"{_shown(written.whole)}, and no comma that is followed by other than three digits: write "
+                    "thousands without a comma, and decimals of all numbers or of none"
+                )
         if len(dates) < FEWEST_ROWS:
             raise UserError(f"{self._source} has {len(dates)} rows, but a series takes at least {FEWEST_ROWS}")
         steps, counts = np.unique(np.asarray(seconds), return_counts=True)
@@ -191,6 +199,8 @@ class _Parser:
         """The value of a cell, NaN for one that is missing. Raises _NoNumber for text."""
         short = text.strip().lower()
         value = self._value(text)
+        if self._has_decimal_commas and value is not None:
+            self._numbers.setdefault(column, _Written()).note(text.strip())
         is_named = short in self._missing or value in self._missing_numbers
         if is_named or short in _MISSING:
             if self._reading.missing_allowed:
@@ -248,6 +258,29 @@ class _Parser:
         return f"{self._source}: row {row}, column {self._header[column]!r}"
 
 
+@dataclass
+class _Written:
+    """The first number of a column that may have a comma of thousands, one whose comma is of decimals, and one of three
+    digits or more without any."""
+
+    thousands: str | None = None
+    decimal: str | None = None
+    whole: str | None = None
+
+    def note(self, text: str) -> None:
+        """Look at a number."""
+        before, comma, behind = text.lstrip("+-").partition(",")
+        if comma:
+            may_be = len(behind) == 3 and behind.isdigit() and 1 <= len(before) <= 3 and not before.startswith("0")
+            kind = "thousands" if may_be else "decimal"
+        elif before.isdigit() and len(before) == 3:
+            kind = "whole"
+        else:
+            return
+        if getattr(self, kind) is None:
+            setattr(self, kind, text)
+
+
 class _NoNumber(Exception):
     """A cell holds text."""
 
@@ -268,7 +301,9 @@ def _moment(parts: list[str], where: str) -> datetime:
         return _moment_of_numbers(parts, numbers, where)
     text = " ".join(parts)
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=None)
+        moment = datetime.fromisoformat(text)
+        # Offsets count: where clocks are set back, an hour comes twice.
+        return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
     except ValueError:
         pass
     for form in _DATE_FORMATS:

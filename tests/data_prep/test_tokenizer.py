@@ -14,6 +14,7 @@ from longmix.data_prep.files import sha256_of_folder
 from longmix.data_prep.tokenizer import (
     call,
     encode,
+    encode_masked,
     load_tokenizer,
     save_tokenizer,
     sensible_vocabulary,
@@ -224,3 +225,31 @@ def test_another_tokenizer_keeps_literals_as_text(tmp_path):
     ids = encode(tokenizer, ["river [MASK]"])
     assert ids[0][0] == 5
     assert 4 not in ids[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the [MASK] of it",
+        "[MASK] is [MASK].",
+        "a[MASK]b c",
+        "\u4eca\u5929[MASK]\u5f88\u597d [MASK]",
+        "x[MASK]\u2603\u2603 y",
+    ],
+)
+def test_what_follows_a_mask_without_a_space_goes_on_within_its_word(tokenizer_folder, text):
+    """As in training, where a piece of a text is hidden, and those around it stand as they are, unknown ones too."""
+    tokenizer = load_tokenizer(tokenizer_folder)
+    ids = encode_masked(tokenizer, text)
+    assert [ids[0], ids[-1]] == [tokenizer.cls_token_id, tokenizer.sep_token_id]
+    # Between two masks nothing begins a word but what a space stands before.
+    marks = [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id]
+    parts = text.split("[MASK]")[1:]
+    assert len(marks) == len(parts)
+    for place, end, part in zip(marks, [*marks[1:], len(ids) - 1], parts, strict=True):
+        pieces = tokenizer.convert_ids_to_tokens(ids[place + 1 : end])
+        begins = part.strip() != "" and part[0] == " "
+        assert (bool(pieces) and pieces[0].startswith("\u2581")) == begins
+        assert len(pieces) > 0 or not part.strip()
+    apart = text.replace("[MASK]", " [MASK] ").strip()
+    assert encode_masked(tokenizer, apart) == tokenizer(apart)["input_ids"]

@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.tokenizer import call
+from longmix.data_prep.tokenizer import encode_masked
 
 from ..checkpoints.model_folders import told_model_folder
 from ..models.build import refuse_other_inputs
@@ -96,8 +96,7 @@ def fill(checkpoint: str, text: str, top: int) -> str:
     tokenizer = load_checkpoint_tokenizer(checkpoint)
     if tokenizer.mask_token_id is None:
         raise UserError(f"the tokenizer of {checkpoint} has no mask token, so there is nothing that could be filled in")
-    inputs = call(tokenizer, text, return_tensors="pt", verbose=False)
-    ids = inputs["input_ids"][0]
+    ids = torch.tensor(encode_masked(tokenizer, text))
     places = (ids == tokenizer.mask_token_id).nonzero().flatten()
     if len(places) == 0:
         raise UserError(f"the text has no {tokenizer.mask_token}: write it where a word is to be filled in")
@@ -113,7 +112,7 @@ def fill(checkpoint: str, text: str, top: int) -> str:
     model = load_model(checkpoint, transformers.AutoModelForMaskedLM).eval()
     unseen = unwritten_ids(tokenizer) - {tokenizer.mask_token_id}
     with torch.no_grad():
-        logits = model(input_ids=inputs["input_ids"]).logits[0, places]
+        logits = model(input_ids=ids[None]).logits[0, places]
     lines = []
     for place, row in zip(places.tolist(), logits.float().softmax(dim=-1), strict=True):
         best = row.topk(min(top, row.numel()))

@@ -20,7 +20,11 @@ from .tasks import CLASS_METRICS, Task, custom_task
 LABEL = "label"
 MOST_CLASSES = 1000
 # The names that a split goes by, ours first.
-_NAMES = {TRAIN: SPLIT_NAMES[TRAIN], "dev": ("dev", *SPLIT_NAMES[VALIDATION]), TEST: SPLIT_NAMES[TEST]}
+_NAMES = {
+    TRAIN: SPLIT_NAMES[TRAIN],
+    "dev": tuple(dict.fromkeys(("dev", *SPLIT_NAMES[VALIDATION]))),
+    TEST: SPLIT_NAMES[TEST],
+}
 
 
 def load_custom(
@@ -183,9 +187,12 @@ def _tables(data: str, columns: Sequence[str] | None) -> tuple[dict[str, Table],
     for name, names in _NAMES.items():
         endings = ("", *unpacking.ENDINGS)
         candidates = (root / f"{split}{suffix}{packed}" for split in names for suffix in OPENERS for packed in endings)
-        path = next((path for path in candidates if path.is_file()), None)
-        if path is not None:
-            tables[name] = open_table(str(path), columns)
+        paths = [path for path in candidates if path.is_file()]
+        if len(paths) > 1:
+            several = " and ".join(str(path.name) for path in paths)
+            raise UserError(f"--data {data} has {several} for one split: leave one there")
+        if paths:
+            tables[name] = open_table(str(paths[0]), columns)
             continue
         # As the hub names its files.
         parts = next((found for split in names if (found := sorted(root.glob(f"{split}-*-of-*.parquet")))), [])

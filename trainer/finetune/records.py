@@ -313,9 +313,17 @@ def _refuse_columns(source: str, columns: Sequence[str] | None) -> None:
 
 
 def _refuse_header(path: Path, first: list[str], columns: list[str] | None) -> None:
-    """Raise UserError if the first line is the header that `columns` are given in place of: it is no row."""
-    if first == columns:
-        raise UserError(f"{path}: its first line is a header ({', '.join(first)}): leave --columns out")
+    """Raise UserError if the first line is a header, perhaps with other names than `columns`, which are given in place
+    of one: it is no row. Of a single column it might be a text.
+    """
+    if columns is None or len(first) != len(columns):
+        return
+    same = sum(cell.strip() == name for cell, name in zip(first, columns, strict=True))
+    if first == columns or (same and len(columns) > 1):
+        raise UserError(
+            f"{path}: its first line is a header ({', '.join(first)}): leave --columns out, or the line if it is to "
+            "have other names"
+        )
 
 
 OPENERS: dict[str, Callable[[Path, list[str] | None], Table]] = {

@@ -168,15 +168,19 @@ def _draw_classification(names, labels, predictions, draws, generator) -> dict[s
     patterns, counts = np.unique(np.vstack([labels, predictions]), axis=1, return_counts=True)
     drawn = generator.multinomial(labels.size, counts / labels.size, size=draws).astype(np.float64)
     return {
-        name: np.stack([_of_counts(name, drawn, patterns[0], found) for found in patterns[1:]], axis=1)
+        name: np.stack([_of_counts(name, drawn, patterns[0], found, counts) for found in patterns[1:]], axis=1)
         for name in names
     }
 
 
-def _of_counts(name: str, counts: np.ndarray, labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+def _of_counts(
+    name: str, counts: np.ndarray, labels: np.ndarray, predictions: np.ndarray, whole: np.ndarray | None = None
+) -> np.ndarray:
     """A metric (draws,) of examples of which `counts` (draws, n) has how often each is there; equal to scikit-learn's.
 
     The counts of labels and of predictions suffice: whole confusion matrices of many classes would not fit into memory.
+    `whole` (n,) counts the examples that draws are from: a class that a draw lacks has the F1 that it has there. Were
+    it left out, draws would lack rare classes, which are hard, and lie above what they are draws of.
     """
     total = counts.sum(axis=1)
     correct = counts @ (labels == predictions).astype(np.float64)
@@ -185,8 +189,12 @@ def _of_counts(name: str, counts: np.ndarray, labels: np.ndarray, predictions: n
     classes = np.arange(max(2, labels.max() + 1, predictions.max() + 1))
     true, predicted = (counts @ (found[:, None] == classes).astype(np.float64) for found in (labels, predictions))
     if name == "macro_f1":
-        hits = counts @ ((labels == predictions)[:, None] & (labels[:, None] == classes)).astype(np.float64)
-        of_class, is_there = _ratio(2 * hits, true + predicted), true + predicted > 0
+        are_hits = ((labels == predictions)[:, None] & (labels[:, None] == classes)).astype(np.float64)
+        of_class, is_there = _ratio(2 * (counts @ are_hits), true + predicted), true + predicted > 0
+        if whole is not None:
+            either = sum(whole @ (found[:, None] == classes).astype(np.float64) for found in (labels, predictions))
+            of_class = np.where(is_there, of_class, _ratio(2 * (whole @ are_hits), either))
+            is_there = np.broadcast_to(either > 0, of_class.shape)
         return of_class.sum(axis=1) / is_there.sum(axis=1)
     if name == "f1":
         hits = counts @ ((labels == 1) & (predictions == 1)).astype(np.float64)

@@ -9,7 +9,7 @@ import transformers
 
 import longmix.modeling
 from longmix.data_prep.errors import UserError
-from longmix.data_prep.tokenizer import call
+from longmix.data_prep.tokenizer import encode_masked
 
 from ..engines.base import to_device
 from ..finetune.encode import Encoder
@@ -178,7 +178,7 @@ class FilledMasks(SampleAnswers):
         if tokenizer.mask_token_id is None:
             raise UserError("the model's tokenizer has no mask token, so there is nothing that could be filled in")
         # Called as it is: the encoder of fine-tuning reads [MASK] as letters.
-        ids = [call(tokenizer, text, verbose=False)["input_ids"] for text, _ in rows]
+        ids = [encode_masked(tokenizer, text) for text, _ in rows]
         limit = self.reader.encoder.max_length
         for number, tokens in enumerate(ids, start=first):
             if len(tokens) > limit and tokenizer.mask_token_id in tokens:

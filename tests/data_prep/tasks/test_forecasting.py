@@ -150,7 +150,18 @@ def test_borders_are_those_of_the_published_experiments(rows, split, minutes, ex
     ],
 )
 def test_seasons(interval, expected):
-    assert forecasting.season(datetime.timedelta(**interval)) == expected
+    interval = datetime.timedelta(**interval)
+    for rows in (9, 1000):
+        assert forecasting.season(interval, np.full(rows, interval.total_seconds())) == expected
+
+
+@pytest.mark.parametrize(("steps", "expected"), [([1, 1, 1, 1, 3], 5), ([1, 1, 1, 1, 1, 1, 1, 1, 1, 15], 10)], ids=str)
+def test_a_season_has_the_rows_that_there_are(steps, expected):
+    """Days without weekends, hours without nights; now and then one more is missing."""
+    hours = np.array(steps * 40) * (24 if expected == 5 else 1)
+    hours[7:9] = hours[7] + hours[8], 0
+    interval = datetime.timedelta(days=1) if expected == 5 else datetime.timedelta(hours=1)
+    assert forecasting.season(interval, 3600.0 * hours[hours > 0]) == expected
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t"])
@@ -295,3 +306,26 @@ def test_a_manifest_that_misleads_is_refused(change, message, prepare, tmp_path)
     manifest.save(tmp_path / "out" / "train")
     with pytest.raises(UserError, match=message):
         Manifest.load(tmp_path / "out" / "train")
+
+
+def rows_of_load(tmp_path, values, dates=None):
+    dates = dates or [f"2020-01-{day:02d}" for day in range(1, len(values) + 1)]
+    path = tmp_path / "load.tsv"
+    path.write_text("\n".join(["date\tload", *(f"{date}\t{value}" for date, value in zip(dates, values, strict=True))]))
+    return path
+
+
+def test_commas_of_thousands_are_no_decimals(tmp_path):
+    with pytest.raises(UserError, match="column 'load' holds '1,000' beside '998', and no comma that is followed by"):
+        read_series(rows_of_load(tmp_path, ["998", "999", "1,000", "1,010", *["998"] * 8]))
+    # One other number says what commas are; so do zeros before them.
+    assert read_series(rows_of_load(tmp_path, ["998", "1,000", "1,5", *["7"] * 9])).values[1] == 1
+    assert read_series(rows_of_load(tmp_path, ["998", "0,125", *["7"] * 10])).values[1] == 0.125
+    assert read_series(rows_of_load(tmp_path, ["99,875", "12,125", *["7"] * 10])).values[0] == 99.875
+
+
+def test_an_hour_that_comes_twice_has_two_offsets(tmp_path):
+    hours = [("01", "02"), ("02", "02"), ("02", "01"), ("03", "01"), *((f"{hour:02d}", "01") for hour in range(4, 14))]
+    dates = [f"2020-10-25 {hour}:00:00+{offset}:00" for hour, offset in hours]
+    found = read_series(rows_of_load(tmp_path, ["1"] * 14, dates))
+    assert set(found.seconds) == {3600.0} and found.dates == dates

@@ -288,6 +288,14 @@ def test_custom_task(tmp_path):
         load_custom(str(tmp_path), ("body",), "kind", regression=True)
 
 
+@pytest.mark.parametrize("others", [("train.tsv", "train.csv"), ("dev.jsonl", "validation.jsonl")])
+def test_two_files_of_a_split_are_refused(tmp_path, others):
+    for name in ("train.tsv", "dev.jsonl", *others):
+        write(tmp_path, name, "body\tkind", "a\tspam", "b\tham")
+    with pytest.raises(UserError, match=f"has {others[0]} and {others[1]} for one split: leave one there"):
+        load_custom(str(tmp_path), ("body",), "kind")
+
+
 def test_custom_task_mistakes(tmp_path):
     with pytest.raises(UserError, match=r"train\.tsv is missing"):
         load_custom(str(tmp_path), ("body",), "kind")

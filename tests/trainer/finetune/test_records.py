@@ -114,6 +114,10 @@ def test_the_first_line_of_a_file_without_a_header_is_a_row(tmp_path, name):
 def test_a_header_that_is_there_is_no_row(tmp_path, name):
     with pytest.raises(UserError, match=rf"{name}: its first line is a header \(label, title, text\): leave --columns"):
         open_table(str(write(tmp_path, name)), COLUMNS)
+    with pytest.raises(
+        UserError, match=r"first line is a header \(label, title, text\): .* if it is to have other names"
+    ):
+        open_table(str(write(tmp_path, name)), [COLUMNS[0], "subject", "words"])
 
 
 def test_what_a_csv_file_needs_is_not_taken_from_others(tmp_path):

@@ -105,6 +105,16 @@ def test_interval_arithmetic_agrees_with_scikit_learn(name, classes):
     assert own == pytest.approx([scores.values[name] for scores in drawn])
 
 
+@pytest.mark.parametrize("right", [False, True])
+def test_a_draw_without_a_rare_class_is_no_mean_of_fewer_classes(right):
+    """Ninety examples of two classes, and twenty classes of one: a constant answer lies in its own interval."""
+    labels = np.array([0] * 60 + [1] * 30 + list(range(2, 22)))
+    predictions = labels if right else np.zeros_like(labels)
+    value = metrics.evaluate(("macro_f1",), labels, predictions).values["macro_f1"]
+    low, high = metrics.intervals(("macro_f1",), labels, predictions)["macro_f1"]
+    assert low <= value <= high and high - low < 0.02
+
+
 def test_intervals_of_many_classes_fit_into_memory():
     labels = np.arange(3000) % 1000
     predictions = np.where(np.arange(3000) % 4 == 0, 0, labels)
