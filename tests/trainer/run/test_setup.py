@@ -1,11 +1,14 @@
 """What a run needs before its first step: every mistake is told, whatever else is wrong; the notes on a run."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from longmix.data_prep.errors import UserError
+from longmix.trainer.run import setup
 from longmix.trainer.run.setup import prepare
 from longmix.trainer.settings import reading
 
@@ -101,3 +104,16 @@ def test_a_checkpoint_is_never_chosen_on_the_test_split(prepared, data, write_da
     shared = {"data.train": copy, "data.test": test}
     assert f"holds the samples of data.train, {copy}" in mistakes_of(prepared, **best, **shared)
     assert prepared(**best, **{"data.test": test}).data.test is not None
+
+
+@pytest.mark.parametrize("share", [0.02, 0.04])
+def test_whole_words_of_text_without_spaces_are_warned_of(share, prepared, monkeypatch, tmp_path):
+    run = prepared()
+    objective = replace(run.configuration.objective, whole_word=True)
+    run = replace(run, tokenizer=tmp_path, configuration=replace(run.configuration, objective=objective))
+    monkeypatch.setattr(setup, "load_tokenizer", lambda folder: folder)
+    monkeypatch.setattr(setup, "word_starts", lambda tokenizer: np.arange(100) < 100 * share)
+    notes = run.notes(run.build(), 1)
+    assert len(notes) == (share < 0.03)
+    for note in notes:
+        assert note.startswith("warning: objective.whole_word hides words whole, and 2.0 % of the tokenizer's pieces")
