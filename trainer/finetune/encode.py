@@ -20,7 +20,7 @@ from longmix.data_prep.shards import LIST_INT32, SCALAR_FLOAT32, SCALAR_INT64, w
 from longmix.data_prep.state_files import read_or_none
 from longmix.data_prep.tokenizer import TOKENIZER_FILES, call, encode, required_ids
 
-from ..models.loading import load_checkpoint_tokenizer, load_config
+from ..models.loading import has_tokenizer, load_checkpoint_tokenizer, load_config
 from ..samples.label_scale import LabelScale
 from .readers import LARGEST_VALUE, Examples
 from .sources import TaskData
@@ -116,6 +116,11 @@ def load_encoder(checkpoint: str, max_length: int | None, default: int = DEFAULT
     model lacks.
     """
     config = load_config(checkpoint)
+    if not has_tokenizer(checkpoint):
+        raise UserError(
+            f"{checkpoint} holds no tokenizer: a model of prepared data without one reads no texts, but the folders of "
+            "such data"
+        )
     tokenizer = load_checkpoint_tokenizer(checkpoint)
     if tokenizer.pad_token_id is None:
         raise UserError(f"{checkpoint}: its tokenizer has no pad token; only encoders' tokenizers can be used")

@@ -16,7 +16,7 @@ from ..tables import writing
 from ..tables.figures import interval
 from . import texts
 from .progress import counted
-from .session import named_as_in, text_columns_of
+from .session import named_as_in, refuse_other_texts, text_columns_of
 
 _HEADER = ("metric", "value", "95 % interval", "constant answer")
 ROWS_AT_A_TIME = 2048
@@ -54,6 +54,7 @@ def figures(
         raise UserError(f"--label-column {label} is one of --text-columns, too: the text would give the label away")
     names = [] if is_regression else texts.class_names(config)
     examples, labels, notes = labelled(table, wanted, label, names)
+    refuse_other_texts(wanted, inputs, model)
     reader = texts.TextReader(load_encoder(source, max_length or inputs.max_length, LONGEST))
     kind = texts.Values if is_regression else texts.Classes
     answers = kind(source, config, reader, distributed.join().device, batch_size)

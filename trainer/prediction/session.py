@@ -99,6 +99,8 @@ def _text_answers(arguments: argparse.Namespace, source: str, config: Any, name:
         raise UserError(f"--text-columns names {', '.join(wanted)}, but masks are filled in one text: name its column")
     read = columns_to_read(wanted, arguments.keep)
     rows = table.rows(read)
+    if kind is not texts.Embeddings:
+        refuse_other_texts(wanted, inputs, arguments.model)
     answers = kind(source, config, reader, distributed.join().device, arguments.batch_size)
     return Work(rows, table.count, KeptColumns(answers, wanted, arguments.keep), read)
 
@@ -184,6 +186,16 @@ def text_columns_of(
             )
         wanted = others
     return wanted
+
+
+def refuse_other_texts(columns: list[str], inputs: Inputs, model: str) -> None:
+    """Raise UserError for one text in place of the two that a model was fine-tuned with, or for two in place of one."""
+    known = inputs.text_columns
+    if known is not None and (len(columns) > 1) != (len(known) > 1):
+        kind = "pairs of texts" if len(known) > 1 else "single texts"
+        raise UserError(
+            f"--text-columns names {', '.join(columns)}, but {model} was fine-tuned with {kind} ({', '.join(known)})"
+        )
 
 
 def _contents_of(table: Table, columns: list[str]) -> str:

@@ -363,6 +363,10 @@ def test_mistakes_are_told_in_a_line(classifier, saved, data, tmp_path, capsys):
     assert "no column 'words'" in mistake(capsys, classifier, "--data", data, "--output", out, "--keep", "words")
     told = mistake(capsys, classifier, "--data", data, "--output", out, "--keep", "id", "id")
     assert "--keep: two columns of the output would be called 'id'" in told
+    told = mistake(capsys, classifier, "--data", data, "--output", out, "--text-columns", "body")
+    assert (
+        told.endswith("was fine-tuned with pairs of texts (title, body)") and "--text-columns names body, but" in told
+    )
     model = saved(transformers.AutoModelForSequenceClassification)
     told = mistake(capsys, model, "--data", data, "--output", out)
     assert "name the text of" in told and "it has: id, title, body" in told
