@@ -73,21 +73,16 @@ class MaskedBatchNorm(nn.Module):
             count = mask.sum(0).to(values.dtype) * width
             values = torch.where(mask[:, :, None], values, 0)
         # Two passes: the variance from a sum of squares cancels when the mean is large.
-        total = self._sum_over_ranks(torch.stack([values.sum((0, 2)), count]))
+        all_positions = len(self.running_mean)
+        total = _sum_over_ranks(torch.stack([values.sum((0, 2)), count]), all_positions)
         count = total[1].detach()
         mean = total[0] / count.clamp(min=1)
         deviation = values - mean[:positions, None]
         if mask is not None:
             deviation = torch.where(mask[:, :, None], deviation, 0)
-        variance = self._sum_over_ranks(deviation.square().sum((0, 2))) / count.clamp(min=1)
+        variance = _sum_over_ranks(deviation.square().sum((0, 2)), all_positions) / count.clamp(min=1)
         self._update_running(mean.detach(), variance.detach(), count)
         return mean[:positions], variance[:positions]
-
-    def _sum_over_ranks(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks, with gradients: (.., N) -> (.., all positions); in one process `tensor` itself."""
-        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-            return _AllReduce.apply(functional.pad(tensor, (0, len(self.running_mean) - tensor.shape[-1])))
-        return tensor
 
     @torch.no_grad()
     def _update_running(self, mean: torch.Tensor, variance: torch.Tensor, count: torch.Tensor) -> None:
@@ -98,6 +93,13 @@ class MaskedBatchNorm(nn.Module):
         for running, batch in ((self.running_mean, mean), (self.running_variance, variance)):
             part = running[: len(batch)]
             part.copy_(torch.where(seen, part.lerp(batch.to(part.dtype), self.momentum), part))
+
+
+def _sum_over_ranks(tensor: torch.Tensor, positions: int) -> torch.Tensor:
+    """The sum over all ranks, with gradients: (.., N) -> (.., positions); in a single process `tensor` itself."""
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        return _AllReduce.apply(functional.pad(tensor, (0, positions - tensor.shape[-1])))
+    return tensor
 
 
 class _AllReduce(torch.autograd.Function):

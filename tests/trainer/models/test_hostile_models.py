@@ -261,7 +261,7 @@ class OtherTokenizer:
         self._ids = ids
 
     def __call__(self, *texts, **options):
-        return {"input_ids": torch.tensor([self._ids])}
+        return {"input_ids": self._ids}
 
     def convert_ids_to_tokens(self, token):
         return None
