@@ -103,10 +103,13 @@ def check_bands(bands: torch.Tensor, levels: int, batch: int, length: int) -> No
     _check_levels(levels)
     if bands.dim() != 2:
         raise ValueError(f"bands has shape {tuple(bands.shape)}; allowed: (B N', D)")
+    if batch < 0 or length < 0:
+        raise ValueError(f"batch is {batch} and length {length}; allowed: at least 0")
     rows = batch * period_of(length, levels)
-    if len(bands) != rows:
+    # Not `len`: an exported program would hold for this number of rows alone.
+    if bands.shape[0] != rows:
         raise ValueError(
-            f"bands has {len(bands)} rows; allowed: {rows}, for B = {batch}, N = {length} at {levels} levels"
+            f"bands has {bands.shape[0]} rows; allowed: {rows}, for B = {batch}, N = {length} at {levels} levels"
         )
 
 

@@ -88,7 +88,7 @@ class WavSpA(Mixer):
         taps = self.space(hidden_states.dtype)  # there and back
         stacks, masks = self.space.analyse(keep_valid(hidden_states, context.mask), context.lengths, taps)
         stacked = self.space.stacked()
-        attentions = [self.attentions[0]] * sum(stacked) if self.config.share_bands else self.attentions
+        attentions = [self.attentions[0]] * sum(stacked) if self.config.share_bands else list(self.attentions)
         stacks = attend_in_bands(attentions, stacked, stacks, masks)
         return keep_valid(self.space.synthesise(stacks, positions, context.lengths, taps), context.mask)
 

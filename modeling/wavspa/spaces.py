@@ -136,7 +136,8 @@ class WaveletSpace(Space):
 
     def synthesise(self, stacks: Stacks, positions: int, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """See Space."""
-        return self.transform_back(join_bands(stacks), len(stacks[0]) // 2, positions, lengths, taps)
+        # Not `len`: an exported program would hold for this number of samples alone.
+        return self.transform_back(join_bands(stacks), stacks[0].shape[0] // 2, positions, lengths, taps)
 
     def transform(self, hidden_states: torch.Tensor, lengths: torch.Tensor | None, taps: Taps) -> torch.Tensor:
         """(B, N, D) -> bands (B N', D), as of `longmix.kernels.ops.wavelet_analysis`."""
@@ -175,7 +176,7 @@ class FixedWavelet(WaveletSpace):
         if self.config.two_dimensional:
             channels, levels = hidden_states.transpose(1, 2), self.config.levels
             bands = bands_of(ops.wavelet_analysis(channels, *taps, levels), *channels.shape[:2], levels)
-            hidden_states = torch.cat(bands, dim=1).transpose(1, 2)
+            hidden_states = torch.cat([band.transpose(1, 2) for band in bands], dim=2)
         return super().transform(hidden_states, lengths, taps)
 
     def transform_back(

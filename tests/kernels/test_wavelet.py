@@ -247,3 +247,15 @@ def test_shapes_that_do_not_fit(filters, levels, lengths, message):
         ops.wavelet_synthesis(torch.zeros(12, 3), torch.ones(4), 2, 2, 6)
     with pytest.raises(ValueError, match=r"bands has shape \(2, 6, 3\); allowed: \(B N', D\)"):
         ops.wavelet_synthesis(torch.zeros(2, 6, 3), torch.ones(4), 1, 2, 6)
+
+
+def test_an_export_holds_for_any_number_of_samples():
+    class ThereAndBack(torch.nn.Module):
+        def forward(self, x, filters):
+            return ops.wavelet_synthesis(ops.wavelet_analysis(x, filters, 2), filters, 2, *x.shape[:2])
+
+    x, filters = (tensor.detach() for tensor in inputs(3, 24, 4, 4))
+    samples = torch.export.Dim("samples", min=2, max=64)
+    exported = torch.export.export(ThereAndBack(), (x, filters), dynamic_shapes=({0: samples}, None)).module()
+    more = torch.cat([x, x.flip(0)])
+    torch.testing.assert_close(exported(more, filters), ThereAndBack()(more, filters))
