@@ -260,8 +260,9 @@ class _Parser:
 
 @dataclass
 class _Written:
-    """The first number of a column that may have a comma of thousands, one whose comma is of decimals, and one of three
-    digits or more without any."""
+    """The first number of a column whose comma may be of thousands, one whose comma is of decimals, and one of three
+    digits without any: where thousands have commas, these have none.
+    """
 
     thousands: str | None = None
     decimal: str | None = None
@@ -304,7 +305,7 @@ def _moment(parts: list[str], where: str) -> datetime:
         moment = datetime.fromisoformat(text)
         # Offsets count: where clocks are set back, an hour comes twice.
         return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter of an offset that leads out of the years that there are
         pass
     for form in _DATE_FORMATS:
         try:

@@ -329,3 +329,5 @@ def test_an_hour_that_comes_twice_has_two_offsets(tmp_path):
     dates = [f"2020-10-25 {hour}:00:00+{offset}:00" for hour, offset in hours]
     found = read_series(rows_of_load(tmp_path, ["1"] * 14, dates))
     assert set(found.seconds) == {3600.0} and found.dates == dates
+    with pytest.raises(UserError, match=r"row 1, column 'date' holds '0001-01-01 00:00:00\+05:00', which is no date"):
+        read_series(rows_of_load(tmp_path, ["1"] * 14, ["0001-01-01 00:00:00+05:00", *dates[1:]]))
