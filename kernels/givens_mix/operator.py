@@ -25,18 +25,19 @@ def givens_mix(
         given = value.permute(0, 1, 4, 2, 3) if planes else value.contiguous()
         mixed, *_ = _forward_chunked(kernels, given, upper, lower, phase, lengths, planes, without_own)
         return mixed.permute(0, 1, 3, 4, 2) if planes else mixed
-    working = value.to(torch.promote_types(value.dtype, torch.float32))
+    given = value.permute(0, 1, 4, 2, 3) if planes else value.contiguous()
+    given = given.to(torch.promote_types(value.dtype, torch.float32))
     if without_own:
         valid = valid_rows(lengths, value.shape[1])
-        working, phase = keep_valid(working, valid), keep_valid(phase, valid, axis=2)
+        given, phase = keep_valid(given, valid), keep_valid(phase, valid, axis=2)
     order = None if permutation is None else restrict(permutation, lengths).contiguous()
     # Phases add up over the sequence, and angles may be large: they are small tables, kept in float64.
     tables = (angles.to(torch.float64).contiguous() for angles in (upper, lower, phase))
-    given = working.permute(0, 1, 4, 2, 3) if planes else working.contiguous()
     mixed = _forward(kernels, given, *tables, lengths, order, planes)
-    mixed = mixed.permute(0, 1, 3, 4, 2) if planes else mixed
+    if planes:
+        given, mixed = given.permute(0, 1, 3, 4, 2), mixed.permute(0, 1, 3, 4, 2)
     if without_own:
-        mixed = subtract_own(mixed, working, phase)
+        mixed = subtract_own(mixed, given, phase)
     return mixed.to(value.dtype)
 
 

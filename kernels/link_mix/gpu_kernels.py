@@ -41,8 +41,9 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
     states = inputs.new_empty(batch, slabs, 2, groups, positions, wide)
     of_value, of_weights = torch.empty_like(value), torch.empty_like(links, dtype=weights.dtype)
     # Every slab writes what it adds to the weights' gradient: no two programs write to the same place. So many factors
-    # at a time that this takes no more memory than their inputs.
+    # at a time that this takes no more memory than their inputs, and no more than as few launches need.
     most = max(1, factors * groups * wide // count)
+    most = triton.cdiv(factors, triton.cdiv(factors, most))
     for high in range(factors, 0, -most):
         low = max(0, high - most)
         parts = links.new_empty(slabs, high - low, *links.shape[1:])
@@ -52,6 +53,7 @@ def link_mix_backward(gradient, value, weights, offsets, lengths, starts, counts
             sizes=(positions, value.shape[2], factors, count),
         )
         torch.sum(parts, 0, dtype=weights.dtype, out=of_weights[low:high])
+        del parts  # before there are others
     return of_value, of_weights.permute(2, 3, 0, 1)
 
 

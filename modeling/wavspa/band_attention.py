@@ -64,7 +64,8 @@ def _bands(stack: torch.Tensor, count: int) -> Sequence[torch.Tensor]:
 
 def linear_of_bands(rows: torch.Tensor, layers: Sequence[nn.Linear]) -> torch.Tensor:
     """Each layer on the samples of its band, which follow each other: (J B, n, in) -> (J B, n, out)."""
-    if not are_bare(layers):
+    # A compiled graph writes the products side by side without being told.
+    if torch.compiler.is_compiling() or not are_bare(layers):
         return torch.cat([layer(band) for layer, band in zip(layers, _bands(rows, len(layers)), strict=True)])
     parameters = [layer.weight for layer in layers] + [layer.bias for layer in layers]
     return _LinearOfBands.apply(*narrowed(rows, *parameters))

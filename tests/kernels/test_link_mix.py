@@ -1,5 +1,7 @@
 """Paramixer's product of factors: explicit matrices, fused gathers, documents, padding and gradients."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -238,6 +240,26 @@ def test_triton_with_large_slabs_equals_the_reference(with_documents, lengths, w
         results.append((result, *torch.autograd.grad(result, (value, weights), cotangent)))
     for mine, truth, tolerance in zip(*results, (1e-5, 1e-4, 1e-4), strict=True):
         assert relative_rms(mine, truth) < tolerance
+
+
+def test_parts_of_a_gradient_take_no_more_memory_than_as_few_launches_need(triton, monkeypatch):
+    from longmix.kernels.link_mix import gpu_kernels
+
+    walks, kept = [], []
+
+    def launch(kernel, states, documents, wrap, *arguments, sizes):
+        if kernel is gpu_kernels.unmix_all:
+            *_, parts, low, high = arguments
+            assert parts.shape[1] == high - low and not any(earlier() for earlier in kept)
+            walks.append((low, high))
+            kept.append(weakref.ref(parts))
+
+    monkeypatch.setattr(gpu_kernels, "_launch", launch)
+    value, weights, offsets = (tensor.to("meta") for tensor in inputs(1, 512, 16, 9, 19))
+    value, weights = value.detach().bfloat16(), weights.detach().bfloat16()
+    gpu_kernels.link_mix_backward(value, value, weights, offsets, None, None, None, True)
+    # Sixteen channels of nineteen links: seven factors fit at a time, and two launches do with five.
+    assert walks == [(4, 9), (0, 4)]
 
 
 @pytest.mark.parametrize("with_documents", [False, True])

@@ -349,31 +349,6 @@ def test_ten_bad_steps_in_a_row_end_the_run_and_it_goes_on_from_the_last_checkpo
     assert train(tmp_path / "run", **changes).state.skipped == 0
 
 
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.parametrize("what", [True, "layer"])
-def test_a_compiled_model_gives_the_same_losses(train, read_metrics, tmp_path, write_data, monkeypatch, what):
-    # What Inductor makes of the graph takes minutes to compile; that the run works on compiled models does not.
-    whole = torch.nn.Module.compile
-    compiled = []
-
-    def compile_graph_only(self, *arguments, **options):
-        compiled.append(type(self).__name__)
-        return whole(self, *arguments, backend="aot_eager", **options)
-
-    monkeypatch.setattr(torch.nn.Module, "compile", compile_graph_only)
-    for name, flag in (("compiled", what), ("eager", False)):
-        changes = {"optim.max_steps": 2, "eval.samples": 4, "batch.samples": 4}
-        train(tmp_path / name, **{"run.compile": flag, **changes})
-    assert compiled == ["TransformerForMaskedLM" if what is True else "PreNormBlock"]
-    losses = [[record["loss"] for record in read_metrics(tmp_path / name, "train")] for name in ("compiled", "eager")]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    ours, theirs = (
-        AutoModelForMaskedLM.from_pretrained(tmp_path / name / "model").state_dict() for name in ("compiled", "eager")
-    )
-    assert all(torch.allclose(ours[name], theirs[name], atol=1e-3) for name in theirs)
-
-
 def test_model_cards_and_configurations_do_not_name_a_tokenizer_that_is_not_there(finished):
     folder, _ = finished
     assert not list((folder / "model").glob("tokenizer*"))
