@@ -323,7 +323,9 @@ def _within_a_word(processor: Any, text: str) -> list[int]:
     """Ids of a text's pieces, of which the first begins no word: those behind a character that no vocabulary has."""
     unknown = "\ue000"
     pieces = processor.encode(unknown + text, out_type=str)
-    place = next(number for number, piece in enumerate(pieces) if unknown in piece)
+    place = next((number for number, piece in enumerate(pieces) if unknown in piece), None)
+    if place is None:  # a vocabulary of all bytes has no unknown character: those of this one come first
+        return [processor.piece_to_id(piece) for piece in pieces[len(processor.encode(unknown)) :]]
     # Other characters that the vocabulary lacks are of the same piece.
     rest = pieces[place].partition(unknown)[2]
     return [*([processor.unk_id()] if rest else []), *(processor.piece_to_id(piece) for piece in pieces[place + 1 :])]

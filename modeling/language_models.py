@@ -173,7 +173,8 @@ class MixerForCausalLM(MixerLanguageModel, GenerationMixin):
     """The encoder, made causal (it sets config.is_causal), and the logits of the next token.
 
     `labels` are the input ids, -100 where nothing is predicted; they are shifted here. With `document_ids` the first
-    token of a document is not predicted. `generate` works without a cache: every new token encodes the whole text, as
+    token of a document is not predicted; for transformers' Trainer, which counts labels and smooths them by itself,
+    give these -100, too. `generate` works without a cache: every new token encodes the whole text, as
     one document.
 
     Raises:

@@ -152,22 +152,26 @@ class Table:
 
         None while there is no rate, and where a seed diverges with each.
         """
-        chosen = self.tuning_rate(row, start, task)
+        tried = self.tried(row, start, task, seed)
+        if not tried or not _is_replaced(tried[-1]):
+            return tried[-1] if tried else None
+        finished = [case for case in tried if case.record()["scores"] is not None]
+        return finished[0] if finished else None
+
+    def tried(self, row: str, start: str, task: str, seed: int) -> list[Case]:
+        """The runs with the rate that was chosen and, as long as the one before is replaced, with each smaller rate;
+        the last one may not have begun. None while there is no rate."""
+        chosen, cases = self.tuning_rate(row, start, task), []
         if chosen is None:
-            return None
+            return cases
         smaller = sorted((rate for rate in self.budget.tuning_rates if rate < chosen), reverse=True)
-        finished = []
         for rate in (chosen, *smaller):
             words = self._tune_words(row, start, seed, task, self.seeds_of(start), (rate,))
             about = {"start": start, "task": task, "seed": seed}
-            case = self._case("tuning", row, words, about if rate == chosen else {**about, "rate": rate})
-            found = case.record()
-            # Records of before the second rule do not say how many seeds are at chance.
-            if found is None or (found["scores"] is not None and not found.get("at_chance")):
-                return case
-            if found["scores"] is not None:
-                finished.append(case)
-        return finished[0] if finished else None
+            cases.append(self._case("tuning", row, words, about if rate == chosen else {**about, "rate": rate}))
+            if not _is_replaced(cases[-1]):
+                break
+        return cases
 
     def seeds_of(self, start: str) -> int:
         """Seeds of fine-tuning."""
@@ -212,6 +216,13 @@ class Table:
             *("--data", str(task_folder(self.work, task)), "--epochs", str(TASKS[task].epochs)),
             *("--seeds", str(seeds), "--lr", *(f"{rate:g}" for rate in rates), "--relative-lr"),
         )
+
+
+def _is_replaced(case: Case) -> bool:
+    """Whether a run of fine-tuning has finished, and one with a smaller rate takes its place."""
+    found = case.record()
+    # Records of before the second rule do not say how many seeds are at chance.
+    return found is not None and (found["scores"] is None or bool(found.get("at_chance")))
 
 
 def samples_of_a_step(budget: Budget) -> int:

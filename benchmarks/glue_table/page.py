@@ -23,10 +23,10 @@ def render(results: dict[str, Any], command: str) -> str:
     sections = [
         "# Equal pre-training, then fine-tuning",
         _paragraph(
-            f"Every row has the same {budget['tokens']:,} tokens of {' and '.join(results['corpus']['files'])} "
+            f"Every row has {budget['tokens']:,} tokens of {' and '.join(results['corpus']['files'])} "
             f"(vocabulary {results['corpus']['vocabulary']:,}, rows of 128 tokens, each of one document), the same "
             f"recipe ({budget['recipe']}) and the same search; `{command}` makes the page. `fnet` and `bert` are "
-            "transformers' own, made as large."
+            f"transformers' own, made as large. {_samples(results)}"
         ),
         _pretraining(results),
         _curves(results),
@@ -55,6 +55,29 @@ def render(results: dict[str, Any], command: str) -> str:
         _cost(results),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _samples(results: dict[str, Any]) -> str:
+    """Whether rows have read the same samples: the tokens of a seed tell, for the order of samples is the seed's."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for row, found in results["rows"].items():
+        if len(found["runs"]) == results["budget"]["pretraining_seeds"]:
+            alike.setdefault(tuple(run["tokens"] for run in found["runs"]), []).append(row)
+    if len(alike) < 2:
+        return "All read the same samples in the same order."
+    groups = sorted(alike.items(), key=lambda one: -len(one[1]))
+    told = [
+        f"{'the other rows' if number == 0 else _names(rows)} {' and '.join(f'{tokens:,}' for tokens in seeds)}"
+        for number, (seeds, rows) in enumerate(groups)
+    ]
+    return (
+        "Not all have read the same samples of it, since another version of longmix draws them in another order: "
+        f"{', '.join(reversed(told))} tokens."
+    )
+
+
+def _names(rows: list[str]) -> str:
+    return ", ".join(f"`{row}`" for row in rows)
 
 
 def _dead(results: dict[str, Any]) -> tuple[str, str]:
@@ -116,13 +139,31 @@ def _pretraining(results: dict[str, Any]) -> str:
         f"Masked accuracy and loss (nats) at a share of {EVALUATED_SHARE:g} of masked tokens on held-out documents, "
         "the same positions for counting and for all rows; every seed's figure. The rate is the best of "
         f"{_list(results['budget']['rates'])} by the held-out loss after a whole schedule over "
-        f"{percent(results['budget']['search_share'], 0)} % of the tokens. Tokens/s are of training: of a core, "
+        f"{percent(results['budget']['search_share'], 0)} % of the tokens, on the documents that are shown here, too. "
+        f"{_precision(results)} Tokens/s are of training: of a core, "
         "or of the GPU where there is one; under different load, they do not compare. The tokens to "
         f"pass the bigram are read from the curve of a run between two evaluations{_falling(results)}."
     )
     rates = results["budget"]["rates"]
     ends = [(f"`{row}`", _end(found["rate"], rates)) for row, found in results["rows"].items()]
     return "\n\n".join(["## Pre-training", text, tables.draw(header, lines), *_told(ends)])
+
+
+def _precision(results: dict[str, Any]) -> str:
+    alike: dict[str | None, list[str]] = {}
+    for row, found in results["rows"].items():
+        for precision in dict.fromkeys(run.get("precision") for run in found["runs"]):
+            alike.setdefault(precision, []).append(row)
+    told = [
+        f"of {_names(rows)} in {precision}" if precision else f"of {_names(rows)} in a precision that was not noted"
+        for precision, rows in alike.items()
+    ]
+    if len(alike) == 1:
+        (precision,) = alike
+        told = [
+            f"in {precision}" if precision else "in what each machine's processor gave, fp32 or bf16, and not noted"
+        ]
+    return f"It was computed {', '.join(told)}." if told else ""
 
 
 def _end(rate: float | None, searched: list[float]) -> str | None:
@@ -301,9 +342,19 @@ def _cost(results: dict[str, Any]) -> str:
     made = "; ".join(f"commit {one['commit']}, {one['machine']}, {one['threads']} threads" for one in results["made"])
     told = _paragraph(
         "Hours of a core (of the GPU where there is one); of what has not finished, an estimate. What a run did before "
-        f"it was killed is not counted. {f'Measured at {made}.' if made else ''}"
+        f"it was killed is not counted{_uncounted(results)}. {f'Measured at {made}.' if made else ''}"
     )
     return "\n\n".join(["## What it took", tables.draw(COST_HEADER, cost_lines(_of_all_rows(results["stages"]))), told])
+
+
+def _uncounted(results: dict[str, Any]) -> str:
+    found = [starts for task in results["tasks"].values() for row in task["rows"].values() for starts in row.values()]
+    replaced = 0 if results.get("counts_replaced") else sum(map(_other, found))
+    return (
+        f", nor are the runs of fine-tuning that those with smaller rates replaced, of {replaced} models"
+        if replaced
+        else ""
+    )
 
 
 def csv_records(results: dict[str, Any]) -> list[dict[str, Any]]:

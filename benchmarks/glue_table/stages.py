@@ -12,6 +12,7 @@ from pathlib import Path
 import commands
 import record
 import transformers
+import yaml
 from glue_table import controls
 from glue_table.cases import STARTS, Case, Table
 
@@ -157,6 +158,7 @@ def _trained(case: Case) -> dict[str, object]:
         one["step"]: [round(one["step"] * tokens_of_a_step), one["masked_accuracy"], one["loss"]] for one in evaluations
     }
     return {
+        "precision": yaml.safe_load((case.folder / "config.yaml").read_text(encoding="utf-8"))["precision"],
         "masked_accuracy": evaluations[-1]["masked_accuracy"],
         "loss": evaluations[-1]["loss"],
         "curve": [curve[step] for step in sorted(curve)],

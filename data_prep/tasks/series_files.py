@@ -156,12 +156,13 @@ class _Parser:
                     values.append(self._number(row[column], number, column))
             except _NoNumber:
                 raise self._text_columns(number, row, rows) from None
+        has_decimals = any(written.decimal for written in self._numbers.values())
         for column, written in self._numbers.items():
-            if written.thousands and written.whole and not written.decimal:
+            if written.thousands and written.whole and not has_decimals:
                 raise UserError(
                     f"{self._source}: column {self._header[column]!r} holds {_shown(written.thousands)} beside "
-                    f"{_shown(written.whole)}, and no comma that is followed by other than three digits: write "
-                    "thousands without a comma, and decimals of all numbers or of none"
+                    f"{_shown(written.whole)}, and no column a comma that is followed by other than three digits: "
+                    "write thousands without a comma, and decimals of all numbers or of none"
                 )
         if len(dates) < FEWEST_ROWS:
             raise UserError(f"{self._source} has {len(dates)} rows, but a series takes at least {FEWEST_ROWS}")
@@ -199,8 +200,6 @@ class _Parser:
         """The value of a cell, NaN for one that is missing. Raises _NoNumber for text."""
         short = text.strip().lower()
         value = self._value(text)
-        if self._has_decimal_commas and value is not None:
-            self._numbers.setdefault(column, _Written()).note(text.strip())
         is_named = short in self._missing or value in self._missing_numbers
         if is_named or short in _MISSING:
             if self._reading.missing_allowed:
@@ -212,6 +211,8 @@ class _Parser:
             )
         if value is None:
             raise _NoNumber
+        if self._has_decimal_commas:
+            self._numbers.setdefault(column, _Written()).note(text.strip())
         if abs(value) > LARGEST:
             raise UserError(
                 f"{self._where(row, column)} holds {_shown(text)}, which is beyond float32 (at most {LARGEST:.2g} in "

@@ -253,3 +253,21 @@ def test_what_follows_a_mask_without_a_space_goes_on_within_its_word(tokenizer_f
         assert len(pieces) > 0 or not part.strip()
     apart = text.replace("[MASK]", " [MASK] ").strip()
     assert encode_masked(tokenizer, apart) == tokenizer(apart)["input_ids"]
+
+
+def test_a_mask_within_a_word_of_a_vocabulary_of_all_bytes(tokenizer_folder, known_texts, tmp_path):
+    """It knows every character by its bytes, so that none is unknown."""
+    folder = shutil.copytree(tokenizer_folder, tmp_path / "bytes")
+    with open(folder / "tokenizer.model", "wb") as model:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(known_texts), model_writer=model, vocab_size=450, byte_fallback=True, pad_id=0,
+            unk_id=1, bos_id=2, eos_id=3, pad_piece="<pad>", unk_piece="<unk>", bos_piece="[CLS]", eos_piece="[SEP]",
+            control_symbols=["[MASK]"], minloglevel=2,
+        )  # fmt: skip
+    tokenizer = load_tokenizer(folder)
+    pieces = tokenizer.convert_ids_to_tokens(encode_masked(tokenizer, "under[MASK]ing \u6f22[MASK]."))
+    first, second = (place for place, piece in enumerate(pieces) if piece == "[MASK]")
+    assert "".join(pieces[first + 1 : second]) == "ing\u2581<0xE6><0xBC><0xA2>" and pieces[second + 1 :] == [
+        ".",
+        "[SEP]",
+    ]

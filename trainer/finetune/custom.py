@@ -187,17 +187,19 @@ def _tables(data: str, columns: Sequence[str] | None) -> tuple[dict[str, Table],
     for name, names in _NAMES.items():
         endings = ("", *unpacking.ENDINGS)
         candidates = (root / f"{split}{suffix}{packed}" for split in names for suffix in OPENERS for packed in endings)
-        paths = [path for path in candidates if path.is_file()]
-        if len(paths) > 1:
-            several = " and ".join(str(path.name) for path in paths)
+        # Links to one file are one, and plain text, of one column, may be what a table was made from.
+        paths = list({path.resolve(): path for path in candidates if path.is_file()}.values())
+        paths = [path for path in paths if ".txt" not in path.suffixes] or paths
+        # As the hub names its files.
+        patterns = [f"{split}-*-of-*.parquet" for split in names]
+        parts = {pattern: found for pattern in patterns if (found := sorted(root.glob(pattern)))}
+        if len(paths) + len(parts) > 1:
+            several = " and ".join([*(path.name for path in paths), *parts])
             raise UserError(f"--data {data} has {several} for one split: leave one there")
         if paths:
             tables[name] = open_table(str(paths[0]), columns)
-            continue
-        # As the hub names its files.
-        parts = next((found for split in names if (found := sorted(root.glob(f"{split}-*-of-*.parquet")))), [])
-        if parts:
-            tables[name] = joined([open_table(str(path), columns) for path in parts])
+        for found in parts.values():
+            tables[name] = joined([open_table(str(path), columns) for path in found])
     return tables, {name: str(root / f"{name}.tsv") for name in _NAMES}
 
 

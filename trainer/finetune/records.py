@@ -146,7 +146,7 @@ def _csv(path: Path, columns: list[str] | None) -> Table:
             rows.append((reader.line_num, fields))
     except csv.Error as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}") from None
-    _refuse_header(path, rows[0][1], columns)
+    _refuse_header(path, next((fields for _, fields in rows if fields), []), columns)
     if columns is None:
         header = next((number for number, (_, fields) in enumerate(rows) if fields), None)
         if header is None:
@@ -314,16 +314,26 @@ def _refuse_columns(source: str, columns: Sequence[str] | None) -> None:
 
 def _refuse_header(path: Path, first: list[str], columns: list[str] | None) -> None:
     """Raise UserError if the first line is a header, perhaps with other names than `columns`, which are given in place
-    of one: it is no row. Of a single column it might be a text.
+    of one: it is no row. Of a single column it might be a text, and a name may be a class: names have no spaces.
     """
     if columns is None or len(first) != len(columns):
         return
-    same = sum(cell.strip() == name for cell, name in zip(first, columns, strict=True))
-    if first == columns or (same and len(columns) > 1):
+    cells = [cell.strip() for cell in first]
+    same = any(cell.casefold() == name.casefold() for cell, name in zip(cells, columns, strict=True))
+    are_names = len(columns) > 1 and all(len(cell.split()) == 1 and not _is_number(cell) for cell in cells)
+    if first == columns or (same and are_names):
         raise UserError(
             f"{path}: its first line is a header ({', '.join(first)}): leave --columns out, or the line if it is to "
             "have other names"
         )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 OPENERS: dict[str, Callable[[Path, list[str] | None], Table]] = {

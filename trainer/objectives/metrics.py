@@ -167,20 +167,25 @@ def _draw_classification(names, labels, predictions, draws, generator) -> dict[s
     """
     patterns, counts = np.unique(np.vstack([labels, predictions]), axis=1, return_counts=True)
     drawn = generator.multinomial(labels.size, counts / labels.size, size=draws).astype(np.float64)
-    return {
-        name: np.stack([_of_counts(name, drawn, patterns[0], found, counts) for found in patterns[1:]], axis=1)
-        for name in names
-    }
+    found = {}
+    for name in names:
+        runs = [(_of_counts(name, drawn, patterns[0], run), run) for run in patterns[1:]]
+        if name == "macro_f1":
+            # Draws lack rare classes, which are hard, and so lie above what they are draws of: their spread is taken,
+            # and their middle put where that is.
+            whole = counts[None].astype(np.float64)
+            runs = [
+                (np.clip(values + _of_counts(name, whole, patterns[0], run) - np.median(values), 0, 1), run)
+                for values, run in runs
+            ]
+        found[name] = np.stack([values for values, _ in runs], axis=1)
+    return found
 
 
-def _of_counts(
-    name: str, counts: np.ndarray, labels: np.ndarray, predictions: np.ndarray, whole: np.ndarray | None = None
-) -> np.ndarray:
+def _of_counts(name: str, counts: np.ndarray, labels: np.ndarray, predictions: np.ndarray) -> np.ndarray:
     """A metric (draws,) of examples of which `counts` (draws, n) has how often each is there; equal to scikit-learn's.
 
     The counts of labels and of predictions suffice: whole confusion matrices of many classes would not fit into memory.
-    `whole` (n,) counts the examples that draws are from: a class that a draw lacks has the F1 that it has there. Were
-    it left out, draws would lack rare classes, which are hard, and lie above what they are draws of.
     """
     total = counts.sum(axis=1)
     correct = counts @ (labels == predictions).astype(np.float64)
@@ -190,12 +195,8 @@ def _of_counts(
     true, predicted = (counts @ (found[:, None] == classes).astype(np.float64) for found in (labels, predictions))
     if name == "macro_f1":
         are_hits = ((labels == predictions)[:, None] & (labels[:, None] == classes)).astype(np.float64)
-        of_class, is_there = _ratio(2 * (counts @ are_hits), true + predicted), true + predicted > 0
-        if whole is not None:
-            either = sum(whole @ (found[:, None] == classes).astype(np.float64) for found in (labels, predictions))
-            of_class = np.where(is_there, of_class, _ratio(2 * (whole @ are_hits), either))
-            is_there = np.broadcast_to(either > 0, of_class.shape)
-        return of_class.sum(axis=1) / is_there.sum(axis=1)
+        of_class = _ratio(2 * (counts @ are_hits), true + predicted)
+        return of_class.sum(axis=1) / (true + predicted > 0).sum(axis=1)
     if name == "f1":
         hits = counts @ ((labels == 1) & (predictions == 1)).astype(np.float64)
         return _ratio(2 * hits, true[:, 1] + predicted[:, 1])

@@ -78,7 +78,7 @@ def conditions(runs: list[Run]) -> dict[str, str]:
         _SHARES: _text(_shares([source.get("weight", 1.0) for source in _sources(run, "data.train")])),
         "objective": _text(run.value("objective")),
         "selection": _text([run.value("checkpoint.best"), _data(run, "data.eval")]),
-        "initial weights": _text(run.value("model.from")),
+        "model.from": _text(run.value("model.from")),
         "evaluated samples": _text(run.value("eval.samples") if run.split == VALIDATION else None),
     }
 

@@ -182,6 +182,22 @@ def test_the_plan_counts_every_run_and_learns_from_those_that_have_finished(scri
     assert stage.hours == pytest.approx(8 * each / 3600)
 
 
+def test_the_plan_counts_runs_that_others_replaced(script, table):
+    plans, Part = script("glue_table.plan"), script("glue_table.stages").Part
+    part = Part(("flt",), (0,), ("imdb",))
+    measure(table, "flt")
+    for start in script("glue_table.cases").STARTS:
+        table.tuning_search("flt", start, "imdb")[0].finish({"rate": 2e-3, "cpu_seconds": 1.0})
+    record = {"scores": [0.5], "at_chance": 1, "cpu_seconds": 3600.0}
+    for _ in range(2):
+        table.tuning("flt", "random", "imdb", 0).finish(record)
+    stage = next(one for one in plans.plan(table, part) if one.stage == "tuning")
+    assert (stage.done, stage.hours_done) == (0, 2.0) and stage.hours > 2.0
+    table.tuning("flt", "random", "imdb", 0).finish({**record, "at_chance": 0, "cpu_seconds": 1800.0})
+    stage = next(one for one in plans.plan(table, part) if one.stage == "tuning")
+    assert (stage.done, stage.hours_done) == (1, 2.5)
+
+
 def test_hours_say_how_many_tokens(script, table):
     plans, Part = script("glue_table.plan"), script("glue_table.stages").Part
     part = Part(("flt",), (0, 1), ("imdb",))

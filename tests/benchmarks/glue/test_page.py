@@ -235,6 +235,24 @@ def test_the_page_says_where_a_better_rate_may_lie_beyond_those_searched(script,
     assert "of those searched" not in page.render(alone, "the command")
 
 
+def test_rows_that_read_other_samples_are_named(script, budget):
+    page, results = script("glue_table.page"), results_of(script, budget)
+    assert "All read the same samples in the same order." in page.render(results, "x")
+    runs = results["rows"]["transformer"]["runs"]
+    results["rows"]["paramixer"]["runs"] = [{**run, "tokens": run["tokens"] + 9} for run in runs]
+    results["rows"]["flt"]["runs"] = runs
+    text = " ".join(page.render(results, "x").split())
+    assert "in another order: `paramixer` 4,009 and 4,009, the other rows 4,000 and 4,000 tokens." in text
+
+
+def test_the_precision_of_pre_training_is_told_as_far_as_it_is_known(script, budget):
+    page, results = script("glue_table.page"), results_of(script, budget)
+    assert "what each machine's processor gave" in " ".join(page.render(results, "x").split())
+    for run in results["rows"]["transformer"]["runs"]:
+        run["precision"] = "bf16"
+    assert "It was computed in bf16." in " ".join(page.render(results, "x").split())
+
+
 @pytest.mark.parametrize("folder", [".", "unseen-reviews"])
 def test_the_recorded_pages_say_what_the_page_says_now(script, folder):
     glue, page = script("glue"), script("glue_table.page")

@@ -10,7 +10,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest import FILE_NAME, Manifest
 from longmix.data_prep.tasks import forecasting
 from longmix.data_prep.tasks.forecasting import ForecastingSettings, prepare_forecasting
-from longmix.data_prep.tasks.series_files import read_series
+from longmix.data_prep.tasks.series_files import Reading, read_series
 from longmix.trainer.cli import main
 
 START = datetime.datetime(2020, 1, 30)
@@ -316,12 +316,18 @@ def rows_of_load(tmp_path, values, dates=None):
 
 
 def test_commas_of_thousands_are_no_decimals(tmp_path):
-    with pytest.raises(UserError, match="column 'load' holds '1,000' beside '998', and no comma that is followed by"):
+    with pytest.raises(UserError, match="column 'load' holds '1,000' beside '998', and no column a comma that is"):
         read_series(rows_of_load(tmp_path, ["998", "999", "1,000", "1,010", *["998"] * 8]))
     # One other number says what commas are; so do zeros before them.
     assert read_series(rows_of_load(tmp_path, ["998", "1,000", "1,5", *["7"] * 9])).values[1] == 1
     assert read_series(rows_of_load(tmp_path, ["998", "0,125", *["7"] * 10])).values[1] == 0.125
     assert read_series(rows_of_load(tmp_path, ["99,875", "12,125", *["7"] * 10])).values[0] == 99.875
+    # So does another column; a code of missing values says nothing.
+    lines = [f"2020-01-{day:02d}\t{'91,125' if day > 2 else '100'}\t1,5" for day in range(1, 13)]
+    (tmp_path / "two.tsv").write_text("\n".join(["date\tload\twind", *lines]))
+    assert read_series(tmp_path / "two.tsv").values[2].tolist() == [91.125, 1.5]
+    reading = Reading(missing_values=("-999",), missing_allowed=True)
+    assert read_series(rows_of_load(tmp_path, ["-999", "10,125", *["7"] * 10]), reading).values[1] == 10.125
 
 
 def test_an_hour_that_comes_twice_has_two_offsets(tmp_path):

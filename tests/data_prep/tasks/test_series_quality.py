@@ -189,6 +189,17 @@ def test_the_calendar_is_no_gap(tmp_path, step, expected):
     assert gaps(read_series(tmp_path / "x.csv")) == expected
 
 
+def test_a_weekend_over_which_clocks_change_is_no_gap(tmp_path):
+    days = [START.date() + datetime.timedelta(days=number) for number in range(400)]
+    summer = (datetime.date(START.year, 3, 10), datetime.date(START.year, 11, 3))
+    lines = [f"{day}T00:00:00-0{4 if summer[0] < day < summer[1] else 5}:00,1" for day in days if day.weekday() < 5]
+    (tmp_path / "x.csv").write_text("\n".join(["date,a", *lines]))
+    found = read_series(tmp_path / "x.csv")
+    assert {71 * 3600, 73 * 3600} < set(found.seconds) and gaps(found) == []
+    (tmp_path / "x.csv").write_text("\n".join(["date,a", *lines[:20], *lines[21:]]))
+    assert gaps(read_series(tmp_path / "x.csv")) == [20]
+
+
 @pytest.mark.parametrize("breaks", [[0], [5, 5], [10**6], ["5"], 5, [True]])
 def test_breaks_that_mislead_are_refused(prepare, tmp_path, breaks):
     manifest = prepare()["train"]

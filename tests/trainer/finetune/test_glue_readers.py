@@ -1,6 +1,7 @@
 """GLUE's files: every quirk that the nine tasks have, byte for byte."""
 
 import os
+import re
 import stat
 from dataclasses import replace
 
@@ -288,12 +289,31 @@ def test_custom_task(tmp_path):
         load_custom(str(tmp_path), ("body",), "kind", regression=True)
 
 
-@pytest.mark.parametrize("others", [("train.tsv", "train.csv"), ("dev.jsonl", "validation.jsonl")])
+@pytest.mark.parametrize(
+    "others",
+    [
+        ("train.tsv", "train.csv"),
+        ("dev.jsonl", "validation.jsonl"),
+        ("train.tsv", "train-00000-of-00001.parquet"),
+        ("val-00000-of-00001.parquet", "dev-00000-of-00001.parquet"),
+    ],
+)
 def test_two_files_of_a_split_are_refused(tmp_path, others):
     for name in ("train.tsv", "dev.jsonl", *others):
         write(tmp_path, name, "body\tkind", "a\tspam", "b\tham")
-    with pytest.raises(UserError, match=f"has {others[0]} and {others[1]} for one split: leave one there"):
+    with pytest.raises(UserError, match=r"has (.*) for one split: leave one there") as told:
         load_custom(str(tmp_path), ("body",), "kind")
+    for name in others:
+        assert re.sub(r"-00000-of-00001", "-*-of-*", name) in str(told.value)
+
+
+def test_what_a_table_was_made_from_and_a_link_to_it_are_no_second_file(tmp_path):
+    for name in ("train.tsv", "validation.tsv"):
+        write(tmp_path, name, "body\tkind", "a\tspam", "b\tham")
+    write(tmp_path, "train.txt", "a", "b")
+    (tmp_path / "dev.tsv").symlink_to("validation.tsv")
+    data = load_custom(str(tmp_path), ("body",), "kind")
+    assert data.train.first == data.dev["dev"].first == ["a", "b"]
 
 
 def test_custom_task_mistakes(tmp_path):

@@ -117,7 +117,19 @@ def test_a_header_that_is_there_is_no_row(tmp_path, name):
     with pytest.raises(
         UserError, match=r"first line is a header \(label, title, text\): .* if it is to have other names"
     ):
-        open_table(str(write(tmp_path, name)), [COLUMNS[0], "subject", "words"])
+        open_table(str(write(tmp_path, name)), [COLUMNS[0].upper(), "subject", "words"])
+
+
+@pytest.mark.parametrize("first", [("0", "the film was awful"), ("text", "words of one"), ("1", "2")])
+def test_a_row_that_holds_the_name_of_a_column_is_a_row(tmp_path, first):
+    (tmp_path / "t.tsv").write_text("\n".join(["\t".join(first), "1\tit was fine"]) + "\n")
+    assert open_table(str(tmp_path / "t.tsv"), [first[0], "other"]).count == 2
+
+
+def test_a_header_behind_a_blank_line_is_no_row(tmp_path):
+    (tmp_path / "t.csv").write_text("\nlabel,text\nneg,it was bad\n")
+    with pytest.raises(UserError, match=r"first line is a header \(label, text\)"):
+        open_table(str(tmp_path / "t.csv"), ["label", "text"])
 
 
 def test_what_a_csv_file_needs_is_not_taken_from_others(tmp_path):

@@ -106,13 +106,29 @@ def test_interval_arithmetic_agrees_with_scikit_learn(name, classes):
 
 
 @pytest.mark.parametrize("right", [False, True])
-def test_a_draw_without_a_rare_class_is_no_mean_of_fewer_classes(right):
-    """Ninety examples of two classes, and twenty classes of one: a constant answer lies in its own interval."""
+def test_macro_f1_lies_in_its_interval_whatever_classes_a_draw_lacks(right):
+    """Ninety examples of two classes, and twenty classes of one."""
     labels = np.array([0] * 60 + [1] * 30 + list(range(2, 22)))
-    predictions = labels if right else np.zeros_like(labels)
-    value = metrics.evaluate(("macro_f1",), labels, predictions).values["macro_f1"]
-    low, high = metrics.intervals(("macro_f1",), labels, predictions)["macro_f1"]
-    assert low <= value <= high and high - low < 0.02
+    predictions = np.stack([labels if right else np.zeros_like(labels), np.zeros_like(labels)])
+    for runs in (predictions[:1], predictions):
+        value = np.mean([metrics.evaluate(("macro_f1",), labels, run).values["macro_f1"] for run in runs])
+        low, high = metrics.intervals(("macro_f1",), labels, runs)["macro_f1"]
+        assert low <= value <= high
+
+
+def test_intervals_of_macro_f1_know_that_a_rare_class_was_seen_rarely():
+    generator = np.random.default_rng(0)
+
+    def sample(size):
+        labels = generator.choice(4, size=size, p=[0.45, 0.40, 0.12, 0.03])
+        is_right = generator.random(size) < np.where(labels < 2, 0.9, 0.5)
+        return labels, np.where(is_right, labels, generator.choice(2, size=size))
+
+    truth, held = metrics.evaluate(("macro_f1",), *sample(100_000)).values["macro_f1"], 0
+    for _ in range(100):
+        low, high = metrics.intervals(("macro_f1",), *sample(60), draws=300)["macro_f1"]
+        held += low <= truth <= high
+    assert 80 <= held <= 99
 
 
 def test_intervals_of_many_classes_fit_into_memory():

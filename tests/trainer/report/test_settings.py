@@ -214,7 +214,7 @@ def test_rows_of_other_training_data_objective_or_selection_are_marked(tmp_path,
     report = report_of(tmp_path)
     assert sorted(row.letter for row in report.rows) == list("ABCDE")
     said = tables.held_equal(report.rows)
-    assert "Not held equal: training data and tokenizer, objective, selection, initial weights." in said
+    assert "Not held equal: training data and tokenizer, objective, selection, model.from." in said
     assert [row.letter for row in report_of(tmp_path / "model").rows] == [""]
 
 
