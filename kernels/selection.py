@@ -15,6 +15,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import types
 import warnings
@@ -172,17 +173,22 @@ def _obstacle(operation: str, name: str, kind: str) -> str | None:
 
 
 def _triton_fault(module: str) -> str | None:
-    """Why kernels cannot be imported, with what is needed."""
+    """Why kernels cannot be imported, or are for later versions, with what is needed."""
     try:
         importlib.import_module(module)
+        why = "all kernels"
     except Exception as error:
-        version = getattr(sys.modules.get("triton"), "__version__", "of an unknown version")
-        fault = (str(error).splitlines() or [""])[0]
-        return (
-            f"triton {version} cannot import its kernels ({type(error).__name__}: {fault}); needed is a triton that "
-            f"fits this torch, {OLDEST_TRITON} or later"
-        )
-    return None
+        why = f"its kernels ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
+    else:
+        if not _is_old_triton():
+            return None
+    version = getattr(sys.modules.get("triton"), "__version__", "of an unknown version")
+    return f"triton {version} cannot import {why}; needed is a triton that fits this torch, {OLDEST_TRITON} or later"
+
+
+def _is_old_triton() -> bool:
+    major, minor, *_ = re.findall(r"\d+", sys.modules["triton"].__version__)
+    return (int(major), int(minor)) < tuple(map(int, OLDEST_TRITON.split(".")))
 
 
 @torch.compiler.assume_constant_result

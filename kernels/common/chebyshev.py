@@ -1,6 +1,5 @@
 """Sums of Chebyshev polynomials, with a gradient written by hand."""
 
-import itertools
 from collections.abc import Iterator
 
 import torch
@@ -25,8 +24,8 @@ class _ChebyshevSeries(torch.autograd.Function):
         # In their own dtype: sums have that of x.
         columns = weights[..., None].unbind(1)
         result, factors = columns[0].expand_as(x), [1.0]
-        chebyshev = _chebyshev(x, 1, terms[0, :1, :1, :1], terms)
-        for column, (factor, term) in zip(columns[1:], chebyshev, strict=False):
+        chebyshev = _chebyshev(x, 1, terms[0, :1, :1, :1], len(columns) - 1, terms)
+        for column, (factor, term) in zip(columns[1:], chebyshev, strict=True):
             result = torch.addcmul(result, column, term, value=factor)
             factors.append(factor)
         ctx.save_for_backward(x, weights, terms)
@@ -37,12 +36,13 @@ class _ChebyshevSeries(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x, weights, terms = ctx.saved_tensors
         if torch.is_grad_enabled():
-            made = zip(range(1, len(terms)), _chebyshev(x, 1, terms[0, :1, :1, :1]), strict=False)
-            terms = torch.stack([terms[0], *(term for _, (_, term) in made)])
+            made = _chebyshev(x, 1, terms[0, :1, :1, :1], len(terms) - 1)
+            terms = torch.stack([terms[0], *(term for _, term in made)])
         columns = weights[..., None].unbind(1)
         # T_k' = k U_{k-1}, of which U_0 is one and U_1 is 2 x.
         slope = columns[1]
-        for k, (factor, term) in zip(range(2, len(columns)), _chebyshev(x, 2, terms[0, :1, :1, :1]), strict=False):
+        chebyshev = _chebyshev(x, 2, terms[0, :1, :1, :1], len(columns) - 2)
+        for k, (factor, term) in enumerate(chebyshev, 2):
             slope = torch.addcmul(slope, columns[k], term, value=factor * k)
         of_weights = (gradient * terms).sum((1, 3)).T
         for k, factor in enumerate(ctx.factors):
@@ -52,15 +52,18 @@ class _ChebyshevSeries(torch.autograd.Function):
 
 
 def _chebyshev(
-    x: torch.Tensor, factor: float, one: torch.Tensor, into: torch.Tensor | None = None
+    x: torch.Tensor, factor: float, one: torch.Tensor, count: int, into: torch.Tensor | None = None
 ) -> Iterator[tuple[float, torch.Tensor]]:
     """(f_k, P_k / f_k) of P_1 = `factor` x and on, for P_0 = 1 and P_{k+1} = 2 x P_k - P_{k-1}: one pass for each.
+
+    `count` of them: torch.compile before 2.13 would ask an endless generator for one more than are used.
 
     Where `into` is given, P_k / f_k for k > 1 is put into its entry k.
     """
     (previous_factor, previous), current = (1.0, one), x
-    for k in itertools.count(2):
+    for k in range(1, count + 1):
+        if k > 1:
+            value = -2 * factor / previous_factor
+            following = torch.addcmul(previous, x, current, value=value, out=None if into is None else into[k])
+            (previous_factor, previous), (factor, current) = (factor, current), (-previous_factor, following)
         yield factor, current
-        value = -2 * factor / previous_factor
-        following = torch.addcmul(previous, x, current, value=value, out=None if into is None else into[k])
-        (previous_factor, previous), (factor, current) = (factor, current), (-previous_factor, following)

@@ -129,7 +129,8 @@ class WaveletSpace(Space):
         bands = self.transform(hidden_states, lengths, taps)
         shapes = list(zip([batch * count for count in self.stacked()], band_rows(positions, levels)[1:], strict=True))
         parts = bands.split([samples * count for samples, count in shapes]) if levels > 1 else [bands]
-        approximation, *masks = band_masks(positions, levels, lengths)
+        approximation, *others = band_masks(positions, levels, lengths)
+        masks = list(others)  # torch.compile before 2.13 makes a tuple of them
         if approximation is not None:
             masks[0] = torch.cat([approximation, masks[0]])
         return [part.unflatten(0, shape) for part, shape in zip(parts, shapes, strict=True)], masks

@@ -62,6 +62,20 @@ def test_a_triton_that_is_too_old_is_told_in_one_line(monkeypatch):
         ops.implementation("lifting_analysis", "cuda")
 
 
+def test_a_triton_that_is_older_than_some_kernels_runs_none(triton, monkeypatch):
+    monkeypatch.setattr(triton, "__version__", "3.4.1")
+    monkeypatch.setenv("LONGMIX_KERNELS", "triton")
+    selection._obstacle.cache_clear()
+    with pytest.raises(
+        ValueError, match=r"cannot run so: triton 3\.4\.1 cannot import all kernels; needed is a triton"
+    ):
+        ops.implementation("token_givens_mix", "cuda")
+    monkeypatch.setattr(triton, "__version__", "3.10.0+git12")
+    selection._obstacle.cache_clear()
+    assert ops.implementation("token_givens_mix", "cuda") == "triton"
+    selection._obstacle.cache_clear()
+
+
 def test_what_there_is_not_is_refused(monkeypatch):
     monkeypatch.setenv("LONGMIX_KERNELS", "cpu")
     with pytest.raises(ValueError, match="spectral_filter cannot run so: it has no cpu implementation"):
