@@ -7,7 +7,7 @@ import itertools
 import math
 import shlex
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -125,7 +125,7 @@ class _Parser:
         self._has_decimal_commas = has_decimal_commas
         self._with_comma: str | None = None  # a number of this file that has one
         self._with_point: str | None = None
-        self._numbers: dict[int, _Written] = {}
+        self._numbers: dict[int, Written] = {}
         self._header = [name.strip() for name in next(rows, [])]
         self._kept = self._places_of_variables()
         self._dates = [self._header.index(name) for name in reading.date_columns]
@@ -156,14 +156,7 @@ class _Parser:
                     values.append(self._number(row[column], number, column))
             except _NoNumber:
                 raise self._text_columns(number, row, rows) from None
-        has_decimals = any(written.decimal for written in self._numbers.values())
-        for column, written in self._numbers.items():
-            if written.thousands and written.whole and not has_decimals:
-                raise UserError(
-                    f"{self._source}: column {self._header[column]!r} holds {_shown(written.thousands)} beside "
-                    f"{_shown(written.whole)}, and no column a comma that is followed by other than three digits: "
-                    "write thousands without a comma, and decimals of all numbers or of none"
-                )
+        refuse_thousands(self._source, {self._header[column]: one for column, one in self._numbers.items()})
         if len(dates) < FEWEST_ROWS:
             raise UserError(f"{self._source} has {len(dates)} rows, but a series takes at least {FEWEST_ROWS}")
         steps, counts = np.unique(np.asarray(seconds), return_counts=True)
@@ -212,7 +205,7 @@ class _Parser:
         if value is None:
             raise _NoNumber
         if self._has_decimal_commas:
-            self._numbers.setdefault(column, _Written()).note(text.strip())
+            self._numbers.setdefault(column, Written()).note(text.strip())
         if abs(value) > LARGEST:
             raise UserError(
                 f"{self._where(row, column)} holds {_shown(text)}, which is beyond float32 (at most {LARGEST:.2g} in "
@@ -260,7 +253,7 @@ class _Parser:
 
 
 @dataclass
-class _Written:
+class Written:
     """The first number of a column whose comma may be of thousands, one whose comma is of decimals, and one of three
     digits without any: where thousands have commas, these have none.
     """
@@ -281,6 +274,22 @@ class _Written:
             return
         if getattr(self, kind) is None:
             setattr(self, kind, text)
+
+
+def refuse_thousands(source: str, numbers: Mapping[str, Written]) -> None:
+    """Raise UserError if a column has numbers that are written with commas of thousands, as far as they tell.
+
+    Args:
+        numbers: of each column.
+    """
+    has_decimals = any(written.decimal for written in numbers.values())
+    for column, written in numbers.items():
+        if written.thousands and written.whole and not has_decimals:
+            raise UserError(
+                f"{source}: column {column!r} holds {_shown(written.thousands)} beside {_shown(written.whole)}, and no "
+                "column a comma that is followed by other than three digits: write thousands without a comma, and "
+                "decimals of all numbers or of none"
+            )
 
 
 class _NoNumber(Exception):

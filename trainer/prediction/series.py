@@ -9,6 +9,7 @@ import transformers
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest_fields import SERIES
+from longmix.data_prep.tasks.series_files import Written, refuse_thousands
 
 from ..finetune.records import Row, Table
 from ..models.folder import Inputs
@@ -76,6 +77,12 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
     rows = list(table.rows(names))
     if len(rows) < input_length:
         raise UserError(f"{table.source} has {len(rows)} rows, the model reads {input_length}: give more of the past")
+    if table.has_decimal_commas:
+        written = {name: Written() for name in names}
+        for row in rows:
+            for text, name in zip(row.texts, names, strict=True):
+                written[name].note(text.strip())
+        refuse_thousands(table.source, written)
     past = [
         [_number(text, name, row.place, table.has_decimal_commas) for text, name in zip(row.texts, names, strict=True)]
         for row in rows[-input_length:]

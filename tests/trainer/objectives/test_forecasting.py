@@ -325,6 +325,9 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
     (tmp_path / "quoted.csv").write_text(quoted)
     assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "quoted.csv"), "--output", output]) == 2
     assert "expected a number" in capsys.readouterr().err
+    (tmp_path / "thousands.csv").write_text("wave;step\n" + "998;1,010\n" * 20 + "1,002;7\n")
+    assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "thousands.csv"), "--output", output]) == 2
+    assert "column 'wave' holds '1,002' beside '998', and no column a comma that" in capsys.readouterr().err
     # A model of an earlier version does not know the units.
     (tmp_path / "run" / "model" / "inputs.json").unlink()
     assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv"), "--output", output]) == 2
