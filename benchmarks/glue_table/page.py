@@ -59,11 +59,14 @@ def render(results: dict[str, Any], command: str) -> str:
 
 def _samples(results: dict[str, Any]) -> str:
     """Whether rows have read the same samples: the tokens of a seed tell, for the order of samples is the seed's."""
+    of_rows = {row: tuple(run["tokens"] for run in found["runs"]) for row, found in results["rows"].items()}
     alike: dict[tuple[int, ...], list[str]] = {}
-    for row, found in results["rows"].items():
-        if len(found["runs"]) == results["budget"]["pretraining_seeds"]:
-            alike.setdefault(tuple(run["tokens"] for run in found["runs"]), []).append(row)
-    if len(alike) < 2:
+    for row, tokens in of_rows.items():
+        if len(tokens) == results["budget"]["pretraining_seeds"]:
+            alike.setdefault(tokens, []).append(row)
+    if sum(map(len, alike.values())) < max(2, sum(map(bool, of_rows.values()))):
+        return ""  # not all have finished that have begun
+    if len(alike) == 1:
         return "All read the same samples in the same order."
     groups = sorted(alike.items(), key=lambda one: -len(one[1]))
     told = [
@@ -154,16 +157,11 @@ def _precision(results: dict[str, Any]) -> str:
     for row, found in results["rows"].items():
         for precision in dict.fromkeys(run.get("precision") for run in found["runs"]):
             alike.setdefault(precision, []).append(row)
+    unknown = "what each machine's processor gave, fp32 or bf16, which was not noted"
     told = [
-        f"of {_names(rows)} in {precision}" if precision else f"of {_names(rows)} in a precision that was not noted"
-        for precision, rows in alike.items()
+        f"{precision or unknown}{f' for {_names(rows)}' if len(alike) > 1 else ''}" for precision, rows in alike.items()
     ]
-    if len(alike) == 1:
-        (precision,) = alike
-        told = [
-            f"in {precision}" if precision else "in what each machine's processor gave, fp32 or bf16, and not noted"
-        ]
-    return f"It was computed {', '.join(told)}." if told else ""
+    return f"Pre-training ran in {', in '.join(told)}." if told else ""
 
 
 def _end(rate: float | None, searched: list[float]) -> str | None:
@@ -348,13 +346,15 @@ def _cost(results: dict[str, Any]) -> str:
 
 
 def _uncounted(results: dict[str, Any]) -> str:
-    found = [starts for task in results["tasks"].values() for row in task["rows"].values() for starts in row.values()]
-    replaced = 0 if results.get("counts_replaced") else sum(map(_other, found))
-    return (
-        f", nor are the runs of fine-tuning that those with smaller rates replaced, of {replaced} models"
-        if replaced
-        else ""
+    replaced = sum(
+        _other(found)
+        for task in results["tasks"].values()
+        for row, starts in task["rows"].items()
+        if not results["rows"][row].get("counts_replaced")
+        for found in starts.values()
     )
+    # Where no rate has helped, the record does not tell that there were several runs.
+    return f", nor are runs of fine-tuning in whose place others are, of {replaced} models at least" if replaced else ""
 
 
 def csv_records(results: dict[str, Any]) -> list[dict[str, Any]]:

@@ -40,7 +40,6 @@ def collect(table: Table, part: Part, counted: dict[str, dict[str, float]], name
     return {
         "budget": table.budget.described(),
         "decay_share": decay_share(table.budget),
-        "counts_replaced": True,  # runs of fine-tuning at rates that others took the place of; tables of before did not
         "corpus": {"files": names, "tokens": manifest.tokens, "vocabulary": manifest.vocab_size},
         "counted": counted,
         "rows": rows,
@@ -64,7 +63,9 @@ def _trained(table: Table, part: Part, row: str, records: list[dict]) -> dict[st
             # Records of before do not name it.
             runs.append({"seed": seed, "precision": found.get("precision"), **{name: found[name] for name in kept}})
     searched = {f"{case.about['rate']:g}": (case.record() or {}).get("loss") for case in table.search(row)}
-    return {"measured": table.measured(row), "rate": table.rate(row), "searched": searched, "runs": runs}
+    # Its hours count runs of fine-tuning that others took the place of; those of earlier records did not.
+    about = {"measured": table.measured(row), "rate": table.rate(row), "counts_replaced": True}
+    return {**about, "searched": searched, "runs": runs}
 
 
 def tuned(table: Table, part: Part, row: str, task: str, records: list[dict]) -> dict[str, Any]:

@@ -156,7 +156,12 @@ class _Parser:
                     values.append(self._number(row[column], number, column))
             except _NoNumber:
                 raise self._text_columns(number, row, rows) from None
-        refuse_thousands(self._source, {self._header[column]: one for column, one in self._numbers.items()})
+        told = in_thousands({self._header[column]: one for column, one in self._numbers.items()})
+        if told is not None:
+            raise UserError(
+                f"{self._source}: {told}, and no column a comma that must be of decimals: write thousands without a "
+                "comma, and decimals of all numbers or of none"
+            )
         if len(dates) < FEWEST_ROWS:
             raise UserError(f"{self._source} has {len(dates)} rows, but a series takes at least {FEWEST_ROWS}")
         steps, counts = np.unique(np.asarray(seconds), return_counts=True)
@@ -254,8 +259,8 @@ class _Parser:
 
 @dataclass
 class Written:
-    """The first number of a column whose comma may be of thousands, one whose comma is of decimals, and one of three
-    digits without any: where thousands have commas, these have none.
+    """The first number of a column whose comma may be of thousands, one that shows that commas are of decimals, and one
+    of three digits without any: where thousands have commas, these have none.
     """
 
     thousands: str | None = None
@@ -270,26 +275,22 @@ class Written:
             kind = "thousands" if may_be else "decimal"
         elif before.isdigit() and len(before) == 3:
             kind = "whole"
+        elif before.isdigit() and len(before) > 3:
+            kind = "decimal"  # thousands have no commas
         else:
             return
         if getattr(self, kind) is None:
             setattr(self, kind, text)
 
 
-def refuse_thousands(source: str, numbers: Mapping[str, Written]) -> None:
-    """Raise UserError if a column has numbers that are written with commas of thousands, as far as they tell.
-
-    Args:
-        numbers: of each column.
-    """
-    has_decimals = any(written.decimal for written in numbers.values())
+def in_thousands(numbers: Mapping[str, Written]) -> str | None:
+    """What says that the commas of a column, of those that are named, are of thousands; None if nothing does."""
+    if any(written.decimal for written in numbers.values()):
+        return None
     for column, written in numbers.items():
-        if written.thousands and written.whole and not has_decimals:
-            raise UserError(
-                f"{source}: column {column!r} holds {_shown(written.thousands)} beside {_shown(written.whole)}, and no "
-                "column a comma that is followed by other than three digits: write thousands without a comma, and "
-                "decimals of all numbers or of none"
-            )
+        if written.thousands and written.whole:
+            return f"column {column!r} holds {_shown(written.thousands)} beside {_shown(written.whole)}"
+    return None
 
 
 class _NoNumber(Exception):

@@ -16,7 +16,7 @@ from longmix.data_prep.tasks.series_files import INTERPOLATE, Series
 _REGULAR = (0.5, 1.5)
 # A longer one is part of the calendar (weekends, nights without trade) if so many of the steps are like it.
 _CALENDAR_SHARE = 0.05
-# Where it is of days, clocks that are changed on the way make it an hour shorter or longer.
+# Where rows are days, clocks that are changed on the way make it an hour shorter or longer.
 _DAY, _CLOCK_CHANGE = 86400, 3600
 # Codes are found among the outermost values; the rest of a variable must have values enough to tell its range.
 _MOST_CODES = 3
@@ -43,7 +43,7 @@ def gaps(series: Series) -> list[int]:
     interval = steps[counts.argmax()]
     wrong = (seconds <= _REGULAR[0] * interval) | (seconds >= _REGULAR[1] * interval)
     for step in steps[counts >= _CALENDAR_SHARE * len(seconds)]:
-        wrong &= np.abs(seconds - step) > (_CLOCK_CHANGE if step >= _DAY else 0)
+        wrong &= np.abs(seconds - step) > (_CLOCK_CHANGE if interval >= _DAY else 0)
     return (np.flatnonzero(wrong) + 1).tolist()
 
 

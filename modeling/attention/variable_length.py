@@ -5,7 +5,7 @@ do not serve here, and end in the two operators called below:
 
 - jagged nested tensors are a prototype. They ask the card for a kernel in every call, fall back without a word to one
   that waits for the device, and cannot be traced where there is no GPU;
-- `torch.nn.attention.varlen` is not in torch 2.6, and knows no dropout, no fp32 and no card before the A100.
+- `torch.nn.attention.varlen` is not in torch 2.7, and knows no dropout, no fp32 and no card before the A100.
 """
 
 import math

@@ -188,11 +188,15 @@ def _tables(data: str, columns: Sequence[str] | None) -> tuple[dict[str, Table],
         endings = ("", *unpacking.ENDINGS)
         candidates = (root / f"{split}{suffix}{packed}" for split in names for suffix in OPENERS for packed in endings)
         # Links to one file are one, and plain text, of one column, may be what a table was made from.
-        paths = list({path.resolve(): path for path in candidates if path.is_file()}.values())
-        paths = [path for path in paths if ".txt" not in path.suffixes] or paths
+        files: dict[Path, Path] = {}
+        for path in filter(Path.is_file, candidates):
+            files.setdefault(path.resolve(), path)
+        paths = list(files.values())
         # As the hub names its files.
         patterns = [f"{split}-*-of-*.parquet" for split in names]
         parts = {pattern: found for pattern in patterns if (found := sorted(root.glob(pattern)))}
+        tables_alone = [path for path in paths if ".txt" not in path.suffixes]
+        paths = tables_alone if tables_alone or parts else paths
         if len(paths) + len(parts) > 1:
             several = " and ".join([*(path.name for path in paths), *parts])
             raise UserError(f"--data {data} has {several} for one split: leave one there")

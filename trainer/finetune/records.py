@@ -313,18 +313,20 @@ def _refuse_columns(source: str, columns: Sequence[str] | None) -> None:
 
 
 def _refuse_header(path: Path, first: list[str], columns: list[str] | None) -> None:
-    """Raise UserError if the first line is a header, perhaps with other names than `columns`, which are given in place
-    of one: it is no row. Of a single column it might be a text, and a name may be a class: names have no spaces.
+    """Raise UserError if the first line seems to be a header, perhaps with other names than `columns`, which are given
+    in place of one: it is no row. Of a single column it might be a text. One name alone may be a class, too: beside it
+    stand short names then, and no text.
     """
     if columns is None or len(first) != len(columns):
         return
     cells = [cell.strip() for cell in first]
-    same = any(cell.casefold() == name.casefold() for cell, name in zip(cells, columns, strict=True))
-    are_names = len(columns) > 1 and all(len(cell.split()) == 1 and not _is_number(cell) for cell in cells)
-    if first == columns or (same and are_names):
+    pairs = [(cell, name) for cell, name in zip(cells, columns, strict=True) if not _is_number(cell)]
+    alike = sum(cell.casefold() == name.casefold() for cell, name in pairs)
+    is_one = len(columns) > 1 and any(cell == name for cell, name in pairs)
+    if first == columns or alike > 1 or (is_one and all(len(cell.split()) <= 2 for cell in cells)):
         raise UserError(
-            f"{path}: its first line is a header ({', '.join(first)}): leave --columns out, or the line if it is to "
-            "have other names"
+            f"{path}: its first line seems to be a header ({', '.join(first)}): leave --columns out, or the line if it "
+            "is to have other names; if it is a row, give other --columns"
         )
 
 

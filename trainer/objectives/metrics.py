@@ -147,7 +147,8 @@ def intervals(
 
     `labels` is (n,), `predictions` (runs, n): one row per seed. Each draw takes n examples and as many runs as there
     are, both with replacement, the same examples for every run: the interval covers the choice of dev examples and,
-    with several seeds, of seeds. The generator has a fixed seed, so a table can be redrawn.
+    with several seeds, of seeds. Macro F1 of draws is biased by the classes that they lack: its interval has their
+    spread, around the value itself. The generator has a fixed seed, so a table can be redrawn.
     """
     labels, predictions = np.asarray(labels), np.atleast_2d(np.asarray(predictions))
     generator = np.random.default_rng(INTERVAL_SEED)

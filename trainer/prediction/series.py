@@ -9,7 +9,7 @@ import transformers
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest_fields import SERIES
-from longmix.data_prep.tasks.series_files import Written, refuse_thousands
+from longmix.data_prep.tasks.series_files import Written, in_thousands
 
 from ..finetune.records import Row, Table
 from ..models.folder import Inputs
@@ -78,11 +78,7 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
     if len(rows) < input_length:
         raise UserError(f"{table.source} has {len(rows)} rows, the model reads {input_length}: give more of the past")
     if table.has_decimal_commas:
-        written = {name: Written() for name in names}
-        for row in rows:
-            for text, name in zip(row.texts, names, strict=True):
-                written[name].note(text.strip())
-        refuse_thousands(table.source, written)
+        _look_at_commas(table.source, rows[-input_length:], names)
     past = [
         [_number(text, name, row.place, table.has_decimal_commas) for text, name in zip(row.texts, names, strict=True)]
         for row in rows[-input_length:]
@@ -90,6 +86,28 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
     standardised = (np.asarray(past) - np.asarray(series["mean"])) / np.asarray(series["scale"])
     _warn_of_outliers(standardised, rows[-input_length:], names)
     yield standardised.astype(np.float32), len(rows), 0
+
+
+def _look_at_commas(source: str, rows: list[Row], names: list[str]) -> None:
+    """A line where commas may be of thousands, which are read as decimals, as in the data of most models.
+
+    Raises:
+        UserError: there are commas and points.
+    """
+    written = {name: Written() for name in names}
+    for row in rows:
+        for text, name in zip(row.texts, names, strict=True):
+            written[name].note(text.strip())
+    texts = [text for row in rows for text in row.texts]
+    comma, point = (next((text for text in texts if mark in text), None) for mark in ",.")
+    if comma and point:
+        raise UserError(
+            f"{source} holds {comma!r} and {point!r}: a number may have a comma or a point before its decimals, but "
+            "all the same one; write thousands without either"
+        )
+    told = in_thousands(written)
+    if told is not None:
+        say(f"warning: {source}: {told}: commas are read as those of decimals; write thousands without")
 
 
 def _warn_of_outliers(standardised: np.ndarray, rows: list[Row], names: list[str]) -> None:

@@ -237,10 +237,13 @@ def test_the_page_says_where_a_better_rate_may_lie_beyond_those_searched(script,
 
 def test_rows_that_read_other_samples_are_named(script, budget):
     page, results = script("glue_table.page"), results_of(script, budget)
-    assert "All read the same samples in the same order." in page.render(results, "x")
     runs = results["rows"]["transformer"]["runs"]
-    results["rows"]["paramixer"]["runs"] = [{**run, "tokens": run["tokens"] + 9} for run in runs]
+    assert "same samples" not in page.render(results, "x")
     results["rows"]["flt"]["runs"] = runs
+    assert "All read the same samples in the same order." in page.render(results, "x")
+    results["rows"]["paramixer"]["runs"] = [{**run, "tokens": run["tokens"] + 9} for run in runs][:1]
+    assert "same samples" not in page.render(results, "x")
+    results["rows"]["paramixer"]["runs"] = [{**run, "tokens": run["tokens"] + 9} for run in runs]
     text = " ".join(page.render(results, "x").split())
     assert "in another order: `paramixer` 4,009 and 4,009, the other rows 4,000 and 4,000 tokens." in text
 
@@ -250,7 +253,20 @@ def test_the_precision_of_pre_training_is_told_as_far_as_it_is_known(script, bud
     assert "what each machine's processor gave" in " ".join(page.render(results, "x").split())
     for run in results["rows"]["transformer"]["runs"]:
         run["precision"] = "bf16"
-    assert "It was computed in bf16." in " ".join(page.render(results, "x").split())
+    assert "Pre-training ran in bf16." in " ".join(page.render(results, "x").split())
+    results["rows"]["flt"]["runs"] = [{**run, "precision": "fp32"} for run in results["rows"]["transformer"]["runs"]]
+    assert "ran in bf16 for `transformer`, in fp32 for `flt`." in " ".join(page.render(results, "x").split())
+
+
+def test_hours_say_which_runs_they_leave_out(script, budget):
+    page = script("glue_table.page")
+    smaller = {**GOOD, "random": {**GOOD["random"], "rates": [5e-4, 1e-3]}}
+    results = results_of(script, budget, imdb={"transformer": smaller, "paramixer": smaller})
+    assert "in whose place others are, of 2 models at least." in " ".join(page.render(results, "x").split())
+    results["rows"]["transformer"]["counts_replaced"] = True
+    assert "in whose place others are, of 1 models at least." in " ".join(page.render(results, "x").split())
+    results["rows"]["paramixer"]["counts_replaced"] = True
+    assert "in whose place" not in page.render(results, "x")
 
 
 @pytest.mark.parametrize("folder", [".", "unseen-reviews"])

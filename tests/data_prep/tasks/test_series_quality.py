@@ -198,6 +198,10 @@ def test_a_weekend_over_which_clocks_change_is_no_gap(tmp_path):
     assert {71 * 3600, 73 * 3600} < set(found.seconds) and gaps(found) == []
     (tmp_path / "x.csv").write_text("\n".join(["date,a", *lines[:20], *lines[21:]]))
     assert gaps(read_series(tmp_path / "x.csv")) == [20]
+    # Of hours every other day the first is missing once: no clock has been changed.
+    hours = [f"{day}T{hour:02d}:00:00,1" for day in days[:40:2] for hour in range(8, 18)]
+    (tmp_path / "x.csv").write_text("\n".join(["date,a", *hours[:100], *hours[101:]]))
+    assert gaps(read_series(tmp_path / "x.csv")) == [100]
 
 
 @pytest.mark.parametrize("breaks", [[0], [5, 5], [10**6], ["5"], 5, [True]])

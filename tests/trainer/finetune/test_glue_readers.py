@@ -312,6 +312,7 @@ def test_what_a_table_was_made_from_and_a_link_to_it_are_no_second_file(tmp_path
         write(tmp_path, name, "body\tkind", "a\tspam", "b\tham")
     write(tmp_path, "train.txt", "a", "b")
     (tmp_path / "dev.tsv").symlink_to("validation.tsv")
+    (tmp_path / "train.csv").symlink_to("train.tsv")
     data = load_custom(str(tmp_path), ("body",), "kind")
     assert data.train.first == data.dev["dev"].first == ["a", "b"]
 

@@ -325,9 +325,14 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
     (tmp_path / "quoted.csv").write_text(quoted)
     assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "quoted.csv"), "--output", output]) == 2
     assert "expected a number" in capsys.readouterr().err
-    (tmp_path / "thousands.csv").write_text("wave;step\n" + "998;1,010\n" * 20 + "1,002;7\n")
+    for last, told in (("1,002;7", "column 'wave' holds '1,002' beside '998': commas are read as"), ("1,5;7", None)):
+        (tmp_path / "thousands.csv").write_text("wave;step\n8.5;1\n" + "998;1,010\n" * 20 + f"{last}\n")
+        predict(tmp_path / "thousands.csv", output)
+        err = capsys.readouterr().err
+        assert told in err if told else "commas" not in err
+    (tmp_path / "thousands.csv").write_text("wave;step\n" + "8.5;1,010\n" * 20)
     assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "thousands.csv"), "--output", output]) == 2
-    assert "column 'wave' holds '1,002' beside '998', and no column a comma that" in capsys.readouterr().err
+    assert "holds '1,010' and '8.5': a number may have a comma or a point" in capsys.readouterr().err
     # A model of an earlier version does not know the units.
     (tmp_path / "run" / "model" / "inputs.json").unlink()
     assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv"), "--output", output]) == 2

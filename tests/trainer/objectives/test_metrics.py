@@ -116,6 +116,13 @@ def test_macro_f1_lies_in_its_interval_whatever_classes_a_draw_lacks(right):
         assert low <= value <= high
 
 
+def test_no_interval_of_macro_f1_lies_beyond_one():
+    labels = np.array([2, 1, 1, 0, 0, 0, 0, 3, 2, 3, 2, 2, 3, 2, 2, 2, 2, 3, 1, 3, 2, 0, 1, 3, 2, 0])
+    predictions = np.array([2, 1, 1, 0, 0, 0, 0, 3, 2, 3, 2, 2, 1, 0, 2, 2, 2, 3, 1, 3, 2, 0, 1, 3, 2, 0])
+    low, high = metrics.intervals(("macro_f1",), labels, predictions)["macro_f1"]
+    assert 0.7 < low < 0.92 and high == 1
+
+
 def test_intervals_of_macro_f1_know_that_a_rare_class_was_seen_rarely():
     generator = np.random.default_rng(0)
 
