@@ -354,7 +354,8 @@ def _uncounted(results: dict[str, Any]) -> str:
         for found in starts.values()
     )
     # Where no rate has helped, the record does not tell that there were several runs.
-    return f", nor are runs of fine-tuning in whose place others are, of {replaced} models at least" if replaced else ""
+    models = "one model" if replaced == 1 else f"{replaced} models"
+    return f", nor are runs of fine-tuning in whose place others are, of at least {models}" if replaced else ""
 
 
 def csv_records(results: dict[str, Any]) -> list[dict[str, Any]]:

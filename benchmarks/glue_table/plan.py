@@ -51,7 +51,7 @@ def plan(table: Table, part: Part) -> list[Estimate]:
         if record:
             entry[2], entry[3] = entry[2] + 1, entry[3] + seconds / 3600
         if stage == "tuning":
-            replaced = _replaced(table, row, about, record) / 3600
+            replaced = _replaced(table, row, about) / 3600
             entry[1], entry[3] = entry[1] + replaced, entry[3] + replaced
     return [Estimate(stage, *entry) for stage, entry in sums.items()]
 
@@ -132,10 +132,12 @@ def _record(table: Table, stage: str, row: str, about: dict) -> dict | None:
     return None if case is None else case.record()
 
 
-def _replaced(table: Table, row: str, about: dict, record: dict | None) -> float:
-    """Seconds of runs of fine-tuning in whose place is that of `record`, or one that has not finished."""
-    records = [case.record() for case in table.tried(row, about["start"], about["task"], about["seed"])]
-    return sum(took(one) for one in records if one is not None and one != record)
+def _replaced(table: Table, row: str, about: dict) -> float:
+    """Seconds of runs of fine-tuning in whose place another one is."""
+    which = (row, about["start"], about["task"], about["seed"])
+    stands = table.tuning(*which)
+    records = [case.record() for case in table.tried(*which) if case != stands]
+    return sum(took(record) for record in records if record is not None)
 
 
 def _key(about: dict) -> tuple:

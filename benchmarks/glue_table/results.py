@@ -63,9 +63,13 @@ def _trained(table: Table, part: Part, row: str, records: list[dict]) -> dict[st
             # Records of before do not name it.
             runs.append({"seed": seed, "precision": found.get("precision"), **{name: found[name] for name in kept}})
     searched = {f"{case.about['rate']:g}": (case.record() or {}).get("loss") for case in table.search(row)}
-    # Its hours count runs of fine-tuning that others took the place of; those of earlier records did not.
-    about = {"measured": table.measured(row), "rate": table.rate(row), "counts_replaced": True}
-    return {**about, "searched": searched, "runs": runs}
+    return {
+        "measured": table.measured(row),
+        "rate": table.rate(row),
+        "searched": searched,
+        "runs": runs,
+        "counts_replaced": True,  # in its hours, which those of earlier records do not
+    }
 
 
 def tuned(table: Table, part: Part, row: str, task: str, records: list[dict]) -> dict[str, Any]:

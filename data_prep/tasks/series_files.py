@@ -227,11 +227,7 @@ class _Parser:
             self._with_point = self._with_point or (text if "." in text else None)
         elif text.count(",") == 1 and "." not in text and (value := _finite(text.replace(",", "."))) is not None:
             self._with_comma = self._with_comma or text
-        if self._with_comma and self._with_point:
-            raise UserError(
-                f"{self._source} holds {_shown(self._with_comma)} and {_shown(self._with_point)}: a number may have a "
-                "comma or a point before its decimals, but all the same one; write thousands without either"
-            )
+        refuse_both_marks(self._source, self._with_comma, self._with_point)
         return value
 
     def _text_columns(self, number: int, row: list[str], rows: Iterator[tuple[int, list[str]]]) -> UserError:
@@ -281,6 +277,15 @@ class Written:
             return
         if getattr(self, kind) is None:
             setattr(self, kind, text)
+
+
+def refuse_both_marks(source: str, with_comma: str | None, with_point: str | None) -> None:
+    """Raise UserError if there are both, a number with a comma and one with a point."""
+    if with_comma and with_point:
+        raise UserError(
+            f"{source} holds {_shown(with_comma)} and {_shown(with_point)}: a number may have a comma or a point "
+            "before its decimals, but all the same one; write thousands without either"
+        )
 
 
 def in_thousands(numbers: Mapping[str, Written]) -> str | None:

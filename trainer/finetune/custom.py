@@ -1,5 +1,6 @@
 """A user's own task: its splits found in a folder, or on the hub, and read from tables of any kind (records.py)."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -185,26 +186,29 @@ def _tables(data: str, columns: Sequence[str] | None) -> tuple[dict[str, Table],
     root = Path(data)
     tables = {}
     for name, names in _NAMES.items():
-        endings = ("", *unpacking.ENDINGS)
-        candidates = (root / f"{split}{suffix}{packed}" for split in names for suffix in OPENERS for packed in endings)
-        # Links to one file are one, and plain text, of one column, may be what a table was made from.
-        files: dict[Path, Path] = {}
-        for path in filter(Path.is_file, candidates):
-            files.setdefault(path.resolve(), path)
-        paths = list(files.values())
-        # As the hub names its files.
-        patterns = [f"{split}-*-of-*.parquet" for split in names]
-        parts = {pattern: found for pattern in patterns if (found := sorted(root.glob(pattern)))}
-        tables_alone = [path for path in paths if ".txt" not in path.suffixes]
-        paths = tables_alone if tables_alone or parts else paths
-        if len(paths) + len(parts) > 1:
-            several = " and ".join([*(path.name for path in paths), *parts])
-            raise UserError(f"--data {data} has {several} for one split: leave one there")
-        if paths:
-            tables[name] = open_table(str(paths[0]), columns)
-        for found in parts.values():
+        sources = _sources(root, names)
+        if len(sources) > 1:
+            raise UserError(f"--data {data} has {' and '.join(sources)} for one split: leave one there")
+        for found in sources.values():
             tables[name] = joined([open_table(str(path), columns) for path in found])
     return tables, {name: str(root / f"{name}.tsv") for name in _NAMES}
+
+
+def _sources(root: Path, names: Sequence[str]) -> dict[str, list[Path]]:
+    """What a split could be read from, by the name that a message has for it: a file, or parts as the hub names them.
+
+    Links to one file are one, and plain text, of one column, counts where nothing else is there: a table may have been
+    made from it.
+    """
+    files: dict[Path, Path] = {}
+    for split, suffix, packed in itertools.product(names, OPENERS, ("", *unpacking.ENDINGS)):
+        path = root / f"{split}{suffix}{packed}"
+        if path.is_file():
+            files.setdefault(path.resolve(), path)
+    patterns = [f"{split}-*-of-*.parquet" for split in names]
+    parts = {pattern: found for pattern in patterns if (found := sorted(root.glob(pattern)))}
+    tables = {path.name: [path] for path in files.values() if ".txt" not in path.suffixes} | parts
+    return tables or {path.name: [path] for path in files.values()}
 
 
 def _columns(

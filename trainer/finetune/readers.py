@@ -125,7 +125,7 @@ def parse_label(task: Task, text: str, where: str) -> int | float:
 
 
 def is_number(text: str) -> bool:
-    """Whether a label can be read as a number."""
+    """Whether a text can be read as a number."""
     try:
         float(text)
     except ValueError:

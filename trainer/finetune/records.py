@@ -22,7 +22,7 @@ from longmix.data_prep.files import require_input
 from longmix.data_prep.parquet_columns import parquet_file, values_of
 from longmix.data_prep.text import unpacking
 
-from .readers import read_lines
+from .readers import is_number, read_lines
 
 HUB = "hub:"
 TEXT_COLUMN = "text"
@@ -320,7 +320,7 @@ def _refuse_header(path: Path, first: list[str], columns: list[str] | None) -> N
     if columns is None or len(first) != len(columns):
         return
     cells = [cell.strip() for cell in first]
-    pairs = [(cell, name) for cell, name in zip(cells, columns, strict=True) if not _is_number(cell)]
+    pairs = [(cell, name) for cell, name in zip(cells, columns, strict=True) if not is_number(cell)]
     alike = sum(cell.casefold() == name.casefold() for cell, name in pairs)
     is_one = len(columns) > 1 and any(cell == name for cell, name in pairs)
     if first == columns or alike > 1 or (is_one and all(len(cell.split()) <= 2 for cell in cells)):
@@ -328,14 +328,6 @@ def _refuse_header(path: Path, first: list[str], columns: list[str] | None) -> N
             f"{path}: its first line seems to be a header ({', '.join(first)}): leave --columns out, or the line if it "
             "is to have other names; if it is a row, give other --columns"
         )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 OPENERS: dict[str, Callable[[Path, list[str] | None], Table]] = {

@@ -1,5 +1,6 @@
 """Forecasts in the data's own units: of what follows a table, or of a prepared split, one horizon after the other."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import transformers
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest_fields import SERIES
-from longmix.data_prep.tasks.series_files import Written, in_thousands
+from longmix.data_prep.tasks.series_files import Written, in_thousands, refuse_both_marks
 
 from ..finetune.records import Row, Table
 from ..models.folder import Inputs
@@ -89,22 +90,20 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
 
 
 def _look_at_commas(source: str, rows: list[Row], names: list[str]) -> None:
-    """A line where commas may be of thousands, which are read as decimals, as in the data of most models.
+    """A line where commas seem to be of thousands: they are read as those of decimals, for the model may know better.
 
     Raises:
-        UserError: there are commas and points.
+        UserError: a number has a comma and another one a point.
     """
-    written = {name: Written() for name in names}
+    written: dict[str, Written] = defaultdict(Written)
+    marked: dict[str, str] = {}
     for row in rows:
         for text, name in zip(row.texts, names, strict=True):
             written[name].note(text.strip())
-    texts = [text for row in rows for text in row.texts]
-    comma, point = (next((text for text in texts if mark in text), None) for mark in ",.")
-    if comma and point:
-        raise UserError(
-            f"{source} holds {comma!r} and {point!r}: a number may have a comma or a point before its decimals, but "
-            "all the same one; write thousands without either"
-        )
+            marks = {mark for mark in ",." if mark in text}
+            if len(marks) == 1:  # one with both is no number at all
+                marked.setdefault(marks.pop(), text)
+    refuse_both_marks(source, marked.get(","), marked.get("."))
     told = in_thousands(written)
     if told is not None:
         say(f"warning: {source}: {told}: commas are read as those of decimals; write thousands without")
