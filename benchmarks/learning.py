@@ -31,6 +31,7 @@ from learned.cases import (
     DISTANCES,
     RECIPES,
     ROOT,
+    TASKS,
     Case,
     probe_cases,
     probe_commands,
@@ -99,34 +100,49 @@ def _parse() -> argparse.Namespace:
 
 
 def plan(rows: list[str] | None, trials: list[str]) -> int:
-    """Print the runs of the trials, and the core-hours that they take at the speed of the seeds that were recorded."""
-    speeds = _speeds()
+    """Print the runs of the trials, and the core-hours that they take at the speed of those that were recorded."""
+    small, larger = (_speeds(trial) for trial in (recipe_cases.SEEDS, recipe_cases.LARGER))
     total = 0.0
     for trial, row, runs, tokens in recipe_cases.planned(rows, trials):
-        hours = tokens / speeds[row] / 3600
+        speed = (larger if trial == recipe_cases.LARGER else small)[row]
+        hours = tokens / speed / 3600
         total += hours
-        print(f"{trial:6} {row:12} {runs:3} runs  {hours:6.2f} core-hours at {speeds[row]:,.0f} tokens/s")
+        print(f"{trial:7} {row:12} {runs:3} runs  {hours:6.2f} core-hours at {speed:,.0f} tokens/s")
     print(f"{total:.1f} core-hours in all; runs that have finished in --work are not repeated")
     return 0
 
 
-def _speeds() -> dict[str, float]:
-    """Row -> tokens per second: the median over the seeds."""
+def _speeds(trial: str) -> dict[str, float]:
+    """Row -> tokens per second: the median over the runs of a trial."""
     found: dict[str, list[float]] = {}
     for row in record.rows("learning"):
         table, _, rest = row["case"].partition(", ")
-        if row["figure"] == "tokens_per_second" and table == recipe_cases.TABLES[1]:
+        if row["figure"] == "tokens_per_second" and table == recipe_cases.table_of(trial):
             found.setdefault(rest.partition(",")[0], []).append(float(row["value"]))
     return {row: statistics.median(speeds) for row, speeds in found.items()}
 
 
 def run_trial(work: Path, trial: str, jobs: int, rows: list[str] | None) -> list[tuple[Case, Path]]:
-    """The runs of one trial of the recipe; the grid's further seeds follow when its rates are chosen."""
+    """The runs of one trial of the recipe."""
+    if trial == recipe_cases.GRID:
+        return run_grid(work, jobs, rows)
     if trial == recipe_cases.CURVE:
         return run_lengths(work, jobs, rows)
-    if trial == recipe_cases.SEEDS:
-        return run_all(list(itertools.chain(*recipe_cases.seed_cases(work).values())), jobs, trial_figures, rows)
-    failed = run_all(list(recipe_cases.grid_cases(work).values()), jobs, trial_figures, rows)
+    if trial == recipe_cases.LARGER:
+        cases = list(recipe_cases.larger_cases(work).values())
+    elif trial == recipe_cases.CHANGES:
+        cases = [case for changed in recipe_cases.change_cases(work).values() for case in changed.values()]
+    else:
+        cases = list(itertools.chain(*recipe_cases.seed_cases(work).values()))
+    return run_all(cases, jobs, trial_figures, rows)
+
+
+def run_grid(work: Path, jobs: int, rows: list[str] | None) -> list[tuple[Case, Path]]:
+    """Rates until the best one lies between others, then further seeds of it; a failed run ends the search."""
+    known, failed = -1, []
+    while not failed and known < len(cases := recipe_cases.grid_cases(work)):
+        known = len(cases)
+        failed = run_all(list(cases.values()), jobs, trial_figures, rows)
     further = list(itertools.chain(*recipe_cases.chosen_cases(work).values()))
     return failed + run_all(further, jobs, trial_figures, rows)
 
@@ -173,7 +189,7 @@ def run_all(
 
 def _note(case: Case, values: dict) -> None:
     case.finish({**values, "made": made()})
-    command = recipe_tables.COMMAND if case.table in recipe_cases.TABLES else learning_tables.COMMAND
+    command = learning_tables.COMMAND if case.table in TASKS else recipe_tables.COMMAND
     for figure, unit in learning_tables.UNITS.items():
         if figure in values:
             record.append("learning", case.name, figure, [values[figure]], unit, command)

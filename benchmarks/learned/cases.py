@@ -62,7 +62,7 @@ class Case:
     """A run of `longmix train` and its place in the tables.
 
     Args:
-        table: copy | lookup, or one of recipe_cases.TABLES.
+        table: copy | lookup, or that of a trial (recipe_cases.table_of).
         row: model type, or CONTROL.
         distance: of a probe; 0 for text.
         folder: run folder.

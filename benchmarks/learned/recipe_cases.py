@@ -1,11 +1,11 @@
-"""The trials of the recipe for small budgets: a grid of its choices, seeds of what is shipped, and ever longer runs.
+"""The trials of the recipe for small budgets: a grid of its choices, one change at a time, seeds, and ever longer runs.
 
 Three sets of rows never meet: models train on `train`, rates are chosen on `validation`, and the figures that the
 tables report of a chosen point, of the seeds and of the curve are those of `test`.
 """
 
 import functools
-from dataclasses import dataclass
+import re
 from pathlib import Path
 
 from learned.cases import (
@@ -19,28 +19,34 @@ from learned.cases import (
     text_folder,
     write_part,
 )
+from learned.recipe_points import (
+    CHANGED,
+    GRID_ROWS,
+    LARGER_CHANGES,
+    LARGER_MODEL,
+    LARGER_ROW,
+    MASKS,
+    OF_ONE,
+    OPTIMIZERS,
+    OPTIONS,
+    RATES,
+    Change,
+    Point,
+)
 
 from longmix.data_prep.manifest import Manifest
 from longmix.modeling import MODEL_TYPES
 from longmix.trainer.settings.run_file import read_settings
 
 RECIPE = CONFIGS / "recipes" / "small_budget.yaml"
-GRID, SEEDS, CURVE = TRIALS = ("grid", "seeds", "curve")
-# Their names as `Case.table`.
-TABLES = tuple(f"recipe {trial}" for trial in TRIALS)
-# The rows of the grid, and its points. Each is tried at half the tokens of the table of text.
-GRID_ROWS = ("transformer", "paramixer", "s3attention")
-ADAMW, SLOW, FAST = OPTIMIZERS = ("adamw", "muon, matrices at 0.2", "muon, matrices at 0.5")
-CHANGES = {
-    ADAMW: ("optim.name=adamw", "optim.update_rms=0.2", "optim.momentum=0.95"),
-    SLOW: ("optim.name=muon", "optim.update_rms=0.2"),
-    FAST: ("optim.name=muon", "optim.update_rms=0.5"),
-}
-MASKS = (0.15, 0.30)
-RATES = {ADAMW: (5e-4, 1e-3, 2e-3), SLOW: (1e-3, 2e-3, 4e-3), FAST: (1e-3, 1.5e-3, 2e-3)}
+GRID, CHANGES, LARGER, SEEDS, CURVE = TRIALS = ("grid", "changes", "larger", "seeds", "curve")
+# These are tried at half the tokens of the table of text.
+SHORT = (GRID, CHANGES, LARGER)
 SEED_NUMBERS = range(5)
 # Of the grid's chosen points, and of the two-seed means.
 TWO_SEEDS = (0, 1)
+# The figure by which rates are chosen.
+CHOSEN_BY = "validation_masked_accuracy"
 # Of all models, whatever they are trained with, and of counting.
 EVALUATION_MASK = 0.15
 # Bytes of the corpus, from its beginning: the text of the curve (about 20 million tokens, of which the 2 million of the
@@ -53,29 +59,16 @@ CORPUS_BYTES = CURVE_BYTES + 2 * GAP_BYTES + CHOOSING_BYTES + REPORTED_BYTES
 LENGTHS = (0.5e6, 1e6, 2e6, 4e6, 8e6, 16e6)
 BYTES_PER_TOKEN = 3.5
 # What `--plan` counts with, before there are data: tokens of a run, and those that it evaluates on.
-TOKENS = {GRID: TEXT_BYTES / BYTES_PER_TOKEN / 2, SEEDS: TEXT_BYTES / BYTES_PER_TOKEN, CURVE: sum(LENGTHS)}
+TOKENS = dict.fromkeys(SHORT, TEXT_BYTES / BYTES_PER_TOKEN / 2)
+TOKENS |= {SEEDS: TEXT_BYTES / BYTES_PER_TOKEN, CURVE: sum(LENGTHS) / len(LENGTHS)}
 EVALUATED = (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN
 # Forward alone, beside forward and backward.
 EVALUATION_COST = 1 / 3
 
 
-@dataclass(frozen=True)
-class Point:
-    """One point of the grid."""
-
-    row: str
-    optimizer: str
-    mask: float
-    rate: float
-
-    @property
-    def choices(self) -> tuple[str, str, float]:
-        """All but the rate, which is chosen."""
-        return self.row, self.optimizer, self.mask
-
-    @property
-    def words(self) -> str:
-        return f"{self.optimizer}, rate {self.rate:g}, mask {self.mask:g}"
+def table_of(trial: str) -> str:
+    """Its name as `Case.table`."""
+    return f"recipe {trial}"
 
 
 def recipe_folder(work: Path) -> Path:
@@ -100,13 +93,32 @@ def recipe_command(work: Path, corpus: Path) -> list[str]:
     return [*words, "--packing", "one-per-row", "--workers", "1"]
 
 
-def grid_points() -> list[Point]:
+def rates_of(work: Path, row: str, optimizer: str, mask: float) -> list[float]:
+    """The rates to try, ascending: beside those of RATES, doubled or halved ones, until the best lies between others.
+
+    The last of them may have no record yet.
+    """
+    rates = list(RATES[optimizer])
+    while True:
+        found = {rate: grid_case(work, Point(row, optimizer, mask, rate), TWO_SEEDS[0]).record() for rate in rates}
+        if None in found.values():
+            return rates
+        best = max(rates, key=lambda rate: found[rate][CHOSEN_BY])
+        if best == rates[-1]:
+            rates.append(2 * best)
+        elif best == rates[0]:
+            rates.insert(0, best / 2)
+        else:
+            return rates
+
+
+def grid_points(work: Path) -> list[Point]:
     return [
         Point(row, optimizer, mask, rate)
         for row in GRID_ROWS
         for optimizer in OPTIMIZERS
         for mask in MASKS
-        for rate in RATES[optimizer]
+        for rate in rates_of(work, row, optimizer, mask)
     ]
 
 
@@ -114,7 +126,7 @@ def grid_case(work: Path, point: Point, seed: int) -> Case:
     """The recipe with a point's optimizer, rate and mask, on half of the short text."""
     name = f"{point.optimizer.replace(', matrices at ', '-')}-{point.rate:g}-mask-{point.mask:g}-seed-{seed}"
     changes = (
-        *CHANGES[point.optimizer],
+        *OPTIONS[point.optimizer],
         f"optim.lr={point.rate:g}",
         f"objective.mask_probability={point.mask:g}",
     )
@@ -122,8 +134,8 @@ def grid_case(work: Path, point: Point, seed: int) -> Case:
 
 
 def grid_cases(work: Path) -> dict[Point, Case]:
-    """The first seed of every point."""
-    return {point: grid_case(work, point, TWO_SEEDS[0]) for point in grid_points()}
+    """The first seed of every point that is known so far."""
+    return {point: grid_case(work, point, TWO_SEEDS[0]) for point in grid_points(work)}
 
 
 def chosen_points(work: Path) -> list[Point]:
@@ -138,7 +150,7 @@ def chosen_points(work: Path) -> list[Point]:
         if None in rates:
             continue
         known = best.get(point.choices)
-        if known is None or record["validation_masked_accuracy"] > found[known]["validation_masked_accuracy"]:
+        if known is None or record[CHOSEN_BY] > found[known][CHOSEN_BY]:
             best[point.choices] = point
     return list(best.values())
 
@@ -146,6 +158,30 @@ def chosen_points(work: Path) -> list[Point]:
 def chosen_cases(work: Path) -> dict[Point, list[Case]]:
     """The seeds of every chosen point; the first of them is a run of the grid."""
     return {point: [grid_case(work, point, seed) for seed in TWO_SEEDS] for point in chosen_points(work)}
+
+
+def change_cases(work: Path) -> dict[str, dict[str, Case]]:
+    """Row -> words -> the recipe with one thing changed."""
+    return {
+        row: {
+            change.words: _case(work, CHANGES, row, _name(change), 0, change.arguments, change.words)
+            for change in (*CHANGED, *OF_ONE.get(row, ()))
+        }
+        for row in MODEL_TYPES
+    }
+
+
+def larger_cases(work: Path) -> dict[str, Case]:
+    """Words -> the recipe, changed, for a larger model."""
+    return {
+        change.words: _case(work, LARGER, LARGER_ROW, _name(change), 0, change.arguments, change.words)
+        for change in LARGER_CHANGES
+    }
+
+
+def _name(change: Change) -> str:
+    """Of a folder."""
+    return re.sub(r"[^a-z0-9.-]+", "-", change.words.lower())
 
 
 def seed_cases(work: Path) -> dict[str, list[Case]]:
@@ -174,12 +210,15 @@ def batch_of(work: Path, trial: str) -> int:
     return _sizes(RECIPE, _train(work, trial))[0]
 
 
-def steps_of(work: Path, trial: str, tokens: float | None = None) -> int:
-    """Steps in which a trial reads so many tokens of its text; None: all of them, once. The grid reads half of it."""
-    batch, samples, there = _sizes(RECIPE, _train(work, trial))
+def steps_of(work: Path, trial: str, tokens: float | None = None, batch: int | None = None) -> int:
+    """Steps in which a trial reads so many tokens of its text; None: all of them, once. Short trials read half of it.
+
+    `batch`: samples of a step, if not the recipe's.
+    """
+    shipped, samples, there = _sizes(RECIPE, _train(work, trial))
     if tokens is not None:
         samples = round(samples * tokens / there)
-    return samples // (batch * (2 if trial == GRID else 1))
+    return samples // ((batch or shipped) * (2 if trial in SHORT else 1))
 
 
 @functools.cache
@@ -205,9 +244,11 @@ def _case(
 ) -> Case:
     folder = work / "runs" / "recipes" / trial / row / name
     held_out = recipe_folder(work)
-    steps = steps_of(work, trial, tokens)
+    batch = next((int(text.partition("=")[2]) for text in changes if text.startswith("batch.samples=")), None)
+    steps = steps_of(work, trial, tokens, batch)
+    model = (str(CONFIGS / "model" / f"{LARGER_MODEL}.yaml"),) if trial == LARGER else _half(row)
     arguments = (
-        *(str(RECIPE), str(model_file(row)), half_the_layers(row)),
+        *(str(RECIPE), *model),
         *(f"data.train={_train(work, trial)}", f"run.dir={folder}", f"run.seed={seed}", *changes),
         *(f"data.eval={held_out / 'validation'}", f"data.test={held_out / 'test'}"),
         # Evaluated once, at the end, so that this is the model which is read on the test rows.
@@ -215,17 +256,29 @@ def _case(
         *("checkpoint.best={metric: loss, mode: min}", "eval.samples=null"),
         *(f"eval.mask_probability={EVALUATION_MASK}", "precision=bf16", *SINGLE),
     )
-    return Case(f"recipe {trial}", row, 0, folder, arguments, variant)
+    return Case(table_of(trial), row, 0, folder, arguments, variant)
+
+
+def _half(row: str) -> tuple[str, str]:
+    return str(model_file(row)), half_the_layers(row)
 
 
 def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, int, float]]:
-    """(trial, row, runs, tokens computed by them as if all were trained on) of all trials, finished or not."""
+    """(trial, row, runs, tokens computed by them as if all were trained on) of all trials, finished or not.
+
+    The grid's rates beyond the ends of RATES are not among them.
+    """
     grid = sum(len(MASKS) * (len(rates) + len(TWO_SEEDS) - 1) for rates in RATES.values())
-    runs = {GRID: grid, SEEDS: len(SEED_NUMBERS), CURVE: len(LENGTHS)}
-    tokens = {GRID: grid * TOKENS[GRID], SEEDS: len(SEED_NUMBERS) * TOKENS[SEEDS], CURVE: TOKENS[CURVE]}
+    runs = {
+        GRID: dict.fromkeys(GRID_ROWS, grid),
+        CHANGES: {row: len(CHANGED) + len(OF_ONE.get(row, ())) for row in MODEL_TYPES},
+        LARGER: {LARGER_ROW: len(LARGER_CHANGES)},
+        SEEDS: dict.fromkeys(MODEL_TYPES, len(SEED_NUMBERS)),
+        CURVE: dict.fromkeys(MODEL_TYPES, len(LENGTHS)),
+    }
     return [
-        (trial, row, runs[trial], tokens[trial] + runs[trial] * EVALUATION_COST * EVALUATED)
+        (trial, row, count, count * (TOKENS[trial] + EVALUATION_COST * EVALUATED))
         for trial in trials
-        for row in (GRID_ROWS if trial == GRID else MODEL_TYPES)
+        for row, count in runs[trial].items()
         if rows is None or row in rows
     ]

@@ -7,7 +7,8 @@ from pathlib import Path
 import tables
 from learned import recipe_cases
 from learned.recipe_baselines import BIGRAM, SHOWN, at, passes
-from learned.recipe_cases import CURVE, GRID, MASKS, OPTIMIZERS, RATES, SEEDS, TWO_SEEDS
+from learned.recipe_cases import CHANGES, CHOSEN_BY, CURVE, GRID, LARGER, SEEDS, TWO_SEEDS
+from learned.recipe_points import CHANGED, GRID_ROWS, LARGER_CHANGES, MASKS, OF_ONE, OPTIMIZERS, Point
 
 from longmix.trainer.tables.figures import ABSENT, percent
 
@@ -22,7 +23,8 @@ def redraw(text: str, work: Path) -> str:
     if not baselines.is_file():
         return text
     counted = json.loads(baselines.read_text(encoding="utf-8"))
-    for trial, draw in ((GRID, grid_table), (SEEDS, seed_table), (CURVE, curve_table)):
+    drawing = {GRID: grid_table, CHANGES: change_table, LARGER: larger_table, SEEDS: seed_table, CURVE: curve_table}
+    for trial, draw in drawing.items():
         drawn = draw(work, counted)
         if drawn is not None:
             text = tables.replace(text, f"recipe-{trial}", drawn)
@@ -35,12 +37,12 @@ def grid_table(work: Path, counted: dict) -> str | None:
     if not any(first.values()):
         return None
     chosen = {point: [case.record() for case in cases] for point, cases in recipe_cases.chosen_cases(work).items()}
-    rates = sorted(set().union(*RATES.values()))
+    rates = sorted({point.rate for point in first})
     rows, used = [], [found for found in first.values() if found is not None]
-    for row in recipe_cases.GRID_ROWS:
+    for row in GRID_ROWS:
         for optimizer in OPTIMIZERS:
             for mask in MASKS:
-                points = [recipe_cases.Point(row, optimizer, mask, rate) for rate in rates]
+                points = [Point(row, optimizer, mask, rate) for rate in rates]
                 best = next((point for point in points if point in chosen), None)
                 again = [] if best is None else [found for found in chosen[best] if found is not None]
                 used += again
@@ -61,7 +63,7 @@ def grid_table(work: Path, counted: dict) -> str | None:
 def _chosen(found: dict | None, is_chosen: bool) -> str:
     if found is None:
         return ABSENT
-    shown = percent(found["validation_masked_accuracy"])
+    shown = percent(found[CHOSEN_BY])
     return f"**{shown}**" if is_chosen else shown
 
 
@@ -71,6 +73,42 @@ def _reported(found: list[dict]) -> list[str]:
     accuracies = [one["masked_accuracy"] for one in found]
     loss = statistics.mean(one["loss"] for one in found)
     return [", ".join(map(percent, accuracies)), percent(statistics.mean(accuracies)), f"{loss:.2f}"]
+
+
+def change_table(work: Path, counted: dict) -> str | None:
+    """Validation accuracy of the recipe and of each change, and the best one of every mixer."""
+    records = {
+        row: {words: found for words, case in cases.items() if (found := case.record()) is not None}
+        for row, cases in recipe_cases.change_cases(work).items()
+    }
+    records = {row: found for row, found in records.items() if found}
+    if not records:
+        return None
+    ordered = sorted(records, key=lambda row: row != "transformer")
+    best = {row: max(found, key=lambda words: found[words][CHOSEN_BY]) for row, found in records.items()}
+    rows = []
+    for change in (*CHANGED, *(change for row in ordered for change in OF_ONE.get(row, ()))):
+        cells = [_chosen(records[row].get(change.words), change.words == best[row]) for row in ordered]
+        rows.append([change.words, *cells])
+    used = [one for found in records.values() for one in found.values()]
+    return f"{tables.draw(['', *(f'`{row}`' for row in ordered)], rows)}\n\n{_measured(used, counted)}"
+
+
+def larger_table(work: Path, counted: dict) -> str | None:
+    """Accuracy and loss of a larger model by the recipe and by others."""
+    records = {words: case.record() for words, case in recipe_cases.larger_cases(work).items()}
+    used = [found for found in records.values() if found is not None]
+    if not used:
+        return None
+    rows = []
+    for change in LARGER_CHANGES:
+        found = records[change.words]
+        cells = [ABSENT] * 3
+        if found is not None:
+            cells = [percent(found[CHOSEN_BY]), percent(found["masked_accuracy"]), f"{found['loss']:.2f}"]
+        rows.append([change.words, *cells])
+    header = ["", "validation, %", "test, %", "loss on test"]
+    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
 
 
 def seed_table(work: Path, counted: dict) -> str | None:

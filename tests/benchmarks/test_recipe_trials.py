@@ -14,7 +14,7 @@ from longmix.trainer.settings import reading
 
 MADE = {"made": {"date": "2026-01-02", "commit": "abc", "machine": "one core"}}
 MARKS = "".join(
-    f"<!-- recipe-{name}: begin -->\nold\n<!-- recipe-{name}: end -->\n" for name in ("grid", "seeds", "curve")
+    f"<!-- recipe-{name}: begin -->\nold\n<!-- recipe-{name}: end -->\n" for name in ("grid", "changes", "larger", "seeds", "curve")
 )
 
 
@@ -26,6 +26,11 @@ def cases(script, tmp_path, monkeypatch):
     recipe.write_text(f"extends: {module.CONFIGS / 'tasks' / 'mlm.yaml'}\nbatch: {{samples: 4, micro_batch: 2}}\n")
     monkeypatch.setattr(module, "RECIPE", recipe)
     return module
+
+
+@pytest.fixture
+def points(script):
+    return script("learned.recipe_points")
 
 
 @pytest.fixture
@@ -67,19 +72,25 @@ def benchmark(script, cases, monkeypatch):
     return module
 
 
-def test_the_recipe_and_the_mixers_take_every_trial(script, work, monkeypatch):
+def test_the_recipe_and_the_mixers_take_every_trial(script, points, work, monkeypatch):
     """With the recipe that is shipped."""
     cases = script("learned.recipe_cases")
     monkeypatch.setattr(cases, "RECIPE", cases.CONFIGS / "recipes" / "small_budget.yaml")
     monkeypatch.setattr(cases, "LENGTHS", (400, 800, 1601))
-    made = list(cases.grid_cases(work).values())
+    made = [*cases.grid_cases(work).values(), *cases.larger_cases(work).values()]
+    for several in cases.change_cases(work).values():
+        made += several.values()
     for several in (*cases.seed_cases(work).values(), *cases.curve_cases(work).values()):
         made += several
     assert len({case.folder for case in made}) == len({case.name for case in made}) == len(made)
-    assert len(made) == 54 + (5 + 2) * len(MODEL_TYPES)
+    assert len(made) == 60 + len(points.LARGER_CHANGES) + 1 + (len(points.CHANGED) + 5 + 2) * len(MODEL_TYPES)
     for case in made:
         paths = [text for text in case.arguments if "=" not in text]
         run = reading.load(paths, [text for text in case.arguments if "=" in text])
+        # The short trials read half of 80 rows, in steps of 8 or 4; whatever the batch, no row twice.
+        short = case.table in map(cases.table_of, cases.SHORT)
+        assert run.optim.max_steps * run.batch.samples == 40 or not short
+        assert run.model["hidden_size"] == (512 if case.table == "recipe larger" else 128)
         assert run.model["model_type"] == case.row and run.eval.mask_probability == 0.15
         # What is chosen by is not what is reported, and neither is trained on.
         sets = {run.data.train, run.data.eval, run.data.test}
@@ -110,22 +121,42 @@ def test_the_texts_of_the_three_sets_never_meet(script, cases, tmp_path, monkeyp
 def test_the_further_seed_is_of_the_rate_that_validation_chooses(benchmark, cases, work, monkeypatch):
     monkeypatch.setattr(cases, "GRID_ROWS", ("paramixer",))
     assert benchmark.run_trial(work, "grid", 1, None) == []
-    assert len(benchmark.ran) == len(set(benchmark.ran)) == 18 + 6
-    assert all("0.002" in name for name in benchmark.ran[18:])
+    # 20 points; 2e-3 is the largest rate of AdamW and of matrices at 0.5, so that 4e-3 is tried for both masks.
+    assert len(benchmark.ran) == len(set(benchmark.ran)) == 20 + 4 + 6
+    assert all("0.004" in name for name in benchmark.ran[20:24])
+    assert all("0.002" in name for name in benchmark.ran[24:])
     chosen = cases.chosen_cases(work)
     assert {point.rate for point in chosen} == {2e-3} and len(chosen) == 6
     for runs in chosen.values():
         assert [case.record()["masked_accuracy"] for case in runs] == pytest.approx([2e-5, 0.1 + 2e-5])
     # Finished runs are not repeated, nor chosen anew.
-    assert benchmark.run_trial(work, "grid", 1, None) == [] and len(benchmark.ran) == 24
+    assert benchmark.run_trial(work, "grid", 1, None) == [] and len(benchmark.ran) == 30
 
 
-def test_a_rate_is_chosen_when_all_have_been_tried(benchmark, cases, work):
+def test_rates_are_tried_beyond_the_best_one(benchmark, cases, points, work, monkeypatch):
+    """To both sides, and until a run fails."""
+    monkeypatch.setattr(cases, "GRID_ROWS", ("paramixer",))
+    monkeypatch.setattr(cases, "OPTIMIZERS", (points.ADAMW,))
+    monkeypatch.setattr(cases, "MASKS", (0.3,))
+    monkeypatch.setattr(cases, "RATES", {points.ADAMW: (8e-3, 16e-3)})
+    train = benchmark._train
+    monkeypatch.setattr(benchmark, "_train", lambda case: 1 if "optim.lr=0.001" in case.arguments else train(case))
+    ((case, _),) = benchmark.run_trial(work, "grid", 1, None)
+    assert case.name.endswith("rate 0.001, mask 0.3, seed 0") and cases.chosen_points(work) == []
+    assert [name.split(", ")[3] for name in benchmark.ran] == ["rate 0.008", "rate 0.016", "rate 0.004", "rate 0.002"]
+    monkeypatch.setattr(benchmark, "_train", train)
+    assert benchmark.run_trial(work, "grid", 1, None) == []
+    assert cases.rates_of(work, "paramixer", points.ADAMW, 0.3) == [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
+    assert [point.rate for point in cases.chosen_points(work)] == [2e-3]
+
+
+def test_a_rate_is_chosen_when_all_have_been_tried(benchmark, cases, points, work, monkeypatch):
+    monkeypatch.setattr(cases, "RATES", {name: (1e-3, 1.5e-3, 2e-3, 4e-3) for name in points.OPTIMIZERS})
     for point, case in cases.grid_cases(work).items():
-        if point.row == "paramixer" and (point.optimizer, point.rate) != (cases.FAST, 1.5e-3):
+        if point.row == "paramixer" and (point.optimizer, point.rate) != (points.FAST, 1.5e-3):
             benchmark._train(case)
             benchmark._note(case, benchmark.trial_figures(case))
-    assert {point.optimizer for point in cases.chosen_points(work)} == {cases.ADAMW, cases.SLOW}
+    assert {point.optimizer for point in cases.chosen_points(work)} == {points.ADAMW, points.SLOW}
 
 
 @pytest.fixture
@@ -190,7 +221,7 @@ def test_the_bigrams_are_those_of_the_tokens_that_are_read(script, cases, work, 
         assert tokens == 10 * rows and figures == [expected["masked_accuracy"], expected["loss"]]
 
 
-def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, work, monkeypatch):
+def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, points, work, monkeypatch):
     counted = {
         "rows": {
             "token shown there, or the most frequent": {"masked_accuracy": 0.14},
@@ -205,12 +236,26 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, work
     assert tables.redraw(MARKS, work) == MARKS
     for point, case in cases.grid_cases(work).items():
         case.folder.mkdir(parents=True)
-        if point.row == "paramixer" and point.choices[1:] == (cases.FAST, 0.3):
+        if point.row == "paramixer" and point.choices[1:] == (points.FAST, 0.3):
             values = {"validation_masked_accuracy": 0.25 if point.rate == 2e-3 else 0.2, "masked_accuracy": 0.21}
             case.finish({**values, "loss": 4.4, **MADE})
-    again = cases.grid_case(work, cases.Point("paramixer", cases.FAST, 0.3, 2e-3), 1)
+    # 2e-3 is the largest, and so not yet chosen.
+    beyond = cases.grid_case(work, points.Point("paramixer", points.FAST, 0.3, 4e-3), 0)
+    beyond.folder.mkdir(parents=True)
+    beyond.finish({"validation_masked_accuracy": 0.2, "masked_accuracy": 0.2, "loss": 4.4, **MADE})
+    again = cases.grid_case(work, points.Point("paramixer", points.FAST, 0.3, 2e-3), 1)
     again.folder.mkdir(parents=True)
     again.finish({"masked_accuracy": 0.23, "loss": 4.6, "validation_masked_accuracy": 0.24, **MADE})
+    changed = cases.change_cases(work)
+    for row, words, accuracy in (
+        *(("transformer", "as shipped", 0.31), ("transformer", "rate 1e-3", 0.32)),
+        *(("s3attention", "as shipped", 0.29), ("s3attention", "spectrum with unit gain", 0.28)),
+    ):
+        changed[row][words].folder.mkdir(parents=True)
+        changed[row][words].finish({"validation_masked_accuracy": accuracy, **MADE})
+    larger = cases.larger_cases(work)["rate 5e-4"]
+    larger.folder.mkdir(parents=True)
+    larger.finish({"validation_masked_accuracy": 0.4, "masked_accuracy": 0.41, "loss": 3.5, **MADE})
     for seed, case in enumerate(cases.seed_cases(work)["wavspa"]):
         case.folder.mkdir(parents=True)
         values = {"masked_accuracy": (0.26, 0.28, 0.159, 0.161, 0.24)[seed], "loss": 4 + seed / 10}
@@ -221,8 +266,13 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, work
         case.finish({"masked_accuracy": accuracy, "loss": 4.0, **MADE})
     text = tables.redraw(MARKS, work)
     for line in (
-        "| `paramixer` | muon, matrices at 0.5 | 0.3 | – | 20.0 | 20.0 | **25.0** | – | 21.0, 23.0 | 22.0 | 4.50 |",
+        "| `paramixer` | muon, matrices at 0.5 | 0.3 | – | 20.0 | 20.0 | **25.0** | 20.0 | 21.0, 23.0 | 22.0 | 4.50 |",
         "| `paramixer` | adamw | 0.3 | – | – | – | – | – | – | – | – |",
+        "|  | `transformer` | `s3attention` |",
+        "| as shipped | 31.0 | **29.0** |",
+        "| rate 1e-3 | **32.0** | – |",
+        "| spectrum with unit gain | – | 28.0 |",
+        "| rate 5e-4 | 40.0 | 41.0 | 3.50 |",
         "| interpolated bigram |  | 26.0 |  | 4.30 |  |  |",
         # Past the plateau: more than 14 + 2 points.
         "| `wavspa` | 4 of 5 | 22.0 ± 5.7 | 15.9 to 28.0 | 4.20 ± 0.16 | 27.0 | +1.0 |",
@@ -231,7 +281,7 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, work
         "| `wavspa` | – | – | – | not yet |",
     ):
         assert text.count(line) == 1, line
-    assert "old" not in text and text.count("Measured 2026-01-02 on one core, commits abc.") == 3
+    assert "old" not in text and text.count("Measured 2026-01-02 on one core, commits abc.") == 5
     assert tables.redraw(text, work) == text
 
 
@@ -240,8 +290,8 @@ def test_the_plan_counts_runs_and_hours(script, cases, monkeypatch, capsys, tmp_
     monkeypatch.setattr("sys.argv", ["learning.py", "--part", "recipes", "--plan", "--work", str(tmp_path / "new")])
     assert learning.main() == 0 and not (tmp_path / "new").exists()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 + 6 + 6 + 1
-    assert [line.split()[2] for line in lines[:4]] == ["24", "24", "24", "5"]
+    assert len(lines) == 3 + 6 + 1 + 6 + 6 + 1
+    assert [int(line.split()[2]) for line in lines[:-1]] == [26] * 3 + [11] * 4 + [12, 11, 6] + [5] * 6 + [6] * 6
     hours = sum(float(line.split()[4]) for line in lines[:-1])
     assert lines[-1].startswith(f"{hours:.1f} core-hours in all") or abs(hours - float(lines[-1].split()[0])) < 0.1
     only = cases.planned(["flt"], ["seeds"])
@@ -270,5 +320,5 @@ def test_commands_that_are_refused(script, cases, tmp_path, monkeypatch, capsys,
 
 def test_the_document_has_the_marks(script):
     text = (script("learned.cases").ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
-    for name in ("recipe-grid", "recipe-seeds", "recipe-curve"):
+    for name in ("recipe-grid", "recipe-changes", "recipe-larger", "recipe-seeds", "recipe-curve"):
         assert text.count(f"<!-- {name}: begin -->\n") == text.count(f"<!-- {name}: end -->") == 1

@@ -1,0 +1,78 @@
+"""What the trials of the recipe for small budgets try: the points of a grid, and one change at a time."""
+
+from dataclasses import dataclass
+
+# The rows of the grid, and its points.
+GRID_ROWS = ("transformer", "paramixer", "s3attention")
+ADAMW, SLOW, FAST = OPTIMIZERS = ("adamw", "muon, matrices at 0.2", "muon, matrices at 0.5")
+OPTIONS = {
+    ADAMW: ("optim.name=adamw", "optim.update_rms=0.2", "optim.momentum=0.95"),
+    SLOW: ("optim.name=muon", "optim.update_rms=0.2"),
+    FAST: ("optim.name=muon", "optim.update_rms=0.5"),
+}
+MASKS = (0.15, 0.30)
+# The rates that every row is tried with; where the best one lies at an end, the rate beyond it follows (`rates_of`).
+RATES = {ADAMW: (5e-4, 1e-3, 2e-3), SLOW: (5e-4, 1e-3, 2e-3, 4e-3), FAST: (1e-3, 1.5e-3, 2e-3)}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the grid."""
+
+    row: str
+    optimizer: str
+    mask: float
+    rate: float
+
+    @property
+    def choices(self) -> tuple[str, str, float]:
+        """All but the rate, which is chosen."""
+        return self.row, self.optimizer, self.mask
+
+    @property
+    def words(self) -> str:
+        return f"{self.optimizer}, rate {self.rate:g}, mask {self.mask:g}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something changed in the recipe, in words and as arguments of `longmix train`."""
+
+    words: str
+    arguments: tuple[str, ...]
+
+
+AS_SHIPPED = Change("as shipped", ())
+# One change at a time, for every mixer, and of one mixer alone.
+CHANGED = (
+    AS_SHIPPED,
+    Change("rate 1e-3", ("optim.lr=1e-3",)),
+    Change("rate 3e-3", ("optim.lr=3e-3",)),
+    Change("matrices at 0.3", ("optim.update_rms=0.3",)),
+    Change("matrices at 1.0", ("optim.update_rms=1.0",)),
+    Change("momentum 0.95", ("optim.momentum=0.95",)),
+    Change("20 % masked", ("objective.mask_probability=0.2",)),
+    Change("40 % masked", ("objective.mask_probability=0.4",)),
+    Change("linear schedule", ("optim.schedule=linear", "optim.decay_share=null")),
+    Change("falls over 40 % of the steps", ("optim.decay_share=0.4",)),
+    Change("steps of 4 rows, twice as many", ("batch.samples=4", "batch.micro_batch=4")),
+)
+OF_ONE = {"s3attention": (Change("spectrum with unit gain", ("model.spectrum_initialization=unit_gain",)),)}
+# Of a model of the size that quickstart trains on GPUs: its recipe there is one of these.
+LARGER_ROW, LARGER_MODEL = "transformer", "transformer_small"
+LARGER_CHANGES = (
+    AS_SHIPPED,
+    Change("rate 1e-3", ("optim.lr=1e-3",)),
+    Change("rate 5e-4", ("optim.lr=5e-4",)),
+    Change(
+        "rate 5e-4, matrices at 0.2, momentum 0.95", ("optim.lr=5e-4", "optim.update_rms=0.2", "optim.momentum=0.95")
+    ),
+    Change("AdamW, rate 5e-4", ("optim.lr=5e-4", *OPTIONS[ADAMW])),
+    Change(
+        "AdamW, rate 5e-4, linear schedule, 20 % masked",
+        (
+            *("optim.lr=5e-4", *OPTIONS[ADAMW], "optim.schedule=linear", "optim.decay_share=null"),
+            *("optim.warmup_share=0.08", "objective.mask_probability=0.2"),
+        ),
+    ),
+)
