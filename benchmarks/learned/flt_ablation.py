@@ -1,11 +1,12 @@
 """What keeps FLT from learning: its mask, where the mask starts, or the estimate of attention under it.
 
-    python benchmarks/learned/flt_ablation.py --data FOLDER/data/text [--tokens N] [--rows NAME ...]
+    python -m learned.flt_ablation --data FOLDER/data/text [--tokens N] [--rows NAME ...]  # in benchmarks/
 
-FOLDER is that of `benchmarks/learning.py --part text`, which prepares the data. Every row is a model of two layers and
-width 128 that reads N tokens once, 30 % of them masked, in steps of 8 rows of 128: Muon on the matrices of the blocks,
-AdamW on all other parameters, one rate. Prints a table: masked accuracy and loss where 15 % are masked, at the very
-positions of docs/learning.md, and the tokens per second of processor time.
+FOLDER is that of `benchmarks/learning.py --part recipes`, which prepares the data. Every row is a model of two layers
+and width 128 that reads N tokens once, 30 % of them masked, in steps of 8 rows of 128: Muon on the matrices of the
+blocks, AdamW on all other parameters, one rate. Appends to benchmarks/results.csv masked accuracy and loss where 15 %
+are masked, on the validation rows of that text, and the tokens per second of processor time, and draws the table of
+docs/learning.md from that file.
 """
 
 import argparse
@@ -18,10 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import record
+import tables
 import torch
 import transformers
+from learned.cases import ROOT
 from torch.nn import functional
 
+from longmix.data_prep.files import write_text
 from longmix.data_prep.manifest_fields import IGNORED
 from longmix.kernels.rotary.portable import rotate
 from longmix.modeling.block import buffer_generator
@@ -33,11 +38,19 @@ from longmix.trainer.objectives.masking import TokenMasker
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings.sections import ObjectiveSection
+from longmix.trainer.tables.figures import percent
 
+BENCHMARK, COMMAND = "flt_ablation", "cd benchmarks && python -m learned.flt_ablation --data FOLDER/data/text"
+DOCUMENT = ROOT / "docs" / "learning.md"
+# Figures and their units.
+ACCURACY, LOSS, SPEED = FIGURES = ("masked_accuracy", "loss", "tokens per CPU-second")
+UNITS = dict(zip(FIGURES, ("fraction", "nats", "tokens/s"), strict=True))
+TOKENS = 500_000  # of the rows of the table
 WIDTH, LAYERS, HEADS = 128, 2, 2
 BATCH, LENGTH = 8, 128
 RATE, WARMUP, DECAY = 3e-3, 0.06, 0.01
 TRAIN_MASKED, EVALUATION_MASKED = 0.30, 0.15
+SEED = 0  # of weights and order
 # Windows as narrow as a token, anywhere: with these fields a mask can be one neighbour.
 NARROW = {"spectral_kind": "local", "directional": True, "frequency_sampling": "stratified"}
 HEIGHT = 3.0  # of that neighbour at the start, in the exponent
@@ -147,22 +160,49 @@ ROWS = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with train/ and validation/")
-    parser.add_argument("--tokens", type=int, default=500_000, help="to train on (default: 500,000)")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help=f"to train on (default: {TOKENS:,})")
     parser.add_argument("--rows", nargs="*", choices=tuple(ROWS), default=tuple(ROWS), help="(default: all)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and order (default: 0)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     train, validation = (ShardedDataset(arguments.data / split) for split in ("train", "validation"))
-    print("|  | masked accuracy, % | loss | tokens per CPU-second |\n| --- | ---: | ---: | ---: |", flush=True)
     for name in arguments.rows:
-        row = ROWS[name]
-        torch.manual_seed(arguments.seed)
-        model = make_model(row, train.manifest.vocab_size)
-        speed = learn(model, train, arguments.tokens, arguments.seed)
-        accuracy, loss = evaluate(model, validation)
-        print(f"| {row.label} | {100 * accuracy:.1f} | {loss:.2f} | {speed:,.0f} |", flush=True)
+        torch.manual_seed(SEED)
+        model = make_model(ROWS[name], train.manifest.vocab_size)
+        speed = learn(model, train, arguments.tokens, SEED)
+        _note(name, arguments.tokens, {**evaluate(model, validation), SPEED: speed})
+    text = DOCUMENT.read_text(encoding="utf-8")
+    write_text(DOCUMENT, tables.replace(text, "flt-ablation", table(record.rows(BENCHMARK))))
     return 0
+
+
+def _note(name: str, tokens: int, figures: dict[str, float]) -> None:
+    """Append the figures of a row of ROWS."""
+    command = COMMAND if tokens == TOKENS else f"{COMMAND} --rows {name} --tokens {tokens}"
+    for figure, value in figures.items():
+        record.append(BENCHMARK, case_of(name, tokens), figure, [value], UNITS[figure], command, threads=1)
+
+
+def case_of(name: str, tokens: int) -> str:
+    return f"{name}, {tokens:,} tokens"
+
+
+def table(recorded: list[dict[str, str]]) -> str:
+    """The newest figures of every row after TOKENS, and what was measured with other numbers of tokens below."""
+    newest = {(row["case"], row["figure"]): row for row in recorded}
+    lengths = sorted({int(row["case"].split(", ", 1)[1].split()[0].replace(",", "")) for row in recorded} - {TOKENS})
+    shown, rows = [], []
+    for tokens in (TOKENS, *lengths):
+        for name, row in ROWS.items():
+            found = [newest.get((case_of(name, tokens), figure)) for figure in FIGURES]
+            if None in found:
+                continue
+            shown += found
+            accuracy, loss, speed = (float(figure["value"]) for figure in found)
+            label = row.label if tokens == TOKENS else f"{row.label}, {tokens / 1e6:g} million tokens"
+            rows.append([label, percent(accuracy), f"{loss:.2f}", f"{speed:,.0f}"])
+    header = ["", "masked accuracy, %", "loss", "tokens per CPU-second"]
+    return f"{tables.draw(header, rows)}\n\n{tables.measured(shown, f'`{COMMAND}`. ')}"
 
 
 def make_model(row: Row, vocab_size: int) -> FLTForMaskedLM:
@@ -219,8 +259,8 @@ def make_optimizers(model: FLTForMaskedLM) -> list[torch.optim.Optimizer]:
 
 
 @torch.no_grad()
-def evaluate(model: FLTForMaskedLM, data: ShardedDataset) -> tuple[float, float]:
-    """(masked accuracy, loss) at the trainer's positions."""
+def evaluate(model: FLTForMaskedLM, data: ShardedDataset) -> dict[str, float]:
+    """Masked accuracy and loss at the trainer's positions."""
     masker = make_masker(data, EVALUATION_MASKED, 0)
     model.eval()
     loss = correct = count = 0.0
@@ -233,7 +273,7 @@ def evaluate(model: FLTForMaskedLM, data: ShardedDataset) -> tuple[float, float]
         loss += functional.cross_entropy(logits, labels, reduction="sum").item()
         correct += (logits.argmax(-1) == labels).sum().item()
         count += len(labels)
-    return correct / count, loss / count
+    return {ACCURACY: correct / count, LOSS: loss / count}
 
 
 def make_masker(data: ShardedDataset, share: float, seed: int) -> TokenMasker:

@@ -56,4 +56,24 @@ def test_a_row_learns_and_is_measured(ablation, tmp_path, name):
     before = ablation.evaluate(model, data)
     assert ablation.learn(model, data, tokens=16 * ablation.BATCH * ablation.LENGTH, seed=0) > 0
     after = ablation.evaluate(model, data)
-    assert 0 <= before[0] <= 1 and after[1] < before[1] - 0.2
+    assert 0 <= before[ablation.ACCURACY] <= 1 and after[ablation.LOSS] < before[ablation.LOSS] - 0.2
+
+
+def test_the_table_has_the_newest_figures_of_each_row(ablation):
+    def recorded(case, *values, commit="new"):
+        made = {"date": "2026-01-02", "commit": commit, "machine": "one core"}
+        figures = zip(ablation.FIGURES, values, strict=False)
+        return [{"case": case, "figure": figure, "value": str(value), **made} for figure, value in figures]
+
+    rows = [
+        *recorded("estimate, 500,000 tokens", 0.1, 7, 9000, commit="old"),
+        *recorded("estimate, 500,000 tokens", 0.2, 6.5, 12345),
+        *recorded("exact, 500,000 tokens", 0.3, 5.5),  # not all of its figures
+        *recorded("exact-reach, 1,000,000 tokens", 0.25, 4.6, 10000),
+    ]
+    lines = ablation.table(rows).splitlines()
+    assert lines[2:4] == [
+        "| the paper's: 64 features | 20.0 | 6.50 | 12,345 |",
+        "| 64 features, and `exact_reach: 4`, 1 million tokens | 25.0 | 4.60 | 10,000 |",
+    ]
+    assert len(lines) > 4 and lines[4] == "" and lines[-1].endswith("Measured 2026-01-02 on one core, commits new.")

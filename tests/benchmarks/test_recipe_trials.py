@@ -14,7 +14,8 @@ from longmix.trainer.settings import reading
 
 MADE = {"made": {"date": "2026-01-02", "commit": "abc", "machine": "one core"}}
 MARKS = "".join(
-    f"<!-- recipe-{name}: begin -->\nold\n<!-- recipe-{name}: end -->\n" for name in ("grid", "changes", "larger", "seeds", "curve")
+    f"<!-- recipe-{name}: begin -->\nold\n<!-- recipe-{name}: end -->\n"
+    for name in ("grid", "changes", "larger", "seeds", "curve")
 )
 
 
@@ -151,7 +152,7 @@ def test_rates_are_tried_beyond_the_best_one(benchmark, cases, points, work, mon
 
 
 def test_a_rate_is_chosen_when_all_have_been_tried(benchmark, cases, points, work, monkeypatch):
-    monkeypatch.setattr(cases, "RATES", {name: (1e-3, 1.5e-3, 2e-3, 4e-3) for name in points.OPTIMIZERS})
+    monkeypatch.setattr(cases, "RATES", dict.fromkeys(points.OPTIMIZERS, (1e-3, 1.5e-3, 2e-3, 4e-3)))
     for point, case in cases.grid_cases(work).items():
         if point.row == "paramixer" and (point.optimizer, point.rate) != (points.FAST, 1.5e-3):
             benchmark._train(case)
@@ -320,5 +321,5 @@ def test_commands_that_are_refused(script, cases, tmp_path, monkeypatch, capsys,
 
 def test_the_document_has_the_marks(script):
     text = (script("learned.cases").ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
-    for name in ("recipe-grid", "recipe-changes", "recipe-larger", "recipe-seeds", "recipe-curve"):
+    for name in TABLES:
         assert text.count(f"<!-- {name}: begin -->\n") == text.count(f"<!-- {name}: end -->") == 1
