@@ -24,6 +24,7 @@ import tables
 import torch
 import transformers
 from learned.cases import ROOT
+from learned.recipe_baselines import BIGRAM, SHOWN
 from torch.nn import functional
 
 from longmix.data_prep.files import write_text
@@ -35,6 +36,7 @@ from longmix.modeling.flt.attention import SpectralAttention
 from longmix.modeling.flt.spectral_mask import SpectralMask
 from longmix.modeling.rotary import make_rotation
 from longmix.trainer.objectives.masking import TokenMasker
+from longmix.trainer.objectives.neighbour_bigram import NeighbourBigram, most_frequent, positions
 from longmix.trainer.objectives.objective import make_objective
 from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings.sections import ObjectiveSection
@@ -166,41 +168,57 @@ def main() -> int:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     train, validation = (ShardedDataset(arguments.data / split) for split in ("train", "validation"))
+    for name, figures in count(train, validation).items():
+        _note(name, figures, COMMAND)
     for name in arguments.rows:
         torch.manual_seed(SEED)
         model = make_model(ROWS[name], train.manifest.vocab_size)
         speed = learn(model, train, arguments.tokens, SEED)
-        _note(name, arguments.tokens, {**evaluate(model, validation), SPEED: speed})
+        changed = "" if arguments.tokens == TOKENS else f" --rows {name} --tokens {arguments.tokens}"
+        figures = {**evaluate(model, validation), SPEED: speed}
+        _note(case_of(name, arguments.tokens), figures, f"{COMMAND}{changed}")
     text = DOCUMENT.read_text(encoding="utf-8")
     write_text(DOCUMENT, tables.replace(text, "flt-ablation", table(record.rows(BENCHMARK))))
     return 0
 
 
-def _note(name: str, tokens: int, figures: dict[str, float]) -> None:
-    """Append the figures of a row of ROWS."""
-    command = COMMAND if tokens == TOKENS else f"{COMMAND} --rows {name} --tokens {tokens}"
+def count(train: ShardedDataset, validation: ShardedDataset) -> dict[str, dict[str, float]]:
+    """What a model must pass, at the same positions: name -> masked accuracy, and the bigram's loss."""
+    masker = make_masker(train, EVALUATION_MASKED, SEED)
+    where = positions(validation, np.arange(len(validation)), masker, is_training=False)
+    bigram = NeighbourBigram(train, np.arange(len(train)), masker)
+    return {SHOWN: most_frequent(bigram, where)[SHOWN], BIGRAM: bigram.evaluate(where)}
+
+
+def _note(case: str, figures: dict[str, float], command: str) -> None:
     for figure, value in figures.items():
-        record.append(BENCHMARK, case_of(name, tokens), figure, [value], UNITS[figure], command, threads=1)
+        record.append(BENCHMARK, case, figure, [value], UNITS[figure], command, threads=1)
 
 
 def case_of(name: str, tokens: int) -> str:
-    return f"{name}, {tokens:,} tokens"
+    return f"{name}; {tokens:,} tokens"
 
 
 def table(recorded: list[dict[str, str]]) -> str:
-    """The newest figures of every row after TOKENS, and what was measured with other numbers of tokens below."""
-    newest = {(row["case"], row["figure"]): row for row in recorded}
-    lengths = sorted({int(row["case"].split(", ", 1)[1].split()[0].replace(",", "")) for row in recorded} - {TOKENS})
+    """The newest figures: counting, every row after TOKENS, and what was measured with other numbers of tokens."""
+    newest: dict[str, dict[str, dict[str, str]]] = {}
+    for row in recorded:
+        newest.setdefault(row["case"], {})[row["figure"]] = row
+    lengths = {int(case.split("; ")[1].split()[0].replace(",", "")) for case in newest if "; " in case}
+    labels = {name: name for name in (SHOWN, BIGRAM)}
+    for tokens in (TOKENS, *sorted(lengths - {TOKENS})):
+        after = "" if tokens == TOKENS else f", {tokens / 1e6:g} million tokens"
+        labels |= {case_of(name, tokens): f"{row.label}{after}" for name, row in ROWS.items()}
     shown, rows = [], []
-    for tokens in (TOKENS, *lengths):
-        for name, row in ROWS.items():
-            found = [newest.get((case_of(name, tokens), figure)) for figure in FIGURES]
-            if None in found:
-                continue
-            shown += found
-            accuracy, loss, speed = (float(figure["value"]) for figure in found)
-            label = row.label if tokens == TOKENS else f"{row.label}, {tokens / 1e6:g} million tokens"
-            rows.append([label, percent(accuracy), f"{loss:.2f}", f"{speed:,.0f}"])
+    for case, label in labels.items():
+        found = newest.get(case, {})
+        if not found:
+            continue
+        shown += found.values()
+        figures = {figure: float(row["value"]) for figure, row in found.items()}
+        loss, speed = (figures.get(figure) for figure in (LOSS, SPEED))
+        cells = ["" if loss is None else f"{loss:.2f}", "" if speed is None else f"{speed:,.0f}"]
+        rows.append([label, percent(figures[ACCURACY]), *cells])
     header = ["", "masked accuracy, %", "loss", "tokens per CPU-second"]
     return f"{tables.draw(header, rows)}\n\n{tables.measured(shown, f'`{COMMAND}`. ')}"
 

@@ -66,14 +66,29 @@ def test_the_table_has_the_newest_figures_of_each_row(ablation):
         return [{"case": case, "figure": figure, "value": str(value), **made} for figure, value in figures]
 
     rows = [
-        *recorded("estimate, 500,000 tokens", 0.1, 7, 9000, commit="old"),
-        *recorded("estimate, 500,000 tokens", 0.2, 6.5, 12345),
-        *recorded("exact, 500,000 tokens", 0.3, 5.5),  # not all of its figures
-        *recorded("exact-reach, 1,000,000 tokens", 0.25, 4.6, 10000),
+        *recorded("estimate; 500,000 tokens", 0.1, 7, 9000, commit="old"),
+        *recorded("exact-reach; 1,000,000 tokens", 0.25, 4.6, 10000),
+        *recorded("estimate; 500,000 tokens", 0.2, 6.5, 12345),
+        *recorded(ablation.SHOWN, 0.15),
     ]
     lines = ablation.table(rows).splitlines()
-    assert lines[2:4] == [
+    assert lines[2:6] == [
+        "| token shown there, or the most frequent | 15.0 |  |  |",
         "| the paper's: 64 features | 20.0 | 6.50 | 12,345 |",
         "| 64 features, and `exact_reach: 4`, 1 million tokens | 25.0 | 4.60 | 10,000 |",
+        "",
     ]
-    assert len(lines) > 4 and lines[4] == "" and lines[-1].endswith("Measured 2026-01-02 on one core, commits new.")
+    assert lines[-1].endswith("Measured 2026-01-02 on one core, commits new.")
+
+
+def test_counting_is_at_the_positions_of_the_models(ablation, tmp_path):
+    generator = np.random.default_rng(0)
+    fields = {"split": "train", "split_rule": "all", "vocab_size": VOCABULARY, "mask_token_id": 2}
+    for name, rows in (("train", 64), ("validation", 32)):
+        samples = [{"input_ids": (3 + (start + np.arange(16)) % 9)} for start in generator.integers(9, size=rows)]
+        write_dataset(tmp_path / name, samples, {"input_ids": LIST_INT32}, **fields)
+    train, validation = (ShardedDataset(tmp_path / name) for name in ("train", "validation"))
+    found = ablation.count(train, validation)
+    # A neighbour says which token is next to it.
+    assert list(found) == [ablation.SHOWN, ablation.BIGRAM] and ablation.LOSS in found[ablation.BIGRAM]
+    assert found[ablation.SHOWN][ablation.ACCURACY] < 0.4 and found[ablation.BIGRAM][ablation.ACCURACY] > 0.9

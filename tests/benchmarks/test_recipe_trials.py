@@ -13,10 +13,8 @@ from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings import reading
 
 MADE = {"made": {"date": "2026-01-02", "commit": "abc", "machine": "one core"}}
-MARKS = "".join(
-    f"<!-- recipe-{name}: begin -->\nold\n<!-- recipe-{name}: end -->\n"
-    for name in ("grid", "changes", "larger", "seeds", "curve")
-)
+TABLES = tuple(f"recipe-{name}" for name in ("grid", "changes", "larger", "seeds", "curve"))
+MARKS = "".join(f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in TABLES)
 
 
 @pytest.fixture
