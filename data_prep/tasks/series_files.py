@@ -25,6 +25,7 @@ _DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H
 _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
 _PARTS = ("year", "month", "day", "hour", "minute", "second")  # what numbers in several date columns are, in this order
 _DATE_NAMES = ("datetime", "timestamp", "time", "datum", "day", "ds", "date_time")  # that are advised, not taken
+_CLOCK_CHANGE = timedelta(hours=1)
 _DELIMITERS = (",", ";", "\t")  # between the fields: the first of them that the header holds
 _PROBED_ROWS = 100  # that are searched for more columns of text, once one is found
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -146,7 +147,9 @@ class _Parser:
             where = f"{self._source}: row {number}, column {self._shown_date}"
             moment = _moment([row[place] for place in self._dates], where)
             if before is not None and moment < before:
-                raise UserError(f"{where} goes back to {date!r}: sort the rows by it")
+                is_clock = before - moment <= _CLOCK_CHANGE
+                remedy = "; or write dates with their offsets from UTC, if clocks were set back" if is_clock else ""
+                raise UserError(f"{where} goes back to {date!r}: sort the rows by it{remedy}")
             if before is not None:
                 seconds.append((moment - before).total_seconds())
             before = moment

@@ -95,6 +95,13 @@ class Encoder:
         for row in range(len(first)):
             yield {name: encoded[name][row] for name in names}
 
+    def notes_of_cuts(self, full: int, count: int, what: str) -> list[str]:
+        """That texts are cut, unless few are: `full` of `count` have all tokens that they may have; `what` they are."""
+        if not full or full < FEWEST_CUTS * count:
+            return []
+        note = f"{full:,} of {count:,} {what} fill all {self.max_length} tokens, and may be cut"
+        return [f"{note}: the model takes --max-length {self.limit}" if self.limit > self.max_length else note]
+
 
 def longest_first(length_a: int, length_b: int, room: int) -> tuple[int, int]:
     """Lengths after cutting the longer one down, then both alike, until they fit in `room`."""
@@ -165,15 +172,6 @@ class EncodedTask:
     train_samples: int
     notes: tuple[str, ...]
     full_samples: int | None = None
-
-    def notes_of_cuts(self, encoder: Encoder, examples: int) -> list[str]:
-        """That texts are cut, unless few of the `examples` to train on are."""
-        if not self.full_samples or self.full_samples < FEWEST_CUTS * examples:
-            return []
-        note = (
-            f"{self.full_samples} of {examples} training examples fill all {encoder.max_length} tokens, and may be cut"
-        )
-        return [f"{note}: the model takes --max-length {encoder.limit}" if encoder.limit > encoder.max_length else note]
 
 
 def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder: Path) -> EncodedTask:

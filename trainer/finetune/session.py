@@ -341,7 +341,7 @@ def _plan(
         if is_begun_without(folder, split.name) and data.test.pop(split.name, None) is not None:
             notes.append(f"begun without {split.beside[0]}/{split.file}: {split.submission} needs another --output")
     encoded = encode_task(data, start.encoder, folder / DATA, start.tokenizer_folder)
-    for note in encoded.notes_of_cuts(start.encoder, len(data.train)):
+    for note in start.encoder.notes_of_cuts(encoded.full_samples or 0, len(data.train), "training examples"):
         notes.append(note)
         _say(f"{task.name}: {note}")
     # What an earlier version has begun goes on as it was begun.

@@ -64,7 +64,7 @@ def figures(
     for start in range(0, len(rows), ROWS_AT_A_TIME):
         found += answers(start, rows[start : start + ROWS_AT_A_TIME])
     predictions = [answer["value"] if is_regression else names.index(answer["label"]) for answer in found]
-    told = [f"note: {note}" for note in notes]
+    told = [f"note: {note}" for note in (*notes, *reader.notes())]
     return "\n".join([*_table(labels, predictions, is_regression, names), *told])
 
 

@@ -25,6 +25,7 @@ from ..models.meaning import refuse_other_numbering
 from ..processes import world as distributed
 from ..samples.dataset import ShardedDataset
 from ..samples.tokenizer import tokenizer_folder
+from ..settings.mistakes import say
 from ..settings.objectives import FORECASTING
 from ..settings.sections import ObjectiveSection
 from . import output, parts, series, texts
@@ -47,12 +48,15 @@ OF_SAMPLES: dict[str, type[texts.SampleAnswers]] = {
 
 
 class Work(NamedTuple):
-    """What is to be answered, how much of it, if that is known, what answers it, and the columns that are read."""
+    """What is to be answered, how much of it, if that is known, what answers it, the columns that are read, and what
+    reads their texts.
+    """
 
     rows: Iterator[Any]
     count: int | None
     answers: texts.SampleAnswers | series.Forecasts | KeptColumns
     columns: list[str]
+    reader: texts.TextReader | None = None
 
 
 def run(arguments: argparse.Namespace, table: Table | None, target: Path) -> int:
@@ -82,6 +86,8 @@ def run(arguments: argparse.Namespace, table: Table | None, target: Path) -> int
         lambda paths: output.join(paths, answers.columns, target),
     )
     print(printable(f"wrote {target}: {counted(count, answers.unit)}"))
+    for note in [] if work.reader is None else work.reader.notes():
+        say(f"longmix predict: {note}")
     return 0
 
 
@@ -102,7 +108,7 @@ def _text_answers(arguments: argparse.Namespace, source: str, config: Any, name:
     if kind is not texts.Embeddings:
         refuse_other_texts(wanted, inputs, arguments.model)
     answers = kind(source, config, reader, distributed.join().device, arguments.batch_size)
-    return Work(rows, table.count, KeptColumns(answers, wanted, arguments.keep), read)
+    return Work(rows, table.count, KeptColumns(answers, wanted, arguments.keep), read, reader)
 
 
 def _sample_answers(arguments: argparse.Namespace, source: str, config: Any, name: str) -> Work:

@@ -34,15 +34,27 @@ def rounded(values: Any) -> Any:
 
 
 class TextReader:
-    """Texts, or pairs of them, as token ids."""
+    """Texts, or pairs of them, as token ids.
+
+    Attributes:
+        count, full: how many it has read, and how many of them have all tokens that they may have.
+    """
 
     def __init__(self, encoder: Encoder):
         self.encoder, self.pad_token_id = encoder, encoder.tokenizer.pad_token_id
+        self.count = self.full = 0
 
     def samples(self, rows: list[Texts]) -> list[Sample]:
         """The token ids of each row."""
         pairs = None if rows[0][1] is None else [second for _, second in rows]
-        return list(self.encoder.encode([first for first, _ in rows], pairs))
+        samples = list(self.encoder.encode([first for first, _ in rows], pairs))
+        self.count += len(samples)
+        self.full += sum(len(sample["input_ids"]) == self.encoder.max_length for sample in samples)
+        return samples
+
+    def notes(self) -> list[str]:
+        """That texts were cut, unless few were."""
+        return self.encoder.notes_of_cuts(self.full, self.count, "rows")
 
 
 class SampleReader:

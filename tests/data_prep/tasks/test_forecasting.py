@@ -260,7 +260,14 @@ def test_blank_lines_are_not_counted_as_rows_by_any_message(tmp_path, last):
     [
         (b"", "no column named date; its first row holds nothing"),
         (b"date,a\n\xff\xfe\n", "is not UTF-8"),
-        (b"date,a\n2020-01-02,1\n2020-01-01,2\n", "row 2, column 'date' goes back to '2020-01-01'"),
+        (
+            b"date,a\n2020-01-02,1\n2020-01-01,2\n",
+            "row 2, column 'date' goes back to '2020-01-01': sort the rows by it$",
+        ),
+        (
+            b"date,a\n2020-10-25 02:45,1\n2020-10-25 02:00,2\n",
+            "; or write dates with their offsets from UTC, if clocks",
+        ),
         (b"date,a\nyesterday,1\n", "row 1, column 'date' holds 'yesterday', which is no date"),
         (b'date,a\n2020-01-01,"' + b"1" * 200000 + b'"\n', "is no CSV file"),
     ],

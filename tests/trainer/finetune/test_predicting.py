@@ -78,6 +78,23 @@ def test_classes_are_named_and_their_probabilities_are_the_models(classifier, da
         assert row["label"] == ["bad", "good", "'=odd"][int(expected.argmax())]
 
 
+def test_that_texts_are_cut_is_told(classifier, data, tmp_path, capsys):
+    options = (classifier, "--data", data, "--part-rows", 20)
+    assert predict(*options, "--output", tmp_path / "cut.tsv", "--max-length", 8) == 0
+    told = re.search(
+        r"(\d+) of 40 rows fill all 8 tokens, and may be cut: the model takes --max-length 32", capsys.readouterr().err
+    )
+    assert 0 < int(told[1]) <= 40
+    assert predict(*options, "--output", tmp_path / "whole.tsv", "--max-length", 32) == 0
+    assert "fill all" not in capsys.readouterr().err
+    # Figures of cut texts, too.
+    labelled = tmp_path / "labelled.tsv"
+    rows = [f"{name}\ta few words of a text\tand of another one\n" for name in NAMES]
+    labelled.write_text("".join(["label\ttitle\tbody\n", *rows]))
+    assert main(["evaluate", str(classifier), "--data", str(labelled), "--max-length", "8"]) == 0
+    assert "note: 3 of 3 rows fill all 8 tokens, and may be cut" in capsys.readouterr().out
+
+
 @pytest.mark.full
 def test_all_formats_hold_the_same(classifier, data, tmp_path):
     for suffix in ("tsv", "csv", "jsonl", "parquet"):
