@@ -125,8 +125,8 @@ def load_encoder(checkpoint: str, max_length: int | None, default: int = DEFAULT
     config = load_config(checkpoint)
     if not has_tokenizer(checkpoint):
         raise UserError(
-            f"{checkpoint} holds no tokenizer: a model of prepared data without one reads no texts, but the folders of "
-            "such data"
+            f"{checkpoint} holds no tokenizer: a model of texts needs its files (tokenizer_config.json and others) "
+            "beside config.json, and one of prepared data without texts reads the folders of such data"
         )
     tokenizer = load_checkpoint_tokenizer(checkpoint)
     if tokenizer.pad_token_id is None:
