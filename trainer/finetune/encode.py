@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,13 @@ from ..models.loading import has_tokenizer, load_checkpoint_tokenizer, load_conf
 from ..samples.label_scale import LabelScale
 from .readers import LARGEST_VALUE, Examples
 from .sources import TaskData
+from .tally import Tally
 from .tasks import Task
 
 SELECTION_SHARE = 0.1
 SELECTION_LIMIT = 2000
 SELECTION_SEED = 0
 SMALLEST_TRAIN = 10
-FEWEST_CUTS = 0.01  # share of the examples
 DEFAULT_LENGTH = 128  # as in BERT's own GLUE runs
 LONGEST = 2**20  # of models that bound it nowhere
 SHORTEST = 8
@@ -38,6 +38,8 @@ BATCH = 1000  # texts per tokenizer call
 FORMAT = 2  # raise it when the same examples are to be encoded anew
 RECORD = "prepared.json"
 TOKENIZER, SELECTION = "tokenizer", "selection"
+# Fields of a tally, and their names in RECORD.
+_COUNTS = {"full": "full_samples", "tokens": "tokens", "unknown": "unknown_tokens"}
 
 
 # -----------------------------------------------------------------------------
@@ -95,12 +97,9 @@ class Encoder:
         for row in range(len(first)):
             yield {name: encoded[name][row] for name in names}
 
-    def notes_of_cuts(self, full: int, count: int, what: str) -> list[str]:
-        """That texts are cut, unless few are: `full` of `count` have all tokens that they may have; `what` they are."""
-        if not full or full < FEWEST_CUTS * count:
-            return []
-        note = f"{full:,} of {count:,} {what} fill all {self.max_length} tokens, and may be cut"
-        return [f"{note}: the model takes --max-length {self.limit}" if self.limit > self.max_length else note]
+    def notes(self, tally: Tally, what: str) -> list[str]:
+        """What is to be told of examples that have been encoded; `what` they are."""
+        return tally.notes(what, self.max_length, self.limit)
 
 
 def longest_first(length_a: int, length_b: int, room: int) -> tuple[int, int]:
@@ -161,7 +160,7 @@ def load_encoder(checkpoint: str, max_length: int | None, default: int = DEFAULT
 class EncodedTask:
     """Folders of one task's data sets: `train`, `selection`, and one for each name in `dev` and `test`.
 
-    `full_samples`: how many training examples have all tokens that they may have; None of an earlier version.
+    `tally`: of the training examples, as far as the version that encoded them has counted.
     """
 
     task: Task
@@ -171,7 +170,7 @@ class EncodedTask:
     test: tuple[str, ...]
     train_samples: int
     notes: tuple[str, ...]
-    full_samples: int | None = None
+    tally: Tally = field(default_factory=Tally)
 
 
 def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder: Path) -> EncodedTask:
@@ -184,7 +183,7 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     tokenizer_hash = sha256_of_folder(tokenizer_folder)
     train_rows, selection_rows = selection_split(data.train, data.task)
     record = folder / RECORD
-    refuse_other_json(record, "fingerprint", "full_samples")
+    refuse_other_json(record, "fingerprint", *_COUNTS.values())
     kept, scale = read_or_none(record, dict[str, str]) or {}, None
     fingerprint = _fingerprint(data, encoder, tokenizer_hash)
     # What an earlier version has begun keeps the labels of its regression as they are.
@@ -195,8 +194,9 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
         data.task, folder, fingerprint, tuple(data.dev), tuple(data.test), len(train_rows), tuple(data.notes)
     )
     if kept.get("fingerprint") == fingerprint:
-        count = kept.get("full_samples", "")
-        return replace(encoded, full_samples=int(count) if count.isdecimal() else None)
+        counts = {name: kept.get(key, "") for name, key in _COUNTS.items()}
+        tally = Tally(len(data.train), **{name: int(count) for name, count in counts.items() if count.isdecimal()})
+        return replace(encoded, tally=tally)
     record.unlink(missing_ok=True)
     # A copy: a data set names no tokenizer but one beside it.
     make_folder(folder)
@@ -214,11 +214,12 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
     parts |= {name: (part, "given dev file, for the reported figures only") for name, part in data.dev.items()}
     parts |= {name: (part, "given test file") for name, part in data.test.items()}
     special = [encoder.tokenizer.cls_token_id, encoder.tokenizer.sep_token_id, encoder.tokenizer.pad_token_id]
-    full = dict.fromkeys(parts, 0)
+    tally = Tally()
 
     def counted(name: str, examples: Examples) -> Iterator[dict[str, Any]]:
         for sample in _samples(examples, encoder, scale):
-            full[name] += len(sample["input_ids"]) == encoder.max_length
+            if name in ("train", SELECTION):
+                tally.add(sample["input_ids"], encoder.tokenizer, encoder.max_length)
             yield sample
 
     for name, (examples, split_rule) in parts.items():
@@ -245,9 +246,9 @@ def encode_task(data: TaskData, encoder: Encoder, folder: Path, tokenizer_folder
                 **({} if scale is None else scale.report()),
             },
         )
-    full_samples = full["train"] + full[SELECTION]
-    write_json(record, {"fingerprint": fingerprint, "full_samples": str(full_samples)})
-    return replace(encoded, full_samples=full_samples)
+    counts = asdict(tally)
+    write_json(record, {"fingerprint": fingerprint, **{key: str(counts[name]) for name, key in _COUNTS.items()}})
+    return replace(encoded, tally=tally)
 
 
 def encoded_classes(folder: Path) -> list[str]:

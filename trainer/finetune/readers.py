@@ -8,7 +8,9 @@ from the header's is an error that names the file and the line, except in tasks 
 prediction.
 """
 
+import codecs
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +48,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.first)
 
+    def without_text(self) -> int:
+        """How many have nothing but white space."""
+        seconds = self.second or [""] * len(self.first)
+        return sum(not first.strip() and not second.strip() for first, second in zip(self.first, seconds, strict=True))
+
     def select(self, positions: Sequence[int]) -> "Examples":
         """The examples at these positions, in their order."""
         return Examples(
@@ -54,6 +61,14 @@ class Examples:
             labels=None if self.labels is None else [self.labels[i] for i in positions],
             indices=[self.indices[i] for i in positions],
         )
+
+
+def class_counts(examples: Examples, names: Sequence[str]) -> str:
+    """A line with the classes, the most frequent first, and how many examples each has."""
+    counts = Counter(examples.labels).most_common()
+    shown = [f"{names[label]} {count:,}" for label, count in counts[:SHOWN_LABELS]]
+    more = f", ... and {names[counts[-1][0]]} {counts[-1][1]:,}" if len(counts) > SHOWN_LABELS else ""
+    return f"{len(counts):,} classes: {', '.join(shown)}{more}"
 
 
 # -----------------------------------------------------------------------------
@@ -73,8 +88,10 @@ def read_lines(path: Path) -> list[str]:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
+        coding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "ENCODING"
+        others = "" if coding == "utf-16" else " (latin1 in Western Europe, gb18030 in China, shift_jis in Japan, ...)"
         raise UserError(
-            f"{path}, line {line}: not UTF-8; convert the file, e.g. with iconv -f latin1 -t utf-8"
+            f"{path}, line {line}: not UTF-8; convert the file: iconv -f {coding} -t utf-8 {path}{others}"
         ) from error
     lines = text.removeprefix("\ufeff").split("\n")
     if lines[0].endswith("\r"):

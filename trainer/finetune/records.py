@@ -304,7 +304,9 @@ def _text(value: Any, name: str, place: str) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float | Decimal | date | time):
         return str(value)
-    raise UserError(f"{place}: {name!r} holds {type(value).__name__}, expected a text, a number or a date")
+    several = " (tasks with several labels, or with lists of tokens, are not supported)"
+    several = several if isinstance(value, list) else ""
+    raise UserError(f"{place}: {name!r} holds {type(value).__name__}, expected a text, a number or a date{several}")
 
 
 def _refuse_columns(source: str, columns: Sequence[str] | None) -> None:

@@ -42,6 +42,7 @@ from .jobs import (
 from .options import task_names
 from .plans import TaskPlan
 from .rates import DEFAULT_LEARNING_RATE, default_learning_rate
+from .readers import class_counts
 from .relative_rates import is_relative_by_default
 from .results import FILE_NAME, PAGE, Results, TaskResult, console, is_earlier
 from .sources import MissingTask, TaskData, load_task
@@ -336,12 +337,19 @@ def _plan(
     held_out = len(selection_split(data.train, task)[1])
     _say(f"{task.name}: {len(data.train)} training examples, of which {held_out} choose the checkpoint")
     folder, notes = output / task.name, []
+    if task.custom:
+        if not task.regression:
+            _say(f"{task.name}: {class_counts(data.train, task.label_names)}")
+        without = data.train.without_text()
+        if without:
+            notes.append(f"{without:,} of {len(data.train):,} training examples have no text")
+            _say(f"{task.name}: {notes[-1]}")
     # No version that read what lies beside a task has begun these runs, or it was not there yet.
     for split in task.splits_beside:
         if is_begun_without(folder, split.name) and data.test.pop(split.name, None) is not None:
             notes.append(f"begun without {split.beside[0]}/{split.file}: {split.submission} needs another --output")
     encoded = encode_task(data, start.encoder, folder / DATA, start.tokenizer_folder)
-    for note in start.encoder.notes_of_cuts(encoded.full_samples or 0, len(data.train), "training examples"):
+    for note in start.encoder.notes(encoded.tally, "training examples"):
         notes.append(note)
         _say(f"{task.name}: {note}")
     # What an earlier version has begun goes on as it was begun.

@@ -13,6 +13,7 @@ from longmix.data_prep.tokenizer import encode_masked
 
 from ..engines.base import to_device
 from ..finetune.encode import Encoder
+from ..finetune.tally import Tally
 from ..models.folder import read_inputs
 from ..models.loading import load_model
 from ..objectives.model_inputs import accepted
@@ -37,24 +38,24 @@ class TextReader:
     """Texts, or pairs of them, as token ids.
 
     Attributes:
-        count, full: how many it has read, and how many of them have all tokens that they may have.
+        tally: of what it has read.
     """
 
     def __init__(self, encoder: Encoder):
         self.encoder, self.pad_token_id = encoder, encoder.tokenizer.pad_token_id
-        self.count = self.full = 0
+        self.tally = Tally()
 
     def samples(self, rows: list[Texts]) -> list[Sample]:
         """The token ids of each row."""
         pairs = None if rows[0][1] is None else [second for _, second in rows]
         samples = list(self.encoder.encode([first for first, _ in rows], pairs))
-        self.count += len(samples)
-        self.full += sum(len(sample["input_ids"]) == self.encoder.max_length for sample in samples)
+        for sample in samples:
+            self.tally.add(sample["input_ids"], self.encoder.tokenizer, self.encoder.max_length)
         return samples
 
     def notes(self) -> list[str]:
-        """That texts were cut, unless few were."""
-        return self.encoder.notes_of_cuts(self.full, self.count, "rows")
+        """What is to be told of the rows that it has read."""
+        return self.encoder.notes(self.tally, "rows")
 
 
 class SampleReader:

@@ -115,6 +115,28 @@ def test_small_tasks_start_from_mnli(finetune, glue, bert_folder, trained, tmp_p
     assert [values["model"]["from"] for values in trained] == [str(bert_folder), str(mnli)]
 
 
+def test_what_is_odd_about_a_task_is_told(finetune, bert_folder, trained, tmp_path, capsys):
+    """Its classes, examples without text, and texts of another language; also by a command that finds them encoded."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    texts = ["猫坐在垫子上", "", "the cat", "a dog"] * 10
+    kinds = ["odd", *(["good", "bad"] * 20)[1:]]
+    rows = [f"{text}\t{kind}" for text, kind in zip(texts, kinds, strict=True)]
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    for _ in range(2):
+        assert finetune(bert_folder, folder, tmp_path / "out", "--task", "custom", "--seeds", 1) == 0
+        printed = capsys.readouterr()
+        for line in (
+            "custom: 3 classes: bad 20, good 19, odd 1",
+            "custom: 10 of 40 training examples have no text",
+            "custom: 60% of the tokens of the training examples are unknown to the tokenizer, and all alike",
+        ):
+            assert line in printed.err
+        assert "10 of 40 training examples have no text" in " ".join(printed.out.split())
+    assert len(trained) == 1
+
+
 def test_custom_task(finetune, reviews, bert_folder, trained, tmp_path, capsys):
     more = ("--task", "custom", "--text-columns", "body", "--label-column", "kind", "--seeds", 1)
     assert finetune(bert_folder, reviews, tmp_path / "out", *more) == 0

@@ -168,7 +168,11 @@ def test_csv_may_hold_line_ends_semicolons_between_and_long_fields(tmp_path):
         ("t.csv", "\n\r\n", "t.csv: the file is empty"),
         ("t.csv", "text,label\na\n", r"t.csv, line 2: 1 fields between ',', expected 2"),
         ("t.jsonl", '{"text": "a"}\n{"label": 1}\n', "t.jsonl, line 2: there is no 'text'; it has: label"),
-        ("t.jsonl", '{"text": ["a"]}\n', "t.jsonl, line 1: 'text' holds list, expected a text, a number or a date"),
+        (
+            "t.jsonl",
+            '{"text": ["a"]}\n',
+            r"'text' holds list, expected a text, a number or a date \(tasks with several labels",
+        ),
         ("t.jsonl", "[1]\n", "t.jsonl, line 1: expected one JSON object a line, found list"),
         ("t.parquet", "no", r"t\.parquet cannot be read as Parquet"),
         ("t.doc", "no", r"t\.doc is of no known kind; these are read: \.tsv, \.csv"),
