@@ -1,5 +1,6 @@
 """The differences between two configurations of one run, and those that a resumed run may have."""
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,6 +32,10 @@ SCHEDULE_KEYS = (
 )
 
 
+# Their contents are compared with the checkpoint's (checkpoints/resuming.py), so that a folder may be called otherwise.
+_DATA_KEYS = ("data.train", "data.eval", "data.test")
+
+
 def is_free(key: str, free: Iterable[str]) -> bool:
     """Whether a key, or a section that holds it, is among `free`."""
     return any(key == name or key.startswith(f"{name}.") for name in free)
@@ -45,6 +50,7 @@ def changed_keys(before: RunConfiguration, now: RunConfiguration) -> list[tuple[
         for key in sorted({*first, *second})
         if first.get(key) != second.get(key)
         and not is_free(key, free)
+        and not (key in _DATA_KEYS and _are_same_places(first[key], second[key], before.run.dir, now.run.dir))
         # Left to the device, it is what the checkpoint says, which no other may go on from.
         and not (key == "precision" and "auto" in (first[key], second[key]))
         and not (key == "deepspeed" and _differ_in_stage_alone(first[key], second[key]))
@@ -56,6 +62,22 @@ def _flat(configuration: RunConfiguration) -> dict[str, Any]:
     return configurations.flatten(
         {**configuration.to_dict(), "model": configuration.model_fields(), "model_defaults": {}}
     )
+
+
+def _are_same_places(before: Any, now: Any, run_before: str | None, run_now: str | None) -> bool:
+    """Whether two values of a key of data name the same folders, or such as were moved together with the run's."""
+    return _places(before, None) == _places(now, None) or (
+        None not in (run_before, run_now) and _places(before, run_before) == _places(now, run_now)
+    )
+
+
+def _places(value: Any, base: str | None) -> Any:
+    """The paths in a value of a key of data, absolute, or as seen from the folder `base`; URLs as they are."""
+    if isinstance(value, list):
+        return [{**entry, "path": _places(entry["path"], base)} for entry in value]
+    if value is None or "://" in value:
+        return value
+    return os.path.realpath(value) if base is None else os.path.relpath(value, base)
 
 
 def _differ_in_stage_alone(before: str | None, now: str | None) -> bool:

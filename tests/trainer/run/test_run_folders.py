@@ -3,6 +3,7 @@
 import fcntl
 import json
 import re
+import shutil
 import signal
 
 import pytest
@@ -418,3 +419,26 @@ def test_a_copy_of_the_run_file_in_the_place_of_config_yaml_is_kept(tmp_path, wr
         folder.write_configuration(tmp_path / "run", now)
     assert (tmp_path / "run" / "config.1.yaml").read_text() == text
     assert not (tmp_path / "run" / "config.2.yaml").exists()
+
+
+def test_data_may_be_called_otherwise_or_be_moved_with_their_run(train, read_metrics, tmp_path, monkeypatch):
+    """Their contents are what counts, and these are compared with the checkpoint's."""
+    moved, work = tmp_path / "moved", tmp_path / "work"
+    work.mkdir()
+    train(work / "run", **{"run.stop_at_step": 2})
+    data = reading.load([str(work / "run" / "config.yaml")], []).data
+    # Whatever the fixture's data are, a copy of them lies beside the run from here on.
+    for name in ("train", "eval"):
+        shutil.copytree(getattr(data, name), work / "data" / name)
+    config = (work / "run" / "config.yaml").read_text()
+    for name in ("train", "eval"):
+        config = config.replace(getattr(data, name), str(work / "data" / name))
+    (work / "run" / "config.yaml").write_text(config)
+    work.rename(moved)
+    monkeypatch.chdir(moved)
+    places = {"data.train": "data/train", "data.eval": str(moved / "data" / ".." / "data" / "eval")}
+    assert train(moved / "run", **places).code == 0
+    assert [record["step"] for record in read_metrics(moved / "run", "train")][-1] > 2
+    other = {"data.train": str(moved / "data" / "eval"), "data.eval": places["data.eval"]}
+    with pytest.raises(UserError, match=r"another configuration: data\.train was"):
+        train(moved / "run", **other)
