@@ -47,6 +47,8 @@ SPLIT, REFUSE, KEEP = "split", "refuse", "keep"
 GAPS = (SPLIT, REFUSE, KEEP)
 # Rows before a split that its data set keeps: the longest input of its first window.
 LOOKBACK = 4096
+# A share of a variable's values in a split that is told if it is missing.
+_MUCH_FILLED = 0.1
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 _FORMAT = 2  # raise it when the same options are to give other data
 
@@ -194,6 +196,7 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
                     "dates": [series.dates[start], series.dates[end - 1]],
                     "interval_seconds": series.interval.total_seconds(),
                     "filled": int(np.isnan(series.values[start:end]).sum()),
+                    "filled_of_variables": _filled(series, start, end),
                     "not_used": len(series.values) - borders[-1],
                     "quality": quality,
                 },
@@ -201,7 +204,18 @@ def prepare_forecasting(settings: ForecastingSettings, output: str | Path) -> di
     return manifests
 
 
+def _filled(series: Series, start: int, end: int) -> dict[str, int]:
+    """How many values of a split are missing, of each variable that lacks some."""
+    counts = np.isnan(series.values[start:end]).sum(axis=0).tolist()
+    return {name: count for name, count in zip(series.names, counts, strict=True) if count}
+
+
 def _refused_gaps(series: Series, gaps: list[int], source: str) -> str:
+    if 2 * np.count_nonzero(series.seconds == 0) >= len(series.seconds):
+        return (
+            f"{source}: most dates come several times, as of several series in one file: give each its own columns, or "
+            "a file"
+        )
     first = f"{source}: {series_quality.describe_gap(series, gaps[0])}, most rows {series.interval}"
     more = f"; {len(gaps) - 1:,} more such places, the last before row {gaps[-1] + 1} ({series.dates[gaps[-1]]})"
     return (
@@ -331,6 +345,14 @@ def describe(manifests: Mapping[str, Manifest], output: str | Path) -> Iterator[
             pieces = len(series["breaks"]) + 1
             line += f"; in {pieces:,} pieces, which no window reaches beyond"
         yield line
+    for name, manifest in manifests.items():
+        start, end = manifest.report["rows"]
+        for variable, count in manifest.report.get("filled_of_variables", {}).items():
+            if count >= _MUCH_FILLED * (end - start):
+                yield (
+                    f"warning: {count / (end - start):.0%} of the values of {variable!r} in {name} are filled in, and "
+                    "learned or scored as if they had been measured"
+                )
     if report["not_used"]:
         yield f"{report['not_used']:,} later time steps are not used"
     if "quality" in report:  # not in what an older longmix made

@@ -5,6 +5,7 @@ import csv
 import io
 import itertools
 import math
+import re
 import shlex
 from array import array
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ _DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H
 _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
 _PARTS = ("year", "month", "day", "hour", "minute", "second")  # what numbers in several date columns are, in this order
 _DATE_NAMES = ("datetime", "timestamp", "time", "datum", "day", "ds", "date_time")  # that are advised, not taken
+_NAME_OF_INDEX = re.compile(r"|Unnamed: \d+|index")  # of pandas; "" at the first writing
 _CLOCK_CHANGE = timedelta(hours=1)
 _DELIMITERS = (",", ";", "\t")  # between the fields: the first of them that the header holds
 _PROBED_ROWS = 100  # that are searched for more columns of text, once one is found
@@ -145,11 +147,14 @@ class _Parser:
                 )
             date = " ".join(row[place] for place in self._dates)
             where = f"{self._source}: row {number}, column {self._shown_date}"
-            moment = _moment([row[place] for place in self._dates], where)
+            moment = moment_of([row[place] for place in self._dates], where)
             if before is not None and moment < before:
                 is_clock = before - moment <= _CLOCK_CHANGE
                 remedy = "; or write dates with their offsets from UTC, if clocks were set back" if is_clock else ""
-                raise UserError(f"{where} goes back to {date!r}: sort the rows by it{remedy}")
+                raise UserError(
+                    f"{where} goes back to {date!r}: sort the rows by it, or give each of several series its own "
+                    f"columns{remedy}"
+                )
             if before is not None:
                 seconds.append((moment - before).total_seconds())
             before = moment
@@ -171,6 +176,7 @@ class _Parser:
         interval = timedelta(seconds=float(steps[counts.argmax()]))
         names = [self._header[column] for column in self._kept]
         read = np.asarray(values).reshape(len(dates), len(names))
+        self._refuse_row_numbers(names, read)
         return Series(names, dates, interval, read, np.asarray(seconds))
 
     def _places_of_variables(self) -> list[int]:
@@ -196,6 +202,15 @@ class _Parser:
             dropped_too = " and what is dropped" if dropped else ""
             raise UserError(f"{source} has no variable beside {' '.join(dates)}{dropped_too}")
         return kept
+
+    def _refuse_row_numbers(self, names: list[str], values: np.ndarray) -> None:
+        """Raise UserError for the numbers of the rows, which pandas writes before them: no variable is so easy."""
+        for column, name in enumerate(names):
+            if _NAME_OF_INDEX.fullmatch(name) and (np.diff(values[:, column]) == 1).all():
+                raise UserError(
+                    f"{self._source}: column {name!r} counts the rows, as pandas writes them (to_csv without "
+                    f"index=False): leave it out ({shlex.join(['--drop-columns', name])})"
+                )
 
     def _number(self, text: str, row: int, column: int) -> float:
         """The value of a cell, NaN for one that is missing. Raises _NoNumber for text."""
@@ -313,8 +328,8 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _moment(parts: list[str], where: str) -> datetime:
-    """The date of a row from the texts of its date columns."""
+def moment_of(parts: list[str], where: str) -> datetime:
+    """The date of a row from the texts of its date columns. Raises UserError if they are none."""
     parts = [part.strip() for part in parts]
     numbers = [_finite(part) for part in parts]
     if len(parts) > 1 and None not in numbers:
@@ -331,7 +346,10 @@ def _moment(parts: list[str], where: str) -> datetime:
             return datetime.strptime(text, form)
         except ValueError:
             continue
-    raise UserError(f"{where} holds {_shown(text)}, which is no date such as 2016-07-01 00:00:00")
+    raise UserError(
+        f"{where} holds {_shown(text)}, which is no date such as 2016-07-01 00:00:00, 2016/07/01 or 01.07.2016: write "
+        "dates so"
+    )
 
 
 def _moment_of_numbers(parts: list[str], numbers: list[float], where: str) -> datetime:

@@ -145,6 +145,8 @@ def _check_vocabulary(
     `folder` is that of the data's tokenizer, None without one.
     """
     advice = "prepare the data with the checkpoint's tokenizer (longmix prepare text --tokenizer)"
+    if folder is None:
+        advice = "prepare the data together with those that it was trained on, as their --test"
     if (dataset.manifest.vocab_size or 0) > config.vocab_size:
         raise UserError(
             f"{data} has a vocabulary of {dataset.manifest.vocab_size}, {checkpoint} one of {config.vocab_size}: "

@@ -1,7 +1,9 @@
 """Forecasts in the data's own units: of what follows a table, or of a prepared split, one horizon after the other."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,15 @@ import transformers
 
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.manifest_fields import SERIES
-from longmix.data_prep.tasks.series_files import Written, in_thousands, refuse_both_marks
+from longmix.data_prep.tasks import series_quality
+from longmix.data_prep.tasks.series_files import (
+    DATE,
+    Series,
+    Written,
+    in_thousands,
+    moment_of,
+    refuse_both_marks,
+)
 
 from ..finetune.records import Row, Table
 from ..models.folder import Inputs
@@ -78,6 +88,7 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
     rows = list(table.rows(names))
     if len(rows) < input_length:
         raise UserError(f"{table.source} has {len(rows)} rows, the model reads {input_length}: give more of the past")
+    _look_at_dates(table, input_length)
     if table.has_decimal_commas:
         _look_at_commas(table.source, rows[-input_length:], names)
     past = [
@@ -87,6 +98,34 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
     standardised = (np.asarray(past) - np.asarray(series["mean"])) / np.asarray(series["scale"])
     _warn_of_outliers(standardised, rows[-input_length:], names)
     yield standardised.astype(np.float32), len(rows), 0
+
+
+def _look_at_dates(table: Table, input_length: int) -> None:
+    """A line where time does not go on evenly within the window, if the table has dates.
+
+    Raises:
+        UserError: the dates go back.
+    """
+    if DATE not in table.columns:
+        return
+    rows = list(table.rows([DATE]))
+    try:
+        moments = [moment_of(row.texts, row.place) for row in rows]
+    except UserError:
+        return  # they are not needed
+    seconds = np.array([(later - before).total_seconds() for before, later in itertools.pairwise(moments)])
+    back = np.flatnonzero(seconds < 0)
+    if len(back):
+        row = rows[back[0] + 1]
+        raise UserError(f"{row.place}: {DATE!r} goes back to {row.texts[0]!r}: sort the rows by it")
+    dated = Series([], [row.texts[0] for row in rows], timedelta(0), np.empty((len(rows), 0)), seconds)
+    within = [row for row in series_quality.gaps(dated) if row > len(rows) - input_length]
+    if within:
+        more = f", and {len(within) - 1} more" if len(within) > 1 else ""
+        say(
+            f"warning: {table.source}: the steps before the forecast do not follow each other evenly: "
+            f"{series_quality.describe_gap(dated, within[0])}{more}"
+        )
 
 
 def _look_at_commas(source: str, rows: list[Row], names: list[str]) -> None:

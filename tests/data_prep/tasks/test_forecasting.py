@@ -262,13 +262,21 @@ def test_blank_lines_are_not_counted_as_rows_by_any_message(tmp_path, last):
         (b"date,a\n\xff\xfe\n", "is not UTF-8"),
         (
             b"date,a\n2020-01-02,1\n2020-01-01,2\n",
-            "row 2, column 'date' goes back to '2020-01-01': sort the rows by it$",
+            "row 2, column 'date' goes back to '2020-01-01': sort the rows by it, or .* series its own columns$",
         ),
         (
             b"date,a\n2020-10-25 02:45,1\n2020-10-25 02:00,2\n",
             "; or write dates with their offsets from UTC, if clocks",
         ),
-        (b"date,a\nyesterday,1\n", "row 1, column 'date' holds 'yesterday', which is no date"),
+        (b"date,a\nyesterday,1\n", "row 1, column 'date' holds 'yesterday', which is no date .* or 01.07.2016: write"),
+        (
+            b"date,a\n" + b"".join(b"2020-01-%02d,1\n2020-01-%02d,2\n" % (day, day) for day in range(1, 10)),
+            "most dates come several times, as of several series in one file",
+        ),
+        (
+            b",date,a\n" + b"".join(b"%d,2020-01-%02d,%d\n" % (day, day, day % 3) for day in range(1, 15)),
+            r"column '' counts the rows, as pandas writes them .*: leave it out \(--drop-columns ''\)",
+        ),
         (b'date,a\n2020-01-01,"' + b"1" * 200000 + b'"\n', "is no CSV file"),
     ],
 )
@@ -347,3 +355,21 @@ def test_an_hour_that_comes_twice_has_two_offsets(tmp_path):
     assert set(found.seconds) == {3600.0} and found.dates == dates
     with pytest.raises(UserError, match=r"row 1, column 'date' holds '0001-01-01 00:00:00\+05:00', which is no date"):
         read_series(rows_of_load(tmp_path, ["1"] * 14, ["0001-01-01 00:00:00+05:00", *dates[1:]]))
+
+
+def test_much_that_is_filled_in_is_told(tmp_path):
+    """A sensor that fails is no constant that was measured."""
+    rows = [
+        f"2020-01-01 {hour // 60:02}:{hour % 60:02},{hour % 5},{hour % 7 if hour < 190 else ''}" for hour in range(200)
+    ]
+    (tmp_path / "x.csv").write_text("\n".join(["date,whole,failing", *rows]) + "\n")
+    settings = ForecastingSettings(str(tmp_path / "x.csv"), missing="interpolate")
+    told = [
+        line
+        for line in forecasting.describe(prepare_forecasting(settings, tmp_path / "out"), "out")
+        if "filled in" in line
+    ]
+    told_of_it = (
+        "warning: 25% of the values of 'failing' in test are filled in, and learned or scored as if they had been"
+    )
+    assert told == [f"{told_of_it} measured"]

@@ -317,6 +317,18 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
         told = capsys.readouterr().err
         assert (f"warning: {tmp_path / 'coded.csv'}, line 109: 'wave' is -9999, 3334 standard" in told) == is_told
         assert ("warning" in told) == is_told
+    # Dates count where there are some: they go forward, and evenly in the window.
+    dates = [f"2024-01-{1 + hour // 24:02} {hour % 24:02}:00" for hour in range(120)]
+    for skipped, told in ((None, None), (20, None), (100, "row 101 (2024-01-05 05:00) comes 2:00:00 after the row")):
+        kept = [date for number, date in enumerate(dates) if number != skipped][:110]
+        dated = [f"{date},{line}" for date, line in zip(["date", *kept], lines, strict=True)]
+        (tmp_path / "dated.csv").write_text("\n".join(dated))
+        np.testing.assert_array_equal(predict(tmp_path / "dated.csv", output)[1], found)
+        err = capsys.readouterr().err
+        assert f"do not follow each other evenly: {told} before" in err if told else "evenly" not in err
+    (tmp_path / "dated.csv").write_text("\n".join([dated[0], *dated[:0:-1]]))
+    assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "dated.csv"), "--output", output]) == 2
+    assert "line 3: 'date' goes back to '2024-01-05 13:00': sort the rows by it" in capsys.readouterr().err
     # As a spreadsheet of other countries writes it; between commas such a number is none.
     with_semicolons = (tmp_path / "new.csv").read_text().replace(",", ";").replace(".", ",")
     (tmp_path / "german.csv").write_text(with_semicolons)
