@@ -48,13 +48,11 @@ CHANGED = (
     AS_SHIPPED,
     Change("rate 1e-3", ("optim.lr=1e-3",)),
     Change("rate 3e-3", ("optim.lr=3e-3",)),
-    Change("matrices at 0.3", ("optim.update_rms=0.3",)),
     Change("matrices at 1.0", ("optim.update_rms=1.0",)),
     Change("momentum 0.95", ("optim.momentum=0.95",)),
     Change("20 % masked", ("objective.mask_probability=0.2",)),
     Change("40 % masked", ("objective.mask_probability=0.4",)),
     Change("linear schedule", ("optim.schedule=linear", "optim.decay_share=null")),
-    Change("falls over 40 % of the steps", ("optim.decay_share=0.4",)),
     Change("steps of 4 rows, twice as many", ("batch.samples=4", "batch.micro_batch=4")),
 )
 OF_ONE = {"s3attention": (Change("spectrum with unit gain", ("model.spectrum_initialization=unit_gain",)),)}
@@ -63,11 +61,9 @@ LARGER_ROW, LARGER_MODEL = "transformer", "transformer_small"
 LARGER_CHANGES = (
     AS_SHIPPED,
     Change("rate 1e-3", ("optim.lr=1e-3",)),
-    Change("rate 5e-4", ("optim.lr=5e-4",)),
     Change(
         "rate 5e-4, matrices at 0.2, momentum 0.95", ("optim.lr=5e-4", "optim.update_rms=0.2", "optim.momentum=0.95")
     ),
-    Change("AdamW, rate 5e-4", ("optim.lr=5e-4", *OPTIONS[ADAMW])),
     Change(
         "AdamW, rate 5e-4, linear schedule, 20 % masked",
         (
