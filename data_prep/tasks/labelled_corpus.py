@@ -150,6 +150,7 @@ class LabelledCorpus:
                     {**encode(example), "labels": self._indices[example.label]} for example in self.examples(name)
                 ),
                 self._rule(name),
+                self._too_short.get(name, 0),
             )
 
         return {name: split(name) for name in SPLITS}

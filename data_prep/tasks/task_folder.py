@@ -50,10 +50,12 @@ class Split:
     Args:
         samples: makes an iterator over them, the same each time.
         rule: how they were chosen, for the manifest.
+        too_short: how many examples of its files were left out, for they hold too little.
     """
 
     samples: Callable[[], Iterable[Mapping[str, Any]]]
     rule: str
+    too_short: int = 0
 
 
 def write_task(
@@ -109,7 +111,9 @@ def _write_splits(
     is_classification = columns.get("labels") == SCALAR_INT64 and manifest_fields.get("num_labels") is not None
     classes = manifest_fields["num_labels"] if is_classification else None
     for name in (name for name in _WRITTEN if name in splits):
-        distinct = _Distinct(name, splits[name].samples(), seen, {"task": settings, "left_out": 0}, classes)
+        report = {"task": settings, "left_out": 0}
+        report |= {"too_short": splits[name].too_short} if splits[name].too_short else {}
+        distinct = _Distinct(name, splits[name].samples(), seen, report, classes)
         if (output / name / FILE_NAME).is_file():
             manifests[name] = Manifest.load(output / name)
             for _ in distinct:
@@ -170,6 +174,9 @@ def describe(manifests: Mapping[str, Manifest], output: str | Path) -> Iterator[
         left_out = manifest.report.get("left_out", 0)
         if left_out:
             line += f"; {left_out:,} left out that stand in another split too"
+        too_short = manifest.report.get("too_short", 0)
+        if too_short:
+            line += f"; {too_short:,} of its files left out, which hold too little text"
         yield line
     yield where_written(manifests, output)
 

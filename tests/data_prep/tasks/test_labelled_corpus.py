@@ -9,6 +9,7 @@ from longmix.data_prep.errors import UserError
 from longmix.data_prep.shards import LIST_INT32
 from longmix.data_prep.tasks.labelled_corpus import CorpusSettings, LabelledCorpus
 from longmix.data_prep.tasks.labelled_files import Layout
+from longmix.data_prep.tasks.task_folder import describe
 
 LAYOUT = Layout("label", ("text",))
 SPLITS = ("train", "validation", "test")
@@ -139,6 +140,9 @@ def test_what_stands_in_test_is_left_out_of_train_and_every_class_is_counted(tmp
     assert rules["validation"].startswith("0.1 of the training files' examples, each chosen by a hash of its content")
     assert rules["test"] == "the files' own split; 1 examples of these files with a text below 1 characters left out"
     assert rules["train"].startswith("the training files without what became validation")
+    lines = dict(line.split(": ", 1) for line in describe(made, "out"))
+    assert lines["test"].endswith("; 1 of its files left out, which hold too little text")
+    assert "too little" not in lines["train"] + lines["validation"]
 
 
 def test_numbers_are_ordered_as_numbers(tmp_path):
