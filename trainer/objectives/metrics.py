@@ -35,6 +35,30 @@ class Scores:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class ClassScores:
+    """Of one class: how many samples have it, for how many it is predicted, and what follows; None: of nothing."""
+
+    labelled: int
+    predicted: int
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+def of_each_class(labels: Sequence[int], predictions: Sequence[int], count: int) -> list[ClassScores]:
+    """The scores of each of `count` classes, one against all others."""
+    predicted = np.bincount(np.asarray(predictions), minlength=count).tolist()
+    precision, recall, f1, labelled = sklearn_metrics.precision_recall_fscore_support(
+        labels, predictions, labels=range(count), zero_division=np.nan
+    )
+    shares = np.stack([precision, recall, f1], axis=1).tolist()
+    return [
+        ClassScores(int(has), given, *(None if math.isnan(share) else share for share in of_one))
+        for has, given, of_one in zip(labelled, predicted, shares, strict=True)
+    ]
+
+
 def of_classes(count: int) -> tuple[str, ...]:
     """The metrics of so many classes."""
     return _OF_CLASSES if count == 2 else _OF_CLASSES[:-1]

@@ -13,13 +13,14 @@ from ..models.loading import load_config
 from ..objectives import metrics
 from ..processes import world as distributed
 from ..tables import writing
-from ..tables.figures import interval
+from ..tables.figures import ABSENT, interval
 from . import texts
 from .progress import counted
 from .session import named_as_in, refuse_other_texts, text_columns_of
 
 _HEADER = ("metric", "value", "95 % interval", "constant answer")
 ROWS_AT_A_TIME = 2048
+_MOST_CLASSES = 30  # of which each has a line
 
 
 def figures(
@@ -84,4 +85,17 @@ def _table(labels, predictions, is_regression: bool, names: list[str]) -> list[s
     notes = [f"f1 is of the class {names[1]!r}"] if "f1" in measured else []
     notes += ["rmse and mae are in the unit of the label, the lower the better"] if is_regression else []
     notes += [f"note: {note}" for note in scores.notes]
-    return [*lines, f"{counted(len(labels), 'row')}; intervals by bootstrap over them", *notes]
+    lines += [f"{counted(len(labels), 'row')}; intervals by bootstrap over them", *notes]
+    return (
+        lines if is_regression or len(names) > _MOST_CLASSES else [*lines, "", *_of_classes(labels, predictions, names)]
+    )
+
+
+def _of_classes(labels, predictions, names: list[str]) -> list[str]:
+    """A line for each class."""
+    rows = []
+    for name, one in zip(names, metrics.of_each_class(labels, predictions, len(names)), strict=True):
+        shares = (one.precision, one.recall, one.f1)
+        shown = (ABSENT if share is None else f"{share:.4f}" for share in shares)
+        rows.append((name, f"{one.labelled:,}", f"{one.predicted:,}", *shown))
+    return writing.aligned(("class", "rows", "predicted", "precision", "recall", "f1"), rows, right=(1, 2, 3, 4, 5))

@@ -237,6 +237,16 @@ def test_a_labelled_file_is_scored_with_intervals(classifier, tmp_path, sentence
     printed = capsys.readouterr().out
     figures = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line}
     assert figures["accuracy"][0] == "0.8000" and "40 rows" in printed and "macro_f1" in figures
+    for name in NAMES:
+        has, given = labels.count(name), found.count(name)
+        right = sum(one == name == other for one, other in zip(labels, found, strict=True))
+        shares = [f"{right / given:.4f}" if given else "–", f"{right / has:.4f}" if has else "–"]
+        assert figures[name] == [
+            str(has),
+            str(given),
+            *shares,
+            f"{2 * right / (has + given):.4f}" if has + given else "–",
+        ]
     # At the length of fine-tuning, unless another one is given.
     cut = ("--columns", "kind", "title", "body", "--label-column", "kind", "--max-length", "8")
     lengths, load = [], scores.load_encoder
