@@ -85,10 +85,9 @@ def _table(labels, predictions, is_regression: bool, names: list[str]) -> list[s
     notes = [f"f1 is of the class {names[1]!r}"] if "f1" in measured else []
     notes += ["rmse and mae are in the unit of the label, the lower the better"] if is_regression else []
     notes += [f"note: {note}" for note in scores.notes]
-    lines += [f"{counted(len(labels), 'row')}; intervals by bootstrap over them", *notes]
-    return (
-        lines if is_regression or len(names) > _MOST_CLASSES else [*lines, "", *_of_classes(labels, predictions, names)]
-    )
+    if not is_regression and len(names) <= _MOST_CLASSES:
+        lines += ["", *_of_classes(labels, predictions, names), ""]
+    return [*lines, f"{counted(len(labels), 'row')}; intervals by bootstrap over them", *notes]
 
 
 def _of_classes(labels, predictions, names: list[str]) -> list[str]:
