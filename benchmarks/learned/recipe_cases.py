@@ -103,11 +103,12 @@ def rates_of(work: Path, row: str, optimizer: str, mask: float) -> list[float]:
         found = {rate: grid_case(work, Point(row, optimizer, mask, rate), TWO_SEEDS[0]).record() for rate in rates}
         if None in found.values():
             return rates
-        best = max(rates, key=lambda rate: found[rate][CHOSEN_BY])
-        if best == rates[-1]:
-            rates.append(2 * best)
-        elif best == rates[0]:
-            rates.insert(0, best / 2)
+        accuracies = [found[rate][CHOSEN_BY] for rate in rates]
+        # Better than all others: models that all know nothing are no reason to go on.
+        if accuracies[-1] > max(accuracies[:-1]):
+            rates.append(2 * rates[-1])
+        elif accuracies[0] > max(accuracies[1:]):
+            rates.insert(0, rates[0] / 2)
         else:
             return rates
 

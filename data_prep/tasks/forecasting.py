@@ -49,6 +49,8 @@ GAPS = (SPLIT, REFUSE, KEEP)
 LOOKBACK = 4096
 # A share of a variable's values in a split that is told if it is missing.
 _MUCH_FILLED = 0.1
+# A share of rows with the date of the row before that does not come from clocks.
+_MANY_REPEATED = 0.25
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 _FORMAT = 2  # raise it when the same options are to give other data
 
@@ -211,10 +213,12 @@ def _filled(series: Series, start: int, end: int) -> dict[str, int]:
 
 
 def _refused_gaps(series: Series, gaps: list[int], source: str) -> str:
-    if 2 * np.count_nonzero(series.seconds == 0) >= len(series.seconds):
+    repeated = np.count_nonzero(series.seconds == 0)
+    if repeated >= _MANY_REPEATED * len(series.seconds):
         return (
-            f"{source}: most dates come several times, as of several series in one file: give each its own columns, or "
-            "a file"
+            f"{source}: {repeated:,} of {len(series.dates):,} rows repeat the date of the row before: give each of "
+            "several series its own columns, or a file; name all columns of the date (--date-columns); or choose "
+            f"--gaps {SPLIT} or --gaps {KEEP}"
         )
     first = f"{source}: {series_quality.describe_gap(series, gaps[0])}, most rows {series.interval}"
     more = f"; {len(gaps) - 1:,} more such places, the last before row {gaps[-1] + 1} ({series.dates[gaps[-1]]})"

@@ -26,7 +26,7 @@ _DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H
 _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
 _PARTS = ("year", "month", "day", "hour", "minute", "second")  # what numbers in several date columns are, in this order
 _DATE_NAMES = ("datetime", "timestamp", "time", "datum", "day", "ds", "date_time")  # that are advised, not taken
-_NAME_OF_INDEX = re.compile(r"|Unnamed: \d+|index")  # of pandas; "" at the first writing
+_NAME_OF_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)?")  # of pandas; "" at the first writing
 _CLOCK_CHANGE = timedelta(hours=1)
 _DELIMITERS = (",", ";", "\t")  # between the fields: the first of them that the header holds
 _PROBED_ROWS = 100  # that are searched for more columns of text, once one is found
@@ -206,10 +206,11 @@ class _Parser:
     def _refuse_row_numbers(self, names: list[str], values: np.ndarray) -> None:
         """Raise UserError for the numbers of the rows, which pandas writes before them: no variable is so easy."""
         for column, name in enumerate(names):
-            if _NAME_OF_INDEX.fullmatch(name) and (np.diff(values[:, column]) == 1).all():
+            own = values[:, column]
+            if _NAME_OF_INDEX.fullmatch(name) and (own == np.floor(own)).all() and len(np.unique(own)) == len(own):
                 raise UserError(
-                    f"{self._source}: column {name!r} counts the rows, as pandas writes them (to_csv without "
-                    f"index=False): leave it out ({shlex.join(['--drop-columns', name])})"
+                    f"{self._source}: column {name!r} holds the numbers of rows, as pandas writes them (to_csv "
+                    f"without index=False): leave it out ({shlex.join(['--drop-columns', name])})"
                 )
 
     def _number(self, text: str, row: int, column: int) -> float:

@@ -49,9 +49,15 @@ def gaps(series: Series) -> list[int]:
 
 def describe_gap(series: Series, row: int) -> str:
     """Row, date, and how far the row before is."""
-    step = timedelta(seconds=float(series.seconds[row - 1]))
-    what = "repeats the date of the row before" if not step else f"comes {step} after the row before"
-    return f"row {row + 1} ({series.dates[row]}) {what}"
+    return f"row {row + 1} ({series.dates[row]}) {describe_step(series.seconds[row - 1])}"
+
+
+def describe_step(seconds: float) -> str:
+    """How far a row lies from the one before."""
+    step = timedelta(seconds=abs(float(seconds)))
+    if not step:
+        return "repeats the date of the row before"
+    return f"comes {step} {'after' if seconds > 0 else 'before'} the row before"
 
 
 def report(series: Series, rows: list[int]) -> dict[str, Any]:

@@ -149,6 +149,14 @@ def test_rates_are_tried_beyond_the_best_one(benchmark, cases, points, work, mon
     assert [point.rate for point in cases.chosen_points(work)] == [2e-3]
 
 
+def test_models_that_know_nothing_are_no_reason_for_further_rates(benchmark, cases, points, work, monkeypatch):
+    for name, value in (("GRID_ROWS", ("paramixer",)), ("OPTIMIZERS", (points.ADAMW,)), ("MASKS", (0.3,))):
+        monkeypatch.setattr(cases, name, value)
+    figures = benchmark.trial_figures
+    monkeypatch.setattr(benchmark, "trial_figures", lambda case: {**figures(case), cases.CHOSEN_BY: 0.05})
+    assert benchmark.run_trial(work, "grid", 1, None) == [] and len(benchmark.ran) == 3 + 1
+
+
 def test_a_rate_is_chosen_when_all_have_been_tried(benchmark, cases, points, work, monkeypatch):
     monkeypatch.setattr(cases, "RATES", dict.fromkeys(points.OPTIMIZERS, (1e-3, 1.5e-3, 2e-3, 4e-3)))
     for point, case in cases.grid_cases(work).items():

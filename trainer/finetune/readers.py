@@ -23,7 +23,7 @@ from longmix.data_prep.text import unpacking
 
 from .tasks import HUB_LABEL, Task
 
-SHOWN_LABELS = 10
+SHOWN_LABELS, SHOWN_LETTERS = 10, 40
 _LARGEST_FILE = 2**31
 LARGEST_VALUE = float(np.finfo(np.float32).max)
 ADVICE = "take the task's own files"
@@ -66,9 +66,13 @@ class Examples:
 def class_counts(examples: Examples, names: Sequence[str]) -> str:
     """A line with the classes, the most frequent first, and how many examples each has."""
     counts = Counter(examples.labels).most_common()
-    shown = [f"{names[label]} {count:,}" for label, count in counts[:SHOWN_LABELS]]
-    more = f", ... and {names[counts[-1][0]]} {counts[-1][1]:,}" if len(counts) > SHOWN_LABELS else ""
+    shown = [f"{_short(names[label])} {count:,}" for label, count in counts[:SHOWN_LABELS]]
+    more = f", ... and {_short(names[counts[-1][0]])} {counts[-1][1]:,}" if len(counts) > SHOWN_LABELS else ""
     return f"{len(counts):,} classes: {', '.join(shown)}{more}"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= SHOWN_LETTERS else f"{name[:SHOWN_LETTERS]}..."
 
 
 # -----------------------------------------------------------------------------
@@ -88,10 +92,10 @@ def read_lines(path: Path) -> list[str]:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        coding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "ENCODING"
-        others = "" if coding == "utf-16" else " (latin1 in Western Europe, gb18030 in China, shift_jis in Japan, ...)"
+        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        others = "its own encoding (latin1 in Western Europe, gb18030 in China, shift_jis in Japan)"
         raise UserError(
-            f"{path}, line {line}: not UTF-8; convert the file: iconv -f {coding} -t utf-8 {path}{others}"
+            f"{path}, line {line}: not UTF-8; convert it, e.g. with iconv, from {'utf-16' if is_utf16 else others}"
         ) from error
     lines = text.removeprefix("\ufeff").split("\n")
     if lines[0].endswith("\r"):

@@ -24,9 +24,9 @@ class Tally:
         """An example more."""
         self.examples += 1
         self.full += len(input_ids) == max_length
-        framing = sum(map(input_ids.count, {tokenizer.cls_token_id, tokenizer.sep_token_id}))
-        self.tokens += len(input_ids) - framing
-        if tokenizer.unk_token_id is not None:
+        framing = {tokenizer.cls_token_id, tokenizer.sep_token_id}
+        self.tokens += len(input_ids) - sum(map(input_ids.count, framing))
+        if tokenizer.unk_token_id is not None and tokenizer.unk_token_id not in framing:
             self.unknown += input_ids.count(tokenizer.unk_token_id)
 
     def notes(self, what: str, max_length: int, limit: int) -> list[str]:

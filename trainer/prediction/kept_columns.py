@@ -41,9 +41,15 @@ class KeptColumns:
 
     def __call__(self, first: int, rows: list[Row], note: Callable[[int], None] = nobody) -> Answers:
         """See SampleAnswers."""
-        texts = [as_pair([row.texts[place] for place in self.texts]) for row in rows]
-        answers = self.answers(first, texts, note)
+        answers = self.answers(first, self._texts_of(rows), note)
         return [self._with_kept(row, answer) for row, answer in zip(rows, answers, strict=True)]
+
+    def pass_over(self, rows: list[Row]) -> None:
+        """See SampleAnswers."""
+        self.answers.pass_over(self._texts_of(rows))
+
+    def _texts_of(self, rows: list[Row]) -> list[tuple[str, str | None]]:
+        return [as_pair([row.texts[place] for place in self.texts]) for row in rows]
 
     def _with_kept(self, row: Row, answer: dict[str, Any]) -> dict[str, Any]:
         held = {**answer, **{name: row.texts[place] for name, place in self.kept.items()}}

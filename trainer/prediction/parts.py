@@ -40,6 +40,7 @@ def in_parts(
     identity: str,
     progress: Progress,
     finish: Callable[[list[Path]], None],
+    pass_over: Callable[[list[Any]], None],
 ) -> int:
     """Answer all rows, part by part, have `finish` join the parts, and remove them.
 
@@ -48,6 +49,7 @@ def in_parts(
         size: rows in a part.
         identity: of all that the answers depend on; parts of another one are thrown away.
         progress: is told of each row.
+        pass_over: is told the rows that were answered before.
 
     Returns:
         How many rows there are.
@@ -69,6 +71,7 @@ def in_parts(
                 path = folder / f"part-{len(paths):08d}.jsonl"
                 if path.is_file():
                     progress.skip(len(part))
+                    pass_over(part)
                 else:
                     lines = (json.dumps(one, ensure_ascii=False) for one in answer(count, part, progress.note))
                     write_text(path, "".join(f"{line}\n" for line in lines))

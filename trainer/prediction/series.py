@@ -71,6 +71,9 @@ class Forecasts:
             note(len(part))
         return answers
 
+    def pass_over(self, rows: list[Window]) -> None:
+        """See SampleAnswers."""
+
 
 def series_of(inputs: Inputs, model: str) -> dict[str, Any]:
     """Names, means and scales of the series that a model was trained on. Raises UserError if its folder has none."""
@@ -101,30 +104,32 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
 
 
 def _look_at_dates(table: Table, input_length: int) -> None:
-    """A line where time does not go on evenly within the window, if the table has dates.
+    """A line where time does not go on evenly within the window, as far as the table has dates that can be read.
 
     Raises:
-        UserError: the dates go back.
+        UserError: most of its rows go back, as where the newest one is the first.
     """
-    if DATE not in table.columns:
+    if table.columns.count(DATE) != 1:
         return
-    rows = list(table.rows([DATE]))
     try:
+        rows = list(table.rows([DATE]))
         moments = [moment_of(row.texts, row.place) for row in rows]
     except UserError:
         return  # they are not needed
     seconds = np.array([(later - before).total_seconds() for before, later in itertools.pairwise(moments)])
-    back = np.flatnonzero(seconds < 0)
-    if len(back):
-        row = rows[back[0] + 1]
-        raise UserError(f"{row.place}: {DATE!r} goes back to {row.texts[0]!r}: sort the rows by it")
+    if 2 * np.count_nonzero(seconds == 0) >= len(seconds):
+        return  # a part of the date, beside its time
+    if 2 * np.count_nonzero(seconds < 0) > len(seconds):
+        row = rows[1:][np.flatnonzero(seconds < 0)[0]]
+        raise UserError(f"{row.place}: {DATE!r} goes back to {row.texts[0]!r}: sort the rows by it, the newest last")
     dated = Series([], [row.texts[0] for row in rows], timedelta(0), np.empty((len(rows), 0)), seconds)
-    within = [row for row in series_quality.gaps(dated) if row > len(rows) - input_length]
-    if within:
-        more = f", and {len(within) - 1} more" if len(within) > 1 else ""
+    uneven = [row for row in series_quality.gaps(dated) if row > len(rows) - input_length]
+    if uneven:
+        first, what = rows[uneven[0]], series_quality.describe_step(seconds[uneven[0] - 1])
+        more = f", and {len(uneven) - 1} more" if len(uneven) > 1 else ""
         say(
-            f"warning: {table.source}: the steps before the forecast do not follow each other evenly: "
-            f"{series_quality.describe_gap(dated, within[0])}{more}"
+            "warning: the steps before the forecast do not follow each other evenly: "
+            f"{first.place} ({first.texts[0]}) {what}{more}"
         )
 
 

@@ -84,6 +84,7 @@ def run(arguments: argparse.Namespace, table: Table | None, target: Path) -> int
         _identity(arguments, source, config, work.columns),
         Progress(work.count, answers.unit),
         lambda paths: output.join(paths, answers.columns, target),
+        answers.pass_over,
     )
     print(printable(f"wrote {target}: {counted(count, answers.unit)}"))
     for note in [] if work.reader is None else work.reader.notes():

@@ -49,9 +49,13 @@ class TextReader:
         """The token ids of each row."""
         pairs = None if rows[0][1] is None else [second for _, second in rows]
         samples = list(self.encoder.encode([first for first, _ in rows], pairs))
+        self.count(samples)
+        return samples
+
+    def count(self, samples: list[Sample]) -> None:
+        """Samples more, for the tally."""
         for sample in samples:
             self.tally.add(sample["input_ids"], self.encoder.tokenizer, self.encoder.max_length)
-        return samples
 
     def notes(self) -> list[str]:
         """What is to be told of the rows that it has read."""
@@ -106,6 +110,11 @@ class SampleAnswers:
     def samples(self, first: int, rows: list[Any]) -> list[Sample]:
         """The model's inputs of each row, the first of which has the number `first`."""
         return self.reader.samples(rows)
+
+    def pass_over(self, rows: list[Any]) -> None:
+        """Rows that an earlier command has answered: they are read alone, for what is told of all."""
+        if isinstance(self.reader, TextReader):
+            self.samples(0, rows)
 
     def logits(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         """The model's logits in fp32, on the CPU."""
@@ -198,7 +207,9 @@ class FilledMasks(SampleAnswers):
                 raise UserError(
                     f"row {number} has a mask and {len(tokens)} tokens, of which at most {limit} are taken: shorten it"
                 )
-        return [{"input_ids": one[:limit]} for one in ids]
+        samples = [{"input_ids": one[:limit]} for one in ids]
+        self.reader.count(samples)
+        return samples
 
     def answers(self, samples, inputs):
         tokenizer = self.reader.encoder.tokenizer

@@ -65,17 +65,22 @@ def _flat(configuration: RunConfiguration) -> dict[str, Any]:
 
 
 def _are_same_places(before: Any, now: Any, run_before: str | None, run_now: str | None) -> bool:
-    """Whether two values of a key of data name the same folders, or such as were moved together with the run's."""
-    return _places(before, None) == _places(now, None) or (
-        None not in (run_before, run_now) and _places(before, run_before) == _places(now, run_now)
-    )
+    """Whether two values of a key of data name the same folders, or such as were moved together with the run's: those
+    of before are no longer there.
+    """
+    if _places(before, None) == _places(now, None):
+        return True
+    known = before if isinstance(before, list) else [{"path": before}]
+    is_there = any(entry["path"] is None or os.path.lexists(entry["path"]) for entry in known)
+    bases_are_known = None not in (run_before, run_now)
+    return not is_there and bases_are_known and _places(before, run_before) == _places(now, run_now)
 
 
 def _places(value: Any, base: str | None) -> Any:
     """The paths in a value of a key of data, absolute, or as seen from the folder `base`; URLs as they are."""
     if isinstance(value, list):
         return [{**entry, "path": _places(entry["path"], base)} for entry in value]
-    if value is None or "://" in value:
+    if not value or "://" in value:
         return value
     return os.path.realpath(value) if base is None else os.path.relpath(value, base)
 

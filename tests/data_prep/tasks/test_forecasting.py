@@ -271,11 +271,16 @@ def test_blank_lines_are_not_counted_as_rows_by_any_message(tmp_path, last):
         (b"date,a\nyesterday,1\n", "row 1, column 'date' holds 'yesterday', which is no date .* or 01.07.2016: write"),
         (
             b"date,a\n" + b"".join(b"2020-01-%02d,1\n2020-01-%02d,2\n" % (day, day) for day in range(1, 10)),
-            "most dates come several times, as of several series in one file",
+            "9 of 18 rows repeat the date of the row before: give each of several series .*--gaps split",
         ),
         (
             b",date,a\n" + b"".join(b"%d,2020-01-%02d,%d\n" % (day, day, day % 3) for day in range(1, 15)),
-            r"column '' counts the rows, as pandas writes them .*: leave it out \(--drop-columns ''\)",
+            r"column '' holds the numbers of rows, as pandas writes them .*: leave it out \(--drop-columns ''\)",
+        ),
+        (
+            b"date,Unnamed: 0.1,a\n"
+            + b"".join(b"2020-01-%02d,%d,%d\n" % (day, 40 - 2 * day, day % 3) for day in range(1, 15)),
+            r"leave it out \(--drop-columns 'Unnamed: 0\.1'\)",
         ),
         (b'date,a\n2020-01-01,"' + b"1" * 200000 + b'"\n', "is no CSV file"),
     ],

@@ -20,6 +20,7 @@ from longmix.trainer.cli import main
 from longmix.trainer.finetune import records
 from longmix.trainer.finetune.tasks import TASKS
 from longmix.trainer.prediction import progress, scores, session, texts
+from longmix.trainer.settings.exit_codes import INTERRUPTED
 
 NAMES = ["bad", "good", "=odd"]
 
@@ -78,7 +79,7 @@ def test_classes_are_named_and_their_probabilities_are_the_models(classifier, da
         assert row["label"] == ["bad", "good", "'=odd"][int(expected.argmax())]
 
 
-def test_that_texts_are_cut_is_told(classifier, data, tmp_path, capsys):
+def test_that_texts_are_cut_is_told(classifier, data, tmp_path, capsys, monkeypatch):
     options = (classifier, "--data", data, "--part-rows", 20)
     assert predict(*options, "--output", tmp_path / "cut.tsv", "--max-length", 8) == 0
     told = re.search(
@@ -87,6 +88,15 @@ def test_that_texts_are_cut_is_told(classifier, data, tmp_path, capsys):
     assert 0 < int(told[1]) <= 40
     assert predict(*options, "--output", tmp_path / "whole.tsv", "--max-length", 32) == 0
     assert "fill all" not in capsys.readouterr().err
+    # Of all rows, whoever has answered them.
+    parts_folder = tmp_path / ".again.tsv.parts"
+    monkeypatch.setattr(session.output, "join", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert predict(*options, "--output", tmp_path / "again.tsv", "--max-length", 8) == INTERRUPTED
+    assert len(list(parts_folder.glob("part-*"))) == 2
+    monkeypatch.undo()
+    capsys.readouterr()
+    assert predict(*options, "--output", tmp_path / "again.tsv", "--max-length", 8) == 0
+    assert told[0] in capsys.readouterr().err
     # Figures of cut texts, too.
     labelled = tmp_path / "labelled.tsv"
     rows = [f"{name}\ta few words of a text\tand of another one\n" for name in NAMES]

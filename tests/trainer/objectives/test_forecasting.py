@@ -319,16 +319,32 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
         assert ("warning" in told) == is_told
     # Dates count where there are some: they go forward, and evenly in the window.
     dates = [f"2024-01-{1 + hour // 24:02} {hour % 24:02}:00" for hour in range(120)]
-    for skipped, told in ((None, None), (20, None), (100, "row 101 (2024-01-05 05:00) comes 2:00:00 after the row")):
+    for skipped, told in ((None, None), (20, None), (100, "line 102 (2024-01-05 05:00) comes 2:00:00 after the row")):
         kept = [date for number, date in enumerate(dates) if number != skipped][:110]
         dated = [f"{date},{line}" for date, line in zip(["date", *kept], lines, strict=True)]
         (tmp_path / "dated.csv").write_text("\n".join(dated))
         np.testing.assert_array_equal(predict(tmp_path / "dated.csv", output)[1], found)
         err = capsys.readouterr().err
-        assert f"do not follow each other evenly: {told} before" in err if told else "evenly" not in err
-    (tmp_path / "dated.csv").write_text("\n".join([dated[0], *dated[:0:-1]]))
+        place = f"do not follow each other evenly: {tmp_path / 'dated.csv'}, "
+        assert f"{place}{told} before" in err if told else "evenly" not in err
+    newest_first = [*dated[:1], *(f"{date},{line}" for date, line in zip(kept[::-1], lines[1:], strict=True))]
+    (tmp_path / "dated.csv").write_text("\n".join(newest_first))
     assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "dated.csv"), "--output", output]) == 2
     assert "line 3: 'date' goes back to '2024-01-05 13:00': sort the rows by it" in capsys.readouterr().err
+    # Clocks that are set back are told of; dates that say nothing of the time, or cannot be read, are nothing to tell.
+    for date, told in (
+        ("2024-01-05 11:15", "line 111 (2024-01-05 11:15) comes 0:45:00 before the row before"),
+        ("?", ""),
+    ):
+        (tmp_path / "dated.csv").write_text("\n".join([*dated[:-1], f"{date},{lines[-1]}"]))
+        np.testing.assert_array_equal(predict(tmp_path / "dated.csv", output)[1], found)
+        err = capsys.readouterr().err
+        assert told in err and ("evenly" in err) == bool(told)
+    (tmp_path / "dated.csv").write_text(
+        "\n".join([dated[0], *(f"2024-01-0{1 + n // 60},{lines[n]}" for n in range(1, 111))])
+    )
+    np.testing.assert_array_equal(predict(tmp_path / "dated.csv", output)[1], found)
+    assert "evenly" not in capsys.readouterr().err
     # As a spreadsheet of other countries writes it; between commas such a number is none.
     with_semicolons = (tmp_path / "new.csv").read_text().replace(",", ";").replace(".", ",")
     (tmp_path / "german.csv").write_text(with_semicolons)

@@ -439,6 +439,13 @@ def test_data_may_be_called_otherwise_or_be_moved_with_their_run(train, read_met
     places = {"data.train": "data/train", "data.eval": str(moved / "data" / ".." / "data" / "eval")}
     assert train(moved / "run", **places).code == 0
     assert [record["step"] for record in read_metrics(moved / "run", "train")][-1] > 2
+    # What is still there has not been moved.
+    shutil.copytree(moved, tmp_path / "copy")
+    beside = {f"data.{name}": str(tmp_path / "copy" / "data" / name) for name in ("train", "eval")}
+    with pytest.raises(UserError, match=r"another configuration: data\.eval was .*; data\.train was"):
+        train(tmp_path / "copy" / "run", **beside)
+    with pytest.raises(UserError, match=r"another configuration: data\.eval was .* and is now ''"):
+        train(moved / "run", **{**places, "data.eval": ""})
     other = {"data.train": str(moved / "data" / "eval"), "data.eval": places["data.eval"]}
     with pytest.raises(UserError, match=r"another configuration: data\.train was"):
         train(moved / "run", **other)
