@@ -331,6 +331,7 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
     (tmp_path / "dated.csv").write_text("\n".join(newest_first))
     assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "dated.csv"), "--output", output]) == 2
     assert "line 3: 'date' goes back to '2024-01-05 13:00': sort the rows by it" in capsys.readouterr().err
+    dated = [f"{date},{line}" for date, line in zip(["date", *dates[:110]], lines, strict=True)]
     # Clocks that are set back are told of; dates that say nothing of the time, or cannot be read, are nothing to tell.
     for date, told in (
         ("2024-01-05 11:15", "line 111 (2024-01-05 11:15) comes 0:45:00 before the row before"),
