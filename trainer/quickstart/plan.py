@@ -12,6 +12,8 @@ from longmix.data_prep.state_files import read_state
 
 FILE_NAME = "quickstart.json"
 PRETRAINING_SHARE = 0.75
+# `optim` of configs/recipes/small_budget.yaml, without the rate and the steps.
+_SMALL_BUDGET = {"name": "muon", "update_rms": 0.5, "momentum": 0.9, "schedule": "wsd", "warmup_share": 0.06}
 
 
 @dataclass(frozen=True)
@@ -48,13 +50,7 @@ class Recipe:
                 tokens=1_500_000,
                 precision="fp32",  # the same figures on every processor
                 # With batch, masks and rate that of configs/recipes/small_budget.yaml.
-                optim={
-                    "name": "muon",
-                    "update_rms": 0.5,
-                    "momentum": 0.9,
-                    "schedule": "wsd",
-                    "warmup_share": 0.06,
-                },
+                optim=dict(_SMALL_BUDGET),
             )
         return cls(
             vocab_size=16000,
@@ -62,10 +58,12 @@ class Recipe:
             model={"hidden_size": 512, "num_hidden_layers": 6, "intermediate_size": 2048},
             samples=64 * devices,
             micro_batch=64,
-            mask_probability=0.2,
-            lr=5e-4,
+            # What teaches a model of this size the most (docs/learning.md, "a larger model").
+            mask_probability=0.3,
+            lr=1e-3,
             finetune_lr=1e-4,
             tokens=30_000_000,
+            optim=dict(_SMALL_BUDGET),
         )
 
 

@@ -20,8 +20,9 @@ from longmix.trainer.many_runs.read import read_run
 from longmix.trainer.quickstart import masks, stages, table
 from longmix.trainer.quickstart.arguments import FORMATS, parse
 from longmix.trainer.quickstart.command import main
-from longmix.trainer.quickstart.plan import Plan
+from longmix.trainer.quickstart.plan import Plan, Recipe
 from longmix.trainer.quickstart.text import take_text
+from longmix.trainer.settings.run_file import read_settings
 from longmix.trainer.tables.figures import Figure
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -289,3 +290,14 @@ def test_the_front_names_what_is_missing_before_it_installs_anything(tmp_path):
     assert code == 2
     assert "no Python >= 3.11 found" in output
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize("devices", [0, 2])
+def test_its_recipes_are_those_of_a_small_budget(devices):
+    """But for the rate of the larger model that GPUs train."""
+    recipe = Recipe.of(devices)
+    shipped = read_settings([str(ROOT / "configs" / "recipes" / "small_budget.yaml")], []).values
+    assert recipe.mask_probability == shipped["objective"]["mask_probability"]
+    optim = {name: shipped["optim"][name] for name in ("name", "update_rms", "momentum", "schedule", "warmup_share")}
+    assert recipe.optim == optim
+    assert recipe.lr == (1e-3 if devices else shipped["optim"]["lr"])
