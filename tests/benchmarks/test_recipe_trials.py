@@ -298,7 +298,7 @@ def test_the_plan_counts_runs_and_hours(script, cases, monkeypatch, capsys, tmp_
     assert learning.main() == 0 and not (tmp_path / "new").exists()
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 + 6 + 1 + 6 + 6 + 1
-    assert [int(line.split()[2]) for line in lines[:-1]] == [26] * 3 + [9] * 4 + [10, 9, 4] + [5] * 6 + [6] * 6
+    assert [int(line.split()[2]) for line in lines[:-1]] == [26] * 3 + [9, 9, 9, 10, 9, 9, 4] + [5] * 6 + [6] * 6
     hours = sum(float(line.split()[4]) for line in lines[:-1])
     assert lines[-1].startswith(f"{hours:.1f} core-hours in all") or abs(hours - float(lines[-1].split()[0])) < 0.1
     only = cases.planned(["flt"], ["seeds"])
