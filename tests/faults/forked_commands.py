@@ -91,8 +91,9 @@ def main():
             run(**job, told=str(told))
         print(json.dumps({"process": child}), flush=True)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        operations = int(told.read_text()) if told.exists() else None
-        print(json.dumps({"code": code, "operations": operations}), flush=True)
+        # Empty: killed while it was written.
+        operations = told.read_text() if told.exists() else ""
+        print(json.dumps({"code": code, "operations": int(operations) if operations else None}), flush=True)
 
 
 if __name__ == "__main__":
