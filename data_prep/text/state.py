@@ -197,8 +197,9 @@ class State:
                 raise UserError(f"{path} is a link or a file, where longmix prepare makes a folder: move it away")
         remove_files(self.folder, TEMPORARY)
         for split in SPLITS:
-            if not (self.folder / split / "manifest.json").is_file():
-                remove_files(self.folder / split, _SHARDS)
+            # A split with a manifest is whole, and yet written once more while another one lacks its own.
+            is_whole = (self.folder / split / "manifest.json").is_file()
+            remove_files(self.folder / split, TEMPORARY if is_whole else _SHARDS)
         if self.look is None:
             self._remove_made()
         (self.folder / BLOCKS).mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -125,6 +126,9 @@ def _read(process, name):
         return ""
 
 
+_UNFINISHED = re.compile(r"\.(shard-\d+\.parquet|manifest\.json)\.\d+(-\d+)?\.tmp")
+
+
 def contents(path):
     """What a file or folder holds, by name: equal where nothing but a clock's figures differs."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
@@ -210,6 +214,8 @@ class KilledCommands:
                     continue  # what is being written
                 place = {".": name, "..": name.parent}.get(what, Path(what))
                 found = contents(life.folder / place)
+                # A manifest vouches for the shards that it names, not for one that is written once more.
+                found = {name: held for name, held in found.items() if not _UNFINISHED.fullmatch(name)}
                 wanted = [contents(folder / place) for folder in (reference, begun)]
                 assert found in wanted, (str(path), life.kills)
 
