@@ -132,6 +132,10 @@ def run_trial(work: Path, trial: str, jobs: int, rows: list[str] | None) -> list
         cases = list(recipe_cases.larger_cases(work).values())
     elif trial == recipe_cases.CHANGES:
         cases = [case for changed in recipe_cases.change_cases(work).values() for case in changed.values()]
+    elif trial == recipe_cases.CONFIRM:
+        changed = recipe_cases.confirm_cases(work).values()
+        # The first seed of everything, then the second.
+        cases = [case for seeds in zip(*(seeds for one in changed for seeds in one.values())) for case in seeds]
     else:
         cases = list(itertools.chain(*recipe_cases.seed_cases(work).values()))
     return run_all(cases, jobs, trial_figures, rows)

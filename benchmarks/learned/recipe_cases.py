@@ -21,6 +21,7 @@ from learned.cases import (
 )
 from learned.recipe_points import (
     CHANGED,
+    CONFIRMED,
     GRID_ROWS,
     LARGER_CHANGES,
     LARGER_MODEL,
@@ -39,7 +40,7 @@ from longmix.modeling import MODEL_TYPES
 from longmix.trainer.settings.run_file import read_settings
 
 RECIPE = CONFIGS / "recipes" / "small_budget.yaml"
-GRID, CHANGES, LARGER, SEEDS, CURVE = TRIALS = ("grid", "changes", "larger", "seeds", "curve")
+GRID, CHANGES, CONFIRM, LARGER, SEEDS, CURVE = TRIALS = ("grid", "changes", "confirm", "larger", "seeds", "curve")
 # These are tried at half the tokens of the table of text.
 SHORT = (GRID, CHANGES, LARGER)
 SEED_NUMBERS = range(5)
@@ -60,7 +61,8 @@ LENGTHS = (0.5e6, 1e6, 2e6, 4e6, 8e6, 16e6)
 BYTES_PER_TOKEN = 3.5
 # What `--plan` counts with, before there are data: tokens of a run, and those that it evaluates on.
 TOKENS = dict.fromkeys(SHORT, TEXT_BYTES / BYTES_PER_TOKEN / 2)
-TOKENS |= {SEEDS: TEXT_BYTES / BYTES_PER_TOKEN, CURVE: sum(LENGTHS) / len(LENGTHS)}
+TOKENS |= dict.fromkeys((CONFIRM, SEEDS), TEXT_BYTES / BYTES_PER_TOKEN)
+TOKENS |= {CURVE: sum(LENGTHS) / len(LENGTHS)}
 EVALUATED = (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN
 # Forward alone, beside forward and backward.
 EVALUATION_COST = 1 / 3
@@ -172,6 +174,24 @@ def change_cases(work: Path) -> dict[str, dict[str, Case]]:
     }
 
 
+def confirm_cases(work: Path) -> dict[str, dict[str, list[Case]]]:
+    """Row -> words -> the seeds of the recipe with what helped by one seed."""
+    return {
+        row: {
+            change.words: [
+                _case(work, CONFIRM, row, f"{_name(change)}-seed-{seed}", seed, change.arguments, _of_seed(change, seed))
+                for seed in TWO_SEEDS
+            ]
+            for change in CONFIRMED
+        }
+        for row in MODEL_TYPES
+    }
+
+
+def _of_seed(change: Change, seed: int) -> str:
+    return f"{change.words}, seed {seed}"
+
+
 def larger_cases(work: Path) -> dict[str, Case]:
     """Words -> the recipe, changed, for a larger model."""
     return {
@@ -273,6 +293,7 @@ def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, i
     runs = {
         GRID: dict.fromkeys(GRID_ROWS, grid),
         CHANGES: {row: len(CHANGED) + len(OF_ONE.get(row, ())) for row in MODEL_TYPES},
+        CONFIRM: dict.fromkeys(MODEL_TYPES, len(CONFIRMED) * len(TWO_SEEDS)),
         LARGER: {LARGER_ROW: len(LARGER_CHANGES)},
         SEEDS: dict.fromkeys(MODEL_TYPES, len(SEED_NUMBERS)),
         CURVE: dict.fromkeys(MODEL_TYPES, len(LENGTHS)),
