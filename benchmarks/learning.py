@@ -133,9 +133,9 @@ def run_trial(work: Path, trial: str, jobs: int, rows: list[str] | None) -> list
     elif trial == recipe_cases.CHANGES:
         cases = [case for changed in recipe_cases.change_cases(work).values() for case in changed.values()]
     elif trial == recipe_cases.CONFIRM:
-        changed = recipe_cases.confirm_cases(work).values()
+        of_seeds = [seeds for changed in recipe_cases.confirm_cases(work).values() for seeds in changed.values()]
         # The first seed of everything, then the second.
-        cases = [case for seeds in zip(*(seeds for one in changed for seeds in one.values())) for case in seeds]
+        cases = list(itertools.chain(*zip(*of_seeds, strict=True)))
     else:
         cases = list(itertools.chain(*recipe_cases.seed_cases(work).values()))
     return run_all(cases, jobs, trial_figures, rows)

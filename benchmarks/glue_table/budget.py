@@ -63,7 +63,7 @@ class Budget:
     overrides: tuple[str, ...]
     rates: tuple[float, ...]
     tuning_rates: tuple[float, ...]
-    search_share: float = 0.05
+    search_share: float = 0.1
     evaluations: int = 10
     pretraining_seeds: int = 2
     tuning_seeds: int = 5

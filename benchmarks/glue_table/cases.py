@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from glue_table.budget import Budget
-from glue_table.data import TASKS, task_folder, tokens_of_a_sample
+from glue_table.data import TASKS, shown, task_folder, tokens_of_a_sample
 from glue_table.rows import model_words
 
 from longmix.data_prep.files import make_folder, write_json
@@ -77,7 +77,7 @@ class Table:
         """Two runs, of a few steps and of more."""
         made = []
         for steps in SPEED_STEPS:
-            words = self._train_words(row, steps, 0, self.budget.rates[0], 1)
+            words = self._train_words(row, steps, 0, self.budget.rates[0])
             made.append(self._case("speed", row, (*words, "eval.samples=8"), {"steps": steps}))
         return made
 
@@ -102,7 +102,7 @@ class Table:
             return []
         steps = max(2, round(self.steps() * self.budget.search_share))
         return [
-            self._case("search", row, self._train_words(row, steps, 0, rate, 1), {"rate": rate})
+            self._case("search", row, self._train_words(row, steps, 0, rate), {"rate": rate})
             for rate in self.budget.rates
         ]
 
@@ -121,7 +121,7 @@ class Table:
         rate = self.rate(row)
         if rate is None:
             return None
-        words = self._train_words(row, self.steps(), seed, rate, self.budget.evaluations)
+        words = self._train_words(row, self.steps(), seed, rate, self.budget.evaluations, shown(self.corpus))
         return self._case("pretraining", row, words, {"seed": seed})
 
     def start_folder(self, row: str, start: str, seed: int) -> Path:
@@ -197,12 +197,14 @@ class Table:
         names = [f"{key}-{value}".replace(" ", "-").replace(".", "_") for key, value in about.items()]
         return self.work / "runs" / stage.replace(" ", "-") / row / "-".join(names or ["run"])
 
-    def _train_words(self, row: str, steps: int, seed: int, rate: float, evaluations: int) -> tuple[str, ...]:
+    def _train_words(
+        self, row: str, steps: int, seed: int, rate: float, evaluations: int = 1, held_out: str = "validation"
+    ) -> tuple[str, ...]:
         files_and_fields = (str(self.budget.recipe), *model_words(row, self.budget.size))
         every = math.ceil(steps / evaluations)
         return (
             *("train", *files_and_fields, *self.budget.overrides, *SINGLE),
-            *(f"data.train={self.corpus / 'train'}", f"data.eval={self.corpus / 'validation'}", f"run.seed={seed}"),
+            *(f"data.train={self.corpus / 'train'}", f"data.eval={self.corpus / held_out}", f"run.seed={seed}"),
             *(f"optim.lr={rate:g}", f"optim.max_steps={steps}", f"eval.every_steps={every}", "eval.samples=null"),
             *(f"checkpoint.every_steps={math.ceil(steps / 5)}", f"log.every_steps={max(1, steps // 100)}"),
         )

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ BYTES_PER_TOKEN = 4.8
 BYTES_PER_PIECE = 200
 # What a vocabulary of all languages' tokens takes of its words; 1.5 is that of English at this size.
 TOKENS_PER_WORD = 1.5
+# Of what is read of a file, as much again is held out, behind a gap of the same size in which a document can end.
+HELD_OUT = 0.01
 SHUFFLE = 0
 EVALUATED_SHARE = 0.15
 LABELS = ("0", "1")
@@ -72,6 +74,9 @@ TASKS = {
 def corpus(work: Path, sources: list[Path], tokens: int | None, jobs: int) -> Path:
     """The prepared data sets of the beginnings of `sources`, of each as many bytes where it has them.
 
+    Rates are chosen on `validation`, a share of their documents; `test`, by which nothing is chosen, is of the text
+    behind them, and is there where every source has more than is read.
+
     Args:
         sources: .txt, .jsonl, or .tsv with a header and a column `text`; one prepared folder is taken as it is.
         tokens: that shall be there; None: all.
@@ -81,21 +86,27 @@ def corpus(work: Path, sources: list[Path], tokens: int | None, jobs: int) -> Pa
     folder = work / "data" / "corpus"
     shares = _shares([path.stat().st_size for path in sources], None if tokens is None else tokens * BYTES_PER_TOKEN)
     parts = [
-        part
+        _beginning(path, share, work / "data" / f"text-{number}")
         for number, (path, share) in enumerate(zip(sources, shares, strict=True))
-        for part in _beginning(path, share, work / "data" / f"text-{number}")
     ]
+    held_out = [path for _, path in parts if path is not None]
     vocabulary = min(LARGEST_VOCABULARY, max(300, sum(shares) // BYTES_PER_PIECE))
     commands.longmix(
         [
             *("prepare", "text", "--output", str(folder)),
-            *(word for part in parts for word in ("--source", str(part))),
+            *(word for path, _ in parts for word in ("--source", str(path))),
+            *(word for path in held_out if len(held_out) == len(parts) for word in ("--test", str(path))),
             *("--uncased", "--vocab-size", str(vocabulary), "--sequence-length", str(LENGTH)),
             *("--packing", "one-per-row", "--workers", str(jobs)),
         ],
         work / "prepare.log",
     )
     return folder
+
+
+def shown(folder: Path) -> str:
+    """The split of a corpus whose figures are shown."""
+    return "test" if (folder / "test" / "manifest.json").is_file() else "validation"
 
 
 def _shares(sizes: list[int], wanted: float | None) -> list[int]:
@@ -109,21 +120,40 @@ def _shares(sizes: list[int], wanted: float | None) -> list[int]:
     return shares
 
 
-def _beginning(path: Path, size: int, folder: Path) -> list[Path]:
-    """Files with the first `size` bytes of a source, whole lines or records."""
-    if path.suffix != ".tsv":
-        return take_text(str(path), size, folder).sources
-    target = folder / "records.jsonl"
-    if not target.is_file():
-        records, taken = [], 0
-        for text in _reviews(path, is_labelled=False).first:
-            if taken >= size:
+def _beginning(path: Path, size: int, folder: Path) -> tuple[Path, Path | None]:
+    """Files with the first `size` bytes of a source, whole lines or records, and with those that are held out; None:
+    it has not so much."""
+    if path.suffix == ".tsv":
+        name, texts = "records.jsonl", _reviews(path, is_labelled=False).first
+        lines = (json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+        return _divided(lines, size, folder, name)
+    text = take_text(str(path), int(size * (1 + 2 * HELD_OUT)), folder / "taken")
+    if not text.is_copy:
+        return path, None
+    (taken,) = text.sources
+    with open(taken, encoding="utf-8") as lines:
+        return _divided(lines, size, folder, taken.name)
+
+
+def _divided(lines: Iterable[str], size: int, folder: Path, name: str) -> tuple[Path, Path | None]:
+    """Write the lines of the first `size` bytes, and those behind the gap."""
+    train, held_out = folder / name, folder / f"held-out-{name}"
+    if not train.is_file():
+        gap, end = size * (1 + HELD_OUT), size * (1 + 2 * HELD_OUT)
+        read, first, second = 0, [], []
+        for line in lines:
+            if read < size:
+                first.append(line)
+            elif gap <= read < end:
+                second.append(line)
+            read += len(line.encode())
+            if read >= end:
                 break
-            taken += len(text.encode())
-            records.append(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         make_folder(folder)
-        write_text(target, "".join(records))
-    return [target]
+        if second:
+            write_text(held_out, "".join(second))
+        write_text(train, "".join(first))
+    return train, held_out if held_out.is_file() else None
 
 
 def _reviews(path: Path, is_labelled: bool) -> Examples:
@@ -141,10 +171,10 @@ def count_baselines(folder: Path, work: Path) -> dict[str, dict[str, float]]:
     """Figures of counting at the very positions that the models are evaluated at; they are the same in every run."""
 
     def count() -> dict[str, dict[str, float]]:
-        train, validation = (ShardedDataset(folder / split) for split in ("train", "validation"))
+        train, held_out = (ShardedDataset(folder / split) for split in ("train", shown(folder)))
         masker = make_objective(ObjectiveSection(mask_probability=EVALUATED_SHARE), 0, train.manifest, None).masker
         bigram = NeighbourBigram(train, np.arange(len(train)), masker)
-        where = positions(validation, np.arange(len(validation)), masker, is_training=False)
+        where = positions(held_out, np.arange(len(held_out)), masker, is_training=False)
         return {**most_frequent(bigram, where), BIGRAM: bigram.evaluate(where)}
 
     return kept(work / "baselines.json", count)

@@ -142,7 +142,7 @@ def _pretraining(results: dict[str, Any]) -> str:
         f"Masked accuracy and loss (nats) at a share of {EVALUATED_SHARE:g} of masked tokens on held-out documents, "
         "the same positions for counting and for all rows; every seed's figure. The rate is the best of "
         f"{_list(results['budget']['rates'])} by the held-out loss after a whole schedule over "
-        f"{percent(results['budget']['search_share'], 0)} % of the tokens, on the documents that are shown here, too. "
+        f"{percent(results['budget']['search_share'], 0)} % of the tokens, {_chosen_on(results)}. "
         f"{_precision(results)} Tokens/s are of training: of a core, "
         "or of the GPU where there is one; under different load, they do not compare. The tokens to "
         f"pass the bigram are read from the curve of a run between two evaluations{_falling(results)}."
@@ -150,6 +150,11 @@ def _pretraining(results: dict[str, Any]) -> str:
     rates = results["budget"]["rates"]
     ends = [(f"`{row}`", _end(found["rate"], rates)) for row, found in results["rows"].items()]
     return "\n\n".join(["## Pre-training", text, tables.draw(header, lines), *_told(ends)])
+
+
+def _chosen_on(results: dict[str, Any]) -> str:
+    is_apart = results.get("shown") == "test"
+    return f"on {'other held-out documents' if is_apart else 'the documents that are shown here, too'}"
 
 
 def _precision(results: dict[str, Any]) -> str:

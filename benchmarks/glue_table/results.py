@@ -8,6 +8,7 @@ import record
 from glue_table import bag_of_words
 from glue_table.budget import PILOT, PILOT_TASK
 from glue_table.cases import STARTS, Table, decay_share
+from glue_table.data import shown
 from glue_table.plan import plan
 from glue_table.rows import ROWS
 from glue_table.spread import Difference, difference, score
@@ -41,6 +42,7 @@ def collect(table: Table, part: Part, counted: dict[str, dict[str, float]], name
         "budget": table.budget.described(),
         "decay_share": decay_share(table.budget),
         "corpus": {"files": names, "tokens": manifest.tokens, "vocabulary": manifest.vocab_size},
+        "shown": shown(table.corpus),
         "counted": counted,
         "rows": rows,
         "tasks": tasks,

@@ -179,7 +179,9 @@ def confirm_cases(work: Path) -> dict[str, dict[str, list[Case]]]:
     return {
         row: {
             change.words: [
-                _case(work, CONFIRM, row, f"{_name(change)}-seed-{seed}", seed, change.arguments, _of_seed(change, seed))
+                _case(
+                    work, CONFIRM, row, f"{_name(change)}-seed-{seed}", seed, change.arguments, _of_seed(change, seed)
+                )
                 for seed in TWO_SEEDS
             ]
             for change in CONFIRMED

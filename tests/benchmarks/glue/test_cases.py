@@ -67,7 +67,7 @@ def test_a_search_is_a_share_of_the_budget_and_a_whole_schedule(table):
     assert table.steps() == 10 and steps == {"optim.max_steps=2"}
     longer = dataclasses.replace(table, budget=dataclasses.replace(table.budget, tokens=400_000))
     steps = {word for case in longer.search("flt") for word in case.words if word.startswith("optim.max_steps")}
-    assert longer.steps() == 1000 and steps == {"optim.max_steps=50"}
+    assert longer.steps() == 1000 and steps == {"optim.max_steps=100"}
 
 
 def test_a_step_has_the_samples_of_the_recipe_or_of_what_it_extends(script, files, budget, tmp_path):

@@ -1,6 +1,7 @@
 """What the GLUE table reads: its share of a corpus, its tasks, and the classifier beside them."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -16,6 +17,40 @@ def test_a_short_file_leaves_its_share_to_the_others(script):
     assert shares([100, 1000, 1000], 900) == [100, 400, 400]
     assert shares([1000, 1000], 900) == [450, 450]
     assert shares([10, 20], 900) == [10, 20] == shares([10, 20], None)
+
+
+def test_what_is_shown_lies_behind_what_is_read_and_a_gap(script, tmp_path):
+    data = script("glue_table.data")
+    lines = [f"{number:03d} {'word ' * 9}" for number in range(200)]
+    size = len(lines[0]) + 1  # of a line; each has as many bytes
+    (tmp_path / "a.txt").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "b.tsv").write_text("text\n" + "".join(f"{line}\n" for line in lines))
+    made = {}
+    for name, wanted in (("a.txt", 100 * size), ("b.tsv", 100 * (size + len('{"text": ""}')))):
+        for _ in range(2):  # what is there is not made again
+            made[name] = [path.read_text() for path in data._beginning(tmp_path / name, wanted, tmp_path / name[0])]
+        assert [path.read_text() for path in data._beginning(tmp_path / name, 1, tmp_path / name[0])] == made[name]
+    train, held_out = made["a.txt"]
+    assert train.splitlines() == lines[:100] and held_out.splitlines() == lines[101:102]
+    train, held_out = ([json.loads(line)["text"] for line in text.splitlines()] for text in made["b.tsv"])
+    assert train == lines[:100] and held_out == lines[101:102]
+    # A file of which all is read has nothing behind it.
+    for name in ("a.txt", "b.tsv"):
+        assert data._beginning(tmp_path / name, 10**6, tmp_path / f"{name}-whole")[1] is None
+
+
+def test_rates_are_chosen_on_other_documents_than_those_that_are_shown(script, files, table, tmp_path):
+    data = script("glue_table.data")
+    corpus = data.corpus(tmp_path / "w", [files / "unlabelled.tsv", files / "wiki.txt"], 8000, 1)
+    assert data.shown(corpus) == "test"
+    of_table = dataclasses.replace(table, corpus=corpus)
+    for case in of_table.search("flt"):
+        case.finish({"loss": 5.0})
+        assert f"data.eval={corpus / 'validation'}" in case.words
+    assert f"data.eval={corpus / 'test'}" in of_table.pretraining("flt", 0).words
+    # All of the files is read: what is shown is what rates are chosen on.
+    whole = data.corpus(tmp_path / "whole", [files / "unlabelled.tsv", files / "wiki.txt"], None, 1)
+    assert data.shown(whole) == "validation" and not (whole / "test").exists()
 
 
 def test_tasks_have_few_labels_and_the_dev_set_as_it_is(script, files, budget, tmp_path):

@@ -258,6 +258,15 @@ def test_the_precision_of_pre_training_is_told_as_far_as_it_is_known(script, bud
     assert "ran in bf16 for `transformer`, in fp32 for `flt`." in " ".join(page.render(results, "x").split())
 
 
+def test_the_page_says_on_which_documents_rates_are_chosen(script, budget):
+    page, results = script("glue_table.page"), results_of(script, budget)
+    assert "10 % of the tokens, on the documents that are shown here, too." in " ".join(
+        page.render(results, "x").split()
+    )
+    results["shown"] = "test"
+    assert "10 % of the tokens, on other held-out documents." in " ".join(page.render(results, "x").split())
+
+
 def test_hours_say_which_runs_they_leave_out(script, budget):
     page = script("glue_table.page")
     smaller = {**GOOD, "random": {**GOOD["random"], "rates": [5e-4, 1e-3]}}
