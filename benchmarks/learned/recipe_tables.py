@@ -7,8 +7,8 @@ from pathlib import Path
 import tables
 from learned import recipe_cases
 from learned.recipe_baselines import BIGRAM, SHOWN, at, passes
-from learned.recipe_cases import CHANGES, CHOSEN_BY, CURVE, GRID, LARGER, SEEDS, TWO_SEEDS
-from learned.recipe_points import CHANGED, GRID_ROWS, LARGER_CHANGES, MASKS, OF_ONE, OPTIMIZERS, Point
+from learned.recipe_cases import CHANGES, CHOSEN_BY, CONFIRM, CURVE, GRID, LARGER, SEEDS, TWO_SEEDS
+from learned.recipe_points import CHANGED, CONFIRMED, GRID_ROWS, LARGER_CHANGES, MASKS, OF_ONE, OPTIMIZERS, Point
 
 from longmix.trainer.tables.figures import ABSENT, percent
 
@@ -23,7 +23,8 @@ def redraw(text: str, work: Path) -> str:
     if not baselines.is_file():
         return text
     counted = json.loads(baselines.read_text(encoding="utf-8"))
-    drawing = {GRID: grid_table, CHANGES: change_table, LARGER: larger_table, SEEDS: seed_table, CURVE: curve_table}
+    drawing = {GRID: grid_table, CHANGES: change_table, CONFIRM: confirm_table, LARGER: larger_table}
+    drawing |= {SEEDS: seed_table, CURVE: curve_table}
     for trial, draw in drawing.items():
         drawn = draw(work, counted)
         if drawn is not None:
@@ -84,7 +85,7 @@ def change_table(work: Path, counted: dict) -> str | None:
     records = {row: found for row, found in records.items() if found}
     if not records:
         return None
-    ordered = sorted(records, key=lambda row: row != "transformer")
+    ordered = sorted(records, key=_after_the_transformer)
     best = {row: max(found, key=lambda words: found[words][CHOSEN_BY]) for row, found in records.items()}
     rows = []
     for change in (*CHANGED, *(change for row in ordered for change in OF_ONE.get(row, ()))):
@@ -92,6 +93,52 @@ def change_table(work: Path, counted: dict) -> str | None:
         rows.append([change.words, *cells])
     used = [one for found in records.values() for one in found.values()]
     return f"{tables.draw(['', *(f'`{row}`' for row in ordered)], rows)}\n\n{_measured(used, counted)}"
+
+
+def confirm_table(work: Path, counted: dict) -> str | None:
+    """Validation accuracy of what helped by one seed, the mean over two, and what a token takes beside the first."""
+    records = {
+        row: {
+            words: [found for case in cases if (found := case.record()) is not None] for words, cases in changed.items()
+        }
+        for row, changed in recipe_cases.confirm_cases(work).items()
+    }
+    used = [one for changed in records.values() for found in changed.values() for one in found]
+    if not used:
+        return None
+    # One seed says nothing here.
+    records = {
+        row: {words: found for words, found in changed.items() if len(found) == len(TWO_SEEDS)}
+        for row, changed in sorted(records.items(), key=lambda item: _after_the_transformer(item[0]))
+    }
+    means = {
+        row: {words: _mean(found, CHOSEN_BY) for words, found in changed.items()} for row, changed in records.items()
+    }
+    rows = []
+    for change in CONFIRMED:
+        cells = []
+        for found in means.values():
+            mean = found.get(change.words)
+            cells.append(
+                ABSENT if mean is None else percent(mean) if mean < max(found.values()) else f"**{percent(mean)}**"
+            )
+        slower = [
+            _mean(changed[CONFIRMED[0].words], "tokens_per_second") / _mean(changed[change.words], "tokens_per_second")
+            for changed in records.values()
+            if change.words in changed and CONFIRMED[0].words in changed
+        ]
+        rows.append([change.words, *cells, f"{statistics.median(slower):.2f}" if slower else ABSENT])
+    header = ["", *(f"`{row}`" for row in records), "time of a token"]
+    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
+
+
+def _mean(found: list[dict], figure: str) -> float:
+    return statistics.mean(one[figure] for one in found)
+
+
+def _after_the_transformer(row: str) -> bool:
+    """Sorts it before all others."""
+    return row != "transformer"
 
 
 def larger_table(work: Path, counted: dict) -> str | None:
@@ -125,7 +172,7 @@ def seed_table(work: Path, counted: dict) -> str | None:
         rows.append([name, "", percent(figures["masked_accuracy"]), "", loss, "", ""])
     bar = counted["rows"][SHOWN]["masked_accuracy"] + MARGIN
     bigram = counted["rows"][BIGRAM]["masked_accuracy"]
-    for row, found in sorted(records.items(), key=lambda item: item[0] != "transformer"):
+    for row, found in sorted(records.items(), key=lambda item: _after_the_transformer(item[0])):
         if not found:
             continue
         accuracies = [one["masked_accuracy"] for one in found.values()]
@@ -167,7 +214,7 @@ def curve_table(work: Path, counted: dict) -> str | None:
     bar = counted["curve"]
     lengths = [length for length in recipe_cases.LENGTHS if length <= counted["about"]["curve_tokens"]]
     rows = [["interpolated bigram of as many tokens", *(percent(at(bar, length)[0]) for length in lengths), ""]]
-    for row, records in sorted(curves.items(), key=lambda item: item[0] != "transformer"):
+    for row, records in sorted(curves.items(), key=lambda item: _after_the_transformer(item[0])):
         cells = [ABSENT if found is None else percent(found["masked_accuracy"]) for found in records]
         passed = [
             f"{length / 1e6:g} M"
