@@ -130,8 +130,9 @@ def run_trial(work: Path, trial: str, jobs: int, rows: list[str] | None) -> list
         return run_lengths(work, jobs, rows)
     if trial == recipe_cases.LARGER:
         cases = list(recipe_cases.larger_cases(work).values())
-    elif trial == recipe_cases.CHANGES:
-        cases = [case for changed in recipe_cases.change_cases(work).values() for case in changed.values()]
+    elif trial in (recipe_cases.CHANGES, recipe_cases.LONGER):
+        of_rows = (recipe_cases.change_cases if trial == recipe_cases.CHANGES else recipe_cases.longer_cases)(work)
+        cases = [case for changed in of_rows.values() for case in changed.values()]
     elif trial == recipe_cases.CONFIRM:
         of_seeds = [seeds for changed in recipe_cases.confirm_cases(work).values() for seeds in changed.values()]
         # The first seed of everything, then the second.

@@ -26,11 +26,14 @@ from learned.recipe_points import (
     LARGER_CHANGES,
     LARGER_MODEL,
     LARGER_ROW,
+    LONGER_ROWS,
+    LONGER_TOKENS,
     MASKS,
     OF_ONE,
     OPTIMIZERS,
     OPTIONS,
     RATES,
+    SHARES,
     Change,
     Point,
 )
@@ -40,7 +43,10 @@ from longmix.modeling import MODEL_TYPES
 from longmix.trainer.settings.run_file import read_settings
 
 RECIPE = CONFIGS / "recipes" / "small_budget.yaml"
-GRID, CHANGES, CONFIRM, LARGER, SEEDS, CURVE = TRIALS = ("grid", "changes", "confirm", "larger", "seeds", "curve")
+GRID, CHANGES, CONFIRM, LONGER, LARGER, SEEDS, CURVE = TRIALS = (
+    *("grid", "changes", "confirm", "longer"),
+    *("larger", "seeds", "curve"),
+)
 # These are tried at half the tokens of the table of text.
 SHORT = (GRID, CHANGES, LARGER)
 SEED_NUMBERS = range(5)
@@ -62,7 +68,7 @@ BYTES_PER_TOKEN = 3.5
 # What `--plan` counts with, before there are data: tokens of a run, and those that it evaluates on.
 TOKENS = dict.fromkeys(SHORT, TEXT_BYTES / BYTES_PER_TOKEN / 2)
 TOKENS |= dict.fromkeys((CONFIRM, SEEDS), TEXT_BYTES / BYTES_PER_TOKEN)
-TOKENS |= {CURVE: sum(LENGTHS) / len(LENGTHS)}
+TOKENS |= {LONGER: LONGER_TOKENS, CURVE: sum(LENGTHS) / len(LENGTHS)}
 EVALUATED = (CHOOSING_BYTES + REPORTED_BYTES) / BYTES_PER_TOKEN
 # Forward alone, beside forward and backward.
 EVALUATION_COST = 1 / 3
@@ -194,6 +200,17 @@ def _of_seed(change: Change, seed: int) -> str:
     return f"{change.words}, seed {seed}"
 
 
+def longer_cases(work: Path) -> dict[str, dict[str, Case]]:
+    """Row -> words -> the recipe with a share of masked tokens, on the beginning of the long text."""
+    return {
+        row: {
+            change.words: _case(work, LONGER, row, _name(change), 0, change.arguments, change.words, LONGER_TOKENS)
+            for change in SHARES
+        }
+        for row in LONGER_ROWS
+    }
+
+
 def larger_cases(work: Path) -> dict[str, Case]:
     """Words -> the recipe, changed, for a larger model."""
     return {
@@ -252,7 +269,7 @@ def _sizes(recipe: Path, train: Path) -> tuple[int, int, int]:
 
 
 def _train(work: Path, trial: str) -> Path:
-    return (recipe_folder(work) if trial == CURVE else text_folder(work)) / "train"
+    return (recipe_folder(work) if trial in (LONGER, CURVE) else text_folder(work)) / "train"
 
 
 def _case(
@@ -296,6 +313,7 @@ def planned(rows: list[str] | None, trials: list[str]) -> list[tuple[str, str, i
         GRID: dict.fromkeys(GRID_ROWS, grid),
         CHANGES: {row: len(CHANGED) + len(OF_ONE.get(row, ())) for row in MODEL_TYPES},
         CONFIRM: dict.fromkeys(MODEL_TYPES, len(CONFIRMED) * len(TWO_SEEDS)),
+        LONGER: dict.fromkeys(LONGER_ROWS, len(SHARES)),
         LARGER: {LARGER_ROW: len(LARGER_CHANGES)},
         SEEDS: dict.fromkeys(MODEL_TYPES, len(SEED_NUMBERS)),
         CURVE: dict.fromkeys(MODEL_TYPES, len(LENGTHS)),

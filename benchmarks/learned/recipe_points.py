@@ -57,12 +57,18 @@ CHANGED = (
     Change("steps of 4 rows, twice as many", FOUR_ROWS),
 )
 # What helped every mixer by one seed, tried again with more of them and all of the short text.
-CONFIRMED = (
+SHARES = (
     Change("30 % masked", ("objective.mask_probability=0.3",)),
     Change("40 % masked", ("objective.mask_probability=0.4",)),
     Change("50 % masked", ("objective.mask_probability=0.5",)),
+)
+CONFIRMED = (
+    *SHARES,
     Change("40 % masked, steps of 4 rows", ("objective.mask_probability=0.4", *FOUR_ROWS)),
 )
+# The shares of masked tokens again, in runs that are four times as long.
+LONGER_ROWS = ("transformer", "converter")
+LONGER_TOKENS = 8e6
 OF_ONE = {"s3attention": (Change("spectrum with unit gain", ("model.spectrum_initialization=unit_gain",)),)}
 # Of a model of the size that quickstart trains on GPUs: its recipe there is one of these.
 LARGER_ROW, LARGER_MODEL = "transformer", "transformer_small"

@@ -7,8 +7,19 @@ from pathlib import Path
 import tables
 from learned import recipe_cases
 from learned.recipe_baselines import BIGRAM, SHOWN, at, passes
-from learned.recipe_cases import CHANGES, CHOSEN_BY, CONFIRM, CURVE, GRID, LARGER, SEEDS, TWO_SEEDS
-from learned.recipe_points import CHANGED, CONFIRMED, GRID_ROWS, LARGER_CHANGES, MASKS, OF_ONE, OPTIMIZERS, Point
+from learned.recipe_cases import CHANGES, CHOSEN_BY, CONFIRM, CURVE, GRID, LARGER, LONGER, SEEDS, TWO_SEEDS
+from learned.recipe_points import (
+    CHANGED,
+    CONFIRMED,
+    GRID_ROWS,
+    LARGER_CHANGES,
+    LONGER_ROWS,
+    MASKS,
+    OF_ONE,
+    OPTIMIZERS,
+    SHARES,
+    Point,
+)
 
 from longmix.trainer.tables.figures import ABSENT, percent
 
@@ -24,7 +35,7 @@ def redraw(text: str, work: Path) -> str:
         return text
     counted = json.loads(baselines.read_text(encoding="utf-8"))
     drawing = {GRID: grid_table, CHANGES: change_table, CONFIRM: confirm_table, LARGER: larger_table}
-    drawing |= {SEEDS: seed_table, CURVE: curve_table}
+    drawing |= {LONGER: longer_table, SEEDS: seed_table, CURVE: curve_table}
     for trial, draw in drawing.items():
         drawn = draw(work, counted)
         if drawn is not None:
@@ -129,6 +140,24 @@ def confirm_table(work: Path, counted: dict) -> str | None:
         ]
         rows.append([change.words, *cells, f"{statistics.median(slower):.2f}" if slower else ABSENT])
     header = ["", *(f"`{row}`" for row in records), "time of a token"]
+    return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
+
+
+def longer_table(work: Path, counted: dict) -> str | None:
+    """Validation accuracy and loss of long runs with each share of masked tokens."""
+    cases = recipe_cases.longer_cases(work)
+    found = {row: {words: case.record() for words, case in changed.items()} for row, changed in cases.items()}
+    used = [one for records in found.values() for one in records.values() if one is not None]
+    if not used:
+        return None
+    rows = []
+    for change in SHARES:
+        cells = []
+        for row in LONGER_ROWS:
+            one = found[row][change.words]
+            cells += [ABSENT] * 2 if one is None else [percent(one[CHOSEN_BY]), f"{one['validation_loss']:.2f}"]
+        rows.append([change.words, *cells])
+    header = ["", *(cell for row in LONGER_ROWS for cell in (f"`{row}`", "loss"))]
     return f"{tables.draw(header, rows)}\n\n{_measured(used, counted)}"
 
 

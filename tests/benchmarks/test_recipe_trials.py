@@ -13,7 +13,7 @@ from longmix.trainer.samples.dataset import ShardedDataset
 from longmix.trainer.settings import reading
 
 MADE = {"made": {"date": "2026-01-02", "commit": "abc", "machine": "one core"}}
-TABLES = tuple(f"recipe-{name}" for name in ("grid", "changes", "confirm", "larger", "seeds", "curve"))
+TABLES = tuple(f"recipe-{name}" for name in ("grid", "changes", "confirm", "longer", "larger", "seeds", "curve"))
 MARKS = "".join(f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in TABLES)
 
 
@@ -77,7 +77,8 @@ def test_the_recipe_and_the_mixers_take_every_trial(script, points, work, monkey
     monkeypatch.setattr(cases, "RECIPE", cases.CONFIGS / "recipes" / "small_budget.yaml")
     monkeypatch.setattr(cases, "LENGTHS", (400, 800, 1601))
     made = [*cases.grid_cases(work).values(), *cases.larger_cases(work).values()]
-    for several in cases.change_cases(work).values():
+    monkeypatch.setattr(cases, "LONGER_TOKENS", 800)
+    for several in (*cases.change_cases(work).values(), *cases.longer_cases(work).values()):
         made += several.values()
     for changed in cases.confirm_cases(work).values():
         for several in changed.values():
@@ -86,7 +87,8 @@ def test_the_recipe_and_the_mixers_take_every_trial(script, points, work, monkey
         made += several
     assert len({case.folder for case in made}) == len({case.name for case in made}) == len(made)
     of_each = len(points.CHANGED) + 2 * len(points.CONFIRMED) + 5 + 2
-    assert len(made) == 60 + len(points.LARGER_CHANGES) + 1 + of_each * len(MODEL_TYPES)
+    longer = len(points.SHARES) * len(points.LONGER_ROWS)
+    assert len(made) == 60 + longer + len(points.LARGER_CHANGES) + 1 + of_each * len(MODEL_TYPES)
     for case in made:
         paths = [text for text in case.arguments if "=" not in text]
         run = reading.load(paths, [text for text in case.arguments if "=" in text])
@@ -273,6 +275,9 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, poin
         for case, accuracy in zip(confirmed[row][words], accuracies, strict=False):
             case.folder.mkdir(parents=True)
             case.finish({"validation_masked_accuracy": accuracy, "tokens_per_second": speed, **MADE})
+    longer = cases.longer_cases(work)["converter"]["50 % masked"]
+    longer.folder.mkdir(parents=True)
+    longer.finish({"validation_masked_accuracy": 0.345, "validation_loss": 4.25, **MADE})
     larger = cases.larger_cases(work)["rate 1e-3"]
     larger.folder.mkdir(parents=True)
     larger.finish({"validation_masked_accuracy": 0.4, "masked_accuracy": 0.41, "loss": 3.5, **MADE})
@@ -295,6 +300,7 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, poin
         "| 30 % masked | 31.5 | – | – | – | – | – | 1.00 |",
         "| 40 % masked | **33.5** | – | – | – | – | – | 1.50 |",
         "| 50 % masked | – | – | – | – | – | – | – |",
+        "| 50 % masked | – | – | 34.5 | 4.25 |",
         "| rate 1e-3 | 40.0 | 41.0 | 3.50 |",
         "| interpolated bigram |  | 26.0 |  | 4.30 |  |  |",
         # Past the plateau: more than 14 + 2 points.
@@ -304,7 +310,7 @@ def test_tables_are_drawn_from_the_trials_that_have_finished(script, cases, poin
         "| `wavspa` | – | – | – | not yet |",
     ):
         assert text.count(line) == 1, line
-    assert "old" not in text and text.count("Measured 2026-01-02 on one core, commits abc.") == 6
+    assert "old" not in text and text.count("Measured 2026-01-02 on one core, commits abc.") == 7
     assert tables.redraw(text, work) == text
 
 
@@ -313,7 +319,7 @@ def test_the_plan_counts_runs_and_hours(script, cases, monkeypatch, capsys, tmp_
     monkeypatch.setattr("sys.argv", ["learning.py", "--part", "recipes", "--plan", "--work", str(tmp_path / "new")])
     assert learning.main() == 0 and not (tmp_path / "new").exists()
     lines = capsys.readouterr().out.splitlines()
-    runs = [26] * 3 + [9, 9, 9, 10, 9, 9] + [8] * 6 + [4] + [5] * 6 + [6] * 6
+    runs = [26] * 3 + [9, 9, 9, 10, 9, 9] + [8] * 6 + [3] * 2 + [4] + [5] * 6 + [6] * 6
     assert [int(line.split()[2]) for line in lines[:-1]] == runs
     hours = sum(float(line.split()[4]) for line in lines[:-1])
     assert lines[-1].startswith(f"{hours:.1f} core-hours in all") or abs(hours - float(lines[-1].split()[0])) < 0.1
