@@ -5,6 +5,8 @@ tables report of a chosen point, of the seeds and of the curve are those of `tes
 """
 
 import functools
+import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -268,6 +270,13 @@ def _sizes(recipe: Path, train: Path) -> tuple[int, int, int]:
     return read_settings([str(recipe)], []).values["batch"]["samples"], manifest.samples, manifest.tokens
 
 
+@functools.cache
+def _digest(recipe: Path) -> str:
+    """Of its values, whatever else stands in the file."""
+    values = json.dumps(read_settings([str(recipe)], []).values, sort_keys=True)
+    return hashlib.sha256(values.encode()).hexdigest()[:8]
+
+
 def _train(work: Path, trial: str) -> Path:
     return (recipe_folder(work) if trial in (LONGER, CURVE) else text_folder(work)) / "train"
 
@@ -282,7 +291,8 @@ def _case(
     variant: str,
     tokens: float | None = None,
 ) -> Case:
-    folder = work / "runs" / "recipes" / trial / row / name
+    # A run of another recipe is another run.
+    folder = work / "runs" / "recipes" / _digest(RECIPE) / trial / row / name
     held_out = recipe_folder(work)
     batch = next((int(text.partition("=")[2]) for text in changes if text.startswith("batch.samples=")), None)
     steps = steps_of(work, trial, tokens, batch)

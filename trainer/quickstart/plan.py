@@ -44,7 +44,7 @@ class Recipe:
                 model={"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 512},
                 samples=8,
                 micro_batch=8,
-                mask_probability=0.3,
+                mask_probability=0.4,
                 lr=1.5e-3,
                 finetune_lr=5e-4,
                 tokens=1_500_000,
