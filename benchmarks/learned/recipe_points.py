@@ -82,6 +82,7 @@ LARGER_ROW, LARGER_MODEL = "transformer", "transformer_small"
 LARGER_CHANGES = (
     BEFORE,
     _before("rate 1e-3", "optim.lr=1e-3"),
+    Change("rate 1e-3, 40 % masked", ("optim.lr=1e-3", "objective.mask_probability=0.4")),
     _before(
         "rate 5e-4, matrices at 0.2, momentum 0.95", "optim.lr=5e-4", "optim.update_rms=0.2", "optim.momentum=0.95"
     ),
