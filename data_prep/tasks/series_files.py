@@ -22,7 +22,7 @@ DATE = "date"
 INTERPOLATE = "interpolate"
 FEWEST_ROWS = 10
 LARGEST = float(np.finfo(np.float32).max)
-_DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
+DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
 _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
 _PARTS = ("year", "month", "day", "hour", "minute", "second")  # what numbers in several date columns are, in this order
 _DATE_NAMES = ("datetime", "timestamp", "time", "datum", "day", "ds", "date_time")  # that are advised, not taken
@@ -342,7 +342,7 @@ def moment_of(parts: list[str], where: str) -> datetime:
         return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
     except (ValueError, OverflowError):  # the latter of an offset that leads out of the years that there are
         pass
-    for form in _DATE_FORMATS:
+    for form in DATE_FORMATS:
         try:
             return datetime.strptime(text, form)
         except ValueError:

@@ -30,6 +30,7 @@ from ..samples.collate import VALUES
 from ..samples.dataset import ShardedDataset
 from ..samples.windows import pieces
 from ..settings.mistakes import say
+from .dates_ahead import dates_ahead
 from .parts import Answers
 from .progress import nobody
 from .texts import rounded
@@ -44,17 +45,22 @@ class Forecasts:
     """The horizon of each window, step by step, in the units that the series was standardised from.
 
     Attributes:
-        columns: of an answer, with the type of each: `row` counts the steps of the series from 0.
+        columns: of an answer, with the type of each: `row` counts the steps of the series from 0, `date` is there if
+            the steps' dates are known.
         unit: what an answer is given to, one of them, for the console.
     """
 
     unit = "window"
 
-    def __init__(self, source: str, series: dict[str, Any], device: torch.device, batch: int):
-        self.device, self.batch = device, batch
+    def __init__(
+        self, source: str, series: dict[str, Any], device: torch.device, batch: int, dates: list[str] | None = None
+    ):
+        """`dates`: of the steps of the one window that there is."""
+        self.device, self.batch, self.dates = device, batch, dates
         self.mean, self.scale = np.asarray(series["mean"]), np.asarray(series["scale"])
         self.names = [f"forecast_{name}" for name in series["names"]]
-        self.columns = {"row": int, **dict.fromkeys(self.names, float)}
+        dated = {} if dates is None else {DATE: str}
+        self.columns = {"row": int, **dated, **dict.fromkeys(self.names, float)}
         self.model = load_model(source, transformers.AutoModelForTimeSeriesPrediction).eval().to(device)
 
     @torch.inference_mode()
@@ -66,8 +72,9 @@ class Forecasts:
             values = torch.from_numpy(np.stack([past for past, _, _ in part])).to(self.device)
             logits = self.model(**accepted(self.model, {VALUES: values})).logits.double().cpu().numpy()
             for (_, row, skipped), steps in zip(part, logits * self.scale + self.mean, strict=True):
-                for number, step in enumerate(steps.tolist()[skipped:], start=row + skipped):
-                    answers.append({"row": number, **dict(zip(self.names, rounded(step), strict=True))})
+                for ahead, step in enumerate(steps.tolist()[skipped:], start=skipped):
+                    date = {} if self.dates is None else {DATE: self.dates[ahead]}
+                    answers.append({"row": row + ahead, **date, **dict(zip(self.names, rounded(step), strict=True))})
             note(len(part))
         return answers
 
@@ -91,7 +98,6 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
     rows = list(table.rows(names))
     if len(rows) < input_length:
         raise UserError(f"{table.source} has {len(rows)} rows, the model reads {input_length}: give more of the past")
-    _look_at_dates(table, input_length)
     if table.has_decimal_commas:
         _look_at_commas(table.source, rows[-input_length:], names)
     past = [
@@ -103,26 +109,30 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
     yield standardised.astype(np.float32), len(rows), 0
 
 
-def _look_at_dates(table: Table, input_length: int) -> None:
-    """A line where time does not go on evenly within the window, as far as the table has dates that can be read.
+def dates_after(table: Table, input_length: int, horizon: int) -> list[str] | None:
+    """The dates of the steps that follow a table; None where it has none that can be read, or that follow no rule
+    within the window. A line tells the latter, and another where time does not go on evenly there.
 
     Raises:
         UserError: most of its rows go back, as where the newest one is the first.
     """
     if table.columns.count(DATE) != 1:
-        return
+        return None
     try:
         rows = list(table.rows([DATE]))
         moments = [moment_of(row.texts, row.place) for row in rows]
     except UserError:
-        return  # they are not needed
+        return None  # they are not needed
+    if len(rows) < input_length:
+        return None  # which is refused
     seconds = np.array([(later - before).total_seconds() for before, later in itertools.pairwise(moments)])
     if 2 * np.count_nonzero(seconds == 0) >= len(seconds):
-        return  # a part of the date, beside its time
+        return None  # a part of the date, beside its time
     if 2 * np.count_nonzero(seconds < 0) > len(seconds):
         row = rows[1:][np.flatnonzero(seconds < 0)[0]]
         raise UserError(f"{row.place}: {DATE!r} goes back to {row.texts[0]!r}: sort the rows by it, the newest last")
-    dated = Series([], [row.texts[0] for row in rows], timedelta(0), np.empty((len(rows), 0)), seconds)
+    texts = [row.texts[0] for row in rows]
+    dated = Series([], texts, timedelta(0), np.empty((len(rows), 0)), seconds)
     uneven = [row for row in series_quality.gaps(dated) if row > len(rows) - input_length]
     if uneven:
         first, what = rows[uneven[0]], series_quality.describe_step(seconds[uneven[0] - 1])
@@ -131,6 +141,13 @@ def _look_at_dates(table: Table, input_length: int) -> None:
             "warning: the steps before the forecast do not follow each other evenly: "
             f"{first.place} ({first.texts[0]}) {what}{more}"
         )
+    ahead = dates_ahead(texts[-input_length:], horizon)
+    if ahead is None:
+        say(
+            f"the forecast has no dates, for the last {input_length} of {table.source} follow no rule: the same time "
+            "from one to the next, whole months, or working days"
+        )
+    return ahead
 
 
 def _look_at_commas(source: str, rows: list[Row], names: list[str]) -> None:

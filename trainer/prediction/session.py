@@ -135,6 +135,7 @@ def _sample_answers(arguments: argparse.Namespace, source: str, config: Any, nam
 def _forecasts(arguments: argparse.Namespace, source: str, objective: ObjectiveSection, table: Table | None) -> Work:
     """The windows of a table or of a prepared split."""
     _refuse(arguments, "texts", "text_columns", "keep", "max_length", "embeddings")
+    dates = None
     if (Path(arguments.data) / FILE_NAME).is_file():
         _refuse(arguments, "a file without a header", "columns")
         dataset = ShardedDataset(arguments.data)
@@ -146,7 +147,8 @@ def _forecasts(arguments: argparse.Namespace, source: str, objective: ObjectiveS
         scales = series.series_of(read_inputs(source), arguments.model)
         table = table or open_table(arguments.data, arguments.columns)
         rows = series.window_after(table, scales, objective.input_length)
-    answers = series.Forecasts(source, scales, distributed.join().device, arguments.batch_size)
+        dates = series.dates_after(table, objective.input_length, objective.horizon)
+    answers = series.Forecasts(source, scales, distributed.join().device, arguments.batch_size, dates)
     if answers.model.config.input_channels != len(scales["names"]):
         raise UserError(
             f"{arguments.data} has {len(scales['names'])} variables, {arguments.model} forecasts "

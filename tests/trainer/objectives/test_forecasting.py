@@ -320,6 +320,7 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
     # Dates count where there are some: they go forward, and evenly in the window.
     dates = [f"2024-01-{1 + hour // 24:02} {hour % 24:02}:00" for hour in range(120)]
     for skipped, told in ((None, None), (20, None), (100, "line 102 (2024-01-05 05:00) comes 2:00:00 after the row")):
+        # The steps ahead have dates, too, unless those of the window follow no rule.
         kept = [date for number, date in enumerate(dates) if number != skipped][:110]
         dated = [f"{date},{line}" for date, line in zip(["date", *kept], lines, strict=True)]
         (tmp_path / "dated.csv").write_text("\n".join(dated))
@@ -327,6 +328,11 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
         err = capsys.readouterr().err
         place = f"do not follow each other evenly: {tmp_path / 'dated.csv'}, "
         assert f"{place}{told} before" in err if told else "evenly" not in err
+        assert ("the forecast has no dates, for the last 16 of" in err) == bool(told)
+        with open(output, encoding="utf-8") as file:
+            ahead = [json.loads(line).get("date") for line in file]
+        after = dates.index(kept[-1]) + 1
+        assert ahead == ([None] * 6 if told else dates[after : after + 6])
     newest_first = [*dated[:1], *(f"{date},{line}" for date, line in zip(kept[::-1], lines[1:], strict=True))]
     (tmp_path / "dated.csv").write_text("\n".join(newest_first))
     assert main(["predict", str(tmp_path / "run"), "--data", str(tmp_path / "dated.csv"), "--output", output]) == 2
