@@ -230,7 +230,10 @@ def inputs_of(manifest: Manifest) -> Inputs:
     """What a model that was trained on this data set reads, as far as its manifest says more than its columns."""
     columns = manifest.report.get("text_columns")
     if manifest.series is not None:
-        return Inputs(series={key: manifest.series[key] for key in ("names", "mean", "scale")})
+        task = manifest.report.get("task")
+        kept = {key: manifest.series[key] for key in ("names", "mean", "scale")}
+        dates = {key: task[key] for key in ("date_columns",) if isinstance(task, dict) and key in task}
+        return Inputs(series=kept | dates)
     if not isinstance(columns, list):
         return Inputs(characters=characters_of(manifest))
     label_column, scale = manifest.report.get("label_column"), LabelScale.of_manifest(manifest)

@@ -94,7 +94,8 @@ class Inputs:
     Attributes:
         text_columns, label_column: of the table that it was fine-tuned on.
         max_length: of its inputs there, in tokens.
-        series: of forecasting: names of the variables, and what was subtracted from each and divided by.
+        series: of forecasting: names of the variables, what was subtracted from each and divided by, and the columns of
+            the date, where they are not `date` alone.
         label_scale: of a regression whose labels were standardised.
         characters: that the inputs number, in their order.
     """

@@ -4,7 +4,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,6 +37,14 @@ from .texts import rounded
 
 _FAR = 20  # standard deviations: measured values that far from all of training are rarer than codes for missing ones
 
+
+class Dates(NamedTuple):
+    """Of the steps of a forecast, with the name of their column."""
+
+    column: str
+    ahead: list[str]
+
+
 # (the standardised past of one forecast (input_length, C), the row of the first step ahead, steps of it to leave out).
 Window = tuple[np.ndarray, int, int]
 
@@ -45,21 +53,21 @@ class Forecasts:
     """The horizon of each window, step by step, in the units that the series was standardised from.
 
     Attributes:
-        columns: of an answer, with the type of each: `row` counts the steps of the series from 0, `date` is there if
-            the steps' dates are known.
+        columns: of an answer, with the type of each: `row` counts the steps of the series from 0; their date follows it
+            where it is known.
         unit: what an answer is given to, one of them, for the console.
     """
 
     unit = "window"
 
     def __init__(
-        self, source: str, series: dict[str, Any], device: torch.device, batch: int, dates: list[str] | None = None
+        self, source: str, series: dict[str, Any], device: torch.device, batch: int, dates: Dates | None = None
     ):
         """`dates`: of the steps of the one window that there is."""
         self.device, self.batch, self.dates = device, batch, dates
         self.mean, self.scale = np.asarray(series["mean"]), np.asarray(series["scale"])
         self.names = [f"forecast_{name}" for name in series["names"]]
-        dated = {} if dates is None else {DATE: str}
+        dated = {} if dates is None else {dates.column: str}
         self.columns = {"row": int, **dated, **dict.fromkeys(self.names, float)}
         self.model = load_model(source, transformers.AutoModelForTimeSeriesPrediction).eval().to(device)
 
@@ -73,7 +81,7 @@ class Forecasts:
             logits = self.model(**accepted(self.model, {VALUES: values})).logits.double().cpu().numpy()
             for (_, row, skipped), steps in zip(part, logits * self.scale + self.mean, strict=True):
                 for ahead, step in enumerate(steps.tolist()[skipped:], start=skipped):
-                    date = {} if self.dates is None else {DATE: self.dates[ahead]}
+                    date = {} if self.dates is None else {self.dates.column: self.dates.ahead[ahead]}
                     answers.append({"row": row + ahead, **date, **dict(zip(self.names, rounded(step), strict=True))})
             note(len(part))
         return answers
@@ -109,17 +117,16 @@ def window_after(table: Table, series: dict[str, Any], input_length: int) -> Ite
     yield standardised.astype(np.float32), len(rows), 0
 
 
-def dates_after(table: Table, input_length: int, horizon: int) -> list[str] | None:
+def dates_after(table: Table, series: dict[str, Any], input_length: int, horizon: int) -> Dates | None:
     """The dates of the steps that follow a table; None where it has none that can be read, or that follow no rule
     within the window. A line tells the latter, and another where time does not go on evenly there.
 
     Raises:
         UserError: most of its rows go back, as where the newest one is the first.
     """
-    if table.columns.count(DATE) != 1:
-        return None
+    columns = series.get("date_columns", [DATE])
     try:
-        rows = list(table.rows([DATE]))
+        rows = list(table.rows(columns))
         moments = [moment_of(row.texts, row.place) for row in rows]
     except UserError:
         return None  # they are not needed
@@ -128,26 +135,29 @@ def dates_after(table: Table, input_length: int, horizon: int) -> list[str] | No
     seconds = np.array([(later - before).total_seconds() for before, later in itertools.pairwise(moments)])
     if 2 * np.count_nonzero(seconds == 0) >= len(seconds):
         return None  # a part of the date, beside its time
+    texts, shown = [" ".join(row.texts) for row in rows], " ".join(map(repr, columns))
     if 2 * np.count_nonzero(seconds < 0) > len(seconds):
-        row = rows[1:][np.flatnonzero(seconds < 0)[0]]
-        raise UserError(f"{row.place}: {DATE!r} goes back to {row.texts[0]!r}: sort the rows by it, the newest last")
-    texts = [row.texts[0] for row in rows]
+        row = np.flatnonzero(seconds < 0)[0] + 1
+        raise UserError(f"{rows[row].place}: {shown} goes back to {texts[row]!r}: sort the rows by it, the newest last")
     dated = Series([], texts, timedelta(0), np.empty((len(rows), 0)), seconds)
     uneven = [row for row in series_quality.gaps(dated) if row > len(rows) - input_length]
     if uneven:
-        first, what = rows[uneven[0]], series_quality.describe_step(seconds[uneven[0] - 1])
+        first, what = uneven[0], series_quality.describe_step(seconds[uneven[0] - 1])
         more = f", and {len(uneven) - 1} more" if len(uneven) > 1 else ""
         say(
             "warning: the steps before the forecast do not follow each other evenly: "
-            f"{first.place} ({first.texts[0]}) {what}{more}"
+            f"{rows[first].place} ({texts[first]}) {what}{more}"
         )
-    ahead = dates_ahead(texts[-input_length:], horizon)
+    written = texts if len(columns) == 1 else [moment.isoformat(" ") for moment in moments]
+    ahead = dates_ahead(written[-input_length:], horizon)
     if ahead is None:
         say(
             f"the forecast has no dates, for the last {input_length} of {table.source} follow no rule: the same time "
             "from one to the next, whole months, or working days"
         )
-    return ahead
+        return None
+    name = columns[0] if len(columns) == 1 else DATE
+    return Dates(DATE if name == "row" else name, ahead)
 
 
 def _look_at_commas(source: str, rows: list[Row], names: list[str]) -> None:

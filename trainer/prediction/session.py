@@ -147,7 +147,7 @@ def _forecasts(arguments: argparse.Namespace, source: str, objective: ObjectiveS
         scales = series.series_of(read_inputs(source), arguments.model)
         table = table or open_table(arguments.data, arguments.columns)
         rows = series.window_after(table, scales, objective.input_length)
-        dates = series.dates_after(table, objective.input_length, objective.horizon)
+        dates = series.dates_after(table, scales, objective.input_length, objective.horizon)
     answers = series.Forecasts(source, scales, distributed.join().device, arguments.batch_size, dates)
     if answers.model.config.input_channels != len(scales["names"]):
         raise UserError(

@@ -2,7 +2,11 @@
 
 import pytest
 
+from longmix.data_prep.manifest import Manifest
+from longmix.trainer.export.card import inputs_of
+from longmix.trainer.finetune.records import open_table
 from longmix.trainer.prediction.dates_ahead import dates_ahead
+from longmix.trainer.prediction.series import dates_after
 
 WORKING = ["2024-02-26", "2024-02-27", "2024-02-28", "2024-02-29", "2024-03-01", "2024-03-04", "2024-03-05"]
 
@@ -65,3 +69,37 @@ def test_dates_follow_the_rule_of_those_before(before, ahead):
 )
 def test_there_are_no_dates_without_a_rule_that_goes_on(before):
     assert dates_ahead(before, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "columns", "expected"),
+    [
+        ("date,x", ["2024-01-01,1", "2024-01-02,2", "2024-01-03,3"], None, ("date", ["2024-01-04", "2024-01-05"])),
+        ("ds,date", ["2024-01-01,1", "2024-01-02,2", "2024-01-03,3"], ["ds"], ("ds", ["2024-01-04", "2024-01-05"])),
+        ("row,x", ["2024-01-01,1", "2024-01-02,2", "2024-01-03,3"], ["row"], ("date", ["2024-01-04", "2024-01-05"])),
+        (
+            "year,month,day,x",
+            ["2024,1,31,1", "2024,2,29,2", "2024,3,31,3"],
+            ["year", "month", "day"],
+            ("date", ["2024-04-30 00:00:00", "2024-05-31 00:00:00"]),
+        ),
+        # No dates, some that cannot be read, and fewer rows than a window has.
+        ("x,y", ["1,1", "2,2", "3,3"], None, None),
+        ("date,x", ["2024-01-01,1", "?,2", "2024-01-03,3"], None, None),
+        ("date,x", ["2024-01-01,1", "2024-01-02,2"], None, None),
+    ],
+)
+def test_the_columns_of_the_date_are_those_that_were_prepared(header, rows, columns, expected, tmp_path, capsys):
+    path = tmp_path / "series.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    series = {} if columns is None else {"date_columns": columns}
+    assert dates_after(open_table(str(path)), series, 3, 2) == expected
+    assert capsys.readouterr().err == ""
+
+
+def test_a_model_keeps_the_columns_of_the_date():
+    fields = {"split": "train", "split_rule": "made", "columns": {}}
+    series = {"names": ["x"], "mean": [0.0], "scale": [1.0], "lookback": 0, "season": None}
+    for task, dates in (({"date_columns": ["ds"]}, {"date_columns": ["ds"]}), ({}, {}), ("made", {})):
+        manifest = Manifest(**fields, series=series, report={"task": task})
+        assert inputs_of(manifest).series == {"names": ["x"], "mean": [0.0], "scale": [1.0], **dates}
