@@ -172,12 +172,10 @@ class _Parser:
             )
         if len(dates) < FEWEST_ROWS:
             raise UserError(f"{self._source} has {len(dates)} rows, but a series takes at least {FEWEST_ROWS}")
-        steps, counts = np.unique(np.asarray(seconds), return_counts=True)
-        interval = timedelta(seconds=float(steps[counts.argmax()]))
         names = [self._header[column] for column in self._kept]
         read = np.asarray(values).reshape(len(dates), len(names))
         self._refuse_row_numbers(names, read)
-        return Series(names, dates, interval, read, np.asarray(seconds))
+        return Series(names, dates, interval_of(np.asarray(seconds)), read, np.asarray(seconds))
 
     def _places_of_variables(self) -> list[int]:
         header, source, dates = self._header, self._source, self._reading.date_columns
@@ -327,6 +325,12 @@ def _finite(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def interval_of(seconds: np.ndarray) -> timedelta:
+    """What lies between most rows, by what lies between each of them and the next."""
+    steps, counts = np.unique(seconds, return_counts=True)
+    return timedelta(seconds=float(steps[counts.argmax()]))
 
 
 def moment_of(parts: list[str], where: str) -> datetime:

@@ -1,5 +1,6 @@
 """Figures of any checkpoint on a data set, and completions of a text: the work of `longmix evaluate`."""
 
+import tempfile
 from pathlib import Path
 
 import torch
@@ -8,13 +9,16 @@ import transformers
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tokenizer import encode_masked
 
-from ..checkpoints.model_folders import told_model_folder
+from ..checkpoints.model_folders import model_folder, told_model_folder
+from ..finetune.records import Table
 from ..models.build import refuse_other_inputs
-from ..models.folder import objective_of
+from ..models.folder import objective_of, read_inputs
 from ..models.loading import has_other_vocabulary, load_checkpoint_tokenizer, load_config, load_model
 from ..models.meaning import refuse_other_labels, refuse_other_numbering
 from ..objectives.forecasting import Forecasting
 from ..objectives.objective import make_objective
+from ..prediction.series_split import write_split
+from ..prediction.series_tables import series_of
 from ..prediction.texts import unwritten_ids
 from ..processes import world as distributed
 from ..run.evaluation import evaluate
@@ -23,7 +27,7 @@ from ..samples.dataset import ShardedDataset
 from ..samples.tokenizer import tokenizer_folder
 from ..samples.windows import Dataset, as_seen, unfitting_kind
 from ..settings import forecast_figures
-from ..settings.objectives import OBJECTIVES
+from ..settings.objectives import FORECASTING, OBJECTIVES
 from ..settings.sections import EVALUATION_MASK_PROBABILITY
 from ..tables.writing import aligned
 
@@ -84,6 +88,26 @@ def figures(checkpoint: str, data: str, samples: int | None, micro_batch: int) -
         lines += ["", *aligned(header, rows, right=range(1, len(header)))]
         lines += [lost] if (lost := forecast_figures.verdict(values)) is not None else []
     return "\n".join(lines)
+
+
+def forecasts(checkpoint: str) -> bool:
+    """Whether a checkpoint's objective is forecasting."""
+    source = model_folder(checkpoint)
+    return objective_of(source, load_config(source)).name == FORECASTING
+
+
+def figures_of_series(checkpoint: str, table: Table, micro_batch: int) -> str:
+    """The same figures of a checkpoint that forecasts on the windows of a table, whose rows may be later ones.
+
+    Raises:
+        UserError: they do not belong together, or the table is too short or cannot be read.
+    """
+    source = model_folder(checkpoint)
+    section, series = objective_of(source, load_config(source)), series_of(read_inputs(source), checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        split = Path(folder) / "test"
+        write_split(table, series, section, split)
+        return figures(checkpoint, str(split), None, micro_batch)
 
 
 def fill(checkpoint: str, text: str, top: int) -> str:

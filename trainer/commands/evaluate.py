@@ -23,8 +23,8 @@ def add_parser(verbs) -> None:
     parser.add_argument(
         "--data",
         metavar="DIR|FILE",
-        help="a prepared data set, e.g. DATA/validation, or a labelled file for a model that was fine-tuned on texts: "
-        ".tsv, .csv, .jsonl, .parquet or hub:NAME[@CONFIGURATION][:SPLIT]",
+        help="a prepared data set, e.g. DATA/validation, or a labelled file for a model that was fine-tuned on texts, "
+        "or later steps for one that forecasts: .tsv, .csv, .jsonl, .parquet or hub:NAME[@CONFIGURATION][:SPLIT]",
     )
     add_table_options(parser)
     parser.add_argument("--label-column", metavar="NAME", help="the column of the labels (that of fine-tuning)")
@@ -49,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     table = None
     is_labelled = arguments.data is not None and is_table(arguments.data)
     if not is_labelled:
-        _refuse_table_options(arguments)
+        of_files = ("columns", "text_columns", "label_column", "max_length")
+        _refuse_options(arguments, "--data with a labelled file", *of_files)
     elif arguments.samples is not None:
         raise UserError("--samples is for a prepared data set: of a labelled file all rows are evaluated")
     else:
@@ -66,16 +67,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.fill is not None:
         text = checkpoint_figures.fill(arguments.checkpoint, arguments.fill, arguments.top)
     elif is_labelled:
-        from ..prediction import scores
+        table = table or open_table(arguments.data, arguments.columns)
+        if checkpoint_figures.forecasts(arguments.checkpoint):
+            _refuse_options(arguments, "texts", "text_columns", "label_column", "max_length")
+            text = checkpoint_figures.figures_of_series(arguments.checkpoint, table, arguments.micro_batch)
+        else:
+            from ..prediction import scores
 
-        text = scores.figures(
-            arguments.checkpoint,
-            table or open_table(arguments.data, arguments.columns),
-            arguments.text_columns,
-            arguments.label_column,
-            arguments.max_length,
-            arguments.micro_batch,
-        )
+            text = scores.figures(
+                arguments.checkpoint,
+                table,
+                arguments.text_columns,
+                arguments.label_column,
+                arguments.max_length,
+                arguments.micro_batch,
+            )
     else:
         text = checkpoint_figures.figures(
             arguments.checkpoint, arguments.data, arguments.samples, arguments.micro_batch
@@ -92,7 +98,8 @@ def is_table(data: str) -> bool:
     return data.startswith(HUB) or path.is_file() or (kind_of(path) in OPENERS and not path.is_dir())
 
 
-def _refuse_table_options(arguments: argparse.Namespace) -> None:
-    for name in ("columns", "text_columns", "label_column", "max_length"):
+def _refuse_options(arguments: argparse.Namespace, what: str, *names: str) -> None:
+    """Raise UserError for an option that would do nothing, as it is for `what`."""
+    for name in names:
         if getattr(arguments, name) is not None:
-            raise UserError(f"--{name.replace('_', '-')} is for --data with a labelled file")
+            raise UserError(f"--{name.replace('_', '-')} is for {what}")

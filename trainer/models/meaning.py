@@ -50,7 +50,7 @@ def refuse_other_numbering(source: str, data: str, manifest: Manifest) -> None:
         if any(series[key] != inputs.series[key] for key in ("mean", "scale")):
             raise UserError(
                 f"{data} is standardised otherwise than the series that {source} was trained on: {_ADVICE}, or give "
-                "its table, which longmix predict standardises as training did"
+                "its table, which longmix predict and evaluate standardise as training did"
             )
 
 

@@ -28,7 +28,7 @@ from ..samples.tokenizer import tokenizer_folder
 from ..settings.mistakes import say
 from ..settings.objectives import FORECASTING
 from ..settings.sections import ObjectiveSection
-from . import output, parts, series, texts
+from . import output, parts, series, series_tables, texts
 from .kept_columns import KeptColumns, columns_to_read
 from .progress import Progress, counted
 
@@ -144,10 +144,10 @@ def _forecasts(arguments: argparse.Namespace, source: str, objective: ObjectiveS
             raise UserError(f"{arguments.data} holds no time series, but {arguments.model} forecasts one")
         rows = series.windows_of(dataset, objective.input_length, objective.horizon)
     else:
-        scales = series.series_of(read_inputs(source), arguments.model)
+        scales = series_tables.series_of(read_inputs(source), arguments.model)
         table = table or open_table(arguments.data, arguments.columns)
         rows = series.window_after(table, scales, objective.input_length)
-        dates = series.dates_after(table, scales, objective.input_length, objective.horizon)
+        dates = series_tables.dates_after(table, scales, objective.input_length, objective.horizon)
     answers = series.Forecasts(source, scales, distributed.join().device, arguments.batch_size, dates)
     if answers.model.config.input_channels != len(scales["names"]):
         raise UserError(

@@ -375,6 +375,43 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
     assert predict(series / "test", output)[0] == list(range(30))
 
 
+def test_later_steps_of_a_table_are_scored_as_those_of_a_prepared_split(train, series, tmp_path, capsys):
+    train(tmp_path / "run", **of(series, **{"optim.max_steps": 1, "optim.warmup_steps": 0}))
+
+    def evaluate(data, *more):
+        code = main(["evaluate", str(tmp_path / "run"), "--data", str(data), *more])
+        told = capsys.readouterr()
+        lines = told.out[told.out.index("loss ") :] if code == 0 else ""
+        figures = dict(line.split() for line in lines.partition("\n\n")[0].splitlines())
+        return code, {name: float(value.replace(",", "")) for name, value in figures.items()}, told.err
+
+    _, expected, _ = evaluate(series / "test")
+    # 16 steps before the split's own, which the first window reads.
+    own = (0.1 * steps(64, 110) * np.array([1.0, 3.0]) + np.array([0.5, 2.0])).tolist()
+    dates = [f"2024-01-{1 + row // 4:02} {6 * (row % 4):02}:00" for row in range(len(own))]
+    lines = [f"{date},{wave!r},{step!r}" for date, (step, wave) in zip(dates, own, strict=True)]
+    (tmp_path / "later.csv").write_text("\n".join(["date,wave,step", *lines]))
+    code, found, told = evaluate(tmp_path / "later.csv")
+    assert code == 0 and "warning" not in told and found["items"] == expected["items"]
+    for name in ("mse", "mae", "last_value_mse", "last_value_mae"):
+        assert found[name] == pytest.approx(expected[name], abs=1e-4), name
+    assert "seasonal_mse" in found  # of four rows, a day
+    # No window reaches over a hole, 25 rows before the end.
+    (tmp_path / "later.csv").write_text("\n".join(["date,wave,step", *lines[:20], *lines[21:]]))
+    code, found, told = evaluate(tmp_path / "later.csv")
+    assert code == 0 and found["items"] == 25 - 22 + 1
+    assert "no window reaches over such a place: " in told and "line 22 (2024-01-06 06:00) comes 12:00:00 after" in told
+    for kept, what in (
+        (lines[:21], "later.csv has 21 rows, but a window of the model takes 22: 16 that it reads, and 6 that it"),
+        ([*lines[:20], *lines[21:40]], "later.csv has no 22 rows, as a window of the model takes, without a place"),
+    ):
+        (tmp_path / "later.csv").write_text("\n".join(["date,wave,step", *kept]))
+        code, _, told = evaluate(tmp_path / "later.csv")
+        assert code == 2 and what in told
+    code, _, told = evaluate(tmp_path / "later.csv", "--max-length", "9")
+    assert code == 2 and "--max-length is for texts" in told
+
+
 @pytest.mark.parametrize("horizon", [1, 7, 30])
 def test_the_last_forecast_of_a_split_is_not_cut_off(series, horizon):
     dataset = ShardedDataset(str(series / "test"))

@@ -6,7 +6,7 @@ from longmix.data_prep.manifest import Manifest
 from longmix.trainer.export.card import inputs_of
 from longmix.trainer.finetune.records import open_table
 from longmix.trainer.prediction.dates_ahead import dates_ahead
-from longmix.trainer.prediction.series import dates_after
+from longmix.trainer.prediction.series_tables import dates_after
 
 WORKING = ["2024-02-26", "2024-02-27", "2024-02-28", "2024-02-29", "2024-03-01", "2024-03-04", "2024-03-05"]
 
