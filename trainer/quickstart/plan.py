@@ -59,7 +59,7 @@ class Recipe:
             samples=64 * devices,
             micro_batch=64,
             # What teaches a model of this size the most (docs/learning.md, "a larger model").
-            mask_probability=0.3,
+            mask_probability=0.4,
             lr=1e-3,
             finetune_lr=1e-4,
             tokens=30_000_000,
