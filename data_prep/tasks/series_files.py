@@ -27,7 +27,7 @@ _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
 _PARTS = ("year", "month", "day", "hour", "minute", "second")  # what numbers in several date columns are, in this order
 _DATE_NAMES = ("datetime", "timestamp", "time", "datum", "day", "ds", "date_time")  # that are advised, not taken
 _NAME_OF_INDEX = re.compile(r"|Unnamed: \d+(\.\d+)?")  # of pandas; "" at the first writing
-_CLOCK_CHANGE = timedelta(hours=1)
+CLOCK_CHANGE = timedelta(hours=1)
 _DELIMITERS = (",", ";", "\t")  # between the fields: the first of them that the header holds
 _PROBED_ROWS = 100  # that are searched for more columns of text, once one is found
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -149,7 +149,7 @@ class _Parser:
             where = f"{self._source}: row {number}, column {self._shown_date}"
             moment = moment_of([row[place] for place in self._dates], where)
             if before is not None and moment < before:
-                is_clock = before - moment <= _CLOCK_CHANGE
+                is_clock = before - moment <= CLOCK_CHANGE
                 remedy = "; or write dates with their offsets from UTC, if clocks were set back" if is_clock else ""
                 raise UserError(
                     f"{where} goes back to {date!r}: sort the rows by it, or give each of several series its own "

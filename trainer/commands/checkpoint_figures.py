@@ -96,8 +96,12 @@ def forecasts(checkpoint: str) -> bool:
     return objective_of(source, load_config(source)).name == FORECASTING
 
 
-def figures_of_series(checkpoint: str, table: Table, micro_batch: int) -> str:
+def figures_of_series(
+    checkpoint: str, table: Table, reaches_over_gaps: bool, samples: int | None, micro_batch: int
+) -> str:
     """The same figures of a checkpoint that forecasts on the windows of a table, whose rows may be later ones.
+
+    Windows hold places where rows are missing or repeated only with `reaches_over_gaps`.
 
     Raises:
         UserError: they do not belong together, or the table is too short or cannot be read.
@@ -106,8 +110,8 @@ def figures_of_series(checkpoint: str, table: Table, micro_batch: int) -> str:
     section, series = objective_of(source, load_config(source)), series_of(read_inputs(source), checkpoint)
     with tempfile.TemporaryDirectory() as folder:
         split = Path(folder) / "test"
-        write_split(table, series, section, split)
-        return figures(checkpoint, str(split), None, micro_batch)
+        write_split(table, series, section, reaches_over_gaps, split)
+        return figures(checkpoint, str(split), samples, micro_batch)
 
 
 def fill(checkpoint: str, text: str, top: int) -> str:

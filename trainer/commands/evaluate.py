@@ -5,6 +5,7 @@ from pathlib import Path
 
 from longmix.data_prep.errors import UserError, printable_lines
 from longmix.data_prep.manifest import Manifest
+from longmix.data_prep.tasks.forecasting import KEEP, SPLIT
 
 from ..settings.mistakes import say_loading
 from .predict import add_table_options
@@ -16,8 +17,8 @@ def add_parser(verbs) -> None:
         "evaluate",
         help="loss and accuracy of a checkpoint on a data set, or completions of a text with [MASK]",
         description="Figures of a checkpoint (ours, or any of transformers) on a prepared data set, with fixed masks; "
-        "of lego's chains also the accuracy of each labelled variable, accuracy_at_1 and so on; or the most probable "
-        "completions of a text.",
+        "of lego's chains also the accuracy of each labelled variable, accuracy_at_1 and so on; of a model that "
+        "forecasts also on every window of a table; or the most probable completions of a text.",
     )
     parser.add_argument("checkpoint", metavar="MODEL", help="a model folder, a run folder, a checkpoint, or a hub name")
     parser.add_argument(
@@ -30,6 +31,12 @@ def add_parser(verbs) -> None:
     parser.add_argument("--label-column", metavar="NAME", help="the column of the labels (that of fine-tuning)")
     parser.add_argument(
         "--samples", type=int, metavar="N", help="at most so many samples, spread evenly (default: all)"
+    )
+    parser.add_argument(
+        "--gaps",
+        choices=(SPLIT, KEEP),
+        help="of a table of a series, where rows are missing or repeated by their dates: no window reaches over such a "
+        "place (default), or windows do, as over nights without trade",
     )
     parser.add_argument("--micro-batch", type=int, default=16, metavar="N", help="samples at a time (default: 16)")
     parser.add_argument("--fill", metavar="TEXT", help='a text with one or more [MASK], e.g. "Paris is the [MASK]."')
@@ -49,10 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     table = None
     is_labelled = arguments.data is not None and is_table(arguments.data)
     if not is_labelled:
-        of_files = ("columns", "text_columns", "label_column", "max_length")
-        _refuse_options(arguments, "--data with a labelled file", *of_files)
-    elif arguments.samples is not None:
-        raise UserError("--samples is for a prepared data set: of a labelled file all rows are evaluated")
+        _refuse_options(
+            arguments, "--data with a labelled file", "columns", "text_columns", "label_column", "max_length", "gaps"
+        )
     else:
         named = [arguments.label_column] if arguments.label_column else []
         table = file_table(arguments.data, arguments.columns, [*(arguments.text_columns or ()), *named])
@@ -70,8 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
         table = table or open_table(arguments.data, arguments.columns)
         if checkpoint_figures.forecasts(arguments.checkpoint):
             _refuse_options(arguments, "texts", "text_columns", "label_column", "max_length")
-            text = checkpoint_figures.figures_of_series(arguments.checkpoint, table, arguments.micro_batch)
+            text = checkpoint_figures.figures_of_series(
+                arguments.checkpoint, table, arguments.gaps == KEEP, arguments.samples, arguments.micro_batch
+            )
         else:
+            _refuse_options(arguments, "a series", "gaps")
+            _refuse_options(arguments, "prepared data and series: of a labelled file all rows are evaluated", "samples")
             from ..prediction import scores
 
             text = scores.figures(

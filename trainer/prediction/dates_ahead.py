@@ -13,16 +13,18 @@ from longmix.data_prep.tasks.series_files import DATE_FORMATS
 _ISO = re.compile(
     r"\d{4}-\d\d-\d\d((?P<mark>.)(?P<clock>\d\d(:\d\d){1,2})(?P<part>[.,]\d+)?(?P<offset>[+-][\d:]+|[Zz])?)?"
 )
-_DAY = timedelta(days=1)
+_COMPACT = {8: "%Y%m%d", 13: "%Y%m%dT%H%M", 15: "%Y%m%dT%H%M%S"}
+_DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 # Of the steps between working days, those that may pass over one: a holiday.
 _HOLIDAYS = 0.1
 
 
-def dates_ahead(texts: list[str], count: int) -> list[str] | None:
-    """The dates of `count` more rows, written as the last one is.
+def dates_ahead(texts: list[str], window: int, count: int) -> list[str] | None:
+    """The dates of `count` more rows, in the form of the last one, or of the longest of the window.
 
-    The rule is the first that holds for all rows: the same number of months from one to the next (on the same day, or
-    on the last of each), the same time, working days from Monday to Friday.
+    The rule is the first that holds for the last `window` rows: the same number of months from one to the next (on the
+    same day, or on the last of each), the same time, working days from Monday to Friday. No rule leads to a time of the
+    day, or a day of the week, at which a longer table has no row: nights without trade, weekends.
 
     Args:
         texts: dates of the rows before, as `series_files.moment_of` reads one, the newest last.
@@ -30,12 +32,12 @@ def dates_ahead(texts: list[str], count: int) -> list[str] | None:
     Returns:
         None where no rule holds.
     """
-    if len(texts) < 3:
-        return None  # two rows follow any rule
     texts = [text.strip() for text in texts]
-    written = [_read(text) for text in texts]
+    if min(window, len(texts)) < 3:
+        return None  # two rows follow any rule
+    written = [read_date(text) for text in texts]
     last = written[-1]
-    if len({moment.utcoffset() for moment in written}) == 1:
+    if len({moment.utcoffset() for moment in written[-window:]}) == 1:
         rules = (_by_months, _by_the_clock, _by_working_days)
         moments = [moment.replace(tzinfo=None) for moment in written]
     elif all(moment.tzinfo is not None for moment in written):
@@ -45,16 +47,42 @@ def dates_ahead(texts: list[str], count: int) -> list[str] | None:
     else:
         return None
     try:
-        made = next((ahead for rule in rules if (ahead := rule(moments)) is not None), None)
-        return None if made is None else [_write(moment, last, texts[-1]) for moment in itertools.islice(made, count)]
+        for rule in rules:
+            ahead = rule(moments[-window:])
+            made = [] if ahead is None else list(itertools.islice(ahead, count))
+            if made and not _is_refuted(made, moments):
+                return _written(made, last, texts[-window:])
     except (OverflowError, ValueError):
-        return None  # beyond the years that there are
+        pass  # beyond the years that there are
+    return None
+
+
+def read_date(text: str) -> datetime:
+    """Raises ValueError for one in no form of dates."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        form = _form_of(text)
+        if form is None:
+            raise
+        return datetime.strptime(text, form)
+
+
+def _is_refuted(ahead: list[datetime], moments: list[datetime]) -> bool:
+    """Whether dates lie at a time of the day, or on a day of the week, that rows before would have had, too."""
+    span = moments[-1] - min(moments)
+    step = ahead[0] - moments[-1]
+    times, days = {moment.time() for moment in moments}, {moment.weekday() for moment in moments}
+    is_part_of_day = timedelta(0) < step < _DAY and _DAY % step == timedelta(0)
+    if is_part_of_day and span > _DAY and any(moment.time() not in times for moment in ahead):
+        return True
+    return step <= _DAY and span > _WEEK and any(moment.weekday() not in days for moment in ahead)
 
 
 def _by_the_clock(moments: list[datetime]) -> Iterator[datetime] | None:
     steps = {later - before for before, later in itertools.pairwise(moments)}
     step = steps.pop()
-    if steps or not step:
+    if steps or step <= timedelta(0):
         return None
     return (moments[-1] + number * step for number in itertools.count(1))
 
@@ -64,12 +92,8 @@ def _by_months(moments: list[datetime]) -> Iterator[datetime] | None:
     steps = set(np.diff(months).tolist())
     at_the_end = all(moment.day == _days(month) for moment, month in zip(moments, months, strict=True))
     is_same_day = len({moment.day for moment in moments}) == 1
-    if (
-        min(steps) < 1
-        or len(steps) > 1
-        or len({moment.time() for moment in moments}) > 1
-        or not (at_the_end or is_same_day)
-    ):
+    is_same_time = len({moment.time() for moment in moments}) == 1
+    if len(steps) > 1 or min(steps) < 1 or not is_same_time or not (at_the_end or is_same_day):
         return None
     day, step, time = 31 if at_the_end else moments[-1].day, steps.pop(), moments[-1].time()
     ahead = itertools.count(months[-1] + step, step)
@@ -95,14 +119,18 @@ def _by_working_days(moments: list[datetime]) -> Iterator[datetime] | None:
 # As dates are written.
 
 
-def _read(text: str) -> datetime:
-    form = _form_of(text)
-    return datetime.fromisoformat(text) if form is None else datetime.strptime(text, form)
+def _written(moments: list[datetime], last: datetime, texts: list[str]) -> list[str] | None:
+    """Dates in the form of the last text or, where that says less than they do, of the longest; None: neither does."""
+    for text in (texts[-1], max(texts, key=len)):
+        made = [_write(moment, last, text) for moment in moments]
+        if [read_date(one).replace(tzinfo=None) for one in made] == moments:
+            return made
+    return None
 
 
 def _form_of(text: str) -> str | None:
-    """Of DATE_FORMATS; None: ISO 8601."""
-    for form in DATE_FORMATS:
+    """Of DATE_FORMATS, or without any marks; None: ISO 8601 with marks."""
+    for form in (*DATE_FORMATS, *([_COMPACT[len(text)]] if len(text) in _COMPACT and text[:8].isdigit() else [])):
         try:
             datetime.strptime(text, form)
         except ValueError:
@@ -112,7 +140,7 @@ def _form_of(text: str) -> str | None:
 
 
 def _write(moment: datetime, last: datetime, text: str) -> str:
-    """A date in the form of `text`, which says `last`."""
+    """A date in the form of `text`, with the offset of `last`."""
     form = _form_of(text)
     if form is not None:
         return moment.strftime(form)
@@ -121,6 +149,12 @@ def _write(moment: datetime, last: datetime, text: str) -> str:
         return moment.isoformat()
     if found["clock"] is None:
         return moment.date().isoformat()
-    precision = ("minutes", "seconds")[min(found["clock"].count(":"), 2) - 1] if found["part"] is None else "auto"
-    made = moment.isoformat(found["mark"], precision)
-    return f"{made.removesuffix('+00:00')}Z" if found["offset"] in ("Z", "z") else made
+    clock = moment.strftime("%H:%M:%S" if found["clock"].count(":") > 1 else "%H:%M")
+    part = found["part"] or ""
+    part = part[:1] + f"{moment.microsecond:06}".ljust(len(part), "0")[: max(0, len(part) - 1)]
+    offset = "" if last.tzinfo is None else moment.isoformat()[-6:]
+    if found["offset"] in ("Z", "z"):
+        offset = found["offset"]
+    elif found["offset"] is not None and ":" not in found["offset"]:
+        offset = offset.replace(":", "")
+    return f"{moment.date().isoformat()}{found['mark']}{clock}{part}{offset}"

@@ -18,7 +18,7 @@ from ..samples.dataset import ShardedDataset
 from ..samples.windows import pieces
 from .parts import Answers
 from .progress import nobody
-from .series_tables import Dates, standardised
+from .series_tables import Dates, answers_of, standardised
 from .texts import rounded
 
 # (the standardised past of one forecast (input_length, C), the row of the first step ahead, steps of it to leave out).
@@ -42,7 +42,7 @@ class Forecasts:
         """`dates`: of the steps of the one window that there is."""
         self.device, self.batch, self.dates = device, batch, dates
         self.mean, self.scale = np.asarray(series["mean"]), np.asarray(series["scale"])
-        self.names = [f"forecast_{name}" for name in series["names"]]
+        self.names = answers_of(series)
         dated = {} if dates is None else {dates.column: str}
         self.columns = {"row": int, **dated, **dict.fromkeys(self.names, float)}
         self.model = load_model(source, transformers.AutoModelForTimeSeriesPrediction).eval().to(device)
@@ -66,12 +66,12 @@ class Forecasts:
         """See SampleAnswers."""
 
 
-def window_after(table: Table, series: dict[str, Any], input_length: int) -> Iterator[Window]:
-    """The one window that ends with the last row of a table, whose columns have the names of the variables."""
+def window_after(table: Table, series: dict[str, Any], input_length: int) -> Window:
+    """The window that ends with the last row of a table, whose columns have the names of the variables."""
     rows = list(table.rows(series["names"]))
     if len(rows) < input_length:
         raise UserError(f"{table.source} has {len(rows)} rows, the model reads {input_length}: give more of the past")
-    yield standardised(table, rows[-input_length:], series), len(rows), 0
+    return standardised(table, rows[-input_length:], series), len(rows), 0
 
 
 def windows_of(dataset: ShardedDataset, input_length: int, horizon: int) -> Iterator[Window]:

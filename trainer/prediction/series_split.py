@@ -18,10 +18,14 @@ from .series_tables import Dated, dated, standardised
 _SHOWN = 3
 
 
-def write_split(table: Table, series: dict[str, Any], objective: ObjectiveSection, folder: Path) -> None:
+def write_split(
+    table: Table, series: dict[str, Any], objective: ObjectiveSection, reaches_over_gaps: bool, folder: Path
+) -> None:
     """Write all rows of a table to `folder`, standardised as in training. The first window's input is for it alone.
 
-    No window reaches over a place where rows are missing or repeated, by their dates; a line tells these places.
+    Args:
+        reaches_over_gaps: windows may hold a place where rows are missing or repeated by their dates; else none does,
+            and a line tells these places.
 
     Raises:
         UserError: the table is too short for one window, or as `standardised` and `dated`.
@@ -33,17 +37,19 @@ def write_split(table: Table, series: dict[str, Any], objective: ObjectiveSectio
             f"{table.source} has {len(rows)} rows, but a window of the model takes {window}: {objective.input_length} "
             f"that it reads, and {objective.horizon} that it forecasts"
         )
-    values, found = standardised(table, rows, series), dated(table, series)
-    breaks = [] if found is None else series_quality.gaps(found.series)
+    without = "" if reaches_over_gaps else ", so windows may reach over missing rows"
+    values, found = standardised(table, rows, series), dated(table, series, without)
+    breaks = [] if found is None or reaches_over_gaps else series_quality.gaps(found.series)
     repeats = None if found is None else season(found.series.interval, found.series.seconds)
     pieces = itertools.pairwise([0, *breaks, len(rows)])
     if max(end - start for start, end in pieces) < window:
         raise UserError(
             f"{table.source} has no {window} rows, as a window of the model takes, without a place where rows are "
-            f"missing or repeated: {_told(found, breaks)}"
+            f"missing or repeated: {_told(found, breaks)}; --gaps keep lets windows reach over them"
         )
     if breaks:
-        say(f"warning: time does not go on evenly, and no window reaches over such a place: {_told(found, breaks)}")
+        told = _told(found, breaks)
+        say(f"warning: time does not go on evenly, and no window reaches over such a place (--gaps): {told}")
     write_dataset(
         folder,
         ({SERIES: row} for row in values),

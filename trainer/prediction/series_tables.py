@@ -10,7 +10,9 @@ import numpy as np
 from longmix.data_prep.errors import UserError
 from longmix.data_prep.tasks import series_quality
 from longmix.data_prep.tasks.series_files import (
+    CLOCK_CHANGE,
     DATE,
+    LARGEST,
     Series,
     Written,
     in_thousands,
@@ -22,8 +24,9 @@ from longmix.data_prep.tasks.series_files import (
 from ..finetune.records import Row, Table
 from ..models.folder import Inputs
 from ..settings.mistakes import say
-from .dates_ahead import dates_ahead
+from .dates_ahead import dates_ahead, read_date
 
+_MOST_DIGITS = 10**6  # of a number that is shown whole
 _FAR = 20  # standard deviations: measured values that far from all of training are rarer than codes for missing ones
 
 
@@ -60,13 +63,18 @@ def series_of(inputs: Inputs, model: str) -> dict[str, Any]:
     return inputs.series
 
 
+def answers_of(series: dict[str, Any]) -> list[str]:
+    """The columns of a forecast of each variable."""
+    return [f"forecast_{name}" for name in series["names"]]
+
+
 def standardised(table: Table, rows: list[Row], series: dict[str, Any]) -> np.ndarray:
     """The values of rows of a table, read with the names of the variables, as in training: (rows, C) float32.
 
     Lines tell commas that may be of thousands, and the value that is farthest from those of training, if it is far.
 
     Raises:
-        UserError: a value is missing or no number.
+        UserError: a value is missing, no number, or too large.
     """
     names = series["names"]
     if table.has_decimal_commas:
@@ -76,44 +84,60 @@ def standardised(table: Table, rows: list[Row], series: dict[str, Any]) -> np.nd
         for row in rows
     ]
     made = (np.asarray(values) - np.asarray(series["mean"])) / np.asarray(series["scale"])
+    too_large = np.argwhere(np.maximum(np.abs(values), np.abs(made)) > LARGEST)
+    if len(too_large):
+        step, variable = too_large[0]
+        shown = f"{names[variable]!r} is {rows[step].texts[variable]}"
+        raise UserError(f"{rows[step].place}: {shown}, which no model can read: correct it")
     _warn_of_outliers(made, rows, names)
     return made.astype(np.float32)
 
 
-def dated(table: Table, series: dict[str, Any]) -> Dated | None:
-    """A table's dates; None where it has none that can be read.
+def dated(table: Table, series: dict[str, Any], without: str = "") -> Dated | None:
+    """A table's dates; None where it has none that can be read, which a line tells if their columns are there.
+
+    Args:
+        without: what follows from that; told also where the columns are not there.
 
     Raises:
-        UserError: most of its rows go back, as where the newest one is the first.
+        UserError: rows go back, but for clocks that were set back by an hour at most.
     """
     columns = series.get("date_columns", [DATE])
+    is_there = all(table.columns.count(name) == 1 for name in columns)
+    if not is_there and not without:
+        return None
     try:
         rows = list(table.rows(columns))
-        moments = [moment_of(row.texts, row.place) for row in rows]
-    except UserError:
-        return None  # they are not needed
+        moments = [moment_of(row.texts, f"{row.place}: {' '.join(columns)}") for row in rows]
+    except UserError as error:
+        say(f"note: no dates are read{without}: {error}")
+        return None
     if len(rows) < 2:
         return None
     seconds = np.array([(later - before).total_seconds() for before, later in itertools.pairwise(moments)])
     if 2 * np.count_nonzero(seconds == 0) >= len(seconds):
-        return None  # a part of the date, beside its time
+        # As of a part of the date, beside its time.
+        say(f"note: no dates are read{without}: most rows of {table.source} have the date of the row before")
+        return None
     texts = [" ".join(row.texts) for row in rows]
-    if 2 * np.count_nonzero(seconds < 0) > len(seconds):
-        row, shown = np.flatnonzero(seconds < 0)[0] + 1, " ".join(map(repr, columns))
+    is_reversed = 2 * np.count_nonzero(seconds < 0) > len(seconds)
+    back = np.flatnonzero(seconds < (0 if is_reversed else -CLOCK_CHANGE.total_seconds()))
+    if len(back):
+        row, shown = back[0] + 1, " ".join(map(repr, columns))
         raise UserError(f"{rows[row].place}: {shown} goes back to {texts[row]!r}: sort the rows by it, the newest last")
     return Dated(columns, rows, moments, Series([], texts, interval_of(seconds), np.empty((len(rows), 0)), seconds))
 
 
 def dates_after(table: Table, series: dict[str, Any], input_length: int, horizon: int) -> Dates | None:
     """The dates of the steps that follow a table; None where it has none that can be read, or that follow no rule
-    within the window. A line tells the latter, and another where time does not go on evenly there.
+    within the window. A line tells either, and another where time does not go on evenly there.
 
     Raises:
         UserError: as `dated`.
     """
     found = dated(table, series)
-    if found is None or len(found.rows) < input_length:
-        return None  # a table that is too short is refused elsewhere
+    if found is None:
+        return None
     texts, columns = found.series.dates, found.columns
     uneven = [row for row in series_quality.gaps(found.series) if row > len(texts) - input_length]
     if uneven:
@@ -123,16 +147,26 @@ def dates_after(table: Table, series: dict[str, Any], input_length: int, horizon
             "warning: the steps before the forecast do not follow each other evenly: "
             f"{found.rows[first].place} ({texts[first]}) {what}{more}"
         )
-    written = texts if len(columns) == 1 else [moment.isoformat(" ") for moment in found.moments]
-    ahead = dates_ahead(written[-input_length:], horizon)
+    ahead = dates_ahead(_as_one_text(found), input_length, horizon)
     if ahead is None:
         say(
-            f"the forecast has no dates, for the last {input_length} of {table.source} follow no rule: the same time "
-            "from one to the next, whole months, or working days"
+            f"note: the forecast has no dates, for the last {input_length} of {table.source} follow no rule that leads "
+            "to dates such as those of its rows: the same time from one to the next, whole months, or working days, "
+            "with one offset from UTC"
         )
         return None
-    name = columns[0] if len(columns) == 1 else DATE
-    return Dates(DATE if name == "row" else name, ahead)
+    is_taken = columns[0] in ("row", *answers_of(series))
+    return Dates(DATE if len(columns) > 1 or is_taken else columns[0], ahead)
+
+
+def _as_one_text(found: Dated) -> list[str]:
+    """Dates as they are written or, where several columns hold their numbers, as ISO 8601 has them."""
+    try:
+        for text in found.series.dates:
+            read_date(text.strip())
+    except ValueError:
+        return [moment.isoformat(" ") for moment in found.moments]
+    return found.series.dates
 
 
 def _look_at_commas(source: str, rows: list[Row], names: list[str]) -> None:
@@ -161,8 +195,9 @@ def _warn_of_outliers(standardised: np.ndarray, rows: list[Row], names: list[str
     distance = abs(standardised[step, variable])
     if distance > _FAR:
         shown = f"{rows[step].place}: {names[variable]!r} is {rows[step].texts[variable]}"
+        size = f"{distance:.0f}" if distance < _MOST_DIGITS else f"{distance:.1e}"
         say(
-            f"warning: {shown}, {distance:.0f} standard deviations from the mean of training: if that stands for a "
+            f"warning: {shown}, {size} standard deviations from the mean of training: if that stands for a "
             "missing value, fill it first"
         )
 

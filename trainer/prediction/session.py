@@ -146,7 +146,7 @@ def _forecasts(arguments: argparse.Namespace, source: str, objective: ObjectiveS
     else:
         scales = series_tables.series_of(read_inputs(source), arguments.model)
         table = table or open_table(arguments.data, arguments.columns)
-        rows = series.window_after(table, scales, objective.input_length)
+        rows = iter([series.window_after(table, scales, objective.input_length)])
         dates = series_tables.dates_after(table, scales, objective.input_length, objective.horizon)
     answers = series.Forecasts(source, scales, distributed.join().device, arguments.batch_size, dates)
     if answers.model.config.input_channels != len(scales["names"]):

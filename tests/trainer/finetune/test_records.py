@@ -159,6 +159,9 @@ def test_csv_may_hold_line_ends_semicolons_between_and_long_fields(tmp_path):
     (tmp_path / "t.csv").write_text('text;label\n"two\nlines; one field";a\n' + "x" * 200_000 + ";b\n")
     rows = [row.texts for row in open_table(str(tmp_path / "t.csv")).rows(["text", "label"])]
     assert rows == [["two\nlines; one field", "a"], ["x" * 200_000, "b"]]
+    (tmp_path / "t.csv").write_text('text\tlabel\n"a\tb; c, d"\te\n')
+    table = open_table(str(tmp_path / "t.csv"))
+    assert [row.texts for row in table.rows(["label", "text"])] == [["e", "a\tb; c, d"]] and table.has_decimal_commas
 
 
 @pytest.mark.parametrize(

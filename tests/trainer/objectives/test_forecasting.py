@@ -400,10 +400,26 @@ def test_later_steps_of_a_table_are_scored_as_those_of_a_prepared_split(train, s
     (tmp_path / "later.csv").write_text("\n".join(["date,wave,step", *lines[:20], *lines[21:]]))
     code, found, told = evaluate(tmp_path / "later.csv")
     assert code == 0 and found["items"] == 25 - 22 + 1
-    assert "no window reaches over such a place: " in told and "line 22 (2024-01-06 06:00) comes 12:00:00 after" in told
+    assert (
+        "no window reaches over such a place (--gaps): " in told
+        and "line 22 (2024-01-06 06:00) comes 12:00:00 after" in told
+    )
+    code, found, told = evaluate(tmp_path / "later.csv", "--gaps", "keep", "--samples", "3")
+    assert code == 0 and found["items"] == 3 and "warning" not in told
+    # Dates that cannot be read say nothing of holes, and a line says so.
+    (tmp_path / "later.csv").write_text("\n".join(["date,wave,step", *lines[:20], *lines[21:], "?,0,0"]))
+    code, found, told = evaluate(tmp_path / "later.csv")
+    assert code == 0 and found["items"] == 46 - 22 + 1
+    assert "note: no dates are read, so windows may reach over missing rows: " in told and "date holds '?'" in told
+    (tmp_path / "later.csv").write_text("\n".join(["date,wave,step", *lines, "2024-02-01,1e39,0"]))
+    code, _, told = evaluate(tmp_path / "later.csv")
+    assert code == 2 and "line 48: 'wave' is 1e39, which no model can read: correct it" in told
     for kept, what in (
         (lines[:21], "later.csv has 21 rows, but a window of the model takes 22: 16 that it reads, and 6 that it"),
-        ([*lines[:20], *lines[21:40]], "later.csv has no 22 rows, as a window of the model takes, without a place"),
+        (
+            [*lines[:20], *lines[21:40]],
+            "later.csv has no 22 rows, as a window of the model takes, without a place where rows are",
+        ),
     ):
         (tmp_path / "later.csv").write_text("\n".join(["date,wave,step", *kept]))
         code, _, told = evaluate(tmp_path / "later.csv")
