@@ -143,13 +143,13 @@ def _write(moment: datetime, last: datetime, text: str) -> str:
     """A date in the form of `text`, with the offset of `last`."""
     form = _form_of(text)
     if form is not None:
-        return moment.strftime(form)
+        return format(moment, form)
     moment, found = moment.replace(tzinfo=last.tzinfo), _ISO.fullmatch(text)
     if found is None:
         return moment.isoformat()
     if found["clock"] is None:
         return moment.date().isoformat()
-    clock = moment.strftime("%H:%M:%S" if found["clock"].count(":") > 1 else "%H:%M")
+    clock = format(moment, "%H:%M:%S" if found["clock"].count(":") > 1 else "%H:%M")
     part = found["part"] or ""
     part = part[:1] + f"{moment.microsecond:06}".ljust(len(part), "0")[: max(0, len(part) - 1)]
     offset = "" if last.tzinfo is None else moment.isoformat()[-6:]
