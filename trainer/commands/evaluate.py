@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.checkpoint, table, arguments.gaps == KEEP, arguments.samples, arguments.micro_batch
             )
         else:
-            _refuse_options(arguments, "a series", "gaps")
+            _refuse_options(arguments, "--data with a table of a series", "gaps")
             _refuse_options(arguments, "prepared data and series: of a labelled file all rows are evaluated", "samples")
             from ..prediction import scores
 

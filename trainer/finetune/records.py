@@ -1,10 +1,10 @@
 """Tables as they come: TSV, CSV, JSON lines, Parquet, plain text, and splits of hub data sets, row by row as texts.
 
 One reader for `finetune`, `predict` and `evaluate`. The suffix of a file says what it is. TSV is GLUE's: raw, where a
-double quote is a letter like any other; CSV follows its rules, with `;` or tabs between the fields where the first line
-has no comma. A file without a header is read with the names that are given for its columns. Plain text has one column,
-"text", a line each. All but Parquet may be compressed. Class numbers of a hub data set become the names that it gives
-them.
+double quote is a letter like any other; CSV follows its rules, with `;` between the fields where the first line has no
+comma, or tabs where such a header has none. A file without a header is read with the names that are given for its
+columns. Plain text has one column, "text", a line each. All but Parquet may be compressed. Class numbers of a hub data
+set become the names that it gives them.
 """
 
 import csv
@@ -136,7 +136,8 @@ def _tsv(path: Path, columns: list[str] | None) -> Table:
 def _csv(path: Path, columns: list[str] | None) -> Table:
     text = "\n".join(read_lines(path))
     first = text.partition("\n")[0]
-    delimiter = next((mark for mark in (",", ";", "\t") if mark in first), ",")
+    marks = ",;" if columns is not None else ",;\t"  # a first line that is no header may be text, with tabs in it
+    delimiter = next((mark for mark in marks if mark in first), ",")
     # Of the whole process: others' rows must still fit.
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)

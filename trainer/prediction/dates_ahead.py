@@ -14,7 +14,7 @@ _ISO = re.compile(
     r"\d{4}-\d\d-\d\d((?P<mark>.)(?P<clock>\d\d(:\d\d){1,2})(?P<part>[.,]\d+)?(?P<offset>[+-][\d:]+|[Zz])?)?"
 )
 _COMPACT = {8: "%Y%m%d", 13: "%Y%m%dT%H%M", 15: "%Y%m%dT%H%M%S"}
-_DAY, _WEEK = timedelta(days=1), timedelta(days=7)
+_DAY, _WEEK, _SHORTEST_NIGHT = timedelta(days=1), timedelta(days=7), timedelta(hours=4)
 # Of the steps between working days, those that may pass over one: a holiday.
 _HOLIDAYS = 0.1
 
@@ -22,9 +22,9 @@ _HOLIDAYS = 0.1
 def dates_ahead(texts: list[str], window: int, count: int) -> list[str] | None:
     """The dates of `count` more rows, in the form of the last one, or of the longest of the window.
 
-    The rule is the first that holds for the last `window` rows: the same number of months from one to the next (on the
-    same day, or on the last of each), the same time, working days from Monday to Friday. No rule leads to a time of the
-    day, or a day of the week, at which a longer table has no row: nights without trade, weekends.
+    The rule is the first that holds: the same number of months from one of the last `window` rows to the next (on the
+    same day, or on the last of each); the same time, unless the table has nights, weekends or other such gaps again and
+    again; working days from Monday to Friday, in the whole table.
 
     Args:
         texts: dates of the rows before, as `series_files.moment_of` reads one, the newest last.
@@ -47,14 +47,10 @@ def dates_ahead(texts: list[str], window: int, count: int) -> list[str] | None:
     else:
         return None
     try:
-        for rule in rules:
-            ahead = rule(moments[-window:])
-            made = [] if ahead is None else list(itertools.islice(ahead, count))
-            if made and not _is_refuted(made, moments):
-                return _written(made, last, texts[-window:])
+        ahead = next((found for rule in rules if (found := rule(moments, window)) is not None), None)
+        return None if ahead is None else _written(list(itertools.islice(ahead, count)), last, texts[-window:])
     except (OverflowError, ValueError):
-        pass  # beyond the years that there are
-    return None
+        return None  # beyond the years that there are
 
 
 def read_date(text: str) -> datetime:
@@ -68,26 +64,24 @@ def read_date(text: str) -> datetime:
         return datetime.strptime(text, form)
 
 
-def _is_refuted(ahead: list[datetime], moments: list[datetime]) -> bool:
-    """Whether dates lie at a time of the day, or on a day of the week, that rows before would have had, too."""
-    span = moments[-1] - min(moments)
-    step = ahead[0] - moments[-1]
-    times, days = {moment.time() for moment in moments}, {moment.weekday() for moment in moments}
-    is_part_of_day = timedelta(0) < step < _DAY and _DAY % step == timedelta(0)
-    if is_part_of_day and span > _DAY and any(moment.time() not in times for moment in ahead):
-        return True
-    return step <= _DAY and span > _WEEK and any(moment.weekday() not in days for moment in ahead)
-
-
-def _by_the_clock(moments: list[datetime]) -> Iterator[datetime] | None:
-    steps = {later - before for before, later in itertools.pairwise(moments)}
+def _by_the_clock(moments: list[datetime], window: int) -> Iterator[datetime] | None:
+    steps = {later - before for before, later in itertools.pairwise(moments[-window:])}
     step = steps.pop()
-    if steps or step <= timedelta(0):
+    if steps or step <= timedelta(0) or _has_gaps_again_and_again(moments, step):
         return None
     return (moments[-1] + number * step for number in itertools.count(1))
 
 
-def _by_months(moments: list[datetime]) -> Iterator[datetime] | None:
+def _has_gaps_again_and_again(moments: list[datetime], step: timedelta) -> bool:
+    """Whether the rows keep a calendar: gaps that are longer than a lost row, one in two weeks or more."""
+    others = [later - before for before, later in itertools.pairwise(moments)]
+    is_daily = step >= _DAY
+    gaps = [other for other in others if (other != step if is_daily else other > max(_SHORTEST_NIGHT, 2 * step))]
+    return len(gaps) >= max(1, (moments[-1] - moments[0]) / (2 * _WEEK))
+
+
+def _by_months(moments: list[datetime], window: int) -> Iterator[datetime] | None:
+    moments = moments[-window:]
     months = [12 * moment.year + moment.month - 1 for moment in moments]
     steps = set(np.diff(months).tolist())
     at_the_end = all(moment.day == _days(month) for moment, month in zip(moments, months, strict=True))
@@ -105,7 +99,7 @@ def _days(month: int) -> int:
     return calendar.monthrange(month // 12, month % 12 + 1)[1]
 
 
-def _by_working_days(moments: list[datetime]) -> Iterator[datetime] | None:
+def _by_working_days(moments: list[datetime], window: int) -> Iterator[datetime] | None:
     days = np.array([moment.date() for moment in moments], dtype="datetime64[D]")
     steps = np.busday_count(days[:-1], days[1:])
     is_working = bool(np.is_busday(days).all()) and len({moment.time() for moment in moments}) == 1

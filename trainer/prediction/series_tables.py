@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from ..models.folder import Inputs
 from ..settings.mistakes import say
 from .dates_ahead import dates_ahead, read_date
 
+_YEAR = timedelta(days=365)
 _MOST_DIGITS = 10**6  # of a number that is shown whole
 _FAR = 20  # standard deviations: measured values that far from all of training are rarer than codes for missing ones
 
@@ -100,7 +101,7 @@ def dated(table: Table, series: dict[str, Any], without: str = "") -> Dated | No
         without: what follows from that; told also where the columns are not there.
 
     Raises:
-        UserError: rows go back, but for clocks that were set back by an hour at most.
+        UserError: rows go back, but for clocks that were set back, by an hour at most and once a year.
     """
     columns = series.get("date_columns", [DATE])
     is_there = all(table.columns.count(name) == 1 for name in columns)
@@ -119,10 +120,10 @@ def dated(table: Table, series: dict[str, Any], without: str = "") -> Dated | No
         # As of a part of the date, beside its time.
         say(f"note: no dates are read{without}: most rows of {table.source} have the date of the row before")
         return None
-    texts = [" ".join(row.texts) for row in rows]
-    is_reversed = 2 * np.count_nonzero(seconds < 0) > len(seconds)
-    back = np.flatnonzero(seconds < (0 if is_reversed else -CLOCK_CHANGE.total_seconds()))
-    if len(back):
+    texts = [" ".join(part.strip() for part in row.texts) for row in rows]
+    back = np.flatnonzero(seconds < 0)
+    are_clocks = len(back) <= 1 + (moments[-1] - moments[0]) / _YEAR and seconds.min() >= -CLOCK_CHANGE.total_seconds()
+    if len(back) and not are_clocks:
         row, shown = back[0] + 1, " ".join(map(repr, columns))
         raise UserError(f"{rows[row].place}: {shown} goes back to {texts[row]!r}: sort the rows by it, the newest last")
     return Dated(columns, rows, moments, Series([], texts, interval_of(seconds), np.empty((len(rows), 0)), seconds))
@@ -150,9 +151,9 @@ def dates_after(table: Table, series: dict[str, Any], input_length: int, horizon
     ahead = dates_ahead(_as_one_text(found), input_length, horizon)
     if ahead is None:
         say(
-            f"note: the forecast has no dates, for the last {input_length} of {table.source} follow no rule that leads "
-            "to dates such as those of its rows: the same time from one to the next, whole months, or working days, "
-            "with one offset from UTC"
+            f"note: the forecast has no dates, for those of {table.source} follow no rule: whole months, the same time "
+            f"from one to the next without nights or weekends, working days; in the last {input_length} rows with one "
+            "offset from UTC"
         )
         return None
     is_taken = columns[0] in ("row", *answers_of(series))

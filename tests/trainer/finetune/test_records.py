@@ -162,6 +162,8 @@ def test_csv_may_hold_line_ends_semicolons_between_and_long_fields(tmp_path):
     (tmp_path / "t.csv").write_text('text\tlabel\n"a\tb; c, d"\te\n')
     table = open_table(str(tmp_path / "t.csv"))
     assert [row.texts for row in table.rows(["label", "text"])] == [["e", "a\tb; c, d"]] and table.has_decimal_commas
+    (tmp_path / "t.csv").write_text("a\tb\nc\n")  # no header
+    assert [row.texts for row in open_table(str(tmp_path / "t.csv"), ["text"]).rows(["text"])] == [["a\tb"], ["c"]]
 
 
 @pytest.mark.parametrize(

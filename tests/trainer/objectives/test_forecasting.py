@@ -328,7 +328,7 @@ def test_forecasts_are_in_the_units_of_the_data_and_every_step_has_one(train, se
         err = capsys.readouterr().err
         place = f"do not follow each other evenly: {tmp_path / 'dated.csv'}, "
         assert f"{place}{told} before" in err if told else "evenly" not in err
-        assert ("the forecast has no dates, for the last 16 of" in err) == bool(told)
+        assert ("the forecast has no dates, for those of" in err) == bool(told)
         with open(output, encoding="utf-8") as file:
             ahead = [json.loads(line).get("date") for line in file]
         after = dates.index(kept[-1]) + 1

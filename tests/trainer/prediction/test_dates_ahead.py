@@ -80,16 +80,39 @@ def days(first, last, hours=(0,), form="%Y-%m-%d"):
     return [(day + timedelta(hours=hour)).strftime(form) for day in found if day.weekday() < 5 for hour in hours]
 
 
+def hours(count, step, start="2024-01-01 10:00", without=()):
+    """Texts of rows that are `step` minutes apart, without some of them."""
+    first = datetime.fromisoformat(start)
+    found = [first + timedelta(minutes=step * row) for row in range(count) if row not in without]
+    return [moment.isoformat(" ", "minutes") for moment in found]
+
+
 def test_no_rule_leads_where_a_longer_table_has_no_rows():
-    # The last five rows are a whole week, and the last six, hours of one day: the rows before tell of weekends, nights.
+    # The last five rows are a whole week, the last four, hours of one day: the rows before tell of weekends, nights.
     assert dates_ahead(days(1, 12), 5, 3) == ["2024-01-15", "2024-01-16", "2024-01-17"]
     assert dates_ahead(days(8, 12), 5, 2) == ["2024-01-13", "2024-01-14"]  # of weekends nothing is known
     trade = days(1, 5, range(9, 17), "%Y-%m-%d %H:%M")
-    assert dates_ahead(trade, 6, 2) is None and dates_ahead(trade[:-3], 4, 3) == trade[-3:]
+    assert dates_ahead(trade, 4, 2) is None
     assert dates_ahead(trade[:7], 6, 2) == ["2024-01-01 16:00", "2024-01-01 17:00"]
-    # Seven hours do not make a day: other times are no wonder.
-    odd = [(datetime(2024, 1, 1) + timedelta(hours=7 * row)).isoformat(" ", "minutes") for row in range(12)]
-    assert dates_ahead(odd[:10], 5, 2) == odd[10:]
+    bars = [text for day in range(1, 6) for text in hours(30, 13, f"2024-01-0{day} 09:30")]
+    assert dates_ahead(bars, 24, 2) is None and dates_ahead(bars[:30], 24, 1) == ["2024-01-01 16:00"]
+    # Saturdays count, too, and Mondays that are never there.
+    six_days = [f"2024-01-{day:02}" for day in range(1, 32) if day % 7]
+    assert dates_ahead(six_days[:-4], 5, 2) is None and six_days[-5] == "2024-01-26"
+    assert dates_ahead([text for text in days(1, 31) if datetime.fromisoformat(text).weekday()], 4, 2) is None
+    assert (
+        dates_ahead([text for text in days(1, 31) if datetime.fromisoformat(text).weekday() in (0, 2, 4)], 3, 2) is None
+    )
+
+
+def test_a_row_that_is_lost_is_no_calendar():
+    assert dates_ahead(hours(112, 15, without=[16]), 24, 1) == ["2024-01-02 14:00"]
+    assert dates_ahead(hours(500, 60, without=[16, *range(90, 99)]), 24, 1) == ["2024-01-22 06:00"]
+    assert dates_ahead([f"2024-01-{day:02}" for day in range(1, 32) if day != 7], 5, 1) == ["2024-02-01"]
+    # Other times of the day than ever before: seven hours make no day, and a schedule may change.
+    assert dates_ahead(hours(12, 420)[:10], 5, 2) == hours(12, 420)[10:]
+    changed = [*hours(200, 60), *hours(26, 15, "2024-01-09 18:00")]
+    assert dates_ahead(changed, 24, 1) == ["2024-01-10 00:30"]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +168,13 @@ def test_dates_that_fit_no_form_are_left_out():
             "",
         ),
         (
+            "day,time,x",
+            ["2024-04-01 ,01:00+02:00,1", "2024-04-01, 02:00+02:00,2", "2024-04-01,03:00+02:00,3"],
+            ["day", "time"],
+            ("date", ["2024-04-01 04:00+02:00", "2024-04-01 05:00+02:00"]),
+            "",
+        ),
+        (
             "year,month,day,x",
             ["2024,1,31,1", "2024,2,29,2", "2024,3,31,3"],
             ["year", "month", "day"],
@@ -177,6 +207,14 @@ def test_the_columns_of_the_date_are_those_that_were_prepared(header, rows, colu
     assert dates_after(open_table(str(path)), series, 3, 2) == expected
     err = capsys.readouterr().err
     assert re.search(told, err) if told else err == ""
+
+
+def test_rows_that_go_back_again_and_again_are_no_clocks(tmp_path):
+    path = tmp_path / "series.csv"
+    stacked = ["date,x", *(f"2024-01-01 00:{minute:02},1" for _ in range(3) for minute in range(30))]
+    path.write_text("\n".join(stacked))
+    with pytest.raises(UserError, match=r"line 32: 'date' goes back to '2024-01-01 00:00'"):
+        dates_after(open_table(str(path)), {"names": ["x"]}, 3, 2)
 
 
 def test_rows_that_go_back_are_refused_but_for_clocks(tmp_path):
