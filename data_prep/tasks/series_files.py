@@ -1,6 +1,7 @@
 """Reading a time series from a CSV file: thousands of rows from elsewhere, so a mistake is told with row and column."""
 
 import codecs
+import contextlib
 import csv
 import io
 import itertools
@@ -22,7 +23,7 @@ DATE = "date"
 INTERPOLATE = "interpolate"
 FEWEST_ROWS = 10
 LARGEST = float(np.finfo(np.float32).max)
-DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
+_DATE_FORMATS = ("%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y")
 _MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")
 _PARTS = ("year", "month", "day", "hour", "minute", "second")  # what numbers in several date columns are, in this order
 _DATE_NAMES = ("datetime", "timestamp", "time", "datum", "day", "ds", "date_time")  # that are advised, not taken
@@ -341,20 +342,35 @@ def moment_of(parts: list[str], where: str) -> datetime:
         return _moment_of_numbers(parts, numbers, where)
     text = " ".join(parts)
     try:
-        moment = datetime.fromisoformat(text)
+        moment = date_of(text)
         # Offsets count: where clocks are set back, an hour comes twice.
         return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
     except (ValueError, OverflowError):  # the latter of an offset that leads out of the years that there are
         pass
-    for form in DATE_FORMATS:
-        try:
-            return datetime.strptime(text, form)
-        except ValueError:
-            continue
     raise UserError(
         f"{where} holds {_shown(text)}, which is no date such as 2016-07-01 00:00:00, 2016/07/01 or 01.07.2016: write "
         "dates so"
     )
+
+
+def date_of(text: str) -> datetime:
+    """The date that a text says, with its offset from UTC if it has one. Raises ValueError if it says none."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        form = form_of(text)
+        if form is None:
+            raise
+        return datetime.strptime(text, form)
+
+
+def form_of(text: str) -> str | None:
+    """The one of _DATE_FORMATS in which a date is written; None: another one."""
+    for form in _DATE_FORMATS:
+        with contextlib.suppress(ValueError):
+            datetime.strptime(text, form)
+            return form
+    return None
 
 
 def _moment_of_numbers(parts: list[str], numbers: list[float], where: str) -> datetime:

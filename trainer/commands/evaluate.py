@@ -10,6 +10,8 @@ from longmix.data_prep.tasks.forecasting import KEEP, SPLIT
 from ..settings.mistakes import say_loading
 from .predict import add_table_options
 
+_SERIES = "--data with a table of a series"  # and a model that forecasts
+
 
 def add_parser(verbs) -> None:
     """Add `evaluate` to the command line."""
@@ -56,9 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     table = None
     is_labelled = arguments.data is not None and is_table(arguments.data)
     if not is_labelled:
-        _refuse_options(
-            arguments, "--data with a labelled file", "columns", "text_columns", "label_column", "max_length", "gaps"
-        )
+        of_files = ("columns", "text_columns", "label_column", "max_length")
+        _refuse_options(arguments, "--data with a labelled file", *of_files)
+        _refuse_options(arguments, _SERIES, "gaps")
     else:
         named = [arguments.label_column] if arguments.label_column else []
         table = file_table(arguments.data, arguments.columns, [*(arguments.text_columns or ()), *named])
@@ -80,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.checkpoint, table, arguments.gaps == KEEP, arguments.samples, arguments.micro_batch
             )
         else:
-            _refuse_options(arguments, "--data with a table of a series", "gaps")
+            _refuse_options(arguments, _SERIES, "gaps")
             _refuse_options(arguments, "prepared data and series: of a labelled file all rows are evaluated", "samples")
             from ..prediction import scores
 

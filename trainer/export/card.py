@@ -232,8 +232,9 @@ def inputs_of(manifest: Manifest) -> Inputs:
     if manifest.series is not None:
         task = manifest.report.get("task")
         kept = {key: manifest.series[key] for key in ("names", "mean", "scale")}
-        dates = {key: task[key] for key in ("date_columns",) if isinstance(task, dict) and key in task}
-        return Inputs(series=kept | dates)
+        if isinstance(task, dict) and "date_columns" in task:
+            kept["date_columns"] = task["date_columns"]
+        return Inputs(series=kept)
     if not isinstance(columns, list):
         return Inputs(characters=characters_of(manifest))
     label_column, scale = manifest.report.get("label_column"), LabelScale.of_manifest(manifest)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from longmix.data_prep.tasks.series_files import DATE_FORMATS
+from longmix.data_prep.tasks.series_files import date_of, form_of
 
 _ISO = re.compile(
     r"\d{4}-\d\d-\d\d((?P<mark>.)(?P<clock>\d\d(:\d\d){1,2})(?P<part>[.,]\d+)?(?P<offset>[+-][\d:]+|[Zz])?)?"
@@ -35,7 +35,7 @@ def dates_ahead(texts: list[str], window: int, count: int) -> list[str] | None:
     texts = [text.strip() for text in texts]
     if min(window, len(texts)) < 3:
         return None  # two rows follow any rule
-    written = [read_date(text) for text in texts]
+    written = [date_of(text) for text in texts]
     last = written[-1]
     if len({moment.utcoffset() for moment in written[-window:]}) == 1:
         rules = (_by_months, _by_the_clock, _by_working_days)
@@ -51,17 +51,6 @@ def dates_ahead(texts: list[str], window: int, count: int) -> list[str] | None:
         return None if ahead is None else _written(list(itertools.islice(ahead, count)), last, texts[-window:])
     except (OverflowError, ValueError):
         return None  # beyond the years that there are
-
-
-def read_date(text: str) -> datetime:
-    """Raises ValueError for one in no form of dates."""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        form = _form_of(text)
-        if form is None:
-            raise
-        return datetime.strptime(text, form)
 
 
 def _by_the_clock(moments: list[datetime], window: int) -> Iterator[datetime] | None:
@@ -117,25 +106,14 @@ def _written(moments: list[datetime], last: datetime, texts: list[str]) -> list[
     """Dates in the form of the last text or, where that says less than they do, of the longest; None: neither does."""
     for text in (texts[-1], max(texts, key=len)):
         made = [_write(moment, last, text) for moment in moments]
-        if [read_date(one).replace(tzinfo=None) for one in made] == moments:
+        if [date_of(one).replace(tzinfo=None) for one in made] == moments:
             return made
-    return None
-
-
-def _form_of(text: str) -> str | None:
-    """Of DATE_FORMATS, or without any marks; None: ISO 8601 with marks."""
-    for form in (*DATE_FORMATS, *([_COMPACT[len(text)]] if len(text) in _COMPACT and text[:8].isdigit() else [])):
-        try:
-            datetime.strptime(text, form)
-        except ValueError:
-            continue
-        return form
     return None
 
 
 def _write(moment: datetime, last: datetime, text: str) -> str:
     """A date in the form of `text`, with the offset of `last`."""
-    form = _form_of(text)
+    form = form_of(text) or (_COMPACT.get(len(text)) if text[:8].isdigit() else None)
     if form is not None:
         return format(moment, form)
     moment, found = moment.replace(tzinfo=last.tzinfo), _ISO.fullmatch(text)

@@ -15,6 +15,7 @@ from longmix.data_prep.tasks.series_files import (
     LARGEST,
     Series,
     Written,
+    date_of,
     in_thousands,
     interval_of,
     moment_of,
@@ -24,7 +25,7 @@ from longmix.data_prep.tasks.series_files import (
 from ..finetune.records import Row, Table
 from ..models.folder import Inputs
 from ..settings.mistakes import say
-from .dates_ahead import dates_ahead, read_date
+from .dates_ahead import dates_ahead
 
 _YEAR = timedelta(days=365)
 _MOST_DIGITS = 10**6  # of a number that is shown whole
@@ -164,7 +165,7 @@ def _as_one_text(found: Dated) -> list[str]:
     """Dates as they are written or, where several columns hold their numbers, as ISO 8601 has them."""
     try:
         for text in found.series.dates:
-            read_date(text.strip())
+            date_of(text.strip())
     except ValueError:
         return [moment.isoformat(" ") for moment in found.moments]
     return found.series.dates
